@@ -1,0 +1,102 @@
+"""What the agent asks of every kind of engine, and the three ways an engine can fail.
+
+The tree of errors::
+
+    TrunklineError
+    └── EngineError
+        ├── EngineUnreachable    ENGINE_UNREACHABLE: it never saw the request; safe to send elsewhere
+        ├── EngineRefused        REFUSED: the backend would not send it; the engine never saw it
+        ├── EngineFailed         ENGINE_FAILED: died in the middle, or answered what is no HTTP
+        └── EngineTimeout        ENGINE_TIMEOUT: was silent for longer than it may be
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from shared.errors import ErrorCode, TrunklineError
+from shared.messages import DeploymentState, Headers, RequestHead
+
+
+class EngineError(TrunklineError):
+    """The engine did not answer in order. An answer of 4xx or 5xx is an answer, not this."""
+
+    code = ErrorCode.ENGINE_FAILED
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class EngineUnreachable(EngineError):
+    """No connection to the engine. It never saw the request."""
+
+    code = ErrorCode.ENGINE_UNREACHABLE
+
+
+class EngineRefused(EngineError):
+    """The backend would not send such a request (a path that leaves the engine, say)."""
+
+    code = ErrorCode.REFUSED
+
+
+class EngineFailed(EngineError):
+    """The engine closed the connection before its answer was whole, or what it sent is no HTTP."""
+
+    code = ErrorCode.ENGINE_FAILED
+
+
+class EngineTimeout(EngineError):
+    """The engine was silent for longer than its settings allow."""
+
+    code = ErrorCode.ENGINE_TIMEOUT
+
+
+class EngineResponse(Protocol):
+    """An engine's answer, of which so far only the head has been read."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status, 200 to 599."""
+
+    @property
+    def headers(self) -> Headers:
+        """Lower-case names, hop-by-hop headers removed, order kept."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, in pieces of whatever size; to be read once.
+
+        Not asking for the next piece stops the engine's connection being read (back-pressure).
+        Raises :class:`EngineFailed` when the body ends early and :class:`EngineTimeout` when it stalls.
+        """
+
+
+class Backend(Protocol):
+    """One engine. Everything belongs to one event loop."""
+
+    name: str
+    """Unique within the agent; the first part of its deployments' ids (``name/model``)."""
+
+    async def start(self) -> None:
+        """Begin to watch the engine. Returns at once or after a first look; never fails because the
+        engine is not there (its deployments are then absent or FAILED)."""
+
+    async def close(self) -> None:
+        """Stop watching and let go of the engine. Requests still running are cut off."""
+
+    def deployments(self) -> tuple[DeploymentState, ...]:
+        """What is so now, from memory. ``slots`` is what the engine can take in all."""
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Call ``on_change`` after each change of ``deployments()``. One subscriber: the last."""
+
+    def request(
+        self, head: RequestHead, body: AsyncIterator[bytes]
+    ) -> AbstractAsyncContextManager[EngineResponse]:
+        """Send a request; entering gives the response once its head has been read.
+
+        ``body`` is asked for its next piece once the engine's socket took the last one. Leaving lets go
+        of the engine: if the answer was not whole, its connection is closed, and the engine stops working.
+        Entering raises :class:`EngineUnreachable` (never sent), :class:`EngineRefused` (never sent),
+        :class:`EngineFailed` or :class:`EngineTimeout`.
+        """
