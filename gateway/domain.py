@@ -1,0 +1,75 @@
+"""The plain data of a request on its way through the gateway. No behaviour beyond construction."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shared.messages import Headers, UsageMode
+
+
+class Tier(StrEnum):
+    """How urgent a request is (ARCHITECTURE, Words)."""
+
+    REALTIME = "realtime"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: the API key presented and the tenant it belongs to."""
+
+    key_id: str
+    key_name: str
+    tenant: str
+
+
+@dataclass(slots=True)
+class RequestBody:
+    """A request's body: what has been read so far and, when it was not read whole, the rest.
+
+    ``rest`` yields the remaining bytes once; a body with a ``rest`` that was begun cannot be replayed.
+    ``size_bytes`` is the declared length, or None when the client sent it chunked.
+    """
+
+    prefix: bytes
+    rest: AsyncIterator[bytes] | None = None
+    size_bytes: int | None = None
+    rest_begun: bool = False
+
+    @property
+    def replayable(self) -> bool:
+        """True while the whole body can still be sent (again) to a deployment."""
+        return not self.rest_begun
+
+
+@dataclass(slots=True)
+class Request:
+    """A classified request: everything queue, scheduler and dispatch need to know.
+
+    Times are seconds of the gateway's monotonic clock; token counts are estimates (SCHEDULING §1).
+    """
+
+    id: str
+    principal: Principal
+    method: str
+    path: str
+    """The engine's path, with the query string when there is one."""
+    headers: Headers
+    """For the engine: lower-case, without hop-by-hop headers and without the client's credentials."""
+    model: str
+    route: str
+    """What the deployment must be able to do: chat, completions, embeddings, … or ``any``."""
+    streaming: bool
+    body: RequestBody
+    arrived_s: float
+    usage: UsageMode = UsageMode.NONE
+    tier: Tier = Tier.STANDARD
+    deadline_s: float | None = None
+    """Absolute, on the same clock as ``arrived_s``."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    session_key: str | None = None
+    trace: str | None = None
+    attempts: list[str] = field(default_factory=list)
+    """Deployments this request was given to so far, oldest first."""

@@ -1,0 +1,130 @@
+"""What can go wrong with a request, as the client sees it (SURFACE, HTTP).
+
+One exception per cause; ``gateway.http.errors`` is the one place that turns them into responses.
+
+The tree::
+
+    RequestError                      status  type                    code
+    ├── BadRequest                    400     invalid_request_error   (given)
+    ├── Unauthenticated               401     authentication_error    invalid_api_key
+    ├── Forbidden                     403     permission_error        (given)
+    ├── ModelNotFound                 404     invalid_request_error   model_not_found
+    ├── RouteNotFound                 404     invalid_request_error   unknown_url
+    ├── BodyTimeout                   408     timeout_error           request_timeout
+    ├── BodyTooLarge                  413     invalid_request_error   request_too_large
+    ├── QueueFull                     429     overloaded_error        queue_full
+    ├── QueueTimeout                  429     overloaded_error        queue_timeout
+    ├── ClientGone                    499     (log only)
+    ├── EngineError                   502     server_error            engine_failed
+    ├── NoDeployment                  503     server_error            no_deployment
+    ├── ShuttingDown                  503     server_error            shutting_down
+    └── DeadlineExceeded              504     timeout_error           deadline_exceeded
+"""
+
+from shared.errors import ErrorCode
+
+
+class RequestError(Exception):
+    """A request that gets no answer from an engine. ``message`` tells the client what to do."""
+
+    status: int = 500
+    type: str = "server_error"
+    code: str = "internal_error"
+    retry_after_s: float | None = None
+    """When to come back, in seconds; becomes ``Retry-After`` and ``retry-after-ms`` (≤ 120 s)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
+
+
+class BadRequest(RequestError):
+    status, type, code = 400, "invalid_request_error", "bad_request"
+
+
+class Unauthenticated(RequestError):
+    status, type, code = 401, "authentication_error", "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    status, type, code = 403, "permission_error", "forbidden"
+
+
+class ModelNotFound(RequestError):
+    """Nothing ever served this model here."""
+
+    status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class RouteNotFound(RequestError):
+    status, type, code = 404, "invalid_request_error", "unknown_url"
+
+
+class BodyTimeout(RequestError):
+    status, type, code = 408, "timeout_error", "request_timeout"
+
+
+class BodyTooLarge(RequestError):
+    status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class QueueFull(RequestError):
+    """The waiting room of the model is full, or the wait predicted is longer than allowed."""
+
+    status, type, code = 429, "overloaded_error", "queue_full"
+
+
+class QueueTimeout(RequestError):
+    """The request waited as long as it may and no slot came free."""
+
+    status, type, code = 429, "overloaded_error", "queue_timeout"
+
+
+class ClientGone(RequestError):
+    """The client disconnected. Never sent, only logged and counted."""
+
+    status, type, code = 499, "client_error", "client_closed_request"
+
+
+class EngineError(RequestError):
+    """The engine failed and nobody else could take the request."""
+
+    status, type, code = 502, "server_error", "engine_failed"
+
+
+class NoDeployment(RequestError):
+    """The model is known, but nothing serves it at present."""
+
+    status, type, code = 503, "server_error", "no_deployment"
+
+
+class ShuttingDown(RequestError):
+    status, type, code = 503, "server_error", "shutting_down"
+
+
+class DeadlineExceeded(RequestError):
+    status, type, code = 504, "timeout_error", "deadline_exceeded"
+
+
+class StreamBroken(Exception):
+    """A response that had begun and cannot be finished.
+
+    ``code`` is the wire code of what happened; ``reason`` is fit for the client to read.
+    """
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason

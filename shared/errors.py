@@ -1,0 +1,192 @@
+"""Every error of the tunnel protocol, with its wire code (PROTOCOL §9).
+
+The tree::
+
+    TrunklineError
+    ├── ProtocolError               the peer broke the protocol: the tunnel ends
+    │   ├── FrameMalformed
+    │   ├── FrameTooLarge
+    │   ├── MessageTooLarge
+    │   ├── UnexpectedFrame
+    │   ├── FlowControlViolated
+    │   ├── StreamStateError        a frame its stream's state does not allow
+    │   └── StreamLimitExceeded
+    ├── HandshakeError
+    │   ├── HandshakeRejected       the other side said no, with a code and a reason
+    │   ├── SignatureInvalid
+    │   ├── CertificateInvalid
+    │   └── JoinTokenInvalid
+    ├── TunnelError
+    │   ├── DialFailed              no connection, no TLS, no WebSocket
+    │   ├── TunnelClosed
+    │   └── HeartbeatLost
+    └── LocalError                  our own side asked for what it may not: nothing was sent
+        ├── SessionClosed
+        ├── StreamClosed
+        ├── TooManyStreams
+        └── SendBufferFull
+"""
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Wire codes carried by RESET, CLOSE and REJECT (PROTOCOL §9)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL = 2
+    FLOW_CONTROL = 3
+    FRAME_TOO_LARGE = 4
+    STREAM_STATE = 5
+    REFUSED = 6
+    """The engine never saw the request: always safe to give to another deployment."""
+    CANCELLED = 7
+    """Nobody wants the answer any more."""
+    DEADLINE = 8
+    ENGINE_UNREACHABLE = 9
+    """The engine could not be connected to; it never saw the request."""
+    ENGINE_FAILED = 10
+    """The engine died in the middle of its answer or answered what is no HTTP."""
+    ENGINE_TIMEOUT = 11
+    SESSION_LOST = 12
+    """Local only, never sent: the session ended under the stream."""
+    DRAINING = 13
+    UNAUTHENTICATED = 14
+    REVOKED = 15
+    OVERLOADED = 16
+    TOO_LARGE = 17
+    REPLACED = 18
+    """A newer tunnel of the same agent took over."""
+    VERSION = 19
+    """No protocol version in common."""
+
+    @classmethod
+    def from_wire(cls, code: int) -> "ErrorCode":
+        """The code for a number off the wire; unknown numbers read as INTERNAL (PROTOCOL §9)."""
+        try:
+            return cls(code)
+        except ValueError:
+            return cls.INTERNAL
+
+
+class TrunklineError(Exception):
+    """Any documented error. ``code`` is what the other side is told."""
+
+    code: ErrorCode = ErrorCode.INTERNAL
+
+
+class ProtocolError(TrunklineError):
+    """The peer broke the protocol. The tunnel cannot go on."""
+
+    code = ErrorCode.PROTOCOL_ERROR
+
+
+class FrameMalformed(ProtocolError):
+    """A frame or message whose bytes do not parse (PROTOCOL §3, §4)."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame's payload exceeds the limit of its type (PROTOCOL §3.2)."""
+
+    code = ErrorCode.FRAME_TOO_LARGE
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"frame payload of {size_bytes} bytes, limit {limit_bytes}")
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class MessageTooLarge(ProtocolError):
+    """A WebSocket message exceeds the limit (PROTOCOL §2.3)."""
+
+    code = ErrorCode.FRAME_TOO_LARGE
+
+
+class UnexpectedFrame(ProtocolError):
+    """A frame that its receiver's role or the moment does not allow (PROTOCOL §4)."""
+
+
+class FlowControlViolated(ProtocolError):
+    """The peer sent bytes beyond its credit, or moved credit backwards (PROTOCOL §6)."""
+
+    code = ErrorCode.FLOW_CONTROL
+
+
+class StreamStateError(ProtocolError):
+    """A frame that its stream's state does not allow (PROTOCOL §5.3)."""
+
+    code = ErrorCode.STREAM_STATE
+
+
+class StreamLimitExceeded(ProtocolError):
+    """The peer opened more streams than were allowed (PROTOCOL §5.1)."""
+
+
+class HandshakeError(TrunklineError):
+    """The handshake failed (PROTOCOL §8)."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+
+class HandshakeRejected(HandshakeError):
+    """One side said no. ``retry_after_s`` is None when trying again as is cannot help."""
+
+    def __init__(self, code: ErrorCode, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class SignatureInvalid(HandshakeError):
+    """A handshake frame's signature does not verify."""
+
+
+class CertificateInvalid(HandshakeError):
+    """A certificate that is not ours, not yet or no longer valid, or of another key."""
+
+
+class JoinTokenInvalid(HandshakeError):
+    """A join token that does not parse or does not belong to this gateway."""
+
+
+class TunnelError(TrunklineError):
+    """The connection under a session."""
+
+
+class DialFailed(TunnelError):
+    """No tunnel could be made: no route, no TLS, no WebSocket at the other end."""
+
+
+class TunnelClosed(TunnelError):
+    """The tunnel ended. ``code`` says why when the peer said so."""
+
+    def __init__(self, reason: str, code: ErrorCode = ErrorCode.NO_ERROR) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+
+
+class HeartbeatLost(TunnelError):
+    """Nothing was heard from the peer for the heartbeat's limit (PROTOCOL §7.2)."""
+
+
+class LocalError(TrunklineError):
+    """Our own side asked for something it may not. Nothing was sent."""
+
+
+class SessionClosed(LocalError):
+    """The session is over; nothing can be sent on it."""
+
+
+class StreamClosed(LocalError):
+    """Our half of the stream is over; nothing more can be sent on it."""
+
+
+class TooManyStreams(LocalError):
+    """The session has as many open streams as the peer allows."""
+
+
+class SendBufferFull(LocalError):
+    """More was given to a stream than its send buffer holds; wait for ``on_writable``."""

@@ -1,0 +1,110 @@
+"""Every bound and default of the protocol: the unit in the name, the reason beside it (PROTOCOL §10)."""
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# --- Frames and messages (PROTOCOL §2, §3) ---
+
+FRAME_HEADER_BYTES = 9
+"""type u8, stream id u32, payload length u32."""
+
+DATA_PAYLOAD_BYTES = 16 * KIB
+"""Longest DATA payload. At 10 Mbit/s it occupies the line for 13 ms, so one stream cannot hog it."""
+
+CONTROL_PAYLOAD_BYTES = 48 * KIB
+"""Longest payload of any other frame: 32 KiB of HTTP headers after JSON quoting, or the state of about
+200 deployments."""
+
+MESSAGE_BYTES = 64 * KIB
+"""Longest message. It holds the longest frame, four full DATA frames, or some 300 token frames; long enough
+that the cost of a message is spread thin, short enough to be written before the next token is due."""
+
+HANDSHAKE_MESSAGE_BYTES = 32 * KIB
+"""Longest message before the peer is authenticated: strangers may make us hold this much and no more."""
+
+HANDSHAKE_TIMEOUT_S = 5.0
+"""Time a stranger has from the first byte to WELCOME: three round trips on a bad line, and some."""
+
+UPGRADE_REQUEST_BYTES = 32 * KIB
+"""Longest HTTP request head of a WebSocket upgrade."""
+
+# --- Byte credit (PROTOCOL §6) ---
+
+STREAM_WINDOW_BYTES = 128 * KIB
+"""What a gateway grants a response at first: 10 Mbit/s at 100 ms round trip without a pause."""
+
+UPLOAD_WINDOW_BYTES = 256 * KIB
+"""What an agent grants a request body at first: bodies come in bulk and engines read them at once."""
+
+STREAM_WINDOW_FLOOR_BYTES = 16 * KIB
+"""What every stream gets whatever the others hold: about 80 tokens, four seconds of a fast stream."""
+
+STREAM_WINDOW_MAX_BYTES = 4 * MIB
+"""Where the growth of one stream's window ends: 330 Mbit/s at 100 ms round trip."""
+
+SESSION_WINDOW_BYTES = 32 * MIB
+"""All that one side may have to hold of one session's bodies: the floor for 1,024 streams (16 MiB) and as
+much again, which the fast streams share. A stream's grant is a reservation in it (PROTOCOL §6.3)."""
+
+SEND_BUFFER_BYTES = 64 * KIB
+"""What a sender may keep of one stream's body before its writer is told to wait: four DATA frames."""
+
+SEND_BUFFER_LOW_BYTES = 16 * KIB
+"""The writer is called again when this little is left: one DATA frame, so the line never runs dry."""
+
+# --- Sessions and streams (PROTOCOL §5, §7) ---
+
+OPEN_STREAMS = 1024
+"""Streams open at once in one session."""
+
+STREAM_ID_MAX = 2**32 - 1
+
+HEARTBEAT_S = 10.0
+"""A PING goes out when nothing was received for this long."""
+
+DEAD_AFTER_S = 30.0
+"""No byte for this long: the tunnel is dead and its socket is aborted. Three heartbeats, so that one lost
+packet's retransmission does not end a session."""
+
+ACK_MESSAGES = 64
+"""Numbered messages received before an ACK is due at once."""
+
+ACK_BYTES = 512 * KIB
+"""Bytes of numbered messages received before an ACK is due at once: an eighth of what may be unacknowledged."""
+
+ACK_DELAY_S = 0.2
+"""The longest an ACK is held back: with it, retained messages of a quiet session are dropped soon."""
+
+RETAINED_BYTES = 4 * MIB
+"""Numbered messages sent and not acknowledged. Full, the sender stops: it is the replay memory of a session
+and bounds what can be lost in a dead socket."""
+
+MESSAGE_COUNT_MAX = 2**63 - 1
+
+# --- The socket (PROTOCOL §2.4) ---
+
+SOCKET_BUFFER_BYTES = 32 * KIB
+"""What is handed to the transport before the socket takes it. Everything behind it can still be overtaken by
+a more urgent frame; at 10 Mbit/s these are 26 ms."""
+
+NOTSENT_LOWAT_BYTES = 16 * KIB
+"""TCP_NOTSENT_LOWAT: the kernel reports the socket writable only below this much unsent data."""
+
+# --- What a peer may say (PROTOCOL §4) ---
+
+HEADERS = 128
+"""Header fields of one request or response."""
+
+HEADER_BYTES = 32 * KIB
+"""Names and values of one request's or response's header fields together."""
+
+DEPLOYMENTS = 256
+"""Deployments of one agent."""
+
+GPUS = 64
+"""GPUs of one host."""
+
+MODEL_NAME_CHARS = 256
+
+REASON_CHARS = 512
+"""Longest reason in RESET, CLOSE and the like; longer ones are cut by their sender."""
