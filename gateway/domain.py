@@ -1,6 +1,6 @@
 """The plain data of a request on its way through the gateway. No behaviour beyond construction."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -22,6 +22,20 @@ class Principal:
     key_id: str
     key_name: str
     tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPrincipal:
+    """Which agent a tunnel belongs to and what its identity allows (PROTOCOL, Identity).
+
+    ``models`` are shell patterns (``fnmatch``, case counts) of the model names it may serve;
+    ``("*",)`` allows every name, an empty tuple none. ``serial`` is its certificate's.
+    """
+
+    name: str
+    models: tuple[str, ...] = ("*",)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    serial: str = ""
 
 
 @dataclass(slots=True)
