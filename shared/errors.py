@@ -12,7 +12,9 @@ The tree::
     │   ├── StreamStateError        a frame its stream's state does not allow
     │   └── StreamLimitExceeded
     ├── HandshakeError
+    │   ├── HandshakeMalformed      a payload that does not parse or comes out of turn
     │   ├── HandshakeRejected       the other side said no, with a code and a reason
+    │   ├── GatewayUntrusted        not the gateway whose key was pinned
     │   ├── SignatureInvalid
     │   ├── CertificateInvalid
     │   └── JoinTokenInvalid
@@ -127,6 +129,16 @@ class HandshakeError(TrunklineError):
     """The handshake failed (PROTOCOL §8)."""
 
     code = ErrorCode.UNAUTHENTICATED
+
+
+class HandshakeMalformed(HandshakeError):
+    """A handshake payload that does not parse, is out of bounds or comes out of turn (PROTOCOL §8.2)."""
+
+    code = ErrorCode.PROTOCOL_ERROR
+
+
+class GatewayUntrusted(HandshakeError):
+    """The gateway's key is not the one pinned at enrolment or named by the join token (PROTOCOL §8.5)."""
 
 
 class HandshakeRejected(HandshakeError):

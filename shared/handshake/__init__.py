@@ -1,0 +1,31 @@
+"""The handshake that opens every tunnel, sans-I/O (PROTOCOL §8).
+
+Four frames: the gateway sends CHALLENGE, the agent answers HELLO, the gateway ends with WELCOME or
+REJECT. Each is a signature over everything said so far, so both sides know whom they talk to whatever
+terminated the TLS between them. Nothing here reads a clock, a file or a source of randomness: nonces,
+wall-clock times and keys are arguments.
+"""
+
+from shared.handshake.agent import AgentHandshake
+from shared.handshake.gateway import GatewayHandshake
+from shared.handshake.messages import (
+    MAX_PAYLOAD_BYTES,
+    NONCE_BYTES,
+    SUPPORTED_VERSIONS,
+    Hello,
+    JoinProof,
+    ResumeRequest,
+    Welcome,
+)
+
+__all__ = [
+    "MAX_PAYLOAD_BYTES",
+    "NONCE_BYTES",
+    "SUPPORTED_VERSIONS",
+    "AgentHandshake",
+    "GatewayHandshake",
+    "Hello",
+    "JoinProof",
+    "ResumeRequest",
+    "Welcome",
+]

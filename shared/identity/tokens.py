@@ -1,0 +1,105 @@
+"""Join tokens: what lets a host become an agent, once or a few times (PROTOCOL §8.3)."""
+
+import base64
+import hashlib
+import secrets
+import string
+from dataclasses import dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from shared.errors import JoinTokenInvalid
+from shared.identity.keys import FINGERPRINT_BYTES, public_bytes
+
+PREFIX = "tlj_"
+TOKEN_ID_BYTES = 8
+SECRET_BYTES = 16
+VERSION = 1
+_KEY_LABEL = b"trunkline.1 JOIN KEY\0"
+_RAW_BYTES = 1 + TOKEN_ID_BYTES + SECRET_BYTES + FINGERPRINT_BYTES
+TEXT_CHARS = len(PREFIX) + _RAW_BYTES * 4 // 3
+"""80: the raw 57 bytes are 76 characters of base64url, without padding."""
+_ALPHABET = frozenset(string.ascii_letters + string.digits + "-_")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """A join token. Its secret never crosses the wire and is not in ``repr``.
+
+    The secret yields an Ed25519 key. The gateway keeps that key's public half (``verifier``), so what it
+    stores can recognise a holder of the token but cannot be used to join.
+    """
+
+    id: bytes
+    secret: bytes = field(repr=False)
+    fingerprint: bytes
+    """SHA-256 of the public key of the gateway that made the token."""
+
+    def __post_init__(self) -> None:
+        assert len(self.id) == TOKEN_ID_BYTES
+        assert len(self.secret) == SECRET_BYTES
+        assert len(self.fingerprint) == FINGERPRINT_BYTES
+
+    @classmethod
+    def new(cls, fingerprint: bytes) -> "JoinToken":
+        """A token with a random id and secret for the gateway with this fingerprint."""
+        return cls(secrets.token_bytes(TOKEN_ID_BYTES), secrets.token_bytes(SECRET_BYTES), fingerprint)
+
+    @property
+    def id_text(self) -> str:
+        """The id as stored, listed and sent: 16 hex digits. Not secret."""
+        return self.id.hex()
+
+    def encode(self) -> str:
+        """The text to hand over: ``tlj_`` and 76 characters."""
+        raw = bytes([VERSION]) + self.id + self.secret + self.fingerprint
+        return PREFIX + base64.urlsafe_b64encode(raw).decode("ascii")
+
+    @classmethod
+    def decode(cls, text: str) -> "JoinToken":
+        """Read what ``encode`` wrote; surrounding white space is ignored.
+
+        Raises JoinTokenInvalid with a message that says what is wrong and never repeats the token.
+        """
+        text = text.strip()
+        _check_shape(text)
+        raw = base64.urlsafe_b64decode(text.removeprefix(PREFIX))
+        if raw[0] != VERSION:
+            raise JoinTokenInvalid(
+                f"join token of version {raw[0]}, this program reads version {VERSION}: "
+                "was it copied wrongly, or made by another version of Trunkline?"
+            )
+        secret_at = 1 + TOKEN_ID_BYTES
+        fingerprint_at = secret_at + SECRET_BYTES
+        return cls(raw[1:secret_at], raw[secret_at:fingerprint_at], raw[fingerprint_at:])
+
+    def verifier(self) -> bytes:
+        """What the gateway stores: the raw public half of the key that the secret yields, 32 bytes."""
+        return public_bytes(self._key())
+
+    def prove(self, message: bytes) -> bytes:
+        """Sign ``message`` with the key that the secret yields: 64 bytes that ``verifier`` verifies."""
+        return self._key().sign(message)
+
+    def _key(self) -> Ed25519PrivateKey:
+        seed = hashlib.sha256(_KEY_LABEL + self.id + self.secret).digest()
+        return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _check_shape(text: str) -> None:
+    if not text:
+        raise JoinTokenInvalid("the join token is empty; make one with: trunkline token create")
+    if text.startswith("sk-tl-"):
+        raise JoinTokenInvalid(
+            "this is a client API key; agents join with a token from: trunkline token create"
+        )
+    if not text.startswith(PREFIX):
+        raise JoinTokenInvalid(f"a join token begins with {PREFIX}; make one with: trunkline token create")
+    if any(character.isspace() for character in text):
+        raise JoinTokenInvalid("the join token has a space or line break inside: copy it as one line")
+    strange = next((c for c in text if c not in _ALPHABET), None)
+    if strange is not None:
+        raise JoinTokenInvalid(f"the join token contains {strange!a}, which no join token has: copy it again")
+    if len(text) != TEXT_CHARS:
+        kind = "was it cut off when copied?" if len(text) < TEXT_CHARS else "was it pasted twice?"
+        raise JoinTokenInvalid(f"the join token has {len(text)} characters instead of {TEXT_CHARS}: {kind}")
