@@ -1,0 +1,1 @@
+"""What tests stand on: a manual clock, a scripted engine, a faulty network, real processes, leak checks."""

@@ -1,0 +1,276 @@
+"""The engine's HTTP side: one asyncio protocol per connection, a timer per token, no task per request."""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, cast
+
+import httptools
+import orjson
+
+from tests.support.scripted_engine import answers
+from tests.support.scripted_engine.engine import ScriptedEngine
+from tests.support.scripted_engine.script import Fault, Script
+from tests.support.scripted_engine.streams import STREAMED, Streamed
+from tests.support.scripted_engine.upload import Upload
+
+_JSON = "application/json"
+_BURST_TOKENS = 64
+"""How many tokens an unpaced answer writes before it looks whether the reader keeps up."""
+
+
+class EngineProtocol(asyncio.Protocol):
+    """Reads requests one after the other and answers each as its script says."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine = engine
+        self.loop = asyncio.get_running_loop()
+        self.writable = True
+        self.transport: asyncio.Transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._answer: StreamedAnswer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._running = False
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._upload = Upload("")
+
+    # --- the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=64 * 1024)
+        self.engine.connected(self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.engine.disconnected(self.transport)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._answer is not None:
+            self._answer.stop()
+        if self._running:
+            self.engine.stats.cancelled += 1
+            self._finish()
+        self._answer = None
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        if self._answer is not None:
+            self._answer.advance()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.abort()
+
+    # --- the request
+
+    def on_message_begin(self) -> None:
+        self._url, self._headers = b"", {}
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._upload = Upload(self._headers.get("content-type", ""))
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self.engine.stats.received_bytes += len(body)
+        self._upload.feed(body)
+
+    def on_message_complete(self) -> None:
+        method = self._parser.get_method().decode()
+        path = self._url.decode("latin-1")
+        self.engine.stats.requests.append(f"{method} {path}")
+        if not self._housekeeping(method, path):
+            self._begin(method, path)
+
+    def _housekeeping(self, method: str, path: str) -> bool:
+        """Answer the routes that are about the engine, not for a model. False if this is none of them."""
+        engine = self.engine
+        if path == "/_stats":
+            self.send(200, engine.stats.as_json())
+        elif path == "/_script" and method == "POST":
+            engine.direct(orjson.loads(self._upload.body))
+            self.send(200, b"{}")
+        elif path == "/metrics":
+            text = answers.metrics_body(engine.models, engine.stats.running, engine.waiting, engine.kv_use)
+            self.send(200, text, "text/plain; version=0.0.4")
+        elif path in ("/health", "/v1/models") and not engine.healthy:
+            self.send(503, answers.error_body(503, "the engine is not well"))
+        elif path == "/health":
+            self.send(200, b"")
+        elif engine.api_key is not None and self._headers.get("authorization") != f"Bearer {engine.api_key}":
+            self.send(401, answers.error_body(401, "wrong key for this engine"))
+        elif path == "/v1/models":
+            self.send(200, answers.models_body(engine.models, engine.context_tokens))
+        else:
+            return False
+        return True
+
+    # --- the answer
+
+    def _begin(self, method: str, path: str) -> None:
+        stats = self.engine.stats
+        stats.started += 1
+        stats.running += 1
+        stats.peak_running = max(stats.peak_running, stats.running)
+        stats.last_sha256 = self._upload.sha256
+        self._running = True
+        body = self._upload.json()
+        try:
+            script = self.engine.script_for(body)
+        except (TypeError, ValueError) as error:
+            return self._reply(400, answers.error_body(400, f"bad script: {error}"))
+        if script.delay_s > 0:
+            self._timer = self.loop.call_later(script.delay_s, self._respond, method, path, body, script)
+        else:
+            self._respond(method, path, body, script)
+
+    def _respond(self, method: str, path: str, body: dict[str, Any], script: Script) -> None:
+        if script.status != 200:
+            extra = () if script.retry_after is None else (("retry-after", script.retry_after),)
+            return self._reply(script.status, answers.error_body(script.status, "as the script says"), extra)
+        if script.fault is not Fault.NONE and script.after == 0:
+            return self._fail(script.fault)
+        route = answers.ROUTES.get(path.partition("?")[0])
+        if method != "POST" or route is None:
+            return self._reply(200, self._echo(method, path))
+        if not body:
+            return self._reply(400, answers.error_body(400, "the body is not a JSON object"))
+        request_id = self.engine.next_id(route)
+        if body.get("stream") and route in STREAMED:
+            self._answer = StreamedAnswer(self, STREAMED[route](body, script, request_id))
+            return self._answer.start()
+        self._reply(200, orjson.dumps(answers.UNARY[route](body, script, request_id)))
+
+    def _echo(self, method: str, path: str) -> bytes:
+        """What arrived, for every route without a meaning here: uploads among them."""
+        upload = self._upload
+        seen = {
+            "method": method,
+            "path": path,
+            "headers": self._headers,
+            "bytes": upload.size_bytes,
+            "sha256": upload.sha256,
+            "fields": upload.fields,
+            "text": f"{upload.sha256} {upload.size_bytes}",
+        }
+        return orjson.dumps(seen)
+
+    def _reply(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self._finish(in_order=True)
+        self.send(status, body, _JSON, headers)
+
+    def send(
+        self, status: int, body: bytes, kind: str = _JSON, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {kind}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in headers)
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        if not self._parser.should_keep_alive():
+            self.transport.close()
+
+    def _fail(self, fault: Fault) -> None:
+        """The faults that strike before a head."""
+        if fault is Fault.GARBAGE:
+            self.transport.write(b"\x00\xff\x16\x03 this is not HTTP\r\n\r\n")
+            self._finish(in_order=True)
+            self.transport.close()
+        elif fault is Fault.RUBBISH:
+            self._reply(200, b"<html>\xff\xfe rubbish")
+        elif fault in (Fault.DIE, Fault.CLOSE):
+            self._finish(in_order=True)
+            (self.transport.abort if fault is Fault.DIE else self.transport.close)()
+
+    def answer_over(self) -> None:
+        """Called by the streamed answer when its last byte was written."""
+        self._answer = None
+        self._finish(in_order=True)
+
+    def _finish(self, in_order: bool = False) -> None:
+        self._running = False
+        self.engine.stats.running -= 1
+        self.engine.stats.finished += in_order
+
+
+class StreamedAnswer:
+    """Writes one answer's chunks at the script's pace, and no faster than the reader takes them."""
+
+    def __init__(self, protocol: EngineProtocol, streamed: Streamed) -> None:
+        self._protocol = protocol
+        self._streamed = streamed
+        self._script = streamed.script
+        self._index = 0
+        self._began_s = 0.0
+        self._handle: asyncio.Handle | None = None
+
+    def start(self) -> None:
+        self._protocol.transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+            b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        self._write(self._streamed.opening())
+        self._began_s = self._protocol.loop.time()
+        self.advance()
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def advance(self) -> None:
+        """Write what is due, then set the timer for the next token, unless the reader is behind."""
+        self.stop()
+        pace = self._script.tokens_per_s
+        for _ in range(1 if pace > 0 else _BURST_TOKENS):
+            if self._struck():
+                return
+            if self._index >= self._streamed.count:
+                return self._end()
+            self._write(self._streamed.chunk(self._index, self._protocol.loop.time()))
+            self._index += 1
+            self._protocol.engine.stats.sent_tokens += 1
+        if not self._protocol.writable:
+            return
+        if pace > 0:
+            self._handle = self._protocol.loop.call_at(self._began_s + self._index / pace, self.advance)
+        else:
+            self._handle = self._protocol.loop.call_soon(self.advance)
+
+    def _struck(self) -> bool:
+        """Carry out the script's fault if its time has come."""
+        fault = self._script.fault
+        if fault is Fault.NONE or self._index < self._script.after:
+            return False
+        transport = self._protocol.transport
+        if fault is Fault.STALL:
+            return True
+        self._protocol.answer_over()
+        if fault is Fault.DIE:
+            transport.abort()
+        elif fault is Fault.CLOSE:
+            transport.close()
+        elif fault is Fault.GARBAGE:
+            transport.write(b"zzz\r\n\x00 this is no chunk\r\n")
+            transport.close()
+        else:
+            self._write(b"\xff\xfe not an event")
+            transport.write(b"0\r\n\r\n")
+        return True
+
+    def _end(self) -> None:
+        self._write(self._streamed.closing())
+        self._protocol.transport.write(b"0\r\n\r\n")
+        self._protocol.answer_over()
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))

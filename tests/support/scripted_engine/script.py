@@ -1,0 +1,74 @@
+"""What the engine is told to do: the script of one request, and the words it answers with."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+
+class Fault(StrEnum):
+    """How an engine lets its caller down."""
+
+    NONE = ""
+    HANG = "hang"
+    """Accepts the request and never answers."""
+    DIE = "die"
+    """Resets the connection: before the head if ``after`` is 0, else after that many tokens."""
+    CLOSE = "close"
+    """As DIE, but closes in order without finishing the body."""
+    STALL = "stall"
+    """Stops after ``after`` tokens and keeps the connection open."""
+    GARBAGE = "garbage"
+    """Answers with bytes that are not HTTP."""
+    RUBBISH = "rubbish"
+    """Answers 200 with a body that is neither JSON nor server-sent events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One request's behaviour. In a request it is the member ``script`` of the JSON body."""
+
+    tokens: int = 16
+    """How long the answer is; the request's own ``max_tokens`` wins."""
+    tokens_per_s: float = 0.0
+    """Pace of a streamed answer; 0 is as fast as the reader takes it."""
+    pad_bytes: int = 0
+    """Each token is padded with dots to at least this many bytes."""
+    stamp: bool = False
+    """Each chunk also carries ``sent_s``, the monotonic time at which it was written."""
+    delay_s: float = 0.0
+    """Pause before the head."""
+    status: int = 200
+    """Anything else is answered with an error body in OpenAI's shape."""
+    retry_after: str | None = None
+    """Value of a ``retry-after`` header beside an error status."""
+    fault: Fault = Fault.NONE
+    after: int = 0
+    """How many tokens go out before the fault strikes."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], base: "Script") -> "Script":
+        """``base`` with the members of ``value`` laid over it. Raises TypeError for unknown ones."""
+        merged = {field.name: getattr(base, field.name) for field in fields(cls)} | dict(value)
+        merged["fault"] = Fault(merged["fault"])
+        return cls(**merged)
+
+
+def tokens_of(prompt: str, count: int, pad_bytes: int = 0) -> list[str]:
+    """The answer to ``prompt``: each token says which it is and of which prompt, so that a loss shows."""
+    tag = f"{zlib.crc32(prompt.encode()) & 0xFFFFFF:06x}"
+    return [f"{index}:{tag} ".ljust(pad_bytes, ".") for index in range(count)]
+
+
+def prompt_of(body: Mapping[str, Any]) -> str:
+    """The text a request asks about, whichever route's shape it has."""
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        return "\n".join(str(message.get("content", "")) for message in messages)
+    return str(body.get("prompt", body.get("input", body.get("query", ""))))
+
+
+def embedding_of(text: str, size: int = 8) -> list[float]:
+    """A vector that depends on ``text`` alone."""
+    return [((zlib.crc32(f"{index}{text}".encode()) % 2000) - 1000) / 1000 for index in range(size)]
