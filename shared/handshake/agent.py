@@ -1,17 +1,82 @@
 """The agent's half of the handshake (PROTOCOL §8)."""
 
+import hmac
 from collections.abc import Mapping
+from enum import Enum, auto
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.handshake.messages import Welcome
-from shared.identity import JoinToken
+from shared.errors import (
+    CertificateInvalid,
+    ErrorCode,
+    GatewayUntrusted,
+    HandshakeError,
+    HandshakeMalformed,
+    HandshakeRejected,
+)
+from shared.frames import FrameType
+from shared.handshake.messages import (
+    NONCE_BYTES,
+    SOFTWARE_CHARS,
+    SUPPORTED_VERSIONS,
+    Challenge,
+    HelloClaims,
+    JoinProof,
+    Welcome,
+    WelcomeTerms,
+    join_statement,
+    read_reject,
+)
+from shared.handshake.transcript import Transcript, body_of
+from shared.identity import (
+    NAME_RULE,
+    AgentCertificate,
+    JoinToken,
+    fingerprint_of,
+    is_name,
+    public_bytes,
+    verify_certificate,
+)
+from shared.identity.certificates import CERTIFICATE_BYTES
+from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
+
+CLOCK_TOLERANCE_S = 86_400.0
+"""How far a GPU host's clock may be off before a certificate just made looks wrong to it. The gateway's
+clock decides whether a certificate is valid; the agent's check only tells an operator early."""
+
+
+class State(Enum):
+    """Where the agent's half is."""
+
+    START = auto()
+    GREETING = auto()
+    """HELLO is out."""
+    DONE = auto()
+    FAILED = auto()
+
+
+class Input(Enum):
+    """What moves it on."""
+
+    CHALLENGE_GOOD = auto()
+    ANSWER_GOOD = auto()
+    """WELCOME or REJECT, verified."""
+    PEER_WRONG = auto()
+
+
+TRANSITIONS: dict[tuple[State, Input], State] = {
+    (State.START, Input.CHALLENGE_GOOD): State.GREETING,
+    (State.START, Input.PEER_WRONG): State.FAILED,
+    (State.GREETING, Input.ANSWER_GOOD): State.DONE,
+    (State.GREETING, Input.PEER_WRONG): State.FAILED,
+}
+"""Everything that may happen (PROTOCOL §8.7); what is not here is a frame out of turn."""
 
 
 class AgentHandshake:
     """One handshake with one gateway, seen from the agent. Use once, in this order::
 
-        send(HELLO, handshake.receive_challenge(payload))            # raises HandshakeError
+        send(HELLO, handshake.receive_challenge(payload))                 # raises HandshakeError
         welcome = handshake.receive_answer(frame_type, payload, wall_s)   # raises HandshakeError
 
     Exactly one of ``certificate`` (DER, as the gateway issued it) and ``join_token`` is given.
@@ -31,7 +96,27 @@ class AgentHandshake:
         software: str = "trunkline",
         limits: Mapping[str, int] | None = None,
     ) -> None:
-        raise NotImplementedError
+        if not is_name(name):
+            raise ValueError(f"{name!a} cannot name an agent: {NAME_RULE}")
+        if (certificate is None) == (join_token is None):
+            raise ValueError("a handshake wants exactly one of certificate and join token")
+        if certificate is not None and not 0 < len(certificate) <= CERTIFICATE_BYTES:
+            raise ValueError(f"a certificate of {len(certificate)} bytes is none")
+        assert len(nonce) == NONCE_BYTES
+        assert software.isprintable()
+        assert 0 < len(software) <= SOFTWARE_CHARS
+        self._key = key
+        self._public_key = public_bytes(key)
+        self._name = name
+        self._nonce = nonce
+        self._certificate = certificate
+        self._join_token = join_token
+        self._pinned = _pin(join_token, pinned_fingerprint)
+        self._software = software
+        self._limits = limits or {}
+        self._state = State.START
+        self._transcript = Transcript()
+        self._gateway_key = b""
 
     def receive_challenge(self, payload: bytes) -> bytes:
         """Check CHALLENGE and return the payload of HELLO.
@@ -39,7 +124,18 @@ class AgentHandshake:
         Raises HandshakeMalformed, GatewayUntrusted (another key than the pinned one), SignatureInvalid,
         or HandshakeRejected with VERSION when there is no common protocol version.
         """
-        raise NotImplementedError
+        if self._state is not State.START:
+            raise HandshakeMalformed("CHALLENGE out of turn")
+        try:
+            challenge = self._check_challenge(payload)
+        except HandshakeError:
+            self._move(Input.PEER_WRONG)
+            raise
+        self._move(Input.CHALLENGE_GOOD)
+        self._gateway_key = challenge.public_key
+        self._transcript.append(FrameType.CHALLENGE, payload)
+        version = max(set(challenge.versions) & set(SUPPORTED_VERSIONS))
+        return self._transcript.seal(FrameType.HELLO, self._claims(version).to_body(), self._key.sign)
 
     def receive_answer(self, frame_type: int, payload: bytes, wall_s: float) -> Welcome:
         """Check WELCOME or REJECT, whichever came; ``wall_s`` is seconds since 1970.
@@ -48,4 +144,99 @@ class AgentHandshake:
         verifies; HandshakeMalformed (any other frame type too), SignatureInvalid, or CertificateInvalid
         when the certificate delivered is not the pinned gateway's for our name and key.
         """
-        raise NotImplementedError
+        if self._state is not State.GREETING or frame_type not in (FrameType.WELCOME, FrameType.REJECT):
+            raise HandshakeMalformed(f"handshake frame {frame_type:#04x} out of turn")
+        try:
+            welcome = self._check_answer(FrameType(frame_type), payload, wall_s)
+        except HandshakeError as error:
+            self._move(Input.ANSWER_GOOD if isinstance(error, HandshakeRejected) else Input.PEER_WRONG)
+            raise
+        self._move(Input.ANSWER_GOOD)
+        return welcome
+
+    def _check_challenge(self, payload: bytes) -> Challenge:
+        challenge = Challenge.from_body(body_of(payload))
+        fingerprint = fingerprint_of(challenge.public_key)
+        if not hmac.compare_digest(fingerprint, self._pinned):
+            raise GatewayUntrusted(self._stranger(gateway_id(fingerprint)))
+        if challenge.gateway != gateway_id(fingerprint):
+            raise HandshakeMalformed("CHALLENGE.gateway is not the id of CHALLENGE.key")
+        self._transcript.verify(FrameType.CHALLENGE, payload, challenge.public_key)
+        if not set(challenge.versions) & set(SUPPORTED_VERSIONS):
+            theirs = ", ".join(map(str, challenge.versions))
+            raise HandshakeRejected(
+                ErrorCode.VERSION,
+                f"the gateway speaks protocol version {theirs}, this agent "
+                f"{', '.join(map(str, SUPPORTED_VERSIONS))}: upgrade the older of the two",
+            )
+        return challenge
+
+    def _stranger(self, found: str) -> str:
+        pinned = gateway_id(self._pinned)
+        if self._join_token is not None:
+            return (
+                f"the join token is for gateway {pinned}, but gateway {found} answered: "
+                "make a token on the gateway that the URL leads to"
+            )
+        return (
+            f"this agent belongs to gateway {pinned}, but gateway {found} answered: "
+            "check the URL, or join the other gateway with a token of its own"
+        )
+
+    def _claims(self, version: int) -> HelloClaims:
+        join = None
+        if self._join_token is not None:
+            statement = join_statement(self._transcript.digest(), self._public_key, self._nonce, self._name)
+            join = JoinProof(self._join_token.id_text, self._join_token.prove(statement))
+        return HelloClaims(
+            version=version,
+            name=self._name,
+            public_key=self._public_key,
+            nonce=self._nonce,
+            software=self._software,
+            session=None,
+            limits=self._limits,
+            certificate=self._certificate,
+            join=join,
+        )
+
+    def _check_answer(self, frame: FrameType, payload: bytes, wall_s: float) -> Welcome:
+        body = body_of(payload)
+        self._transcript.verify(frame, payload, self._gateway_key)
+        if frame is FrameType.REJECT:
+            raise read_reject(body)
+        terms = WelcomeTerms.from_body(body)
+        return Welcome(
+            session_id=terms.session_id,
+            generation=terms.generation,
+            limits=terms.limits,
+            certificate=self._check_certificate(terms.certificate, wall_s),
+            heartbeat_s=terms.heartbeat_s,
+            resume_window_s=terms.resume_window_s,
+        )
+
+    def _check_certificate(self, der: bytes | None, wall_s: float) -> AgentCertificate | None:
+        if der is None:
+            if self._join_token is not None:
+                raise CertificateInvalid("the gateway accepted the join token but sent no certificate")
+            return None
+        return verify_certificate(
+            der, self._gateway_key, self._name, self._public_key, wall_s, CLOCK_TOLERANCE_S
+        )
+
+    def _move(self, event: Input) -> None:
+        assert (self._state, event) in TRANSITIONS, (self._state, event)
+        self._state = TRANSITIONS[self._state, event]
+
+
+def _pin(join_token: JoinToken | None, pinned: bytes | None) -> bytes:
+    """The fingerprint that the gateway's key must have."""
+    if pinned is not None and len(pinned) != FINGERPRINT_BYTES:
+        raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(pinned)}")
+    if join_token is None:
+        if pinned is None:
+            raise ValueError("without a join token the gateway's fingerprint must be given")
+        return pinned
+    if pinned is not None and pinned != join_token.fingerprint:
+        raise ValueError("the join token belongs to another gateway than the one pinned")
+    return join_token.fingerprint

@@ -1,10 +1,55 @@
 """The gateway's half of the handshake (PROTOCOL §8)."""
 
 from collections.abc import Mapping
+from enum import Enum, auto
 
-from shared.errors import ErrorCode
-from shared.handshake.messages import Hello
-from shared.identity import GatewayIdentity
+from shared.errors import ErrorCode, HandshakeError, HandshakeMalformed, HandshakeRejected
+from shared.frames import FrameType
+from shared.handshake.messages import (
+    NONCE_BYTES,
+    SUPPORTED_VERSIONS,
+    Challenge,
+    Hello,
+    HelloClaims,
+    WelcomeTerms,
+    join_statement,
+    reject_body,
+)
+from shared.handshake.transcript import Transcript, body_of, signature_holds
+from shared.identity import AgentCertificate, GatewayIdentity, verify_certificate
+
+
+class State(Enum):
+    """Where the gateway's half is."""
+
+    START = auto()
+    CHALLENGED = auto()
+    GREETED = auto()
+    """A HELLO verified."""
+    REFUSED = auto()
+    """A HELLO came that is no good."""
+    DONE = auto()
+
+
+class Input(Enum):
+    """What moves it on."""
+
+    CHALLENGE_SENT = auto()
+    HELLO_GOOD = auto()
+    HELLO_BAD = auto()
+    WELCOME_SENT = auto()
+    REJECT_SENT = auto()
+
+
+TRANSITIONS: dict[tuple[State, Input], State] = {
+    (State.START, Input.CHALLENGE_SENT): State.CHALLENGED,
+    (State.CHALLENGED, Input.HELLO_GOOD): State.GREETED,
+    (State.CHALLENGED, Input.HELLO_BAD): State.REFUSED,
+    (State.GREETED, Input.WELCOME_SENT): State.DONE,
+    (State.GREETED, Input.REJECT_SENT): State.DONE,
+    (State.REFUSED, Input.REJECT_SENT): State.DONE,
+}
+"""Everything that may happen (PROTOCOL §8.7); what is not here is our own mistake, or a HELLO out of turn."""
 
 
 class GatewayHandshake:
@@ -17,20 +62,36 @@ class GatewayHandshake:
 
     ``nonce`` is 32 fresh random bytes. ``limits`` is what WELCOME announces unless it is given others.
     After ``receive_hello`` raised, ``reject`` may still be called to tell the agent why; before any
-    HELLO was received there is nothing to reject: close the connection.
+    HELLO was received there is nothing to reject (``can_reject`` is False): close the connection.
     """
 
     def __init__(self, identity: GatewayIdentity, nonce: bytes, limits: Mapping[str, int]) -> None:
-        raise NotImplementedError
+        assert len(nonce) == NONCE_BYTES
+        self._identity = identity
+        self._nonce = nonce
+        self._limits = limits
+        self._state = State.START
+        self._transcript = Transcript()
+        self._challenge_digest = b""
+        self._hello: Hello | None = None
 
     @property
     def hello(self) -> Hello | None:
         """The HELLO received and verified, or None until then."""
-        raise NotImplementedError
+        return self._hello
+
+    @property
+    def can_reject(self) -> bool:
+        """True from the first HELLO, good or bad, until it was answered."""
+        return (self._state, Input.REJECT_SENT) in TRANSITIONS
 
     def challenge(self) -> bytes:
         """The payload of CHALLENGE, to be sent first."""
-        raise NotImplementedError
+        self._move(Input.CHALLENGE_SENT)
+        challenge = Challenge(SUPPORTED_VERSIONS, self._identity.id, self._identity.public_key, self._nonce)
+        payload = self._transcript.seal(FrameType.CHALLENGE, challenge.to_body(), self._identity.sign)
+        self._challenge_digest = self._transcript.digest()
+        return payload
 
     def receive_hello(self, payload: bytes, wall_s: float) -> Hello:
         """Check a HELLO's payload at wall-clock time ``wall_s`` (seconds since 1970).
@@ -38,7 +99,18 @@ class GatewayHandshake:
         Raises HandshakeMalformed (too long, no JSON, fields missing or out of bounds, a second HELLO),
         SignatureInvalid, CertificateInvalid, or HandshakeRejected with VERSION.
         """
-        raise NotImplementedError
+        if self._state is not State.CHALLENGED:
+            raise HandshakeMalformed("HELLO out of turn")
+        try:
+            hello = self._check(payload, wall_s)
+        except HandshakeError:
+            self._move(Input.HELLO_BAD)
+            raise
+        finally:
+            self._transcript.append(FrameType.HELLO, payload)
+        self._move(Input.HELLO_GOOD)
+        self._hello = hello
+        return hello
 
     def verify_join(self, verifier: bytes) -> bool:
         """Whether the HELLO's join proof was made with the secret of the token that has this verifier.
@@ -46,7 +118,12 @@ class GatewayHandshake:
         ``verifier`` is ``JoinToken.verifier()`` as stored when the token was created. False too when the
         HELLO carries no join. Call after ``receive_hello``.
         """
-        raise NotImplementedError
+        hello = self._hello
+        assert hello is not None
+        if hello.join is None:
+            return False
+        statement = join_statement(self._challenge_digest, hello.public_key, hello.nonce, hello.name)
+        return signature_holds(verifier, hello.join.proof, statement)
 
     def welcome(
         self,
@@ -58,11 +135,47 @@ class GatewayHandshake:
         resume_window_s: float = 0.0,
     ) -> bytes:
         """The payload of WELCOME. ``limits`` None stands for those given at construction."""
-        raise NotImplementedError
+        self._move(Input.WELCOME_SENT)
+        limits = self._limits if limits is None else limits
+        terms = WelcomeTerms(session_id, generation, limits, certificate_der, heartbeat_s, resume_window_s)
+        return self._transcript.seal(FrameType.WELCOME, terms.to_body(), self._identity.sign)
 
     def reject(self, code: ErrorCode, reason: str, retry_after_s: float | None = None) -> bytes:
         """The payload of REJECT. ``reason`` is for the agent's operator to read; longer ones are cut.
 
         ``retry_after_s`` None: trying again as is cannot help.
         """
-        raise NotImplementedError
+        self._move(Input.REJECT_SENT)
+        body = reject_body(code, reason, retry_after_s)
+        return self._transcript.seal(FrameType.REJECT, body, self._identity.sign)
+
+    def _check(self, payload: bytes, wall_s: float) -> Hello:
+        claims = HelloClaims.from_body(body_of(payload))
+        if claims.version not in SUPPORTED_VERSIONS:
+            offered = ", ".join(map(str, SUPPORTED_VERSIONS))
+            raise HandshakeRejected(
+                ErrorCode.VERSION, f"this gateway speaks protocol version {offered}, not {claims.version}"
+            )
+        self._transcript.verify(FrameType.HELLO, payload, claims.public_key)
+        return Hello(
+            version=claims.version,
+            name=claims.name,
+            public_key=claims.public_key,
+            nonce=claims.nonce,
+            software=claims.software,
+            session=claims.session,
+            limits=claims.limits,
+            certificate=self._check_certificate(claims, wall_s),
+            join=claims.join,
+        )
+
+    def _check_certificate(self, claims: HelloClaims, wall_s: float) -> AgentCertificate | None:
+        if claims.certificate is None:
+            return None
+        return verify_certificate(
+            claims.certificate, self._identity.public_key, claims.name, claims.public_key, wall_s
+        )
+
+    def _move(self, event: Input) -> None:
+        assert (self._state, event) in TRANSITIONS, (self._state, event)
+        self._state = TRANSITIONS[self._state, event]

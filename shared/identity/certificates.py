@@ -1,6 +1,5 @@
 """Agent certificates: X.509 signed by the gateway's own key (PROTOCOL §8.6)."""
 
-import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -23,8 +22,6 @@ BACKDATE_S = 300
 CERTIFICATE_BYTES = 4096
 """No certificate made here has a quarter of this; longer ones are refused before they are parsed."""
 
-_SERIAL_BITS = 159
-"""RFC 5280 §4.1.2.2: positive and at most 20 octets."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_S = 253_402_300_799
 """9999-12-31T23:59:59Z: the last second X.509 can name."""
@@ -48,7 +45,7 @@ class AgentCertificate:
 
 def new_serial() -> int:
     """A random serial number: unique without a counter, and not to be guessed."""
-    return secrets.randbits(_SERIAL_BITS - 1) | 1 << (_SERIAL_BITS - 1)
+    return x509.random_serial_number()
 
 
 def agent_uri(gateway: str, name: str) -> str:
@@ -123,7 +120,7 @@ def verify_certificate(
     wall_s: float,
     tolerance_s: float = 0.0,
 ) -> AgentCertificate:
-    """Check that ``der`` was issued by the holder of ``gateway_key`` (raw) for this name and key, and is valid.
+    """Check that the holder of ``gateway_key`` (raw) issued ``der`` for this name and key, and it is valid.
 
     ``tolerance_s`` widens the validity on both sides, for a checker that does not trust its own clock.
     Raises CertificateInvalid, whatever the bytes are. Says nothing of revocation.

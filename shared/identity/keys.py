@@ -120,7 +120,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _refuse_open_file(path: Path, status: os.stat_result) -> None:
-    """A key that others can read is no secret. The group may, where the file is not ours (mounted secrets)."""
+    """A key that others read is no secret. The group may, where the file is not ours (mounted secrets)."""
     if os.name != "posix":
         return
     mode = stat.S_IMODE(status.st_mode)

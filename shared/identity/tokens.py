@@ -91,7 +91,7 @@ def _check_shape(text: str) -> None:
         raise JoinTokenInvalid("the join token is empty; make one with: trunkline token create")
     if text.startswith("sk-tl-"):
         raise JoinTokenInvalid(
-            "this is a client API key; agents join with a token from: trunkline token create"
+            "this is a client API key; an agent needs a join token: trunkline token create"
         )
     if not text.startswith(PREFIX):
         raise JoinTokenInvalid(f"a join token begins with {PREFIX}; make one with: trunkline token create")
