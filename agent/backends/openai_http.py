@@ -24,7 +24,7 @@ class EngineTimeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine. ``url`` is the only place that requests go to; of it scheme, host, port and path prefix count.
+    """One engine. Requests go to ``url``, its scheme, host, port and path prefix, and nowhere else.
 
     With ``unix_socket`` the connection is made to that socket and ``url`` (``http://localhost`` will do)
     only fills the Host header.

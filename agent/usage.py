@@ -1,0 +1,243 @@
+"""Reads token usage out of responses as they pass, and takes out the usage chunk nobody asked for.
+
+Tokens are never parsed: an event is looked at with two regular expressions, and JSON is read only of an event
+that looks like a usage chunk, and of the last usage object of a response when it is over. In a JSON string
+quotes are escaped, so text that a model writes cannot look like the member ``"usage": {``.
+
+What is held back, and how long: in STRIP mode the bytes of one unfinished event that may yet turn out to be
+a usage chunk, at most ``HELD_BYTES``. A finished event is passed on or taken out at once; an unfinished one
+that has a choice in it is passed on at once. In the other modes nothing is held back.
+"""
+
+import json
+import re
+from collections import deque
+from typing import Any, Protocol
+
+import orjson
+
+from shared.messages import Headers, Usage, UsageMode
+
+KIB = 1024
+
+HELD_BYTES = 64 * KIB
+"""Longest unfinished event that is held back: a usage chunk is below 1 KiB, so this is no usage chunk."""
+
+EVENT_TAIL_BYTES = 64 * KIB
+"""Of an unfinished event so much is remembered (twice at the most): usage stands at the end of an event that
+repeats the whole answer, as the last one of ``/v1/responses`` does."""
+
+JSON_HEAD_BYTES = 8 * KIB
+JSON_TAIL_BYTES = 64 * KIB
+"""Of a plain JSON answer the first and last so many bytes are remembered: usage is among the first or,
+mostly, the last members, and what follows it is small."""
+
+USAGE_OBJECT_CHARS = 8 * KIB
+"""Longest usage object that is read."""
+
+COUNT_MAX = 2**53
+
+_USAGE_MEMBER = re.compile(rb'"usage"\s*:\s*\{')
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_A_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*[^\s\]]')
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+"""Two line ends. Atomic, so that one CRLF is never read as two."""
+_OVERLAP_BYTES = 3
+"""An event's end of four bytes may have begun so many bytes before the new ones."""
+
+_DECODER = json.JSONDecoder()
+
+
+class UsageReader(Protocol):
+    """Sees a response's body go by."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes the next bytes of the body; gives those to pass on now (perhaps none)."""
+
+    def finish(self) -> bytes:
+        """The body is over: gives what was held back."""
+
+    def usage(self) -> Usage | None:
+        """What the engine has said so far, or None."""
+
+
+def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
+    """The reader for a response with ``headers`` (lower-case names)."""
+    values = dict(headers)
+    if values.get("content-encoding", "identity") != "identity":
+        return PassThrough()
+    kind = values.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        return EventUsage(strip=mode is UsageMode.STRIP)
+    if kind == "application/json" or kind.endswith("+json"):
+        return JsonUsage()
+    return PassThrough()
+
+
+class PassThrough:
+    """For bodies that say nothing of usage."""
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def finish(self) -> bytes:
+        return b""
+
+    def usage(self) -> Usage | None:
+        return None
+
+
+class JsonUsage:
+    """For an answer that is one JSON document."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        if len(self._head) < JSON_HEAD_BYTES:
+            self._head += data[: JSON_HEAD_BYTES - len(self._head)]
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        while self._tail_bytes - len(self._tail[0]) >= JSON_TAIL_BYTES:
+            self._tail_bytes -= len(self._tail.popleft())
+        return data
+
+    def finish(self) -> bytes:
+        return b""
+
+    def usage(self) -> Usage | None:
+        return read_usage(b"".join(self._tail)) or read_usage(bytes(self._head))
+
+
+class EventUsage:
+    """For a stream of server-sent events (OpenAI's chat, completions and responses; Anthropic's messages)."""
+
+    def __init__(self, *, strip: bool) -> None:
+        self._strip = strip
+        self._event = bytearray()
+        """The unfinished event as far as it is remembered."""
+        self._passed_bytes = 0
+        """How many bytes at the front of ``_event`` have been passed on."""
+        self._begun = False
+        """Some of the unfinished event has been passed on: it can no longer be taken out."""
+        self._first: bytes | None = None
+        self._last: bytes | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        if not self._event and data.endswith((b"\n\n", b"\r\n\r\n")) and not _USAGE_MEMBER.search(data):
+            return data
+        search_from = max(0, len(self._event) - _OVERLAP_BYTES)
+        self._event += data
+        out: list[bytes] = []
+        while (end := self._event_end(search_from)) is not None:
+            out.append(self._finish_event(end))
+            search_from = 0
+        out.append(self._pass_unfinished())
+        return b"".join(out)
+
+    def finish(self) -> bytes:
+        return self._finish_event(len(self._event))
+
+    def usage(self) -> Usage | None:
+        last = None if self._last is None else read_usage(self._last)
+        first = None if self._first is None else read_usage(self._first)
+        if last is None or first is None or last.prompt_tokens:
+            return last or first
+        # Anthropic's: what went in stands in the first event, what came out in the last.
+        return Usage(first.prompt_tokens, last.completion_tokens, first.cached_tokens)
+
+    def _event_end(self, search_from: int) -> int | None:
+        found = _EVENT_END.search(self._event, search_from)
+        if found is None:
+            return None
+        end = found.end()
+        if end == len(self._event) and self._event[-1] == 0x0D:
+            return None  # an LF that belongs to this CR may be on its way
+        return end
+
+    def _finish_event(self, end: int) -> bytes:
+        """Takes the event that ends at ``end`` off the front and gives what of it is to be passed on."""
+        event = bytes(self._event[:end])
+        unpassed = event[self._passed_bytes :]
+        removed = False
+        if _USAGE_MEMBER.search(event):
+            self._first = self._first or event
+            self._last = event
+            removed = self._strip and self._may_be_usage(event) and is_usage_chunk(event)
+        del self._event[:end]
+        self._passed_bytes = 0
+        self._begun = False
+        return b"" if removed else unpassed
+
+    @staticmethod
+    def _may_be_usage(event: bytes | bytearray) -> bool:
+        """Once False for the front of an event, it is False for the whole: so however the bytes are
+        grouped, the same events are taken out."""
+        return len(event) <= HELD_BYTES and not _A_CHOICE.search(event)
+
+    def _pass_unfinished(self) -> bytes:
+        if not self._event or (self._strip and not self._begun and self._may_be_usage(self._event)):
+            return b""
+        out = bytes(self._event[self._passed_bytes :])
+        self._begun = True
+        if len(self._event) > 2 * EVENT_TAIL_BYTES:
+            del self._event[:-EVENT_TAIL_BYTES]
+        self._passed_bytes = len(self._event)
+        return out
+
+
+def is_usage_chunk(event: bytes) -> bool:
+    """True for an event whose one data line is a chunk with no choices and a usage object."""
+    if not _NO_CHOICES.search(event):
+        return False
+    lines = [line for line in event.splitlines() if line]
+    if len(lines) != 1 or not lines[0].startswith(b"data:"):
+        return False
+    try:
+        chunk = orjson.loads(lines[0][len(b"data:") :])
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(chunk, dict) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+
+
+def read_usage(text: bytes) -> Usage | None:
+    """The last usage object in ``text``, which may be cut at the front; None when there is none."""
+    found = None
+    for found in _USAGE_MEMBER.finditer(text):  # noqa: B007 - the last one counts
+        pass
+    if found is None:
+        return None
+    start = found.end() - 1
+    try:
+        value, _ = _DECODER.raw_decode(text[start : start + USAGE_OBJECT_CHARS].decode(errors="replace"))
+    except ValueError:
+        return None
+    return usage_from(value) if isinstance(value, dict) else None
+
+
+def usage_from(value: dict[str, Any]) -> Usage | None:
+    """The counts in an OpenAI or Anthropic usage object; None when it holds none."""
+    prompt = _count(value, "prompt_tokens", "input_tokens")
+    completion = _count(value, "completion_tokens", "output_tokens")
+    total = _count(value, "total_tokens")
+    if prompt is None and completion is None and total is None:
+        return None
+    cached = 0
+    for details in (value.get("prompt_tokens_details"), value.get("input_tokens_details")):
+        if isinstance(details, dict):
+            cached = _count(details, "cached_tokens") or cached
+    if prompt is None:
+        prompt = max(0, (total or 0) - (completion or 0))
+    # Anthropic counts what it read from or wrote to its cache apart from the rest of the prompt.
+    read, written = _count(value, "cache_read_input_tokens"), _count(value, "cache_creation_input_tokens")
+    return Usage(prompt + (read or 0) + (written or 0), completion or 0, cached or read or 0)
+
+
+def _count(value: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        item = value.get(name)
+        if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= COUNT_MAX:
+            return item
+    return None
