@@ -31,20 +31,36 @@ UPGRADE_REQUEST_BYTES = 32 * KIB
 # --- Byte credit (PROTOCOL §6) ---
 
 STREAM_WINDOW_BYTES = 128 * KIB
-"""What a gateway grants a response at first: 10 Mbit/s at 100 ms round trip without a pause."""
-
-UPLOAD_WINDOW_BYTES = 256 * KIB
-"""What an agent grants a request body at first: bodies come in bulk and engines read them at once."""
+"""What a gateway grants a response at first, while memory lasts: 10 Mbit/s at 100 ms round trip without a
+pause."""
 
 STREAM_WINDOW_FLOOR_BYTES = 16 * KIB
-"""What every stream gets whatever the others hold: about 80 tokens, four seconds of a fast stream."""
+"""What every response is granted whatever the others hold: about 80 tokens, four seconds of a fast stream."""
+
+UPLOAD_WINDOW_BYTES = 256 * KIB
+"""What an agent grants a request body at first, while memory lasts: bodies come in bulk, engines read them at
+once."""
+
+UPLOAD_WINDOW_FLOOR_BYTES = 32 * KIB
+"""What every request body may send unasked: a prompt of some 8,000 tokens leaves without waiting for credit;
+for a longer one a round trip is little beside its prefill."""
 
 STREAM_WINDOW_MAX_BYTES = 4 * MIB
 """Where the growth of one stream's window ends: 330 Mbit/s at 100 ms round trip."""
 
 SESSION_WINDOW_BYTES = 32 * MIB
-"""All that one side may have to hold of one session's bodies: the floor for 1,024 streams (16 MiB) and as
-much again, which the fast streams share. A stream's grant is a reservation in it (PROTOCOL §6.3)."""
+"""All that a gateway may have to hold of one session's responses: the floor for 1,024 streams (16 MiB),
+12 MiB that the fast streams share, and an eighth of slack. A stream's window is a reservation in it
+(PROTOCOL §6.3)."""
+
+UPLOAD_SESSION_WINDOW_BYTES = 64 * MIB
+"""The same for an agent and request bodies: 32 MiB of floors, 24 MiB to share, an eighth of slack."""
+
+CREDIT_MAX = 2**62
+"""No offset in a stream gets here; a peer that says so is broken."""
+
+INTERACTIVE_BYTES = 64 * KIB
+"""A body that is no token stream travels as interactive up to here and as bulk from here on."""
 
 SEND_BUFFER_BYTES = 64 * KIB
 """What a sender may keep of one stream's body before its writer is told to wait: four DATA frames."""
@@ -70,7 +86,7 @@ ACK_MESSAGES = 64
 """Numbered messages received before an ACK is due at once."""
 
 ACK_BYTES = 512 * KIB
-"""Bytes of numbered messages received before an ACK is due at once: an eighth of what may be unacknowledged."""
+"""Bytes of numbered messages received before an ACK is due at once: an eighth of what the sender retains."""
 
 ACK_DELAY_S = 0.2
 """The longest an ACK is held back: with it, retained messages of a quiet session are dropped soon."""
@@ -100,6 +116,12 @@ HEADER_BYTES = 32 * KIB
 
 DEPLOYMENTS = 256
 """Deployments of one agent."""
+
+COMMANDS = 64
+"""COMMAND and RESULT frames waiting to be sent."""
+
+LINK_FRAMES = 64
+"""PINGs and PONGs waiting to be sent."""
 
 GPUS = 64
 """GPUs of one host."""

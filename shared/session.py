@@ -1,0 +1,324 @@
+"""A session, sans I/O: bytes and ``now`` in, messages and events out (PROTOCOL §5 to §7).
+
+The program around it moves bytes: it gives every message received to :meth:`Session.receive_message`, calls
+:meth:`Session.handle_deadline` when :meth:`Session.next_deadline` has come, writes what
+:meth:`Session.data_to_send` returns, and after each of these handles what :meth:`Session.take_events`
+returns.
+
+Times are seconds of one monotonic clock. Nothing here blocks, waits or knows of sockets.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import orjson
+
+from shared import limits
+from shared.credit import WindowSettings
+from shared.errors import ErrorCode, SessionClosed, UnexpectedFrame
+from shared.events import (
+    CommandReceived,
+    DemandReceived,
+    DrainReceived,
+    Event,
+    PeerClosed,
+    ResultReceived,
+    SlotsReceived,
+    StateReceived,
+)
+from shared.frames import (
+    Frame,
+    FrameType,
+    MessageKind,
+    decode_message,
+    decode_offset,
+    decode_reason,
+    encode,
+    encode_offset,
+    encode_reason,
+)
+from shared.heartbeat import Heartbeat
+from shared.messages import (
+    AgentState,
+    Drain,
+    RequestHead,
+    ResponseHead,
+    Trailers,
+    decode_levels,
+    encode_levels,
+    read_object,
+)
+from shared.numbering import MessageLog
+from shared.streams import OWN_WINDOWS, PeerLimits, Role, StreamTable
+
+_RECEIVED_BY: dict[int, Role] = {
+    FrameType.OPEN: Role.AGENT,
+    FrameType.HEAD: Role.GATEWAY,
+    FrameType.SLOTS: Role.GATEWAY,
+    FrameType.STATE: Role.GATEWAY,
+    FrameType.RESULT: Role.GATEWAY,
+    FrameType.DEMAND: Role.AGENT,
+    FrameType.COMMAND: Role.AGENT,
+}
+"""Frames that only one role may receive."""
+
+
+class Session:
+    """One end of a session.
+
+    Methods that send raise :class:`~shared.errors.SessionClosed` once the session is over.
+    """
+
+    def __init__(
+        self, role: Role, peer: PeerLimits, now: float, windows: WindowSettings | None = None
+    ) -> None:
+        self.role = role
+        self.closed = False
+        self.log = MessageLog()
+        self._events: list[Event] = []
+        self._streams = StreamTable(role, peer, windows or OWN_WINDOWS[role], self._events)
+        self._outbox = self._streams.outbox
+        self._heartbeat = Heartbeat(now)
+        self._link: deque[bytes] = deque()
+        """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
+        self._ack_due = False
+
+    @property
+    def rtt_s(self) -> float | None:
+        """Smoothed round trip of the tunnel, None until measured."""
+        return self._heartbeat.rtt_s
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._streams)
+
+    @property
+    def held_bytes(self) -> int:
+        """Body bytes received that the program has not taken yet: what credit bounds."""
+        return self._streams.held_bytes
+
+    # --- What the program asks for ---
+
+    def open_stream(self, head: RequestHead, now: float) -> int:
+        """Sends OPEN and returns the stream's number (gateway).
+
+        ``head.credit`` is filled in here. Raises :class:`~shared.errors.TooManyStreams`.
+        """
+        self._check_open()
+        return self._streams.open(head, now)
+
+    def send_head(self, stream_id: int, head: ResponseHead) -> None:
+        """Sends HEAD (agent). Raises :class:`~shared.errors.StreamClosed` when our half is over."""
+        self._check_open()
+        self._streams.send_head(stream_id, head)
+
+    def send_data(self, stream_id: int, data: bytes) -> bool:
+        """Takes body bytes, all of them. Returns False when the writer is to wait for ``StreamWritable``.
+
+        Raises :class:`~shared.errors.StreamClosed` when our half is over, and
+        :class:`~shared.errors.SendBufferFull` when the writer did not wait.
+        """
+        self._check_open()
+        return self._streams.send_data(stream_id, data)
+
+    def end(self, stream_id: int, trailers: Trailers | None = None) -> None:
+        """Ends our half in order, once everything buffered has left.
+
+        Raises :class:`~shared.errors.StreamClosed` when it is over already.
+        """
+        self._check_open()
+        self._streams.end(stream_id, trailers)
+
+    def reset(self, stream_id: int, code: ErrorCode, reason: str = "") -> None:
+        """Gives the stream up: forgets what has not left, drops what has come. Harmless when it is closed."""
+        if not self.closed:
+            self._streams.reset(stream_id, code, reason)
+
+    def consumed(self, stream_id: int, size_bytes: int, now: float) -> None:
+        """Says that the consumer has taken bytes for good; grants credit (PROTOCOL §6.2).
+
+        Harmless for streams that were reset. After ``StreamClosed`` the bytes the program still holds are
+        to be said consumed too, or the stream to be reset: until then its window is not given back.
+        """
+        self._streams.consumed(stream_id, size_bytes, now)
+
+    def send_state(self, state: AgentState) -> None:
+        self._put_state(FrameType.STATE, state.to_payload())
+
+    def send_slots(self, levels: Mapping[str, int]) -> None:
+        self._put_state(FrameType.SLOTS, encode_levels(levels))
+
+    def send_demand(self, waiting: Mapping[str, int]) -> None:
+        self._put_state(FrameType.DEMAND, encode_levels(waiting))
+
+    def send_drain(self, drain: Drain) -> None:
+        self._put_state(FrameType.DRAIN, drain.to_payload())
+
+    def send_command(self, command: Mapping[str, Any]) -> None:
+        """COMMAND from a gateway, RESULT from an agent.
+
+        Raises :class:`~shared.errors.LocalError` when too many wait.
+        """
+        self._check_open()
+        frame_type = FrameType.COMMAND if self.role is Role.GATEWAY else FrameType.RESULT
+        self._outbox.put_command(encode(frame_type, 0, orjson.dumps(dict(command))))
+
+    def close(self, code: ErrorCode, reason: str) -> None:
+        """Ends the session: CLOSE is the last message. Harmless when it is closed."""
+        if not self.closed:
+            self.closed = True
+            self._link.append(encode(FrameType.CLOSE, 0, encode_reason(code, reason)))
+
+    # --- Bytes in ---
+
+    def bytes_received(self, now: float) -> None:
+        """Any inbound byte is a sign of life (PROTOCOL §7.2)."""
+        self._heartbeat.heard(now)
+
+    def receive_message(self, message: bytes, now: float) -> None:
+        """Takes one message. Raises :class:`~shared.errors.ProtocolError`: the tunnel must end."""
+        if self.closed:
+            return
+        kind, frames = decode_message(message)
+        if kind is MessageKind.HANDSHAKE:
+            raise UnexpectedFrame("handshake frame inside a session")
+        if kind is MessageKind.NUMBERED and self.log.record_received(len(message), now):
+            self._ack_due = True
+        for frame in frames:
+            role = _RECEIVED_BY.get(frame.type)
+            if role is not None and role is not self.role:
+                raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
+            self._receivers[frame.type](self, frame, now)
+
+    def _receive_slots(self, frame: Frame, now: float) -> None:
+        self._events.append(SlotsReceived(decode_levels(frame.payload)))
+
+    def _receive_state(self, frame: Frame, now: float) -> None:
+        self._events.append(StateReceived(AgentState.from_payload(frame.payload)))
+
+    def _receive_demand(self, frame: Frame, now: float) -> None:
+        self._events.append(DemandReceived(decode_levels(frame.payload)))
+
+    def _receive_command(self, frame: Frame, now: float) -> None:
+        self._events.append(CommandReceived(read_object(frame.payload)))
+
+    def _receive_result(self, frame: Frame, now: float) -> None:
+        self._events.append(ResultReceived(read_object(frame.payload)))
+
+    def _receive_drain(self, frame: Frame, now: float) -> None:
+        self._events.append(DrainReceived(Drain.from_payload(frame.payload)))
+
+    def _receive_ping(self, frame: Frame, now: float) -> None:
+        self._put_link(encode(FrameType.PONG, 0, frame.payload))
+
+    def _receive_pong(self, frame: Frame, now: float) -> None:
+        self._heartbeat.handle_pong(decode_offset(frame.payload), now)
+        self._streams.rtt_s = self._heartbeat.rtt_s
+
+    def _receive_ack(self, frame: Frame, now: float) -> None:
+        self.log.acknowledged(decode_offset(frame.payload))
+
+    def _receive_close(self, frame: Frame, now: float) -> None:
+        self.closed = True
+        self._events.append(PeerClosed(*decode_reason(frame.payload)))
+
+    _receivers: ClassVar[dict[int, Callable[[Any, Frame, float], None]]] = {
+        FrameType.OPEN: lambda self, frame, now: self._streams.receive_open(frame, now),
+        FrameType.HEAD: lambda self, frame, now: self._streams.receive_head(frame, now),
+        FrameType.DATA: lambda self, frame, now: self._streams.receive_data(frame, now),
+        FrameType.END: lambda self, frame, now: self._streams.receive_end(frame, now),
+        FrameType.RESET: lambda self, frame, now: self._streams.receive_reset(frame, now),
+        FrameType.CREDIT: lambda self, frame, now: self._streams.receive_credit(frame, now),
+        FrameType.SLOTS: _receive_slots,
+        FrameType.STATE: _receive_state,
+        FrameType.DEMAND: _receive_demand,
+        FrameType.COMMAND: _receive_command,
+        FrameType.RESULT: _receive_result,
+        FrameType.DRAIN: _receive_drain,
+        FrameType.PING: _receive_ping,
+        FrameType.PONG: _receive_pong,
+        FrameType.ACK: _receive_ack,
+        FrameType.CLOSE: _receive_close,
+    }
+
+    # --- Time ---
+
+    def next_deadline(self) -> float:
+        """When :meth:`handle_deadline` wants to be called next."""
+        deadline = self._heartbeat.next_deadline()
+        ack_at = self.log.next_deadline()
+        return deadline if ack_at is None else min(deadline, ack_at)
+
+    def handle_deadline(self, now: float) -> None:
+        """Sends what is due. Raises :class:`~shared.errors.HeartbeatLost` after too long a silence."""
+        number = self._heartbeat.handle_deadline(now)
+        if number is not None:
+            self._put_link(encode(FrameType.PING, 0, encode_offset(number)))
+        ack_at = self.log.next_deadline()
+        if ack_at is not None and now >= ack_at:
+            self._ack_due = True
+
+    # --- Bytes out ---
+
+    @property
+    def wants_to_send(self) -> bool:
+        """True when :meth:`data_to_send` may have something, given room."""
+        return bool(self._link or self._ack_due or (self._outbox and not self.closed))
+
+    def data_to_send(self, budget_bytes: int) -> list[bytes]:
+        """Messages to write now, in order: about ``budget_bytes``, at most one turn of a stream more.
+
+        What stays behind can still be overtaken by something more urgent, so the budget is to be small.
+        """
+        if budget_bytes <= 0:
+            return []
+        if self._ack_due:
+            self._ack_due = False
+            self._link.appendleft(encode(FrameType.ACK, 0, encode_offset(self.log.acknowledge())))
+        messages = _pack(self._link)
+        self._link.clear()
+        room = min(budget_bytes, self.log.room_bytes)
+        if room > 0 and not self.closed:
+            for message in _pack(self._outbox.take(room)):
+                self.log.record_sent(message)
+                messages.append(message)
+            self._streams.after_output()
+        return messages
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call, in order."""
+        events = self._events[:]
+        self._events.clear()
+        return events
+
+    # --- Steps ---
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise SessionClosed("the session is over")
+
+    def _put_state(self, frame_type: FrameType, payload: bytes) -> None:
+        self._check_open()
+        self._outbox.put_state(frame_type, payload)
+
+    def _put_link(self, frame: bytes) -> None:
+        """Queues a link frame. A peer that floods us with PINGs and does not read gets fewer PONGs."""
+        if len(self._link) < limits.LINK_FRAMES:
+            self._link.append(frame)
+
+
+def _pack(frames: deque[bytes] | list[bytes]) -> list[bytes]:
+    """Frames grouped into messages of at most :data:`~shared.limits.MESSAGE_BYTES`, order kept."""
+    messages: list[bytes] = []
+    group: list[bytes] = []
+    size_bytes = 0
+    for frame in frames:
+        if size_bytes + len(frame) > limits.MESSAGE_BYTES:
+            messages.append(b"".join(group))
+            group, size_bytes = [], 0
+        group.append(frame)
+        size_bytes += len(frame)
+    if group:
+        messages.append(b"".join(group))
+    return messages
