@@ -1,5 +1,6 @@
 """Agent certificates: X.509 signed by the gateway's own key (PROTOCOL §8.6)."""
 
+import warnings
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -7,6 +8,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, SignatureAlgorithmOID
 
 from shared.errors import CertificateInvalid
@@ -151,8 +153,11 @@ def _parse(der: bytes) -> x509.Certificate:
     if len(der) > CERTIFICATE_BYTES:
         raise CertificateInvalid(f"a certificate of {len(der)} bytes, limit {CERTIFICATE_BYTES}")
     try:
-        return x509.load_der_x509_certificate(der)
-    except ValueError as error:
+        with warnings.catch_warnings():
+            # Strangers choose these bytes: what the library merely frowns upon is refused, not logged.
+            warnings.simplefilter("error", CryptographyDeprecationWarning)
+            return x509.load_der_x509_certificate(der)
+    except (ValueError, x509.InvalidVersion, CryptographyDeprecationWarning) as error:
         raise CertificateInvalid("the certificate is no X.509") from error
 
 
