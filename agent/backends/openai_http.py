@@ -1,74 +1,125 @@
 """The backend for every engine with the OpenAI HTTP surface, over TCP or a Unix socket."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from agent.backends.base import EngineResponse
+import structlog
+
+from agent.backends.base import EngineError, EngineRefused, EngineResponse
+from agent.backends.engine_client import EngineClient
+from agent.backends.probe import EngineView, Prober
+from agent.backends.settings import EngineSettings, EngineTimeouts
 from shared.messages import DeploymentState, RequestHead
 
+__all__ = ["EngineSettings", "EngineTimeouts", "OpenAIHTTPBackend"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTimeouts:
-    """How long an engine may be silent. None: for ever."""
+log = structlog.get_logger("agent.engine")
 
-    connect_s: float = 5.0
-    first_byte_s: float | None = 600.0
-    """From the end of the request's body to the response's head."""
-    idle_s: float | None = 300.0
-    """Between two pieces of the response's body."""
-    probe_s: float = 5.0
-    """For a whole answer to a question about models, health or load."""
+GONE_REFRESH_S = 1.0
+"""How often an engine that is not there is asked for; a refused connection on this host costs nothing."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """One engine. Requests go to ``url``, its scheme, host, port and path prefix, and nowhere else.
-
-    With ``unix_socket`` the connection is made to that socket and ``url`` (``http://localhost`` will do)
-    only fills the Host header.
-    """
-
-    url: str
-    name: str = "engine"
-    unix_socket: Path | None = None
-    api_key: str | None = field(default=None, repr=False)
-    """Sent as ``authorization: Bearer …`` in place of whatever the request carried."""
-    slots: int | None = None
-    """Requests it may have at once; None: what the engine reports, else the default of its kind."""
-    models: tuple[str, ...] = ()
-    """Only these are offered; empty: all it lists."""
-    version: str = ""
-    refresh_s: float = 5.0
-    """How often models, health and load are asked for."""
-    timeouts: EngineTimeouts = EngineTimeouts()
+ERROR_REFRESH_S = 0.2
+"""After a failed request the engine is looked at at once, but not more often than this."""
 
 
 class OpenAIHTTPBackend:
-    """Implements :class:`agent.backends.base.Backend`."""
+    """Implements :class:`agent.backends.base.Backend`.
 
-    def __init__(self, settings: EngineSettings) -> None:
+    One task looks at the engine every ``refresh_s``, more often while it is gone, and at once after a request
+    failed. Whatever an engine does not offer (health, metrics, facts) is found out once each time it appears.
+    """
+
+    def __init__(self, settings: EngineSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = settings.name
         self._settings = settings
+        self._clock = clock
+        self._client: EngineClient | None = None
+        self._prober: Prober | None = None
+        self._view = EngineView()
+        self._watch: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._on_change: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        raise NotImplementedError
+        """Looks at the engine once, then watches it until :meth:`close`."""
+        assert self._watch is None, "started twice"
+        self._client = EngineClient(self._settings)
+        self._prober = Prober(self._settings, self._client.ask)
+        await self.refresh()
+        self._watch = asyncio.create_task(self._watch_engine(), name=f"watch {self.name}")
 
     async def close(self) -> None:
-        raise NotImplementedError
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
 
     def deployments(self) -> tuple[DeploymentState, ...]:
-        raise NotImplementedError
+        return self._view.deployments
+
+    @property
+    def kind(self) -> str:
+        """What kind of engine it is found to be: ``vllm``, ``ollama``, …, ``generic``."""
+        return self._view.kind.name
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        raise NotImplementedError
+        self._on_change = on_change
 
     async def refresh(self) -> None:
         """Look at the engine now, outside the rhythm: after it was seen to start or to fail."""
-        raise NotImplementedError
+        assert self._prober is not None, "not started"
+        async with self._looking:
+            before = self._view
+            self._view = await self._prober.look(before)
+        if self._view.deployments != before.deployments:
+            self._say_change(before)
+            self._on_change()
+
+    @asynccontextmanager
+    async def _request(self, head: RequestHead, body: AsyncIterator[bytes]) -> AsyncIterator[EngineResponse]:
+        assert self._client is not None, "not started"
+        try:
+            async with self._client.request(head, body) as response:
+                yield response
+        except EngineRefused:
+            raise
+        except EngineError:
+            self._look.set()
+            raise
 
     def request(
         self, head: RequestHead, body: AsyncIterator[bytes]
     ) -> AbstractAsyncContextManager[EngineResponse]:
-        raise NotImplementedError
+        return self._request(head, body)
+
+    async def _watch_engine(self) -> None:
+        while True:
+            gone = self._view.gone
+            rest_s = min(self._settings.refresh_s, GONE_REFRESH_S) if gone else self._settings.refresh_s
+            try:
+                async with asyncio.timeout(rest_s):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+            try:
+                await self.refresh()
+            except Exception:
+                log.exception("looking at the engine failed", engine=self.name)
+            await asyncio.sleep(ERROR_REFRESH_S)
+
+    def _say_change(self, before: EngineView) -> None:
+        now = self._view
+        if now.gone and not before.gone:
+            log.warning("engine lost", engine=self.name, reason=now.reason)
+        elif before.models() != now.models():
+            log.info("engine serves", engine=self.name, kind=now.kind.name, models=list(now.models()))
+        for deployment in now.deployments:
+            if deployment.reason and deployment.reason != before.reason_of(deployment.id) and not now.gone:
+                log.warning(
+                    "deployment", id=deployment.id, status=deployment.status, reason=deployment.reason
+                )

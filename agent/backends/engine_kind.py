@@ -1,0 +1,118 @@
+"""The kinds of engine that are understood without configuration, and what is particular to each. Pure data.
+
+A kind only fills in what an engine does not say of itself; nothing here is needed for a request to reach it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EVERY_ROUTE = (
+    "chat",
+    "completions",
+    "responses",
+    "embeddings",
+    "rerank",
+    "audio",
+    "images",
+    "messages",
+    "any",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """``slots`` is how many requests it may have when nothing better is known, with the reason beside it."""
+
+    name: str
+    slots: int
+    routes: tuple[str, ...]
+    owners: tuple[str, ...] = ()
+    """What it writes as ``owned_by`` in ``/v1/models``."""
+    facts_path: str | None = None
+    """Where it tells how many requests it takes at once."""
+    facts_key: str = ""
+    """The number's name there."""
+
+
+GENERIC = EngineKind("generic", 8, EVERY_ROUTE)
+"""Eight: enough to keep a batching engine busy, few enough not to pile up before one that has no batch."""
+
+BUILT_IN = EngineKind("trunkline", 8, ("chat", "completions", "any"), ("trunkline",))
+"""Says all of itself in ``/v1/models``."""
+
+VLLM = EngineKind(
+    "vllm",
+    256,  # the default of max_num_seqs, which it does not tell; what is too much shows as requests waiting
+    ("chat", "completions", "responses", "embeddings", "rerank", "audio", "messages", "any"),
+    ("vllm",),
+)
+
+SGLANG = EngineKind(
+    "sglang",
+    64,  # it tells max_running_requests only when told one; the rest shows as requests waiting
+    ("chat", "completions", "responses", "embeddings", "rerank", "messages", "any"),
+    ("sglang",),
+    facts_path="/get_server_info",
+    facts_key="max_running_requests",
+)
+
+TGI = EngineKind(
+    "tgi",
+    128,  # the default of max_concurrent_requests, above which it answers 429
+    ("chat", "completions", "any"),
+    facts_path="/info",
+    facts_key="max_concurrent_requests",
+)
+
+LLAMA_CPP = EngineKind(
+    "llama.cpp",
+    4,  # the default of --parallel in its server since 2025; 1 before
+    ("chat", "completions", "responses", "embeddings", "rerank", "messages", "any"),
+    ("llamacpp",),
+    facts_path="/props",
+    facts_key="total_slots",
+)
+
+OLLAMA = EngineKind(
+    "ollama",
+    4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
+    ("chat", "completions", "responses", "embeddings", "messages", "any"),
+    ("library",),
+)
+
+LM_STUDIO = EngineKind(
+    "lmstudio",
+    4,  # its default of requests at once per model
+    ("chat", "completions", "responses", "embeddings", "messages", "any"),
+    ("organization_owner",),
+)
+
+KINDS = (BUILT_IN, VLLM, SGLANG, TGI, LLAMA_CPP, OLLAMA, LM_STUDIO)
+
+USUAL_PORTS: Mapping[int, EngineKind] = {
+    8000: VLLM,
+    30000: SGLANG,
+    8080: LLAMA_CPP,
+    3000: TGI,
+    11434: OLLAMA,
+    1234: LM_STUDIO,
+}
+"""Where each kind listens when nobody told it otherwise (TGI also on llama.cpp's). Which one it really is, is
+seen from its answers."""
+
+
+def kind_of(owner: str, info: Any) -> EngineKind:
+    """The kind of engine that writes ``owner`` in ``/v1/models`` and ``info`` at ``/info`` (or None)."""
+    for kind in KINDS:
+        if owner in kind.owners:
+            return kind
+    if isinstance(info, dict) and "max_concurrent_requests" in info and "model_id" in info:
+        return TGI
+    return GENERIC
+
+
+def slots_from(facts: Any, kind: EngineKind) -> int | None:
+    """How many requests at once an engine says it takes, or None when it does not say."""
+    value = facts.get(kind.facts_key) if isinstance(facts, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 100_000 else None

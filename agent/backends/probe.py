@@ -1,0 +1,184 @@
+"""One look at an engine: what it serves, whether it is well, how busy it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.backends.base import EngineError, EngineTimeout
+from agent.backends.engine_client import Answer
+from agent.backends.engine_kind import GENERIC, EngineKind, kind_of, slots_from
+from agent.backends.engine_load import Load, load_of, read_load
+from agent.backends.engine_models import ModelInfo, read_models
+from agent.backends.settings import EngineSettings
+from shared import limits
+from shared.messages import DeploymentState, DeploymentStatus
+
+MODELS_PATH = "/v1/models"
+HEALTH_PATH = "/health"
+METRICS_PATH = "/metrics"
+INFO_PATH = "/info"
+
+PATIENCE = 2
+"""So many looks in a row must time out before an engine that is connected to counts as gone: one that is
+busy with a long prompt may be late once."""
+
+Ask = Callable[[str], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine as last seen."""
+
+    deployments: tuple[DeploymentState, ...] = ()
+    kind: EngineKind = GENERIC
+    gone: bool = True
+    reason: str = "the engine has not been looked at"
+    late: int = 0
+    """Looks in a row that timed out."""
+    reported_slots: int | None = None
+    has_health: bool = True
+    has_metrics: bool = True
+
+    def models(self) -> tuple[str, ...]:
+        return tuple(
+            deployment.model
+            for deployment in self.deployments
+            if deployment.status is DeploymentStatus.LOADED
+        )
+
+    def reason_of(self, deployment_id: str) -> str:
+        return next((d.reason for d in self.deployments if d.id == deployment_id), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    status: DeploymentStatus = DeploymentStatus.LOADED
+    reason: str = ""
+    known: bool = True
+
+
+class Prober:
+    """Asks the engine of ``settings`` through ``ask``."""
+
+    def __init__(self, settings: EngineSettings, ask: Ask) -> None:
+        self._settings = settings
+        self._ask = ask
+
+    async def look(self, before: EngineView) -> EngineView:
+        """What there is to see now. Never raises for what the engine does or does not do."""
+        try:
+            models = await self._models()
+        except EngineTimeout as error:
+            if not before.gone and before.late + 1 < PATIENCE:
+                return replace(before, late=before.late + 1)
+            return self._lost(before, error.reason)
+        except EngineError as error:
+            return self._lost(before, error.reason)
+        seen = replace(before, gone=False, reason="", late=0)
+        if before.gone or not before.deployments:
+            seen = await self._get_acquainted(seen, models)
+        (health, loads) = await asyncio.gather(self._health(seen), self._loads(seen))
+        return replace(
+            seen,
+            has_health=seen.has_health and health.known,
+            has_metrics=loads is not None,
+            deployments=tuple(self._deployment(seen, model, health, loads or {}) for model in models),
+        )
+
+    async def _models(self) -> tuple[ModelInfo, ...]:
+        """Raises :class:`EngineError` when the engine gives no list of models."""
+        answer = await self._ask(MODELS_PATH)
+        models = read_models(answer.json()) if answer.status == 200 else None
+        if models is None:
+            raise EngineError(_why_no_models(answer))
+        wanted = self._settings.models
+        return tuple(model for model in models if not wanted or model.id in wanted)
+
+    async def _get_acquainted(self, view: EngineView, models: tuple[ModelInfo, ...]) -> EngineView:
+        """For an engine that has just appeared: its kind, and how much it takes."""
+        kind = kind_of(models[0].owner if models else "", None)
+        if kind is GENERIC:
+            kind = kind_of("", await self._document(INFO_PATH))
+        facts = None if kind.facts_path is None else await self._document(kind.facts_path)
+        return replace(
+            view, kind=kind, reported_slots=slots_from(facts, kind), has_health=True, has_metrics=True
+        )
+
+    async def _document(self, path: str) -> Any:
+        try:
+            answer = await self._ask(path)
+        except EngineError:
+            return None
+        return answer.json() if answer.status == 200 else None
+
+    async def _health(self, view: EngineView) -> _Health:
+        if not view.has_health:
+            return _Health()
+        try:
+            answer = await self._ask(HEALTH_PATH)
+        except EngineError:
+            return _Health()  # the list of models has come; the next look will tell
+        if answer.status == 503:
+            loading = b"oading" in answer.body
+            status = DeploymentStatus.LOADING if loading else DeploymentStatus.FAILED
+            return _Health(
+                status, "the engine is loading its model" if loading else "the engine says it is not well"
+            )
+        return _Health(known=answer.status < 400)
+
+    async def _loads(self, view: EngineView) -> Mapping[str, Load] | None:
+        """None when the engine says nothing of its load, and need not be asked again."""
+        if not view.has_metrics:
+            return None
+        try:
+            answer = await self._ask(METRICS_PATH)
+        except EngineError:
+            return {}
+        return read_load(answer.body) if answer.status == 200 else None
+
+    def _deployment(
+        self, view: EngineView, model: ModelInfo, health: _Health, loads: Mapping[str, Load]
+    ) -> DeploymentState:
+        load = load_of(loads, model.id)
+        well = health.status is DeploymentStatus.LOADED
+        return DeploymentState(
+            id=f"{self._settings.name}/{model.id}",
+            model=model.id,
+            version=model.version or self._settings.version,
+            status=model.status if well else health.status,
+            routes=model.routes or view.kind.routes,
+            slots=self._settings.slots or model.slots or view.reported_slots or view.kind.slots,
+            context_tokens=model.context_tokens,
+            running=load.running,
+            waiting=load.waiting,
+            kv_use=load.kv_use,
+            reason=(model.reason if well else health.reason)[: limits.REASON_CHARS],
+        )
+
+    @staticmethod
+    def _lost(before: EngineView, reason: str) -> EngineView:
+        """What it served stays known, as failed, so that the gateway can say why a model is not there."""
+        reason = reason[: limits.REASON_CHARS]
+        failed = tuple(
+            replace(
+                deployment,
+                status=DeploymentStatus.FAILED,
+                reason=reason,
+                running=0,
+                waiting=0,
+                kv_use=None,
+            )
+            for deployment in before.deployments
+        )
+        return replace(before, deployments=failed, gone=True, reason=reason, late=0)
+
+
+def _why_no_models(answer: Answer) -> str:
+    if answer.status in (401, 403):
+        return f"the engine wants another api_key ({MODELS_PATH} answers {answer.status})"
+    if answer.status == 503:
+        return f"the engine is not ready ({MODELS_PATH} answers 503)"
+    if answer.status != 200:
+        return f"the engine lists no models ({MODELS_PATH} answers {answer.status})"
+    return f"the engine lists no models ({MODELS_PATH} answers with something else)"

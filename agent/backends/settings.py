@@ -1,0 +1,59 @@
+"""One engine as the agent is told of it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTimeouts:
+    """How long an engine may be silent. None: for ever."""
+
+    connect_s: float = 5.0
+    first_byte_s: float | None = 600.0
+    """From the end of the request's body to the response's head. Long: an engine may have a queue."""
+    idle_s: float | None = 300.0
+    """Between two pieces of the response's body, and for the engine to take the next of the request's."""
+    probe_s: float = 5.0
+    """For a whole answer to a question about models, health or load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One engine. Requests go to ``url``, its scheme, host, port and path prefix, and nowhere else.
+
+    With ``unix_socket`` the connection is made to that socket and ``url`` (``http://localhost`` will do)
+    only fills the Host header.
+    """
+
+    url: str
+    name: str = "engine"
+    unix_socket: Path | None = None
+    api_key: str | None = field(default=None, repr=False)
+    """Sent as ``authorization: Bearer …`` in place of whatever the request carried."""
+    slots: int | None = None
+    """Requests it may have at once; None: what the engine reports, else the default of its kind."""
+    models: tuple[str, ...] = ()
+    """Only these are offered; empty: all it lists."""
+    version: str = ""
+    """What its deployments are said to be a version of; nothing is made of it but choosing."""
+    refresh_s: float = 5.0
+    """How often models, health and load are asked for."""
+    timeouts: EngineTimeouts = EngineTimeouts()
+
+
+def base_url(url: str) -> str:
+    """``url`` without a closing slash and without ``/v1``, which the paths of requests bring themselves.
+
+    Raises ValueError, saying what is wrong, for anything but ``http[s]://host[:port][/prefix]``.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not an engine's URL: write http://HOST:PORT")
+    if parts.username or parts.password or "@" in parts.netloc:
+        raise ValueError("an engine's URL holds no credentials: give its key as api_key")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{url!r} is not an engine's URL: it has a query or a fragment")
+    _ = parts.port  # raises ValueError for what is no port
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}"

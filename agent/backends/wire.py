@@ -1,0 +1,103 @@
+"""What of a request may reach an engine, and of its response the gateway. Pure."""
+
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from agent.backends.base import EngineFailed, EngineRefused
+from shared import limits
+from shared.messages import Headers
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+"""Methods whose requests have no body unless they say so."""
+
+_HOP_BY_HOP = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)  # RFC 9110 §7.6.1
+_OURS = frozenset(("host", "content-length", "expect", "accept-encoding", "authorization", "x-api-key"))
+"""Set by the agent or not at all: framing is the connection's, credentials are the client's for the gateway
+and ours for the engine, and a compressed answer could not be read for usage."""
+
+_PATH = re.compile(r"/[\x21-\x7e]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_UNQUOTE_ROUNDS = 3
+"""A path may be decoded by a proxy, a framework and a handler, each once."""
+
+
+def check_method(method: str) -> str:
+    """``method`` in capitals. Raises :class:`EngineRefused` for one that is not of METHODS."""
+    if method.upper() not in METHODS:
+        raise EngineRefused(f"method {method[:16]!r} is not passed to engines")
+    return method.upper()
+
+
+def check_path(path: str) -> str:
+    """``path`` as it is, if it can only name something on the engine it is appended to.
+
+    Raises :class:`EngineRefused` for whatever does not begin with one slash, holds blanks, control
+    characters, a backslash or a fragment, or climbs with ``..``, however it is quoted.
+    """
+    if not _PATH.fullmatch(path) or path.startswith("//") or "\\" in path or "#" in path:
+        raise EngineRefused("the path is not one that is passed to engines")
+    place = path.partition("?")[0]
+    for _ in range(_UNQUOTE_ROUNDS):
+        place = unquote(place, errors="replace")
+        if ".." in re.split(r"[/\\]", place) or _CONTROL.search(place):
+            raise EngineRefused("the path leaves the place that is passed to engines")
+    return path
+
+
+def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, str]]:
+    """What of a request's headers the engine gets, in order. Raises :class:`EngineRefused`."""
+    dropped = _HOP_BY_HOP | _OURS | _named_by_connection(headers)
+    kept = [(name, text) for name, text in headers if name.lower() not in dropped]
+    if any(not _NAME.fullmatch(name.lower()) or _CONTROL.search(text) for name, text in kept):
+        raise EngineRefused("a header of the request is not one that is passed to engines")
+    if api_key is not None:
+        kept.append(("authorization", f"Bearer {api_key}"))
+    return kept
+
+
+def declared_length(headers: Headers) -> int | None:
+    """The request body's length in bytes, or None when it is not said. Raises :class:`EngineRefused`."""
+    values = {text.strip() for name, text in headers if name.lower() == "content-length"}
+    if not values:
+        return None
+    if len(values) > 1 or not _LENGTH.fullmatch(value := values.pop()):
+        raise EngineRefused("the request's content-length is not a length")
+    return int(value)
+
+
+def response_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """An engine's headers as the gateway gets them. Raises :class:`EngineFailed` for what it would refuse."""
+    decoded = [(name.decode("latin-1").lower(), text.decode("latin-1").strip()) for name, text in raw]
+    dropped = _HOP_BY_HOP | _named_by_connection(decoded)
+    kept = tuple((name, text) for name, text in decoded if name not in dropped)
+    if any(not _NAME.fullmatch(name) or _CONTROL.search(text) for name, text in kept):
+        raise EngineFailed("the engine's answer has a malformed header")
+    size_bytes = sum(len(name) + len(text.encode()) for name, text in kept)
+    if len(kept) > limits.HEADERS or size_bytes > limits.HEADER_BYTES:
+        raise EngineFailed("the engine's answer has too many headers, or too long ones")
+    return kept
+
+
+def _named_by_connection(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
+    return frozenset(
+        part.strip().lower()
+        for name, text in headers
+        if name.lower() == "connection"
+        for part in text.split(",")
+    )

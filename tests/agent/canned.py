@@ -1,0 +1,76 @@
+"""A server that answers every request with given bytes: for what no real HTTP library would write."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Canned:
+    url: str = ""
+    answer: bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    close: bool = False
+    """Close after answering."""
+    deaf: bool = False
+    """Never read."""
+    received: bytearray = field(default_factory=bytearray)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a client's connection ended."""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self.deaf:
+                await asyncio.Event().wait()
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.received += head
+            writer.write(self.answer)
+            if self.close:
+                await writer.drain()
+                return
+            while piece := await reader.read(65536):
+                self.received += piece
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.gone.set()
+            writer.close()
+
+
+@asynccontextmanager
+async def canned(
+    answer: bytes | None = None, *, close: bool = False, deaf: bool = False
+) -> AsyncIterator[Canned]:
+    """A :class:`Canned` server on a free port of loopback."""
+    script = Canned(close=close, deaf=deaf)
+    if answer is not None:
+        script.answer = answer
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(script._serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield script
+    finally:
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Lets the event loop turn until ``condition`` holds; the test's own time limit ends a vain wait."""
+    while not condition():  # noqa: ASYNC110 - what is waited for happens in another connection's protocol
+        await asyncio.sleep(0)
+
+
+async def once(body: bytes, piece_bytes: int = 65536) -> AsyncIterator[bytes]:
+    """``body`` as a request's body, in pieces."""
+    for start in range(0, len(body), piece_bytes):
+        yield body[start : start + piece_bytes]
