@@ -1,0 +1,65 @@
+"""Load is read from the metrics of every engine that has them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.backends.engine_load import Load, load_of, read_load
+
+VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="qwen"} 3.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="qwen"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="qwen"} 0.25
+vllm:num_requests_running_total{model_name="qwen"} 999.0
+vllm:request_success_total{finished_reason="stop",model_name="qwen"} 12.0
+"""
+
+
+def test_vllm_is_read_by_model() -> None:
+    assert read_load(VLLM) == {"qwen": Load(3, 2, 0.25)}
+
+
+def test_replicas_inside_one_engine_add_up() -> None:
+    second = VLLM.replace(b'engine="0"', b'engine="1"').replace(b"0.25", b"0.75")
+    assert read_load(VLLM + second) == {"qwen": Load(6, 4, 0.75)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'vllm:gpu_cache_usage_perc{model_name="a"} 0.5\n', {"a": Load(kv_use=0.5)}),
+        (
+            b'sglang:num_running_reqs{model_name="a"} 4\nsglang:num_queue_reqs{model_name="a"} 1\n'
+            b'sglang:token_usage{model_name="a"} 0.1\n',
+            {"a": Load(4, 1, 0.1)},
+        ),
+        (b"tgi_batch_current_size 7\ntgi_queue_size 1\n", {"": Load(7, 1)}),
+        (
+            b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n",
+            {"": Load(1, 2)},
+        ),
+        (b"trunkline_engine_requests_running 2\n", {"": Load(2)}),
+        (b"vllm:num_requests_running 1e3\n", {"": Load(1000)}),
+        (b"vllm:num_requests_running NaN\nvllm:num_requests_waiting x\n", None),
+        (b"vllm:kv_cache_usage_perc 1.5\n", {"": Load(kv_use=1.0)}),
+        (b"process_cpu_seconds_total 3\n", None),
+        (b"<html>", None),
+    ],
+)
+def test_each_engines_names_are_known(text: bytes, expected: dict[str, Load] | None) -> None:
+    assert read_load(text) == expected
+
+
+def test_a_model_without_a_line_of_its_own_has_the_engines_load() -> None:
+    loads = {"base": Load(3, 1, 0.5), "other": Load(1, 0, 0.7)}
+    assert load_of(loads, "base") == Load(3, 1, 0.5)
+    assert load_of(loads, "adapter") == Load(4, 1, 0.7)
+    assert load_of({}, "x") == Load()
+
+
+@given(st.binary(max_size=300))
+def test_no_text_is_too_strange(text: bytes) -> None:
+    read_load(b"vllm:num_requests_running" + text)
+    read_load(text)

@@ -1,0 +1,125 @@
+"""What one look at an engine makes of what it answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from agent.backends.base import EngineError, EngineFailed, EngineTimeout, EngineUnreachable
+from agent.backends.engine_client import Answer
+from agent.backends.probe import EngineView, Prober
+from agent.backends.settings import EngineSettings
+from shared.messages import DeploymentStatus
+
+MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}]}
+METRICS = b'vllm:num_requests_running{model_name="m"} 3\nvllm:num_requests_waiting{model_name="m"} 1\n'
+
+
+@dataclass
+class FakeEngine:
+    """Answers by path: a document, bytes, a status, or an error to raise. Other paths are 404."""
+
+    answers: dict[str, Any]
+    asked: list[str] = field(default_factory=list)
+
+    async def ask(self, path: str) -> Answer:
+        self.asked.append(path)
+        answer = self.answers.get(path, 404)
+        if isinstance(answer, EngineError):
+            raise answer
+        if isinstance(answer, int):
+            return Answer(answer, {}, b"")
+        if isinstance(answer, tuple):
+            return Answer(answer[0], {}, answer[1])
+        return Answer(200, {}, answer if isinstance(answer, bytes) else orjson.dumps(answer))
+
+
+async def look(answers: Mapping[str, Any], before: EngineView | None = None, **settings: Any) -> EngineView:
+    prober = Prober(EngineSettings(url="http://e", name="e", **settings), FakeEngine(dict(answers)).ask)
+    return await prober.look(before or EngineView())
+
+
+async def test_a_well_engine_is_seen_with_all_it_says() -> None:
+    view = await look({"/v1/models": MODELS, "/health": b"", "/metrics": METRICS})
+    (deployment,) = view.deployments
+    assert (deployment.id, deployment.model, deployment.status) == ("e/m", "m", DeploymentStatus.LOADED)
+    assert (deployment.context_tokens, deployment.running, deployment.waiting) == (4096, 3, 1)
+    assert (view.kind.name, deployment.slots, view.gone) == ("vllm", 256, False)
+    assert {"chat", "any"} <= set(deployment.routes)
+
+
+async def test_slots_come_from_the_settings_then_the_engine_then_its_kind() -> None:
+    llama = {"/v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "/props": {"total_slots": 2}}
+    assert (await look(llama, slots=5)).deployments[0].slots == 5
+    assert (await look(llama)).deployments[0].slots == 2
+    assert (await look({**llama, "/props": 404})).deployments[0].slots == 4
+
+
+async def test_only_the_models_named_in_the_settings_are_offered() -> None:
+    models = {"data": [{"id": "a"}, {"id": "b"}]}
+    view = await look({"/v1/models": models}, models=("b", "c"))
+    assert [deployment.model for deployment in view.deployments] == ["b"]
+
+
+async def test_what_an_engine_does_not_have_is_not_asked_for_again() -> None:
+    engine = FakeEngine({"/v1/models": MODELS})
+    prober = Prober(EngineSettings(url="http://e"), engine.ask)
+    view = await prober.look(EngineView())
+    assert set(engine.asked) == {"/v1/models", "/health", "/metrics"}
+    engine.asked.clear()
+    view = await prober.look(view)
+    assert engine.asked == ["/v1/models"]
+    engine.answers = {"/v1/models": EngineUnreachable("down")}
+    view = await prober.look(view)
+    engine.answers = {"/v1/models": MODELS, "/health": b""}
+    await prober.look(view)
+    assert "/health" in engine.asked
+
+
+async def test_an_engine_that_is_gone_leaves_its_models_as_failed_until_it_is_back() -> None:
+    seen = await look({"/v1/models": MODELS})
+    gone = await look({"/v1/models": EngineUnreachable("refused")}, seen)
+    assert gone.gone
+    assert (gone.deployments[0].status, gone.deployments[0].reason) == (DeploymentStatus.FAILED, "refused")
+    back = await look({"/v1/models": MODELS}, gone)
+    assert (back.deployments[0].status, back.deployments[0].reason) == (DeploymentStatus.LOADED, "")
+
+
+async def test_one_late_answer_is_forgiven_and_the_second_is_not() -> None:
+    seen = await look({"/v1/models": MODELS})
+    late = await look({"/v1/models": EngineTimeout("slow")}, seen)
+    assert not late.gone
+    assert late.deployments == seen.deployments
+    assert (await look({"/v1/models": EngineTimeout("slow")}, late)).gone
+    assert (await look({"/v1/models": MODELS}, late)).late == 0
+
+
+async def test_an_answer_that_is_no_list_of_models_says_what_is_wrong() -> None:
+    for answer, words in [
+        (401, "api_key"),
+        (404, "answers 404"),
+        (503, "not ready"),
+        (b"<html>", "something else"),
+        ({"models": []}, "something else"),
+        (EngineFailed("no HTTP"), "no HTTP"),
+    ]:
+        view = await look({"/v1/models": answer})
+        assert view.gone
+        assert words in view.reason
+        assert view.deployments == ()
+
+
+async def test_an_unwell_engine_is_failed_and_a_loading_one_loading() -> None:
+    unwell = await look({"/v1/models": MODELS, "/health": 503})
+    assert unwell.deployments[0].status is DeploymentStatus.FAILED
+    assert "not well" in unwell.deployments[0].reason
+    loading = await look({"/v1/models": MODELS, "/health": (503, b'{"error":{"message":"Loading model"}}')})
+    assert loading.deployments[0].status is DeploymentStatus.LOADING
+
+
+async def test_a_question_that_fails_in_passing_changes_nothing() -> None:
+    view = await look({"/v1/models": MODELS, "/health": EngineTimeout("x"), "/metrics": EngineTimeout("x")})
+    assert view.deployments[0].status is DeploymentStatus.LOADED
+    assert view.has_health
+    assert view.has_metrics
