@@ -10,12 +10,19 @@ The tree::
     ├── Forbidden                     403     permission_error        (given)
     ├── ModelNotFound                 404     invalid_request_error   model_not_found
     ├── RouteNotFound                 404     invalid_request_error   unknown_url
+    ├── MethodNotAllowed              405     invalid_request_error   method_not_allowed
     ├── BodyTimeout                   408     timeout_error           request_timeout
     ├── BodyTooLarge                  413     invalid_request_error   request_too_large
+    ├── PathTooLong                   414     invalid_request_error   path_too_long
+    ├── UnsupportedEncoding           415     invalid_request_error   unsupported_content_encoding
+    ├── UpgradeRequired               426     invalid_request_error   upgrade_required
     ├── QueueFull                     429     overloaded_error        queue_full
     ├── QueueTimeout                  429     overloaded_error        queue_timeout
+    ├── HeadersTooLarge               431     invalid_request_error   headers_too_large
     ├── ClientGone                    499     (log only)
+    ├── InternalError                 500     server_error            internal_error
     ├── EngineError                   502     server_error            engine_failed
+    ├── BuffersFull                   503     overloaded_error        buffers_full
     ├── NoDeployment                  503     server_error            no_deployment
     ├── ShuttingDown                  503     server_error            shutting_down
     └── DeadlineExceeded              504     timeout_error           deadline_exceeded
@@ -32,6 +39,8 @@ class RequestError(Exception):
     code: str = "internal_error"
     retry_after_s: float | None = None
     """When to come back, in seconds; becomes ``Retry-After`` and ``retry-after-ms`` (≤ 120 s)."""
+    should_retry: bool | None = None
+    """Told to SDKs as ``x-should-retry`` where their rule of thumb by status would be wrong."""
 
     def __init__(
         self,
@@ -72,12 +81,38 @@ class RouteNotFound(RequestError):
     status, type, code = 404, "invalid_request_error", "unknown_url"
 
 
+class MethodNotAllowed(RequestError):
+    """``allowed`` are the methods the path does take."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
 class BodyTimeout(RequestError):
     status, type, code = 408, "timeout_error", "request_timeout"
 
 
 class BodyTooLarge(RequestError):
     status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class PathTooLong(RequestError):
+    status, type, code = 414, "invalid_request_error", "path_too_long"
+
+
+class UnsupportedEncoding(RequestError):
+    """A compressed request body."""
+
+    status, type, code = 415, "invalid_request_error", "unsupported_content_encoding"
+
+
+class UpgradeRequired(RequestError):
+    """A plain request to the path at which agents open their WebSocket."""
+
+    status, type, code = 426, "invalid_request_error", "upgrade_required"
 
 
 class QueueFull(RequestError):
@@ -92,16 +127,35 @@ class QueueTimeout(RequestError):
     status, type, code = 429, "overloaded_error", "queue_timeout"
 
 
+class HeadersTooLarge(RequestError):
+    """More or longer header fields than are taken, or than a tunnel carries."""
+
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
+
+
 class ClientGone(RequestError):
     """The client disconnected. Never sent, only logged and counted."""
 
     status, type, code = 499, "client_error", "client_closed_request"
 
 
+class InternalError(RequestError):
+    """A fault of the gateway itself; its log has the traceback under the request's id."""
+
+    status, type, code = 500, "server_error", "internal_error"
+
+
 class EngineError(RequestError):
     """The engine failed and nobody else could take the request."""
 
     status, type, code = 502, "server_error", "engine_failed"
+
+
+class BuffersFull(RequestError):
+    """The memory for request bodies is taken by other requests at this moment."""
+
+    status, type, code = 503, "overloaded_error", "buffers_full"
+    retry_after_s = 1.0
 
 
 class NoDeployment(RequestError):
@@ -115,7 +169,10 @@ class ShuttingDown(RequestError):
 
 
 class DeadlineExceeded(RequestError):
+    """The client's own deadline passed; it has most likely stopped waiting, so a retry would do no better."""
+
     status, type, code = 504, "timeout_error", "deadline_exceeded"
+    should_retry = False
 
 
 class StreamBroken(Exception):

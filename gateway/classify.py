@@ -1,0 +1,288 @@
+"""What a request is and how dear it will be, read from its head and body (SCHEDULING §1). Pure: no I/O, no clock."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from gateway.domain import Principal, Request, RequestBody, Tier
+from gateway.errors import BadRequest, HeadersTooLarge, UnsupportedEncoding
+from gateway.splice import with_usage
+from gateway.surface import Endpoint, Target, check_model, read_model
+from shared import limits
+from shared.messages import Headers, UsageMode
+
+JSON_UNCHECKED_BYTES = limits.MIB
+"""Bodies up to here are parsed as they are: what they can unfold to is small."""
+
+JSON_VALUES = 2_000_000
+"""Values of a larger body. At some 60 bytes each the parsed form stays near 120 MB and takes about 0.1 s; a
+prompt of a million token numbers has half as many."""
+
+DEADLINE_MAX_S = 86_400.0
+
+FORM_MEMBERS = ("model", "stream", "user")
+"""The form fields that classification reads."""
+
+_NOT_FORWARDED = frozenset(
+    # hop-by-hop (RFC 9110 §7.6.1)
+    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    "transfer-encoding upgrade expect http2-settings "
+    # the client's credentials: they are for the gateway and nobody behind it
+    "authorization x-api-key api-key cookie "
+    # where the client is and by which name it knows the gateway
+    "host forwarded via x-real-ip true-client-ip cf-connecting-ip "
+    # written anew, or carried by the head itself
+    "content-length x-request-id x-model "
+    # an engine on the same host gains nothing by compression, and the agent must read usage and stream as it comes
+    "accept-encoding".split()
+)
+_NOT_FORWARDED_PREFIXES = ("x-forwarded-", "x-stainless-", "x-trunkline-")
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
+_VALUE_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+_TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
+"""OpenAI's ``service_tier``; every other value is standard."""
+
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+class BodyKind(StrEnum):
+    """How much of a body must be understood."""
+
+    JSON = "json"
+    """Read whole and parsed."""
+    FORM = "form"
+    """multipart/form-data, parsed until the model is known."""
+    OPAQUE = "opaque"
+    """Passed on unread: the model comes from the path or from ``x-model``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHead:
+    """What a client sent before the body. ``fields`` maps lower-case names to the first value of each."""
+
+    id: str
+    method: str
+    endpoint: Endpoint
+    target: Target
+    headers: Sequence[tuple[bytes, bytes]]
+    fields: Mapping[bytes, bytes]
+    arrived_s: float
+
+
+@dataclass(slots=True)
+class ClientBody:
+    """A body as far as classification needs it. ``form`` holds the members named in :data:`FORM_MEMBERS`."""
+
+    kind: BodyKind
+    content: RequestBody
+    form: Mapping[str, str] = field(default_factory=dict)
+
+
+def body_kind(endpoint: Endpoint, method: str, fields: Mapping[bytes, bytes]) -> BodyKind:
+    """How to read the body. Raises :class:`UnsupportedEncoding` for compressed ones.
+
+    They are refused because the gateway would have to unpack them to find the model, and a few kilobytes can
+    unpack to gigabytes.
+    """
+    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"identity", b""):
+        message = "Compressed request bodies are not accepted; send this one without Content-Encoding."
+        raise UnsupportedEncoding(message, param="content-encoding")
+    if endpoint.any_method or method != "POST":
+        return BodyKind.OPAQUE
+    content_type = fields.get(b"content-type", b"").strip().lower()
+    if content_type.startswith(b"multipart/form-data"):
+        return BodyKind.FORM
+    if b"x-model" in fields and content_type and b"json" not in content_type:
+        return BodyKind.OPAQUE
+    return BodyKind.JSON
+
+
+def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Request:
+    """The request for queue, scheduler and dispatch. Raises :class:`RequestError` saying what is wrong with it."""
+    is_json = body.kind is BodyKind.JSON
+    members = read_json(body.content.prefix) if is_json else dict(body.form)
+    model = _model(head, members)
+    streaming = _streaming(head, body.kind, members)
+    usage = UsageMode.NONE
+    if is_json and streaming and head.endpoint.asks_usage:
+        usage, body.content.prefix = _ask_usage(body.content.prefix, members)
+        body.content.size_bytes = len(body.content.prefix)
+    return Request(
+        id=head.id,
+        principal=principal,
+        method=head.method,
+        path=head.target.path,
+        headers=forwarded_headers(head, body.content.size_bytes),
+        model=model,
+        route=head.endpoint.route,
+        streaming=streaming,
+        body=body.content,
+        arrived_s=head.arrived_s,
+        usage=usage,
+        tier=_tier(head.fields, members),
+        deadline_s=None if streaming else _deadline_s(head),
+        input_tokens=len(body.content.prefix) // 4 if is_json else 0,
+        output_tokens=_output_tokens(head.endpoint, members),
+        session_key=_session_key(members),
+        trace=_trace(head.fields),
+    )
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The JSON object in ``body``. Raises :class:`BadRequest` with the position of the first fault."""
+    if not body:
+        raise BadRequest("The request has no body; send a JSON object.", code="invalid_json")
+    if len(body) > JSON_UNCHECKED_BYTES and sum(map(body.count, (b",", b"[", b"{"))) > JSON_VALUES:
+        raise BadRequest(f"The JSON body has more than {JSON_VALUES} values.", code="invalid_json")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The request body is not valid JSON: {_fault(error, body)}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise BadRequest("The request body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def _fault(error: orjson.JSONDecodeError, body: bytes) -> str:
+    """What is wrong and where, never what is there."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as undecodable:
+        return f"byte {undecodable.start} is not UTF-8"
+    return f"{error.msg} at line {error.lineno}, column {error.colno} (character {error.pos})"
+
+
+def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
+    """From the path, the body or ``x-model``, in this order."""
+    if head.target.model is not None:
+        return head.target.model
+    model = members.get("model")
+    if model is None and b"x-model" in head.fields:
+        return read_model(head.fields[b"x-model"])
+    if model is None:
+        message = "Say which model to use: set 'model' in the body (or the x-model header). GET /v1/models lists them."
+        raise BadRequest(message, param="model", code="missing_model")
+    if not isinstance(model, str):
+        raise _wrong_type("model", "a string", model)
+    return check_model(model)
+
+
+def _streaming(head: ClientHead, kind: BodyKind, members: Mapping[str, Any]) -> bool:
+    """Whether the answer is a stream of events, as far as the request says so."""
+    stream = members.get("stream")
+    if kind is BodyKind.FORM:
+        return stream in ("true", "True", "1")
+    if stream is not None and not isinstance(stream, bool):
+        raise _wrong_type("stream", "true or false", stream)
+    return bool(stream) or (kind is BodyKind.OPAQUE and b"text/event-stream" in head.fields.get(b"accept", b""))
+
+
+def _ask_usage(body: bytes, members: Mapping[str, Any]) -> tuple[UsageMode, bytes]:
+    """The engine is always asked for usage; a client that did not ask does not get to see it."""
+    options = members.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise _wrong_type("stream_options", "an object", options)
+    if options is not None and options.get("include_usage") is True:
+        return UsageMode.KEEP, body
+    return UsageMode.STRIP, with_usage(body, options, present="stream_options" in members)
+
+
+def _output_tokens(endpoint: Endpoint, members: Mapping[str, Any]) -> int:
+    """The most tokens the answer may have if the request says so, else a guess."""
+    if not endpoint.output_tokens:
+        return 0
+    most = endpoint.output_tokens
+    for name in _LIMITS:
+        value = members.get(name)
+        if value is not None:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise _wrong_type(name, "an integer", value)
+            most = value
+            break
+    choices = members.get("n")
+    choices = choices if isinstance(choices, int) and not isinstance(choices, bool) else 1
+    return max(0, min(most, 10**7)) * max(1, min(choices, 128))
+
+
+def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier:
+    asked = fields.get(b"x-trunkline-tier")
+    if asked is not None:
+        try:
+            return Tier(asked.decode("latin-1").strip().lower())
+        except ValueError:
+            message = f"The header x-trunkline-tier must be one of {', '.join(Tier)}."
+            raise BadRequest(message, param="x-trunkline-tier", code="invalid_tier") from None
+    service_tier = members.get("service_tier")
+    return _TIERS.get(service_tier, Tier.STANDARD) if isinstance(service_tier, str) else Tier.STANDARD
+
+
+def _deadline_s(head: ClientHead) -> float | None:
+    """When the client stops waiting, from the read timeout its SDK sends.
+
+    Only for answers in one piece: a stream restarts the client's read timeout with every byte, and while it
+    waits it gets comments.
+    """
+    try:
+        wait_s = float(head.fields[b"x-stainless-read-timeout"])
+    except (KeyError, ValueError):
+        return None
+    if not math.isfinite(wait_s) or not 0 < wait_s <= DEADLINE_MAX_S:
+        return None
+    return head.arrived_s + wait_s
+
+
+def _session_key(members: Mapping[str, Any]) -> str | None:
+    metadata = members.get("metadata")
+    nested = metadata.get("user_id") if isinstance(metadata, dict) else None
+    for key in (members.get("prompt_cache_key"), members.get("user"), nested):
+        if isinstance(key, str) and key:
+            return key[:256]
+    return None
+
+
+def _trace(fields: Mapping[bytes, bytes]) -> str | None:
+    """W3C trace context, if it looks like one."""
+    value = fields.get(b"traceparent", b"")
+    return value.decode("ascii") if re.fullmatch(rb"[0-9a-f]{2}(-[0-9a-f]+){3}", value[:64]) else None
+
+
+def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
+    """The header fields that go to the engine. Raises HeadersTooLarge for more than a tunnel carries."""
+    dropped = _named_by_connection(head.headers) if b"connection" in head.fields else ()
+    kept: list[tuple[str, str]] = []
+    total_bytes = 0
+    for raw_name, raw_value in head.headers:
+        name = raw_name.decode("latin-1").lower()
+        if name in _NOT_FORWARDED or name in dropped or name.startswith(_NOT_FORWARDED_PREFIXES):
+            continue
+        value = raw_value.decode("latin-1")
+        if not _NAME.match(name) or _VALUE_FORBIDDEN.search(value):
+            raise BadRequest(f"The header {name[:64]!r} holds characters that HTTP does not allow.")
+        total_bytes += len(name) + len(value)
+        kept.append((name, value))
+    if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
+        kept.append(("content-length", str(size_bytes)))
+    if total_bytes + 32 > limits.HEADER_BYTES or len(kept) > limits.HEADERS:
+        most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
+        raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
+    return tuple(kept)
+
+
+def _named_by_connection(headers: Sequence[tuple[bytes, bytes]]) -> set[str]:
+    """Further hop-by-hop fields of this client (RFC 9110 §7.6.1)."""
+    values = [value.decode("latin-1") for name, value in headers if name.lower() == b"connection"]
+    return {name.strip().lower() for value in values for name in value.split(",")}
+
+
+def _wrong_type(param: str, wanted: str, got: object) -> BadRequest:
+    kind = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    message = f"'{param}' must be {wanted}, not {kind.get(type(got), 'a number')}."
+    return BadRequest(message, param=param, code="invalid_type")

@@ -1,0 +1,228 @@
+"""One client's request and its answer: joins the ASGI side to the pipeline, and knows the facts for the log."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
+from gateway.domain import Principal, Request, RequestBody
+from gateway.errors import BadRequest, ClientGone, Unauthenticated
+from gateway.http.buffers import BufferBudget
+from gateway.http.inbound import BodyLimits, Inbound, Receive
+from gateway.http.multipart import FormScan
+from gateway.http.reply import Reply, Send
+from gateway.http.request_id import request_id
+from gateway.relay import Response
+from gateway.surface import Dialect, Endpoint, target
+
+Scope = Mapping[str, Any]
+_KEY = "trunkline.exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How the HTTP surface treats its clients."""
+
+    body: BodyLimits = BodyLimits()
+    comment_interval_s: float = 15.0
+    """An event stream that waits gets a comment this often; the first quick errors still get their own status."""
+    facts: bool = True
+    """Say in headers which agent answered, after how long in the queue, at which attempt."""
+    metrics_public: bool = False
+    """Let ``/metrics`` be read without a key."""
+
+
+class Exchange:
+    """Made for every request before anything else; ended by :meth:`close`."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        settings: HttpSettings,
+        budget: BufferBudget,
+        *,
+        closing: bool = False,
+    ) -> None:
+        fields: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            fields.setdefault(name, value)
+        self._scope = scope
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.fields: Mapping[bytes, bytes] = fields
+        self.id = request_id(fields)
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.arrived_s = self._loop.time()
+        self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
+        self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing)
+        self.route = "other"
+        self.principal: Principal | None = None
+        self.request: Request | None = None
+        self.response: Response | None = None
+        self._head: ClientHead | None = None
+
+    @property
+    def head(self) -> ClientHead:
+        """Only after :meth:`aim`."""
+        assert self._head is not None
+        return self._head
+
+    def aim(self, endpoint: Endpoint) -> bool:
+        """The request is for ``endpoint``; False when there is nothing at its path. Raises BadRequest, PathTooLong."""
+        raw_path: bytes = self._scope.get("raw_path") or self.path.encode()
+        aimed_at = target(endpoint, self.path, raw_path.decode("latin-1"), self._scope["query_string"])
+        if aimed_at is None:
+            return False
+        self.route = endpoint.route
+        self._head = ClientHead(
+            self.id, self.method, endpoint, aimed_at, self._scope["headers"], self.fields, self.arrived_s
+        )
+        return True
+
+    def credential(self) -> str:
+        """The key presented as a bearer token or as ``x-api-key``. Raises :class:`Unauthenticated`."""
+        scheme, _, token = self.fields.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return token.strip()
+        key = self.fields.get(b"x-api-key", b"").decode("latin-1").strip()
+        if key:
+            return key
+        raise Unauthenticated(
+            "No API key was sent. Send one as 'Authorization: Bearer <key>' (or 'x-api-key: <key>'); "
+            "'trunkline key create --name NAME' on the gateway's host makes one."
+        )
+
+    def identified(self, principal: Principal) -> None:
+        self.principal = principal
+
+    async def body(self) -> ClientBody:
+        """As much of the body as classification needs (ARCHITECTURE: nothing unbounded).
+
+        JSON whole; multipart until the model is known, but at least the first MiB; anything else the first MiB.
+        Raises what :meth:`Inbound.read` raises, UnsupportedEncoding, and BadRequest for broken multipart.
+        """
+        kind = body_kind(self.head.endpoint, self.method, self.fields)
+        if kind is BodyKind.FORM:
+            return await self._form()
+        whole = kind is BodyKind.JSON
+        prefix = await self.inbound.read(_Enough(None if whole else self._settings.body.prefix_bytes), self._hold(whole))
+        return ClientBody(kind, self._content(prefix))
+
+    async def _form(self) -> ClientBody:
+        scan = FormScan(self.fields[b"content-type"])
+        enough = _Enough(self._settings.body.prefix_bytes, scan, b"x-model" in self.fields)
+        prefix = await self.inbound.read(enough, self._hold(False))
+        if self.inbound.complete:
+            scan.finish()
+        return ClientBody(BodyKind.FORM, self._content(prefix), scan.members)
+
+    def _hold(self, whole: bool) -> int | None:
+        """What to reserve for the body before it is read."""
+        declared = self.inbound.declared_bytes
+        if declared is None:
+            return None
+        return declared if whole else min(declared, self._settings.body.prefix_bytes)
+
+    def _content(self, prefix: bytes) -> RequestBody:
+        size_bytes = len(prefix) if self.inbound.complete else self.inbound.declared_bytes
+        return RequestBody(prefix, self.inbound.rest(), size_bytes)
+
+    @asynccontextmanager
+    async def waiting(self, request: Request) -> AsyncIterator[None]:
+        """While inside, a client that leaves cancels the body of the ``with``, which then raises ClientGone."""
+        self.request = request
+        if request.streaming:
+            self.reply.keep_alive(self._settings.comment_interval_s)
+        watch = _Watch(self.inbound, self.reply)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if watch.blames_client():
+                raise ClientGone("The client disconnected.") from None
+            raise
+        finally:
+            watch.stop()
+            await self.reply.settle()
+
+    def answered(self, response: Response) -> None:
+        self.response = response
+
+    def close(self) -> None:
+        """The exchange is over: give back what it held."""
+        self.inbound.release()
+        if self.request is not None:
+            self.request.body = RequestBody(b"")
+
+
+class _Enough:
+    """Decides chunk by chunk whether enough of a body was read. ``limit_bytes`` None reads it whole."""
+
+    def __init__(self, limit_bytes: int | None, scan: FormScan | None = None, model_known: bool = False) -> None:
+        self._limit_bytes = limit_bytes
+        self._scan = scan
+        self._model_known = model_known
+        self._seen_bytes = 0
+
+    def __call__(self, chunk: bytes) -> bool:
+        self._seen_bytes += len(chunk)
+        scanned = self._scan is None or self._scan.feed(chunk) or self._model_known or "model" in self._scan.members
+        return scanned and self._limit_bytes is not None and self._seen_bytes >= self._limit_bytes
+
+
+class _Watch:
+    """Cancels the task that made it when the client leaves. Owned by one ``waiting`` block."""
+
+    def __init__(self, inbound: Inbound, reply: Reply) -> None:
+        owner = asyncio.current_task()
+        assert owner is not None
+        self._owner = owner
+        self._inbound = inbound
+        self._reply = reply
+        self._cancelled_before = owner.cancelling()
+        self._fired = False
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        await self._inbound.until_gone()
+        # The server also says "disconnect" once the answer is complete; then nobody is cancelled.
+        if not self._reply.ended:
+            self._fired = True
+            self._owner.cancel()
+
+    def blames_client(self) -> bool:
+        """Whether a CancelledError was this watch's doing alone, as ``asyncio.timeout`` decides it."""
+        return self._fired and self._owner.uncancel() <= self._cancelled_before
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+def exchange_of(scope: Mapping[str, Any]) -> Exchange:
+    """The exchange that :class:`gateway.http.front.Front` made for this request."""
+    return cast(Exchange, scope[_KEY])
+
+
+def put_exchange(scope: dict[str, Any], exchange: Exchange) -> None:
+    scope[_KEY] = exchange
+
+
+def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
+    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client."""
+    if path.startswith("/v1/messages") or b"anthropic-version" in fields:
+        return Dialect.ANTHROPIC
+    return Dialect.OPENAI
+
+
+def _declared_bytes(fields: Mapping[bytes, bytes]) -> int | None:
+    """``Content-Length``, 0 when the request announces no body at all, None when it is chunked."""
+    if b"transfer-encoding" in fields:
+        return None
+    length = fields.get(b"content-length", b"0")
+    if not length.isdigit():
+        raise BadRequest("Content-Length is no number.")
+    return int(length)

@@ -1,0 +1,137 @@
+"""The one owner of a request's ASGI ``send``: what has been said to the client so far, and how it may go on."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.errors import RequestError
+from gateway.http.errors import HeaderList, error_event, http_error, id_headers
+from gateway.surface import Dialect
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+"""No cache and no proxy in between may hold events back."""
+
+COMMENT = b": waiting\n\n"
+
+
+class Reply:
+    """An answer on its way. Every write returns when the server's socket buffer has room again.
+
+    While an event stream waits for its first byte, :meth:`keep_alive` has comments sent, the first of which
+    commits to status 200; from then on errors go out as the stream's last event.
+    """
+
+    def __init__(self, send: Send, request_id: str, dialect: Dialect, *, closing: bool = False) -> None:
+        """``closing`` tells the client not to send further requests on this connection."""
+        self._send = send
+        self._id = request_id
+        self._dialect = dialect
+        self._closing = closing
+        self._loop = asyncio.get_running_loop()
+        self._comments: _Comments | None = None
+        self._last = b""
+        self.status = 0
+        self.bytes_out = 0
+        self.first_byte_s: float | None = None
+        """When the first byte of the body went out; seconds of the loop's clock."""
+        self.started = False
+        self.ended = False
+        self.event_stream = False
+        """What has begun is a stream of events."""
+
+    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
+        """Send the head. ``headers`` are complete but for the request's id."""
+        await self.settle()
+        await self._start(status, headers, event_stream)
+
+    async def _start(self, status: int, headers: HeaderList, event_stream: bool) -> None:
+        assert not self.started
+        self.started, self.status, self.event_stream = True, status, event_stream
+        headers = [*headers, *id_headers(self._dialect, self._id)]
+        if event_stream:
+            headers += EVENT_STREAM_HEADERS
+        if self._closing:
+            headers.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        """Send the next bytes of the body."""
+        if self.first_byte_s is None:
+            self.first_byte_s = self._loop.time()
+        self._last = data
+        self.bytes_out += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last bytes of the body."""
+        if data and self.first_byte_s is None:
+            self.first_byte_s = self._loop.time()
+        self.ended = True
+        self.bytes_out += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def whole(self, status: int, content_type: bytes, body: bytes, headers: HeaderList | None = None) -> None:
+        """Send an answer that is there in one piece."""
+        length = str(len(body)).encode("ascii")
+        await self.start(status, [(b"content-type", content_type), (b"content-length", length), *(headers or [])])
+        await self.end(body)
+
+    async def fail(self, error: RequestError) -> None:
+        """Say what went wrong in the way that is still open.
+
+        Before the head: a status and a body. In a stream of events: a last event. In the middle of any other
+        body nothing is sent and the answer stays unended, which makes the server close the connection, so that
+        the client sees it broken.
+        """
+        await self.settle()
+        if self.ended:
+            return
+        if not self.started:
+            headers, body = http_error(error, self._dialect, self._id)
+            await self.start(error.status, headers)
+            await self.end(body)
+        elif self.event_stream:
+            gap = b"" if self._last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
+            await self.end(gap + error_event(error, self._dialect, self._id))
+
+    def keep_alive(self, interval_s: float) -> None:
+        """From now until the head is sent, write a comment every ``interval_s`` seconds."""
+        self._comments = _Comments(self, interval_s)
+
+    async def comment(self) -> None:
+        """Write one comment, after the head of an event stream if nothing has been sent yet."""
+        if not self.started:
+            await self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True)
+        self._last = COMMENT
+        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+
+    async def settle(self) -> None:
+        """No comment comes after this; one that is being written is let finish."""
+        comments, self._comments = self._comments, None
+        if comments is not None:
+            await comments.stop()
+
+
+class _Comments:
+    """Owns the timer and the task that write a reply's comments. No task exists between two of them."""
+
+    def __init__(self, reply: Reply, interval_s: float) -> None:
+        self._reply = reply
+        self._interval_s = interval_s
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(interval_s, self._due)
+
+    def _due(self) -> None:
+        self._task = self._loop.create_task(self._write())
+
+    async def _write(self) -> None:
+        await self._reply.comment()
+        self._timer = self._loop.call_later(self._interval_s, self._due)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await self._task
+        self._timer.cancel()

@@ -1,0 +1,60 @@
+"""A request's way through the gateway: the order of the stages, and nothing else (ARCHITECTURE)."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from gateway.classify import ClientBody, ClientHead, classify
+from gateway.domain import Principal, Request
+from gateway.relay import Answer, Response, relay
+
+
+class Keys(Protocol):
+    """Who holds a key; :class:`gateway.access.keys.KeyRing`."""
+
+    def authenticate(self, presented: str) -> Principal: ...
+
+
+class Runner(Protocol):
+    """Admission, queue, scheduler, dispatch; :class:`gateway.dispatch.Dispatcher`."""
+
+    async def run(self, request: Request) -> Response: ...
+
+
+class Exchange(Protocol):
+    """One client's request and answer; :class:`gateway.http.exchange.Exchange`."""
+
+    head: ClientHead
+    reply: Answer
+
+    def credential(self) -> str: ...
+    def identified(self, principal: Principal) -> None: ...
+    async def body(self) -> ClientBody: ...
+    def waiting(self, request: Request) -> AbstractAsyncContextManager[object]: ...
+    def answered(self, response: Response) -> None: ...
+
+
+class Pipeline:
+    """Takes exchanges, raises :class:`gateway.errors.RequestError`."""
+
+    def __init__(self, keys: Keys, dispatcher: Runner, *, facts: bool = True) -> None:
+        self._keys = keys
+        self._dispatcher = dispatcher
+        self._facts = facts
+
+    async def __call__(self, exchange: Exchange) -> None:
+        # who
+        principal = self._keys.authenticate(exchange.credential())
+        exchange.identified(principal)
+
+        # what, and how dear
+        body = await exchange.body()
+        request = classify(exchange.head, body, principal)
+
+        # from here on a client that leaves takes its request along, and one that waits hears from us
+        async with exchange.waiting(request):
+            # now, later or no; where; there
+            response = await self._dispatcher.run(request)
+            exchange.answered(response)
+
+            # and back
+            await relay(response, exchange.reply, facts=self._facts)

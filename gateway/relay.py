@@ -1,0 +1,151 @@
+"""Engine to client: opaque bytes, and credit that follows what the client's socket took (ARCHITECTURE)."""
+
+import re
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.errors import DeadlineExceeded, EngineError, RequestError, ShuttingDown, StreamBroken
+from shared.errors import ErrorCode
+from shared.messages import Headers, Trailers
+
+HeaderList = list[tuple[bytes, bytes]]
+
+REFUSAL_BYTES = 64 * 1024
+"""As much of an engine's refusal is read to tell it to a client whose stream has already begun."""
+
+_NOT_RELAYED = frozenset(
+    # hop-by-hop, and what this server says itself
+    "connection keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade "
+    "date server x-request-id request-id content-length".split()
+)
+_NOT_RELAYED_EVENTS = frozenset(("cache-control", "x-accel-buffering"))
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
+
+
+class Response(Protocol):
+    """What :class:`gateway.dispatch.EngineResponse` offers."""
+
+    status: int
+    headers: Headers
+    agent: str
+    queue_s: float
+    attempts: int
+    trailers: Trailers | None
+
+    async def next_chunks(self) -> list[bytes]: ...
+    def consumed(self, size_bytes: int) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Answer(Protocol):
+    """Where the bytes go; :class:`gateway.http.reply.Reply` over ASGI."""
+
+    started: bool
+
+    async def settle(self) -> None: ...
+    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None: ...
+    async def write(self, data: bytes) -> None: ...
+    async def end(self) -> None: ...
+
+
+async def relay(response: Response, answer: Answer, *, facts: bool = True) -> None:
+    """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
+
+    One ``write`` for everything that has arrived, and only after it the engine may send as much again: a client
+    that reads slowly stops its own stream, and the gateway holds what was granted and no more. ``facts`` adds
+    the headers that say who answered and how long it waited.
+    """
+    try:
+        await answer.settle()
+        if answer.started:
+            await _require_events(response)
+        else:
+            await _start(response, answer, facts)
+        while chunks := await response.next_chunks():
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            await answer.write(data)
+            response.consumed(len(data))
+        await answer.end()
+    except StreamBroken as broken:
+        raise as_request_error(broken) from broken
+    finally:
+        response.abort()
+
+
+async def _start(response: Response, answer: Answer, facts: bool) -> None:
+    event_stream = is_event_stream(response.headers)
+    headers = relayed_headers(response.headers, event_stream=event_stream)
+    if facts:
+        headers += [
+            (b"x-trunkline-agent", response.agent.encode("latin-1", "replace")),
+            (b"x-trunkline-queue-ms", b"%.1f" % (response.queue_s * 1000)),
+            (b"x-trunkline-attempts", b"%d" % response.attempts),
+        ]
+    await answer.start(response.status, headers, event_stream=event_stream)
+
+
+async def _require_events(response: Response) -> None:
+    """The client was already promised a stream of events. Raises what the engine says instead of one."""
+    if response.status == 200 and is_event_stream(response.headers):
+        return
+    if response.status < 400:
+        raise EngineError("The engine answered a request for a stream with something else.")
+    body = bytearray()
+    while len(body) < REFUSAL_BYTES and (chunks := await response.next_chunks()):
+        for chunk in chunks:
+            body += chunk
+            response.consumed(len(chunk))
+    raise engine_refusal(response.status, bytes(body))
+
+
+def is_event_stream(headers: Headers) -> bool:
+    return any(name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers)
+
+
+def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
+    """An engine's header fields for the client. Raises :class:`EngineError` for lengths that contradict.
+
+    A stream of events loses its length, because comments and a last error may be added to it.
+    """
+    kept: HeaderList = []
+    lengths = {value.strip() for name, value in headers if name == "content-length"}
+    if lengths and not event_stream:
+        if len(lengths) > 1 or not (length := lengths.pop()).isdecimal() or not length.isascii():
+            raise EngineError("The engine announced a length that is none.")
+        kept.append((b"content-length", length.encode("ascii")))
+    for name, value in headers:
+        if name in _NOT_RELAYED or (event_stream and name in _NOT_RELAYED_EVENTS):
+            continue
+        if name.startswith("x-trunkline-") or not _NAME.match(name):
+            continue
+        kept.append((name.encode("ascii"), value.encode("latin-1", "replace")))
+    return kept
+
+
+def as_request_error(broken: StreamBroken) -> RequestError:
+    """What to tell a client whose answer broke off."""
+    if broken.code is ErrorCode.DRAINING:
+        return ShuttingDown(broken.reason)
+    if broken.code is ErrorCode.DEADLINE:
+        return DeadlineExceeded(broken.reason)
+    return EngineError(broken.reason)
+
+
+def engine_refusal(status: int, body: bytes) -> RequestError:
+    """An engine's own error as ours; its message is found in OpenAI's shape or its common variants."""
+    message, kind, code = f"The engine refused the request with status {status}.", None, None
+    try:
+        said: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    detail = said.get("error", said) if isinstance(said, dict) else None
+    if isinstance(detail, dict):
+        message = str(detail.get("message") or detail.get("detail") or message)
+        kind, code = detail.get("type"), detail.get("code")
+    elif isinstance(detail, str):
+        message = detail
+    error = RequestError(message, code=code if isinstance(code, str) else "engine_refused")
+    error.status = status
+    error.type = kind if isinstance(kind, str) else ("invalid_request_error" if status < 500 else "server_error")
+    return error
