@@ -1,0 +1,82 @@
+"""A tiny HTTP CONNECT proxy, as the ``HTTPS_PROXY`` of a company is one; it can ask for a password."""
+
+import asyncio
+import base64
+import contextlib
+from types import TracebackType
+from typing import Self
+
+
+class ConnectProxy:
+    """Listens on an ephemeral port of 127.0.0.1. ``tunnels`` lists the targets asked for, in order."""
+
+    def __init__(self, credentials: tuple[str, str] | None = None) -> None:
+        self.tunnels: list[str] = []
+        self.refused = 0
+        """Requests answered 407 or 405."""
+        self._expected = None
+        if credentials is not None:
+            self._expected = "Basic " + base64.b64encode(":".join(credentials).encode()).decode()
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None, "not started"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await self._tunnel(reader, writer)
+        self._writers.discard(writer)
+        writer.close()
+
+    async def _tunnel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, target, _ = head[0].split(" ", 2)
+        headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
+        }
+        if method != "CONNECT":
+            return self._refuse(writer, "405 Method Not Allowed")
+        if self._expected is not None and headers.get("proxy-authorization") != self._expected:
+            return self._refuse(writer, "407 Proxy Authentication Required")
+        self.tunnels.append(target)
+        host, _, port = target.rpartition(":")
+        onward_reader, onward = await asyncio.open_connection(host, int(port))
+        self._writers.add(onward)
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        try:
+            await asyncio.gather(_pump(reader, onward), _pump(onward_reader, writer))
+        finally:
+            self._writers.discard(onward)
+            onward.close()
+
+    def _refuse(self, writer: asyncio.StreamWriter, status: str) -> None:
+        self.refused += 1
+        writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(64 * 1024):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()

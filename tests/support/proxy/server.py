@@ -1,0 +1,168 @@
+"""The proxy itself: accepts, connects onwards, and breaks what it is told to break."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Self
+
+from tests.support.proxy.link import Link, Pipe, Side
+
+
+def _reset(sock: socket.socket) -> None:
+    """Close with a RST instead of a FIN."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+class Connection:
+    """One accepted connection and its way onwards."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, link: Link) -> None:
+        self._sockets = {Side.CLIENT: client, Side.SERVER: server}
+        self.up = Pipe(client, server, link)
+        """From the client to the server."""
+        self.down = Pipe(server, client, link)
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Carry bytes both ways until both have ended or a side resets; then both are closed."""
+        self._task = asyncio.current_task()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.up.run())
+                tasks.create_task(self.down.run())
+        except* OSError:
+            for sock in self._sockets.values():
+                _reset(sock)
+        finally:
+            for sock in self._sockets.values():
+                sock.close()
+
+    async def cut(self, keep: Side | None = None) -> socket.socket | None:
+        """Stop carrying and reset both sides, but not ``keep``, whose socket is returned open."""
+        kept = None if keep is None else self._sockets.pop(keep)
+        closing = tuple(self._sockets.values())
+        self._sockets = {}
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for sock in closing:
+            _reset(sock)
+        return kept
+
+
+class FaultyProxy:
+    """A TCP proxy on an ephemeral port of 127.0.0.1. Use as an async context manager.
+
+    The faults act on all connections open at the time; ``connections`` allows more exact ones through
+    ``Pipe.tamper`` and ``Pipe.end_at_bytes``.
+    """
+
+    def __init__(self, host: str, port: int, link: Link | None = None) -> None:
+        self.target = (host, port)
+        self.link = link or Link()
+        self.connections: set[Connection] = set()
+        self.accepted = 0
+        """How many connections there have been."""
+        self.refusing = False
+        """True: new connections are reset at once."""
+        self._listener = socket.socket()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._held: list[socket.socket] = []
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self.link.prepare(self._listener)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(1024)
+        self._own(self._accept())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for sock in (self._listener, *self._held):
+            sock.close()
+
+    async def cut(self) -> None:
+        """Reset every connection, on both sides."""
+        await asyncio.gather(*(connection.cut() for connection in tuple(self.connections)))
+
+    def stall(self) -> None:
+        """Stop carrying bytes; nothing is lost."""
+        for connection in self.connections:
+            connection.up.stall()
+            connection.down.stall()
+
+    def resume(self) -> None:
+        for connection in self.connections:
+            connection.up.resume()
+            connection.down.resume()
+
+    async def half_open(self, left: Side) -> None:
+        """Make every connection vanish for one side while ``left`` notices nothing."""
+        for connection in tuple(self.connections):
+            kept = await connection.cut(keep=left)
+            if kept is not None:
+                self._held.append(kept)
+
+    def corrupt(self) -> None:
+        """Flip a bit in the next bytes of every connection, in both directions."""
+        for connection in self.connections:
+            for pipe in (connection.up, connection.down):
+                pipe.tamper = _flip_once(pipe)
+
+    def _own(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            client, _ = await loop.sock_accept(self._listener)
+            self.accepted += 1
+            if self.refusing:
+                _reset(client)
+            else:
+                self._own(self._serve(client))
+
+    async def _serve(self, client: socket.socket) -> None:
+        server = socket.socket()
+        self.link.prepare(server)
+        try:
+            await asyncio.get_running_loop().sock_connect(server, self.target)
+        except OSError:
+            _reset(client)
+            server.close()
+            return
+        for sock in (client, server):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(client, server, self.link)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+
+
+def _flip_once(pipe: Pipe) -> Callable[[int, bytes], bytes]:
+    def tamper(offset: int, data: bytes) -> bytes:
+        pipe.tamper = None
+        return bytes([data[0] ^ 0x10]) + data[1:] if data else data
+
+    return tamper
