@@ -1,0 +1,170 @@
+"""Which agents may connect: enrolment, certificates, revocation (PROTOCOL §8.8)."""
+
+import threading
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.domain import AgentPrincipal
+from gateway.store import AgentRecord, Enrolment, Store
+from gateway.store.errors import AgentKeyRevoked, EnrolmentRefused, RecordError, StateError, TokenUnknown
+from shared.errors import ErrorCode, HandshakeRejected
+from shared.handshake import GatewayHandshake, Hello, JoinProof
+from shared.identity import AgentCertificate, issue_certificate, new_serial
+
+STATE_RETRY_S = 5.0
+"""When an agent is told to come back after the database failed: a stuck writer is mostly gone by then."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedAgent:
+    """An agent that may have a session. ``certificate_der`` goes into WELCOME when it is not None."""
+
+    principal: AgentPrincipal
+    certificate_der: bytes | None
+    agent_id: int
+    """Of the enrolment: stays with the key, whatever becomes of the name."""
+
+    @property
+    def name(self) -> str:
+        return self.principal.name
+
+
+class AgentDirectory:
+    """Decides on agents from the store, which it keeps in memory and as fresh as the store is.
+
+    ``admit`` may wait for the disk: call it from a worker thread. ``changed`` and ``refusal`` cost
+    microseconds: call them from the event loop, like this::
+
+        attach:              reason = directory.refusal(admitted)       # revoked since admit?
+        every 0.25 s or so:  if directory.changed():
+                                 for each session: reason = directory.refusal(session.admitted)
+        reason not None:     end its tunnel with ErrorCode.REVOKED and the reason
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Reads every agent. Raises StateError."""
+        self._store = store
+        self._lock = threading.Lock()
+        self._by_key: dict[bytes, AgentRecord] = {}
+        self._by_id: dict[int, AgentRecord] = {}
+        self._data_version = -1
+        self._revision = 0
+        self._reported = 0
+        self._refresh()
+        self._reported = self._revision
+
+    def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
+        """Let the sender of a verified HELLO in at wall-clock time ``wall_s``, or say why not.
+
+        A join token is redeemed: checked, counted, the agent enrolled and its certificate issued, all or
+        nothing. A certificate is checked for revocation, and replaced when it is worn. Raises
+        HandshakeRejected, whose reason is for the agent's operator.
+        """
+        try:
+            if hello.join is not None:
+                return self._enrol(hello, hello.join, handshake, wall_s)
+            assert hello.certificate is not None
+            return self._recognise(hello.certificate, wall_s)
+        except AgentKeyRevoked as error:
+            raise HandshakeRejected(ErrorCode.REVOKED, str(error)) from error
+        except EnrolmentRefused as error:
+            raise HandshakeRejected(ErrorCode.UNAUTHENTICATED, str(error)) from error
+        except StateError as error:
+            _log.error("state_failed", doing="admit", agent=hello.name, error=str(error))
+            raise HandshakeRejected(
+                ErrorCode.INTERNAL, "the gateway cannot use its database just now", STATE_RETRY_S
+            ) from error
+
+    def changed(self) -> bool:
+        """Whether any agent was enrolled, renewed or revoked, by any process, since the last call.
+
+        Raises StateError.
+        """
+        self._refresh()
+        revision = self._revision
+        changed = revision != self._reported
+        self._reported = revision
+        return changed
+
+    def refusal(self, admitted: AdmittedAgent) -> str | None:
+        """Why an agent admitted earlier may no longer be connected; None while it may. Raises StateError."""
+        self._refresh()
+        record = self._by_id.get(admitted.agent_id)
+        if record is None:
+            return "the gateway no longer knows this agent"
+        return None if record.revoked_s is None else _revocation(record)
+
+    def _enrol(
+        self, hello: Hello, join: JoinProof, handshake: GatewayHandshake, wall_s: float
+    ) -> AdmittedAgent:
+        token = self._store.tokens.get(join.token_id)
+        if token is None:
+            raise TokenUnknown("this gateway made no such join token; make one with: trunkline token create")
+        if not handshake.verify_join(token.verifier):
+            raise HandshakeRejected(
+                ErrorCode.UNAUTHENTICATED, "the join token's secret is wrong: copy the token again, all of it"
+            )
+        certificate = self._issue(hello.name, hello.public_key, wall_s)
+        serial = f"{certificate.serial:x}"
+        enrolment = Enrolment(join.token_id, hello.name, hello.public_key, serial, certificate.not_after_s)
+        record = self._store.agents.enrol(enrolment, wall_s)
+        return AdmittedAgent(_principal(record, serial), certificate.der, record.id)
+
+    def _recognise(self, certificate: AgentCertificate, wall_s: float) -> AdmittedAgent:
+        self._refresh()
+        record = self._by_key.get(certificate.public_key)
+        serial = f"{certificate.serial:x}"
+        if record is not None and record.revoked_s is not None:
+            raise HandshakeRejected(ErrorCode.REVOKED, _revocation(record))
+        if record is None or record.name != certificate.name or serial not in record.certificates:
+            raise HandshakeRejected(
+                ErrorCode.UNAUTHENTICATED,
+                f"this gateway has no record of this certificate of agent {certificate.name}: "
+                "join again with a token",
+            )
+        fresh = self._renewed(record, certificate, wall_s)
+        serial = serial if fresh is None else f"{fresh.serial:x}"
+        return AdmittedAgent(_principal(record, serial), None if fresh is None else fresh.der, record.id)
+
+    def _renewed(
+        self, record: AgentRecord, certificate: AgentCertificate, wall_s: float
+    ) -> AgentCertificate | None:
+        """A fresh certificate for one that is worn. Not having one is no reason to refuse a good agent."""
+        if not certificate.is_worn(wall_s):
+            return None
+        fresh = self._issue(record.name, record.public_key, wall_s)
+        try:
+            self._store.agents.renew(record.id, f"{fresh.serial:x}", fresh.not_after_s, wall_s)
+        except StateError as error:
+            _log.error("state_failed", doing="renew", agent=record.name, error=str(error))
+            return None
+        except RecordError as error:
+            raise HandshakeRejected(ErrorCode.REVOKED, str(error)) from error
+        return fresh
+
+    def _issue(self, name: str, public_key: bytes, wall_s: float) -> AgentCertificate:
+        return issue_certificate(self._store.gateway_identity, name, public_key, new_serial(), wall_s)
+
+    def _refresh(self) -> None:
+        data_version = self._store.data_version()
+        if data_version == self._data_version:
+            return
+        with self._lock:
+            data_version = self._store.data_version()
+            self._revision, changed = self._store.agents.changed_since(self._revision)
+            for record in changed:
+                self._by_key[record.public_key] = record
+                self._by_id[record.id] = record
+            self._data_version = data_version
+
+
+def _principal(record: AgentRecord, serial: str) -> AgentPrincipal:
+    return AgentPrincipal(record.name, record.models, record.labels, serial)
+
+
+def _revocation(record: AgentRecord) -> str:
+    because = f": {record.revoked_reason}" if record.revoked_reason else ""
+    return f"agent {record.name} was revoked{because}"

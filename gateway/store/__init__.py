@@ -1,0 +1,28 @@
+"""Durable state: the gateway's key, join tokens, client keys and agents, in one directory.
+
+SQLite under it (``sqlite`` is the only file that knows), so that commands work on the state of a running
+gateway and take effect there at once.
+"""
+
+from gateway.store.agents import AgentRecord, AgentStore, Enrolment
+from gateway.store.keys import DEFAULT_TENANT, KeyRecord, KeyStore
+from gateway.store.location import default_state_dir, own_state_dir
+from gateway.store.store import DATABASE_NAME, KEY_NAME, Store
+from gateway.store.tokens import TokenRecord, TokenState, TokenStore
+
+__all__ = [
+    "DATABASE_NAME",
+    "DEFAULT_TENANT",
+    "KEY_NAME",
+    "AgentRecord",
+    "AgentStore",
+    "Enrolment",
+    "KeyRecord",
+    "KeyStore",
+    "Store",
+    "TokenRecord",
+    "TokenState",
+    "TokenStore",
+    "default_state_dir",
+    "own_state_dir",
+]

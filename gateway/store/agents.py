@@ -1,0 +1,232 @@
+"""Agents in the store: who joined, with which key, allowed what, and by which certificates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from gateway.store import schema
+from gateway.store.errors import AgentKeyRevoked, AgentKeyTaken, AgentNameTaken, UnknownRecord
+from gateway.store.sqlite import SqliteDatabase
+from gateway.store.tokens import TokenRecord, count_use, usable_token
+
+CERTIFICATES_KEPT = 4
+"""Valid certificates of one agent at once. A fresh one may be lost on its way, so the ones before it stay
+good; more than this an agent gets only by throwing them away."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRecord:
+    """An agent that joined. Times are seconds since 1970."""
+
+    id: int
+    name: str
+    public_key: bytes
+    """Ed25519, raw, 32 bytes."""
+    models: tuple[str, ...]
+    """Shell patterns of the models it may serve, from the token it joined with."""
+    labels: Mapping[str, str]
+    token_id: str
+    joined_s: float
+    last_seen_s: float | None
+    revoked_s: float | None
+    revoked_reason: str
+    certificates: Mapping[str, float] = field(repr=False)
+    """Serials (hex) of the certificates issued to it that still count, each with its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A proven wish to join: the token's holder asks a certificate for this key and name."""
+
+    token_id: str
+    name: str
+    public_key: bytes
+    serial: str
+    """Of the certificate it will be sent."""
+    expires_s: float
+
+
+class AgentStore:
+    """The agents. Every method raises StateError when the database fails."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def enrol(self, enrolment: Enrolment, wall_s: float) -> AgentRecord:
+        """Take an agent in, or renew what a key already enrolled under this name may do, in one transaction.
+
+        Counts a use of the token, except when this key already joined with it: then the answer was lost
+        on its way and the agent asks again. Raises EnrolmentRefused.
+        """
+        with self._database.write() as connection:
+            token = usable_token(connection, enrolment.token_id, wall_s)
+            known = _find(connection, schema.agents.c.public_key == enrolment.public_key)
+            _refuse_taken(connection, known, enrolment)
+            if known is None or known.token_id != token.id:
+                count_use(connection, token)
+            agent_id = _store(connection, known, token, enrolment, wall_s)
+            _add_certificate(connection, agent_id, enrolment.serial, enrolment.expires_s, wall_s)
+            return _load(connection, schema.agents.c.id == agent_id)[0]
+
+    def renew(self, agent_id: int, serial: str, expires_s: float, wall_s: float) -> None:
+        """Record one more certificate of an agent. Raises UnknownRecord if it was revoked meanwhile."""
+        active = (schema.agents.c.id == agent_id) & schema.agents.c.revoked_s.is_(None)
+        with self._database.write() as connection:
+            if _find(connection, active) is None:
+                raise UnknownRecord("the agent was revoked")
+            _add_certificate(connection, agent_id, serial, expires_s, wall_s)
+            _touch_revision(connection, agent_id)
+
+    def get(self, name: str) -> AgentRecord | None:
+        """The active agent of this name."""
+        with self._database.read() as connection:
+            found = _load(connection, (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None))
+        return found[0] if found else None
+
+    def list(self) -> tuple[AgentRecord, ...]:
+        """Every agent, revoked ones too, by name, the active one of a name first."""
+        with self._database.read() as connection:
+            found = _load(connection, schema.agents.c.id.is_not(None))
+        return tuple(sorted(found, key=lambda agent: (agent.name, agent.revoked_s is not None, -agent.id)))
+
+    def revoke(self, name: str, reason: str, wall_s: float) -> AgentRecord:
+        """Revoke the active agent of this name, its key and its certificates for good; the agent as it was.
+
+        Raises UnknownRecord.
+        """
+        with self._database.write() as connection:
+            found = _load(connection, (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None))
+            if not found:
+                raise UnknownRecord(f"no active agent is named {name!r}; see: trunkline agents list")
+            connection.execute(
+                update(schema.agents)
+                .where(schema.agents.c.id == found[0].id)
+                .values(revoked_s=wall_s, revoked_reason=reason)
+            )
+            _touch_revision(connection, found[0].id)
+        return found[0]
+
+    def touch(self, names: Sequence[str], wall_s: float) -> None:
+        """Note that these agents were seen just now: one transaction, and no change of who they are."""
+        with self._database.write() as connection:
+            for name in names:
+                connection.execute(
+                    update(schema.agents)
+                    .where(schema.agents.c.name == name, schema.agents.c.revoked_s.is_(None))
+                    .values(last_seen_s=wall_s)
+                )
+
+    def changed_since(self, revision: int) -> tuple[int, Sequence[AgentRecord]]:
+        """The present revision and the agents changed after ``revision`` (0: all), in the order of change."""
+        with self._database.read() as connection:
+            present = schema.read_revision(connection, schema.Topic.AGENTS)
+            if present == revision:
+                return present, []
+            return present, _load(connection, schema.agents.c.revision > revision)
+
+
+def _refuse_taken(connection: Connection, known: Row[Any] | None, enrolment: Enrolment) -> None:
+    """One key, one name: raises what stands against joining under this name with this key."""
+    name = enrolment.name
+    if known is not None and known.revoked_s is not None:
+        raise AgentKeyRevoked(
+            f"this host's key was revoked (as agent {known.name!r}) and cannot come back: "
+            "remove its agent key from its state directory, then join with a new token"
+        )
+    if known is not None and known.name != name:
+        raise AgentKeyTaken(
+            f"this host's key is enrolled as agent {known.name!r}: use --name {known.name}, or give "
+            f"{name!r} a state directory (and so a key) of its own"
+        )
+    active = (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None)
+    if known is None and _find(connection, active) is not None:
+        raise AgentNameTaken(
+            f"another host is enrolled as agent {name!r}: choose another --name, or, if this host replaces "
+            f"it, run: trunkline agents revoke {name}"
+        )
+
+
+def _store(
+    connection: Connection, known: Row[Any] | None, token: TokenRecord, enrolment: Enrolment, wall_s: float
+) -> int:
+    """Insert or renew the agent's row; its id."""
+    values: dict[str, Any] = {
+        "models": list(token.models),
+        "labels": dict(token.labels),
+        "token_id": token.id,
+        "revision": schema.next_revision(connection, schema.Topic.AGENTS),
+    }
+    if known is not None:
+        connection.execute(update(schema.agents).where(schema.agents.c.id == known.id).values(**values))
+        return int(known.id)
+    inserted = connection.execute(
+        insert(schema.agents)
+        .values(
+            name=enrolment.name,
+            public_key=enrolment.public_key,
+            joined_s=wall_s,
+            revoked_reason="",
+            **values,
+        )
+        .returning(schema.agents.c.id)
+    )
+    return int(inserted.scalar_one())
+
+
+def _add_certificate(
+    connection: Connection, agent_id: int, serial: str, expires_s: float, wall_s: float
+) -> None:
+    """Record a certificate; forget those that are over and those beyond ``CERTIFICATES_KEPT``."""
+    table = schema.certificates
+    mine = table.c.agent_id == agent_id
+    connection.execute(
+        insert(table).values(serial=serial, agent_id=agent_id, issued_s=wall_s, expires_s=expires_s)
+    )
+    newest = (
+        select(table.c.serial)
+        .where(mine)
+        .order_by(table.c.issued_s.desc(), (table.c.serial == serial).desc())
+        .limit(CERTIFICATES_KEPT)
+    )
+    kept = list(connection.execute(newest).scalars())
+    connection.execute(delete(table).where(mine, table.c.serial.not_in(kept) | (table.c.expires_s < wall_s)))
+
+
+def _touch_revision(connection: Connection, agent_id: int) -> None:
+    revision = schema.next_revision(connection, schema.Topic.AGENTS)
+    connection.execute(update(schema.agents).where(schema.agents.c.id == agent_id).values(revision=revision))
+
+
+def _find(connection: Connection, condition: Any) -> Row[Any] | None:
+    return connection.execute(select(schema.agents).where(condition)).one_or_none()
+
+
+def _load(connection: Connection, condition: Any) -> list[AgentRecord]:
+    """The agents that meet a condition, with their certificates, in the order of their last change."""
+    agents = connection.execute(
+        select(schema.agents).where(condition).order_by(schema.agents.c.revision)
+    ).all()
+    chosen = select(schema.agents.c.id).where(condition)
+    table = schema.certificates
+    serials: dict[int, dict[str, float]] = {row.id: {} for row in agents}
+    for row in connection.execute(select(table).where(table.c.agent_id.in_(chosen))):
+        serials[row.agent_id][row.serial] = row.expires_s
+    return [_record(row, serials[row.id]) for row in agents]
+
+
+def _record(row: Row[Any], certificates: Mapping[str, float]) -> AgentRecord:
+    return AgentRecord(
+        id=row.id,
+        name=row.name,
+        public_key=row.public_key,
+        models=tuple(row.models),
+        labels=dict(row.labels),
+        token_id=row.token_id,
+        joined_s=row.joined_s,
+        last_seen_s=row.last_seen_s,
+        revoked_s=row.revoked_s,
+        revoked_reason=row.revoked_reason,
+        certificates=certificates,
+    )

@@ -1,0 +1,21 @@
+"""Where the durable state is kept unless somebody says otherwise (SURFACE, Defaults)."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SYSTEM_STATE = Path("/var/lib/trunkline")
+
+
+def default_state_dir(environment: Mapping[str, str], home: Path, is_root: bool) -> Path:
+    """``/var/lib/trunkline`` for root where that exists, else ``$XDG_STATE_HOME`` or ``~/.local/state``."""
+    if is_root and SYSTEM_STATE.is_dir():
+        return SYSTEM_STATE
+    base = Path(environment.get("XDG_STATE_HOME", ""))
+    return (base if base.is_absolute() else home / ".local" / "state") / "trunkline"
+
+
+def own_state_dir() -> Path:
+    """The default for this process."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return default_state_dir(os.environ, Path.home(), is_root)

@@ -1,0 +1,155 @@
+"""The tables of the durable state, in SQL that SQLite and PostgreSQL both speak.
+
+Times are seconds since 1970. Every table whose rows processes keep in memory has a ``revision``: the
+value that its topic's counter had when the row last changed, so that a reader fetches only what is new.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    insert,
+    select,
+    update,
+)
+
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+facts = Table(
+    "facts",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", String, nullable=False),
+)
+"""Single facts about the whole, such as the fingerprint of the gateway's key."""
+
+revisions = Table(
+    "revisions",
+    metadata,
+    Column("topic", String, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+"""One counter a topic; whoever changes a row of the topic moves it in the same transaction."""
+
+tokens = Table(
+    "join_tokens",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("verifier", LargeBinary, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("expires_s", Double, nullable=False),
+    Column("uses_allowed", Integer, nullable=False),
+    Column("uses", Integer, nullable=False),
+    Column("models", JSON, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("revoked_s", Double),
+)
+
+keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("tenant", String, nullable=False),
+    Column("digest", LargeBinary, nullable=False, unique=True),
+    Column("hint", String, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("revoked_s", Double),
+    Column("revision", BigInteger, nullable=False, index=True),
+)
+Index(
+    "api_keys_active_name",
+    keys.c.name,
+    unique=True,
+    sqlite_where=keys.c.revoked_s.is_(None),
+    postgresql_where=keys.c.revoked_s.is_(None),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("public_key", LargeBinary, nullable=False, unique=True),
+    Column("models", JSON, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("token_id", String, nullable=False),
+    Column("joined_s", Double, nullable=False),
+    Column("last_seen_s", Double),
+    Column("revoked_s", Double),
+    Column("revoked_reason", String, nullable=False),
+    Column("revision", BigInteger, nullable=False, index=True),
+)
+"""One row a key that ever joined: a revoked one stays, so that its key can never come back."""
+Index(
+    "agents_active_name",
+    agents.c.name,
+    unique=True,
+    sqlite_where=agents.c.revoked_s.is_(None),
+    postgresql_where=agents.c.revoked_s.is_(None),
+)
+
+certificates = Table(
+    "certificates",
+    metadata,
+    Column("serial", String, primary_key=True),
+    Column("agent_id", Integer, ForeignKey("agents.id"), nullable=False, index=True),
+    Column("issued_s", Double, nullable=False),
+    Column("expires_s", Double, nullable=False),
+)
+"""Serials are hex text: they have 159 bits."""
+
+
+class Topic(StrEnum):
+    """What has a counter in ``revisions``."""
+
+    KEYS = "keys"
+    AGENTS = "agents"
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {}
+"""From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
+
+
+def create_schema(connection: Connection) -> None:
+    """Make every table, for a new database."""
+    metadata.create_all(connection)
+    connection.execute(insert(revisions), [{"topic": topic.value, "value": 0} for topic in Topic])
+
+
+def upgrade_schema(connection: Connection, version: int) -> None:
+    """Bring a database of an older version to the newest."""
+    while version < SCHEMA_VERSION:
+        UPGRADES[version](connection)
+        version += 1
+
+
+def next_revision(connection: Connection, topic: Topic) -> int:
+    """Move the topic's counter, and hold it until the transaction ends; the new value.
+
+    Transactions that change a topic thus commit in the order of their revisions.
+    """
+    counter = revisions.c.topic == topic.value
+    connection.execute(update(revisions).where(counter).values(value=revisions.c.value + 1))
+    return int(connection.execute(select(revisions.c.value).where(counter)).scalar_one())
+
+
+def read_revision(connection: Connection, topic: Topic) -> int:
+    """The topic's counter."""
+    return int(
+        connection.execute(select(revisions.c.value).where(revisions.c.topic == topic.value)).scalar_one()
+    )

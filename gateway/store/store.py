@@ -1,0 +1,140 @@
+"""The durable state of a gateway: one directory with one key and one database."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from sqlalchemy import Connection, insert, select
+
+from gateway.store import schema
+from gateway.store.agents import AgentStore
+from gateway.store.errors import IdentityUnusable, StateMissing, StateUnwritable
+from gateway.store.keys import KeyStore
+from gateway.store.sqlite import SqliteDatabase
+from gateway.store.tokens import TokenStore
+from shared.identity import GatewayIdentity, KeyFileError, create_key_file, load_key
+
+DATABASE_NAME = "gateway.db"
+KEY_NAME = "gateway.key"
+_FINGERPRINT = "gateway key fingerprint"
+
+
+class Store:
+    """Opened by the gateway and by each command, at the same time and in any order.
+
+    ``tokens``, ``keys`` and ``agents`` may be used from several threads. What writes waits for the disk
+    and, at times, for another process: call it from a worker thread in a running gateway.
+    """
+
+    tokens: TokenStore
+    keys: KeyStore
+    agents: AgentStore
+    gateway_identity: GatewayIdentity
+
+    def __init__(self, state_dir: Path, database: SqliteDatabase, identity: GatewayIdentity) -> None:
+        self.state_dir = state_dir
+        self._database = database
+        self.gateway_identity = identity
+        self.tokens = TokenStore(database, identity)
+        self.keys = KeyStore(database)
+        self.agents = AgentStore(database)
+
+    @classmethod
+    def open(cls, state_dir: Path, *, create: bool = True) -> "Store":
+        """Open the state in ``state_dir``; make it (directory 0700, files 0600) where there is none.
+
+        The gateway's key is made the first time, under the database's write lock, so that processes that
+        start at once agree on it. With ``create`` False a missing state is StateMissing. Raises StateError.
+        """
+        path = state_dir / DATABASE_NAME
+        if not create and not path.exists():
+            raise StateMissing(
+                f"there is no gateway state in {state_dir}: give the --state of the gateway, or make a first "
+                "join token with: trunkline token create"
+            )
+        _make_directory(state_dir)
+        database = SqliteDatabase(path)
+        try:
+            identity = _identity(database, state_dir / KEY_NAME)
+            _give_to_owner(state_dir)
+        except BaseException:
+            database.close()
+            raise
+        return cls(state_dir, database, identity)
+
+    def data_version(self) -> int:
+        """A number that changes when anybody, in any process, has changed the state.
+
+        Costs microseconds; compare with an earlier value. Raises StateError.
+        """
+        return self._database.data_version()
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        self._database.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _make_directory(state_dir: Path) -> None:
+    try:
+        state_dir.parent.mkdir(parents=True, exist_ok=True)
+        state_dir.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StateUnwritable(
+            f"cannot make the state directory {state_dir} ({error.strerror}): give another with --state"
+        ) from error
+
+
+def _identity(database: SqliteDatabase, path: Path) -> GatewayIdentity:
+    """The gateway's key, which must be the one that this database has known since it was made."""
+    with database.read() as connection:
+        known = _known_fingerprint(connection)
+    if known is None:
+        with database.write() as connection:
+            known = _known_fingerprint(connection)
+            if known is None:
+                identity = _key(path, create=True)
+                fingerprint = identity.fingerprint.hex()
+                connection.execute(insert(schema.facts).values(name=_FINGERPRINT, value=fingerprint))
+                return identity
+    if not path.exists():
+        raise IdentityUnusable(
+            f"the gateway's key {path} is gone, and agents trust no other ({known[:16]}…): restore it "
+            f"from a backup, or move {DATABASE_NAME} away too to begin anew (every agent must join again)"
+        )
+    identity = _key(path, create=False)
+    if identity.fingerprint.hex() != known:
+        raise IdentityUnusable(
+            f"{path} is another key ({identity.id}…) than this database belongs to ({known[:16]}…): "
+            "restore key and database from the same backup"
+        )
+    return identity
+
+
+def _key(path: Path, create: bool) -> GatewayIdentity:
+    try:
+        return GatewayIdentity(create_key_file(path) if create else load_key(path))
+    except KeyFileError as error:
+        raise IdentityUnusable(str(error)) from error
+
+
+def _known_fingerprint(connection: Connection) -> str | None:
+    query = select(schema.facts.c.value).where(schema.facts.c.name == _FINGERPRINT)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def _give_to_owner(state_dir: Path) -> None:
+    """What root makes in another's state directory is given to that other: the gateway must open it."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return
+    owner = state_dir.stat()
+    for path in (state_dir / KEY_NAME, *state_dir.glob(f"{DATABASE_NAME}*")):
+        if path.exists() and path.stat().st_uid != owner.st_uid:
+            os.chown(path, owner.st_uid, owner.st_gid)
