@@ -38,11 +38,11 @@ environment() {
 # pip_install ARGUMENTS: pip install with the project's pins. Progress bars on a terminal, else a line per download;
 # pip's remarks about search locations that do not exist are left out.
 pip_install() {
-    local -a pip=(.venv/bin/python -m pip install --disable-pip-version-check --no-input -c deploy/constraints.txt)
+    local -a pip=(env PYTHONWARNINGS=ignore .venv/bin/python -m pip install --disable-pip-version-check --no-input -c deploy/constraints.txt)
     if [ -t 1 ]; then
         "${pip[@]}" "$@" 2> >(grep --line-buffered -v "^WARNING: Location" >&2)
     else
-        "${pip[@]}" "$@" > >(grep --line-buffered -E '^ *(Downloading|Installing|Successfully)' >&2) \
+        "${pip[@]}" "$@" > >(grep --line-buffered -E '^ *(Downloading |Installing collected|Successfully installed)' >&2) \
             2> >(grep --line-buffered -v "^WARNING: Location" >&2)
     fi
 }
