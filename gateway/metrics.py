@@ -1,21 +1,245 @@
 """What the gateway counts, as Prometheus reads it (SURFACE, ``/metrics``).
 
-Labels are bounded: a model name becomes a label only when an authenticated agent serves it, others count under
-``other``; nothing a client writes reaches a label. Nothing here runs per token.
+Labels are bounded: a model's name becomes a label only once an authenticated agent serves it, and only for
+the first ``MODEL_LABELS`` of them; all others count under ``other``. Nothing a client writes reaches a label.
+Nothing here runs per token: histograms are observed once a request, gauges are read when somebody looks.
 """
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from shared.messages import Usage
+
+MODEL_LABELS = 200
+"""Models with labels of their own: some 40 time series each."""
+
+OTHER = "other"
+
+ROUTES = frozenset(
+    {
+        "chat",
+        "completions",
+        "responses",
+        "embeddings",
+        "rerank",
+        "audio",
+        "images",
+        "messages",
+        "any",
+        "models",
+    }
+)
+
+_LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+@dataclass(slots=True)
+class FleetFigures:
+    """Gauges of the fleet at one moment, filled in by the registry."""
+
+    agents: Tally[str] = field(default_factory=Tally)
+    """Connected agents by status."""
+    deployments: Tally[tuple[str, str]] = field(default_factory=Tally)
+    """By model and status."""
+    slots: Tally[str] = field(default_factory=Tally)
+    """Granted and usable, by model."""
+    in_flight: Tally[str] = field(default_factory=Tally)
+    """Slots in use, by model."""
+    streams: int = 0
+
+
+@dataclass(slots=True)
+class TunnelFigures:
+    """What has gone through all tunnels since the start."""
+
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    messages_sent: int = 0
 
 
 class Metrics:
     """All metrics of one gateway, in a registry of their own."""
 
-    CONTENT_TYPE: str
+    CONTENT_TYPE = CONTENT_TYPE_LATEST
     """Of what :meth:`render` returns."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._models: set[str] = set()
+        self._sources = _Sources(self._label)
+        self.registry.register(self._sources)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(name, text, labels, registry=self.registry, buckets=_LATENCIES_S)
+
+        self._requests = counter(
+            "trunkline_requests", "Client requests by status class.", "route", "model", "status"
+        )
+        self._duration = histogram(
+            "trunkline_request_seconds", "From a request's arrival to its last byte.", "route", "model"
+        )
+        self._queue = histogram("trunkline_queue_seconds", "Time waited for a slot.", "model")
+        self._first_byte = histogram(
+            "trunkline_time_to_first_byte_seconds",
+            "From a request's arrival to its response's head.",
+            "model",
+        )
+        self._refused = counter(
+            "trunkline_requests_refused", "Requests that were given no slot.", "model", "reason"
+        )
+        self._retries = counter(
+            "trunkline_retries", "Requests given to another deployment.", "model", "reason"
+        )
+        self._broken = counter(
+            "trunkline_streams_broken", "Responses that broke after their head.", "model", "reason"
+        )
+        self._tokens = counter("trunkline_tokens", "Tokens as engines counted them.", "model", "kind")
+        self._claims = counter(
+            "trunkline_agent_claims_refused", "Models that agents claimed and may not serve.", "reason"
+        )
+        self._tunnels = counter("trunkline_tunnels", "Tunnels by how their handshake went.", "outcome")
 
     def render(self) -> bytes:
         """The exposition text for ``GET /metrics``. Gauges are read from their owners now."""
-        raise NotImplementedError
+        return generate_latest(self.registry)
+
+    # --- Once a request ---
 
     def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
-        """Count one client request, of whatever outcome. ``route`` is a deployment route or the HTTP surface's
-        own name (``models``, ``other``); unknown routes and models count under ``other``."""
-        raise NotImplementedError
+        """Count one client request, of whatever outcome.
+
+        ``route`` is a deployment's route or ``models``; unknown routes and models count under ``other``.
+        """
+        route = route if route in ROUTES else OTHER
+        model = self._label(model)
+        self._requests.labels(route, model, f"{status // 100}xx").inc()
+        self._duration.labels(route, model).observe(duration_s)
+
+    def queued(self, model: str, wait_s: float) -> None:
+        """A request got its slot after this long."""
+        self._queue.labels(self._label(model)).observe(wait_s)
+
+    def first_byte(self, model: str, after_s: float) -> None:
+        """A response's head came this long after its request."""
+        self._first_byte.labels(self._label(model)).observe(after_s)
+
+    def refused(self, model: str, reason: str) -> None:
+        """A request ended without a slot; ``reason`` is its error's code."""
+        self._refused.labels(self._label(model), reason).inc()
+
+    def retried(self, model: str, reason: str) -> None:
+        """A request goes to another deployment; ``reason`` is the wire code's name."""
+        self._retries.labels(self._label(model), reason).inc()
+
+    def broken(self, model: str, reason: str) -> None:
+        """A response broke after its head; ``reason`` is the wire code's name."""
+        self._broken.labels(self._label(model), reason).inc()
+
+    def used(self, model: str, usage: Usage) -> None:
+        """What the trailers of a finished response say."""
+        label = self._label(model)
+        self._tokens.labels(label, "prompt").inc(usage.prompt_tokens)
+        self._tokens.labels(label, "completion").inc(usage.completion_tokens)
+        self._tokens.labels(label, "cached").inc(usage.cached_tokens)
+
+    # --- Once an agent ---
+
+    def claim_refused(self, reason: str) -> None:
+        """An agent claimed a model it may not serve, for the first time in its session."""
+        self._claims.labels(reason).inc()
+
+    def tunnel(self, outcome: str) -> None:
+        """A handshake ended: ``accepted``, or the name of the code it was rejected with."""
+        self._tunnels.labels(outcome).inc()
+
+    # --- Where gauges are read ---
+
+    def watch_fleet(self, figures: Callable[[], FleetFigures]) -> None:
+        """Read the fleet's gauges from here."""
+        self._sources.fleet = figures
+
+    def watch_queue(self, depths: Callable[[], Mapping[str, int]]) -> None:
+        """Read requests waiting, by model, from here."""
+        self._sources.depths = depths
+
+    def watch_tunnels(self, figures: Callable[[], TunnelFigures]) -> None:
+        """Read the tunnels' totals from here."""
+        self._sources.tunnels = figures
+
+    def know_model(self, model: str) -> None:
+        """An agent serves ``model`` and may: from now on it has a label, while there is room."""
+        if len(self._models) < MODEL_LABELS:
+            self._models.add(model)
+
+    def _label(self, model: str) -> str:
+        return model if model in self._models else OTHER
+
+
+class _Sources(Collector):
+    """Gauges that are read from their owners at each scrape, so that they cost nothing between."""
+
+    def __init__(self, label: Callable[[str], str]) -> None:
+        self._label = label
+        self.fleet: Callable[[], FleetFigures] = FleetFigures
+        self.depths: Callable[[], Mapping[str, int]] = dict
+        self.tunnels: Callable[[], TunnelFigures] = TunnelFigures
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """See prometheus_client's Collector."""
+        fleet = self.fleet()
+        yield _gauge("trunkline_agents_connected", "Agents by status.", ["status"], _keyed(fleet.agents))
+        deployments = Tally[tuple[str, ...]]()
+        for (model, status), count in fleet.deployments.items():
+            deployments[self._label(model), status] += count
+        yield _gauge("trunkline_deployments", "Deployments.", ["model", "status"], deployments)
+        yield self._by_model("trunkline_slots_granted", "Requests that agents take at once.", fleet.slots)
+        yield self._by_model("trunkline_requests_in_flight", "Slots in use.", fleet.in_flight)
+        yield self._by_model("trunkline_queue_requests", "Requests waiting for a slot.", self.depths())
+        yield _gauge("trunkline_streams_open", "Streams open in all sessions.", [], {(): fleet.streams})
+        tunnels = self.tunnels()
+        yield _counter(
+            "trunkline_tunnel_bytes",
+            "Bytes through all tunnels.",
+            {"received": tunnels.bytes_received, "sent": tunnels.bytes_sent},
+        )
+        yield _counter(
+            "trunkline_tunnel_messages",
+            "WebSocket messages through all tunnels.",
+            {"received": tunnels.messages_received, "sent": tunnels.messages_sent},
+        )
+
+    def _by_model(self, name: str, text: str, values: Mapping[str, int]) -> GaugeMetricFamily:
+        labelled = Tally[tuple[str, ...]]()
+        for model, value in values.items():
+            labelled[(self._label(model),)] += value
+        return _gauge(name, text, ["model"], labelled)
+
+
+def _keyed(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(key,): value for key, value in values.items()}
+
+
+def _gauge(
+    name: str, text: str, labels: list[str], values: Mapping[tuple[str, ...], int]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(list(key), value)
+    return family
+
+
+def _counter(name: str, text: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=["direction"])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -1,10 +1,36 @@
 """Which agents are connected, what they serve and how many slots they grant.
 
 Everything belongs to the event loop's thread. Models once served are remembered in memory only: after a
-restart a model is unknown (404) until an agent that serves it has connected, which takes agents about a second.
+restart a model is unknown (404) until an agent that serves it has connected, about a second.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import structlog
+
+from gateway.agent_session import AgentInfo, AgentSession
+from gateway.deployments import ModelIndex, ModelRecord
+from gateway.domain import AgentPrincipal
+from gateway.metrics import FleetFigures, Metrics
+from shared import limits
+from shared.endpoint import Endpoint
+from shared.errors import ErrorCode, HandshakeRejected
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """Bounds on what agents may bring."""
+
+    max_agents: int = 4096
+    max_models: int = 4096
+    """Model names remembered, served or gone."""
+    max_slots: int = limits.OPEN_STREAMS
+    """Of one deployment; a session has no more streams anyway."""
+    owned_by: str = "trunkline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +44,113 @@ class ModelInfo:
     ready: bool
     """A deployment of it is loaded and takes requests now."""
     deployments: int
-    """Deployments that take requests now."""
+    """Deployments that serve it now or are loading it."""
     routes: tuple[str, ...]
     """What those can do, sorted; empty when there are none."""
 
 
 class Registry:
-    """Connected agents and their deployments."""
+    """Connected agents, their deployments, and the index over them."""
 
-    def models(self) -> list[ModelInfo]:
-        """Every model that was ever served and is allowed, by name; those not served now have ``ready`` False."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        settings: RegistrySettings = RegistrySettings(),
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock`` gives seconds of the event loop's clock (``loop.time``), ``wall`` Unix time."""
+        self.metrics = metrics
+        self.clock = clock
+        self.settings = settings
+        self.wall = wall
+        self.index = ModelIndex(clock, settings.max_models)
+        self._sessions: dict[str, AgentSession] = {}
+        self._generation = 0
+        metrics.watch_fleet(self.figures)
 
-    def model(self, name: str) -> ModelInfo | None:
-        """One model, None when nothing ever served it."""
-        raise NotImplementedError
+    @property
+    def max_slots(self) -> int:
+        return self.settings.max_slots
 
     @property
     def agents_connected(self) -> int:
-        raise NotImplementedError
+        return len(self._sessions)
+
+    @property
+    def sessions(self) -> list[AgentSession]:
+        """Of every connected agent, in the order they connected."""
+        return list(self._sessions.values())
+
+    def check_room(self, agent: str) -> None:
+        """Raises HandshakeRejected when one more agent is too many. One that is connected may come again."""
+        if agent not in self._sessions and len(self._sessions) >= self.settings.max_agents:
+            raise HandshakeRejected(ErrorCode.OVERLOADED, "this gateway has all the agents it takes", 30.0)
+
+    def next_generation(self) -> int:
+        """A number for a new session, greater than all before it."""
+        self._generation += 1
+        return self._generation
+
+    def attach(
+        self, principal: AgentPrincipal, endpoint: Endpoint, generation: int | None = None
+    ) -> AgentSession:
+        """A new session of an agent. It replaces the one the agent had, whose streams are lost with it.
+
+        The newest wins: a session whose ``generation`` is older than the connected one's is closed itself.
+        """
+        session = AgentSession(self, principal, endpoint, generation or self.next_generation())
+        old = self._sessions.get(principal.name)
+        if old is not None and old.generation > session.generation:
+            session.close(ErrorCode.REPLACED, "a newer tunnel of the same agent is there already")
+            return session
+        self._sessions[principal.name] = session
+        if old is not None:
+            log.info("agent replaced its tunnel", agent=principal.name)
+            old.close(ErrorCode.REPLACED, "a newer tunnel of the same agent took over")
+        log.info("agent connected", agent=principal.name, agents=len(self._sessions))
+        return session
+
+    def detach(self, session: AgentSession) -> None:
+        """A session ended. Removes itself only: a newer one of the same agent stays."""
+        name = session.principal.name
+        if self._sessions.get(name) is session:
+            del self._sessions[name]
+            log.info("agent disconnected", agent=name, agents=len(self._sessions))
+
+    def models(self) -> list[ModelInfo]:
+        """Every model that was ever served, by name; those nothing serves now have no deployments."""
+        return [self._describe(record) for _, record in sorted(self.index.models.items())]
+
+    def model(self, name: str) -> ModelInfo | None:
+        """One model, None when nothing ever served it."""
+        record = self.index.models.get(name)
+        return None if record is None else self._describe(record)
+
+    def agents(self) -> list[AgentInfo]:
+        """Every connected agent, by name."""
+        return [session.describe() for _, session in sorted(self._sessions.items())]
+
+    def figures(self) -> FleetFigures:
+        """What the metrics show of the fleet."""
+        figures = FleetFigures()
+        for session in self._sessions.values():
+            figures.agents[session.shown_status] += 1
+            figures.streams += len(session.endpoint.streams)
+            for deployment in session.deployments.values():
+                figures.deployments[deployment.model, deployment.status.value] += 1
+                if deployment.promising:
+                    figures.slots[deployment.model] += deployment.slots
+                figures.in_flight[deployment.model] += deployment.in_flight
+        return figures
+
+    def _describe(self, record: ModelRecord) -> ModelInfo:
+        serving = record.serving.values()
+        return ModelInfo(
+            id=record.name,
+            created_s=record.created_s,
+            owned_by=self.settings.owned_by,
+            ready=any(deployment.compute_usable() and deployment.slots for deployment in serving),
+            deployments=len(serving),
+            routes=tuple(sorted({route for deployment in serving for route in deployment.routes})),
+        )

@@ -1,0 +1,241 @@
+"""One agent's session as the gateway keeps it: what the agent says, held against what its identity allows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import structlog
+
+from gateway.deployments import Deployment, ModelIndex
+from gateway.domain import AgentPrincipal
+from gateway.metrics import Metrics
+from shared import limits
+from shared.endpoint import Endpoint, Stream
+from shared.errors import ErrorCode, TrunklineError
+from shared.messages import AgentState, AgentStatus, DeploymentState, Drain, GpuState
+
+log = structlog.get_logger(__name__)
+
+ROUTES = frozenset(
+    {"chat", "completions", "responses", "embeddings", "rerank", "audio", "images", "messages", "any"}
+)
+"""Routes there are; what else an agent says it does is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """A connected agent, for people to look at."""
+
+    name: str
+    connected_s: float
+    """On the gateway's monotonic clock."""
+    status: AgentStatus
+    draining: bool
+    labels: Mapping[str, str]
+    rtt_s: float | None
+    streams: int
+    deployments: tuple[DeploymentState, ...]
+    gpus: tuple[GpuState, ...]
+
+
+class SessionOwner(Protocol):
+    """What a session needs of the registry it is in."""
+
+    index: ModelIndex
+    metrics: Metrics
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+
+    @property
+    def max_slots(self) -> int: ...
+
+    def detach(self, session: "AgentSession") -> None: ...
+
+
+@dataclass(slots=True)
+class _Claims:
+    """Model names an agent claimed and may not serve, so that each is said and counted once."""
+
+    refused: set[str] = field(default_factory=set)
+
+    def first_time(self, model: str) -> bool:
+        if model in self.refused or len(self.refused) >= 4 * limits.DEPLOYMENTS:
+            return False
+        self.refused.add(model)
+        return True
+
+
+class AgentSession:
+    """One agent's session: listens to what it says and keeps its deployments (a SessionListener).
+
+    What the agent says is held against what its identity allows; what exceeds that is left out, logged and
+    counted once.
+    """
+
+    def __init__(
+        self, owner: SessionOwner, principal: AgentPrincipal, endpoint: Endpoint, generation: int
+    ) -> None:
+        self.principal = principal
+        self.endpoint = endpoint
+        self.generation = generation
+        self.connected_s = owner.clock()
+        self.deployments: dict[str, Deployment] = {}
+        """By id. Those the agent no longer names stay until their last stream is closed."""
+        self.full = False
+        """The session has as many streams as the agent allows; cleared when one closes."""
+        self.draining = False
+        self.closed = False
+        self._owner = owner
+        self._levels: dict[str, int] = {}
+        self._state = AgentState(AgentStatus.READY)
+        self._claims = _Claims()
+
+    @property
+    def takes_work(self) -> bool:
+        working = self._state.status in (AgentStatus.READY, AgentStatus.BUSY)
+        return working and not self.closed and not self.draining
+
+    @property
+    def shown_status(self) -> str:
+        return AgentStatus.DRAINING.value if self.draining else self._state.status.value
+
+    def describe(self) -> AgentInfo:
+        listed = {d.id for d in self.deployments.values() if d.listed}
+        return AgentInfo(
+            name=self.principal.name,
+            connected_s=self.connected_s,
+            status=self._state.status,
+            draining=self.draining,
+            labels=self.principal.labels,
+            rtt_s=self.endpoint.rtt_s,
+            streams=len(self.endpoint.streams),
+            deployments=tuple(state for state in self._state.deployments if state.id in listed),
+            gpus=self._state.gpus,
+        )
+
+    def close(self, code: ErrorCode, reason: str) -> None:
+        """End the session; its deployments take nothing more from now on, whatever is still being closed."""
+        self._end()
+        self.endpoint.close(code, reason)
+
+    def stream_closed(self, deployment: Deployment) -> None:
+        """A stream of one of the deployments is over: there may be room for another in the session."""
+        if self.full:
+            self.set_full(False)
+        if not deployment.listed and not deployment.in_flight:
+            self._drop(deployment)
+
+    def set_full(self, full: bool) -> None:
+        self.full = full
+        self._update_all()
+
+    # --- SessionListener ---
+
+    def on_open(self, stream: Stream) -> None:
+        """Never called: the session refuses OPEN from agents."""
+
+    def on_demand(self, waiting: Mapping[str, int]) -> None:
+        """Never called: DEMAND goes to agents only."""
+
+    def on_command(self, command: Mapping[str, Any]) -> None:
+        """Never called: COMMAND goes to agents only."""
+
+    def on_result(self, result: Mapping[str, Any]) -> None:
+        """Nothing commands agents yet."""
+
+    def on_slots(self, levels: Mapping[str, int]) -> None:
+        """Levels for the deployments named; the others keep theirs."""
+        most = self._owner.max_slots
+        for key, level in levels.items():
+            if key in self._levels or len(self._levels) < limits.DEPLOYMENTS:
+                self._levels[key] = min(level, most)
+            deployment = self.deployments.get(key)
+            if deployment is not None and deployment.slots != self._level(key):
+                deployment.slots = self._level(key)
+                self._owner.index.update(deployment)
+
+    def on_state(self, state: AgentState) -> None:
+        if self.closed:
+            return
+        self._state = state
+        named = {claim.id: claim for claim in state.deployments if self._allowed(claim)}
+        for deployment in list(self.deployments.values()):
+            claim = named.get(deployment.id)
+            if claim is None or claim.model != deployment.model:
+                self._unlist(deployment)
+            if claim is not None and claim.model != deployment.model:
+                self._drop(deployment)  # another one of the same name takes its place
+        self._levels = {key: level for key, level in self._levels.items() if key in named}
+        for claim in named.values():
+            self._list(claim)
+        self._update_all()
+
+    def on_drain(self, drain: Drain) -> None:
+        log.info("agent drains", agent=self.principal.name, reason=drain.reason, deadline_s=drain.deadline_s)
+        self.draining = True
+        self._update_all()
+
+    def on_session_closed(self, error: TrunklineError | None) -> None:
+        self._end()
+        if error is not None:
+            log.warning("agent's session lost", agent=self.principal.name, error=str(error))
+
+    # --- Steps ---
+
+    def _end(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for deployment in list(self.deployments.values()):
+            self._unlist(deployment)
+        self._owner.detach(self)
+
+    def _allowed(self, claim: DeploymentState) -> bool:
+        if not any(fnmatchcase(claim.model, pattern) for pattern in self.principal.models):
+            self._refuse(claim.model, "not_allowed")
+        elif not self._owner.index.learn(claim.model, self._owner.wall()):
+            self._refuse(claim.model, "too_many_models")
+        else:
+            self._owner.metrics.know_model(claim.model)
+            return True
+        return False
+
+    def _refuse(self, model: str, reason: str) -> None:
+        if self._claims.first_time(model):
+            self._owner.metrics.claim_refused(reason)
+            log.warning("agent's claim refused", agent=self.principal.name, model=model, reason=reason)
+
+    def _list(self, claim: DeploymentState) -> None:
+        deployment = self.deployments.get(claim.id)
+        if deployment is None:
+            deployment = self.deployments[claim.id] = Deployment(
+                key=f"{self.principal.name}/{claim.id}",
+                agent=self.principal.name,
+                model=claim.model,
+                routes=frozenset(),
+                id=claim.id,
+                session=self,
+            )
+        deployment.listed = True
+        deployment.version = claim.version
+        deployment.status = claim.status
+        deployment.routes = ROUTES.intersection(claim.routes)
+        deployment.slots = self._level(claim.id)
+
+    def _unlist(self, deployment: Deployment) -> None:
+        deployment.listed = False
+        self._owner.index.update(deployment)
+        if not deployment.in_flight:
+            self._drop(deployment)
+
+    def _drop(self, deployment: Deployment) -> None:
+        if self.deployments.get(deployment.id) is deployment:
+            del self.deployments[deployment.id]
+
+    def _level(self, key: str) -> int:
+        return self._levels.get(key, 0)
+
+    def _update_all(self) -> None:
+        for deployment in list(self.deployments.values()):
+            self._owner.index.update(deployment)

@@ -1,0 +1,224 @@
+"""Deployments and the index over them: who serves which model, and where a slot is free (SCHEDULING §4).
+
+The index is kept up to date at every change, so that finding a free slot never scans the fleet. Everything
+belongs to the event loop's thread.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
+
+from gateway.queue import Capacity, Fit
+from gateway.scheduling.base import DeploymentView
+from shared.endpoint import Endpoint
+from shared.messages import DeploymentStatus
+
+HOLD_GUESS_S = 2.0
+"""How long a request is taken to keep its slot before one has been seen to give it back."""
+
+HOLD_WEIGHT = 0.05
+"""Weight of the latest request in the mean time a slot is kept: about the last twenty count."""
+
+
+class Host(Protocol):
+    """The session a deployment belongs to; :class:`gateway.agent_session.AgentSession`."""
+
+    endpoint: Endpoint
+    full: bool
+
+    @property
+    def takes_work(self) -> bool: ...
+    def set_full(self, full: bool) -> None: ...
+    def stream_closed(self, deployment: "Deployment") -> None: ...
+
+
+class Availability(Enum):
+    """What there is for a model and route."""
+
+    UNKNOWN = auto()
+    """Nothing ever served the model."""
+    GONE = auto()
+    """Something did, nothing does now."""
+    OTHER_ROUTES = auto()
+    """The model is served, but not for this route."""
+    SERVED = auto()
+    """Served now, or being loaded."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Deployment(DeploymentView):
+    """One model as served by one agent's engine, as long as the agent's session lasts.
+
+    ``key`` is ``agent/id``. ``slots`` is the level the agent granted, whatever the rest says.
+    """
+
+    id: str
+    session: Host
+    version: str = ""
+    status: DeploymentStatus = DeploymentStatus.LOADED
+    listed: bool = True
+    """Named by the agent's latest state. One that is not goes away with its last stream."""
+    resting: bool = False
+    """Left alone for a moment after it failed."""
+    failures: int = 0
+    """Failures in a row."""
+    usable: bool = False
+    counted_slots: int = 0
+    """What the index has counted for it."""
+
+    @property
+    def promising(self) -> bool:
+        """It serves, or will in a moment: requests may wait for it."""
+        return (
+            self.listed
+            and self.session.takes_work
+            and self.status in (DeploymentStatus.LOADED, DeploymentStatus.LOADING)
+        )
+
+    def compute_usable(self) -> bool:
+        return (
+            self.listed
+            and not self.resting
+            and self.status is DeploymentStatus.LOADED
+            and self.session.takes_work
+            and not self.session.full
+        )
+
+
+@dataclass(slots=True, eq=False)
+class ModelRecord:
+    """What is known of one model."""
+
+    name: str
+    created_s: int
+    """Unix time it was first served at."""
+    serving: dict[str, Deployment] = field(default_factory=dict)
+    """Promising deployments by key."""
+    open: dict[str, Deployment] = field(default_factory=dict)
+    """Those with a slot free, by key."""
+    slots: int = 0
+    """Slots of ``serving`` together."""
+    lost_s: float | None = None
+    """When the last of ``serving`` went, on the gateway's clock; None while there is one."""
+    hold_s: float = HOLD_GUESS_S
+    held: bool = False
+
+
+class ModelIndex:
+    """Models ever served, and what serves them now. Bounded: the models longest gone are forgotten first."""
+
+    def __init__(self, clock: Callable[[], float], max_models: int) -> None:
+        self._clock = clock
+        self._max_models = max_models
+        self._models: dict[str, ModelRecord] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    @property
+    def models(self) -> Mapping[str, ModelRecord]:
+        return self._models
+
+    def subscribe(self, on_change: Callable[[str], None]) -> None:
+        """``on_change(model)`` is called, within the same turn, whenever what serves a model has changed."""
+        self._listeners.append(on_change)
+
+    def learn(self, model: str, wall_s: float) -> bool:
+        """Remember that ``model`` is served. False when there is no room for one more name."""
+        if model in self._models:
+            return True
+        if len(self._models) >= self._max_models and not self._forget_one():
+            return False
+        self._models[model] = ModelRecord(model, int(wall_s), lost_s=self._clock())
+        return True
+
+    def update(self, deployment: Deployment) -> None:
+        """Take note that something about ``deployment`` has changed."""
+        record = self._models.get(deployment.model)
+        if record is None:
+            return
+        deployment.usable = deployment.compute_usable()
+        slots = deployment.slots if deployment.promising else 0
+        record.slots += slots - deployment.counted_slots
+        deployment.counted_slots = slots
+        _keep(record.serving, deployment, deployment.promising)
+        _keep(record.open, deployment, deployment.free > 0)
+        if record.serving:
+            record.lost_s = None
+        elif record.lost_s is None:
+            record.lost_s = self._clock()
+        for listener in self._listeners:
+            listener(deployment.model)
+
+    def take(self, deployment: Deployment, work: float) -> None:
+        """A request goes to ``deployment``, which must have a slot free."""
+        assert deployment.free > 0, deployment.key
+        deployment.in_flight += 1
+        deployment.outstanding += work
+        if deployment.free == 0:
+            self._models[deployment.model].open.pop(deployment.key, None)
+
+    def give_back(self, deployment: Deployment, work: float, held_s: float) -> None:
+        """A request's stream is closed at both ends; it kept its slot for ``held_s``."""
+        assert deployment.in_flight > 0, deployment.key
+        deployment.in_flight -= 1
+        deployment.outstanding = max(0.0, deployment.outstanding - work) if deployment.in_flight else 0.0
+        record = self._models.get(deployment.model)
+        if record is not None:
+            record.hold_s = (
+                held_s if not record.held else record.hold_s + HOLD_WEIGHT * (held_s - record.hold_s)
+            )
+            record.held = True
+        deployment.session.stream_closed(deployment)
+        self.update(deployment)
+
+    def availability(self, model: str, route: str) -> Availability:
+        record = self._models.get(model)
+        if record is None:
+            return Availability.UNKNOWN
+        if not record.serving:
+            return Availability.GONE
+        does = any(deployment.does(route) for deployment in record.serving.values())
+        return Availability.SERVED if does else Availability.OTHER_ROUTES
+
+    def capacity(self, model: str, route: str, enough: int) -> Capacity:
+        """What serves ``model`` now. Free slots for ``route`` are counted up to ``enough``, no further."""
+        record = self._models.get(model)
+        if record is None:
+            return Capacity(0, 0, HOLD_GUESS_S)
+        return Capacity(record.slots, self.free(model, route, enough), record.hold_s)
+
+    def free(self, model: str, route: str, enough: int) -> int:
+        """Free slots for ``route``, counted up to ``enough``."""
+        free = 0
+        for deployment in self._models[model].open.values() if model in self._models else ():
+            if free >= enough:
+                break
+            if deployment.does(route):
+                free += deployment.free
+        return min(free, enough)
+
+    def open(self, model: str) -> Mapping[str, Deployment]:
+        """Deployments of ``model`` with a slot free, by key."""
+        record = self._models.get(model)
+        return record.open if record is not None else {}
+
+    def someone_else(self, model: str, fit: Fit) -> bool:
+        """Whether a request of this fit has anywhere to go but to the deployments it avoids."""
+        record = self._models.get(model)
+        return record is not None and any(
+            key not in fit.avoid and deployment.does(fit.route) for key, deployment in record.serving.items()
+        )
+
+    def _forget_one(self) -> bool:
+        gone = [record for record in self._models.values() if record.lost_s is not None]
+        if not gone:
+            return False
+        del self._models[min(gone, key=lambda record: record.lost_s or 0.0).name]
+        return True
+
+
+def _keep(index: dict[str, Deployment], deployment: Deployment, wanted: bool) -> None:
+    if wanted:
+        index[deployment.key] = deployment
+    elif index.get(deployment.key) is deployment:
+        del index[deployment.key]

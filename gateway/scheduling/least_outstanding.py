@@ -1,0 +1,92 @@
+"""Least outstanding work: each request goes where least is waiting to be done per unit of speed."""
+
+import heapq
+from collections.abc import Sequence
+
+from gateway.scheduling.base import Assignment, DeploymentView, Waiting
+
+SAMPLE = 64
+"""Deployments looked at for one decision. The best of 64 is within the best hundredth of any fleet for all
+practical purposes, and a decision's time does not grow with the fleet."""
+
+TYPICAL_WORK = 256.0
+"""Added to every deployment's work, so that of two idle ones the larger is taken."""
+
+_Entry = tuple[float, int, str, int, DeploymentView]
+"""Load, in flight, key, given in this call, deployment: the smallest is the best, keys settle ties."""
+
+
+class LeastOutstanding:
+    """Fewest (outstanding + typical work) / (slots x speed); ties by requests in flight, then by key."""
+
+    name = "least-outstanding"
+
+    def assign(
+        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+    ) -> list[Assignment]:
+        """See :class:`~gateway.scheduling.base.Policy`."""
+        if not waiting or not deployments:
+            return []
+        round_ = _Round()
+        sample = _sample(deployments, max(SAMPLE, 2 * len(waiting)), waiting[0].number)
+        left = round_.place(waiting, sample)
+        if left and len(sample) < len(deployments):
+            round_.place(left, deployments)
+        return round_.assignments
+
+
+def _sample(deployments: Sequence[DeploymentView], size: int, seed: int) -> Sequence[DeploymentView]:
+    """At most about ``size`` of them, evenly spread, another subset for another seed."""
+    step = len(deployments) // size
+    return deployments if step < 2 else deployments[seed % step :: step]
+
+
+class _Round:
+    """One call of ``assign``: what has been given out so far in it."""
+
+    def __init__(self) -> None:
+        self.assignments: list[Assignment] = []
+        self._given: dict[str, int] = {}
+        self._work: dict[str, float] = {}
+
+    def place(self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView]) -> list[Waiting]:
+        """Assign what fits, in order; returns what did not fit."""
+        heaps: dict[tuple[str, frozenset[str]], list[_Entry]] = {}
+        left: list[Waiting] = []
+        for item in waiting:
+            fit = (item.route, item.avoid)
+            heap = heaps.get(fit)
+            if heap is None:
+                heap = heaps[fit] = [
+                    self._entry(view)
+                    for view in deployments
+                    if view.slots - view.in_flight > self._given.get(view.key, 0)
+                    and view.usable
+                    and view.does(item.route)
+                    and view.key not in item.avoid
+                ]
+                heapq.heapify(heap)
+            if not self._give(item, heap):
+                left.append(item)
+        return left
+
+    def _give(self, item: Waiting, heap: list[_Entry]) -> bool:
+        while heap:
+            _, _, key, given_then, view = heap[0]
+            given = self._given.get(key, 0)
+            if view.slots - view.in_flight <= given:
+                heapq.heappop(heap)
+            elif given != given_then:  # something of another route went there meanwhile
+                heapq.heapreplace(heap, self._entry(view))
+            else:
+                self._given[key] = given + 1
+                self._work[key] = self._work.get(key, 0.0) + item.work
+                heapq.heapreplace(heap, self._entry(view))
+                self.assignments.append(Assignment(item.number, key))
+                return True
+        return False
+
+    def _entry(self, view: DeploymentView) -> _Entry:
+        given = self._given.get(view.key, 0)
+        work = view.outstanding + self._work.get(view.key, 0.0) + TYPICAL_WORK
+        return work / (view.slots * view.speed), view.in_flight + given, view.key, given, view
