@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -24,8 +24,9 @@ from gateway.store.schema import SCHEMA_VERSION, create_schema, upgrade_schema
 BUSY_TIMEOUT_S = 5.0
 """How long one writer waits for another. Transactions here take milliseconds."""
 
-CONNECTIONS = 8
-"""Connections kept for threads that read or write at once; more than that wait."""
+READERS = 8
+"""Connections for threads that read at once. Writers have one of their own, for which they queue: so a
+thread that only reads never waits behind one that waits for the write lock."""
 
 APPLICATION_ID = 0x544C_5354
 """``TLST`` in the file's header: tells our database from any other."""
@@ -49,21 +50,10 @@ class SqliteDatabase:
         self._path = path
         self._watching = threading.Lock()
         _prepare_file(path)
-        self._engine = create_engine(
-            URL.create("sqlite", database=str(path)),
-            pool_size=CONNECTIONS,
-            max_overflow=0,
-            pool_timeout=BUSY_TIMEOUT_S,
-        )
-        event.listen(self._engine, "connect", _configure)
-        event.listen(self._engine, "begin", _begin)
-        self._writer = self._engine.execution_options(immediate=True)
-        try:
-            with self._errors():
-                self._watch = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        except StateError:
-            self._engine.dispose()
-            raise
+        self._reader = _engine(path, READERS, "BEGIN")
+        self._writer = _engine(path, 1, "BEGIN IMMEDIATE")
+        with self._errors():
+            self._watch = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with self._errors():
                 self._prepare_database()
@@ -74,7 +64,7 @@ class SqliteDatabase:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state throughout. Raises StateError."""
-        with self._errors(), self._engine.connect() as connection:
+        with self._errors(), self._reader.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
@@ -101,7 +91,8 @@ class SqliteDatabase:
     def close(self) -> None:
         """Close every connection. Idempotent."""
         self._watch.close()
-        self._engine.dispose()
+        self._reader.dispose()
+        self._writer.dispose()
 
     def _prepare_database(self) -> None:
         self._watch.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
@@ -209,6 +200,19 @@ def _prepare_file(path: Path) -> None:
         ) from error
 
 
+def _engine(path: Path, connections: int, begin: str) -> Engine:
+    """A pool of connections whose transactions open with the statement ``begin``."""
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=BUSY_TIMEOUT_S,
+    )
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    return engine
+
+
 def _configure(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
@@ -216,8 +220,3 @@ def _configure(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
-
-
-def _begin(connection: Connection) -> None:
-    immediate = connection.get_execution_options().get("immediate", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

@@ -1,0 +1,49 @@
+"""How commands speak: data on stdout, everything else on stderr, colours only on a terminal (SURFACE)."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def note(text: str) -> None:
+    """A line for the human who runs the command."""
+    print(text, file=sys.stderr)  # noqa: T201
+
+
+def fail(text: str) -> NoReturn:
+    """Say what went wrong and end with exit code 1."""
+    note(f"trunkline: {text}")
+    raise typer.Exit(1)
+
+
+def print_json(value: object) -> None:
+    """Data for programs."""
+    print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())  # noqa: T201
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], when_empty: str) -> None:
+    """A table: drawn on a terminal, plain aligned text elsewhere. Without rows only a note."""
+    if not rows:
+        note(when_empty)
+        return
+    if sys.stdout.isatty():
+        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+        for row in rows:
+            table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        Console().print(table)
+        return
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(line.rstrip())  # noqa: T201
+
+
+def moment(wall_s: float) -> str:
+    """A time of day for humans, in UTC."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
