@@ -1,0 +1,113 @@
+"""Child processes that do not outlive their parent's wish, with their output kept for the day they fail."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gateway.quickstart.errors import ProcessEnded
+
+STOP_GRACE_S = 10.0
+"""How long a process may take to stop when asked before it is killed."""
+_POLL_S = 0.05
+_TAIL_LINES = 25
+
+
+def free_port(preferred: int = 0) -> int:
+    """``preferred`` if nobody listens there on loopback, else any free port."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return int(probe.getsockname()[1])
+    raise ProcessEnded("no free port on 127.0.0.1")
+
+
+class Child:
+    """One module run as ``python -m``, in a process group of its own, writing to ``log``."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
+                [sys.executable, "-m", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise ProcessEnded, with the end of its log, if the process is gone."""
+        code = self._process.poll()
+        if code is not None:
+            raise ProcessEnded(f"the {self.name} ended with exit code {code}; it said:\n{self.tail()}")
+
+    def tail(self) -> str:
+        """The last lines it printed."""
+        lines = self.log.read_text("utf-8", "replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (nothing)"
+
+    def stop(self) -> bool:
+        """Ask it to stop, wait, kill what is left of its group. False if it had to be killed."""
+        in_time = True
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                in_time = False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        return in_time
+
+
+class Children:
+    """The children in the order of their start; leaving the context stops them in the opposite order."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._children:
+            self._children.pop().stop()
+
+    def start(self, name: str, *arguments: str) -> Child:
+        child = Child(name, arguments, self._directory / f"{name}.log")
+        self._children.append(child)
+        return child
+
+    def check(self) -> None:
+        """Raise ProcessEnded if any of them is gone."""
+        for child in self._children:
+            child.check()
+
+    def wait_until(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Return once ``ready`` says so. Raises ProcessEnded if a child ends first or it takes too long."""
+        deadline_s = time.monotonic() + timeout_s
+        while not ready():
+            self.check()
+            if time.monotonic() > deadline_s:
+                tails = "\n".join(f"the {child.name} said:\n{child.tail()}" for child in self._children)
+                raise ProcessEnded(f"{what}: not after {timeout_s:.0f} s\n{tails}")
+            time.sleep(_POLL_S)
