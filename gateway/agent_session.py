@@ -116,8 +116,17 @@ class AgentSession:
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """End the session; its deployments take nothing more from now on, whatever is still being closed."""
-        self._end()
+        self.end()
         self.endpoint.close(code, reason)
+
+    def end(self) -> None:
+        """The session is over, or as good as over: its deployments go. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        for deployment in list(self.deployments.values()):
+            self._unlist(deployment)
+        self._owner.detach(self)
 
     def stream_closed(self, deployment: Deployment) -> None:
         """A stream of one of the deployments is over: there may be room for another in the session."""
@@ -177,19 +186,11 @@ class AgentSession:
         self._update_all()
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
-        self._end()
+        self.end()
         if error is not None:
             log.warning("agent's session lost", agent=self.principal.name, error=str(error))
 
     # --- Steps ---
-
-    def _end(self) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        for deployment in list(self.deployments.values()):
-            self._unlist(deployment)
-        self._owner.detach(self)
 
     def _allowed(self, claim: DeploymentState) -> bool:
         if not any(fnmatchcase(claim.model, pattern) for pattern in self.principal.models):

@@ -1,84 +1,43 @@
 """Carries out what the scheduler decided: requests wait, are bound late, go out as streams and come back.
 
-Everything belongs to the event loop's thread. The deciding is in ``queue`` and ``scheduling``; this file acts.
+Decide, then act: whatever happens in a turn of the event loop only marks models as worth a look; once the
+turn is over the policy is asked about each, and its assignments are carried out. Everything belongs to the
+event loop's thread.
 """
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
+import structlog
+
+from gateway.admission import Admission, no_deployment
+from gateway.attempt import Attempt
+from gateway.deployments import Availability, Deployment
 from gateway.domain import Request
+from gateway.errors import (
+    DeadlineExceeded,
+    EngineError,
+    HeadersTooLarge,
+    QueueTimeout,
+    RequestError,
+    ShuttingDown,
+)
+from gateway.exchange import DispatchSettings, Exchange, State
 from gateway.metrics import Metrics
+from gateway.queue import QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
-from gateway.timers import Timers
-from shared.messages import Headers, Trailers
+from gateway.response import EngineResponse
+from gateway.scheduling import policy_named
+from gateway.scheduling.base import Assignment, Waiting
+from gateway.timers import Cancellable, Timers
+from shared.errors import ErrorCode, FrameTooLarge, SessionClosed, TooManyStreams
 
+__all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """Bounds of the waiting room."""
+log = structlog.get_logger(__name__)
 
-    max_requests: int = 1000
-    """Requests that may wait for one model."""
-    max_requests_total: int = 10_000
-    max_body_bytes: int = 256 * 1024 * 1024
-    """Body bytes that all waiting requests together may hold in memory."""
-    max_wait_s: float = 60.0
-    """A request predicted to wait longer is refused at once; one that did wait as long gets QueueTimeout."""
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """Time budgets and attempts."""
-
-    max_attempts: int = 3
-    first_byte_s: float = 600.0
-    """From the stream's opening to the response's head. Unary answers have no head before they are done."""
-    idle_s: float = 300.0
-    """Longest silence in the middle of a response whose reader keeps up."""
-    total_s: float = 3600.0
-    """From the stream's opening to the response's end."""
-    reconnect_grace_s: float = 5.0
-    """How long requests are held for a model whose last deployment went away (agents redial at once)."""
-
-
-class EngineResponse:
-    """One response, whatever number of attempts it took. Made by :meth:`Dispatcher.run`.
-
-    Its reader must call :meth:`abort` whenever it stops before the end (``finally:`` is a good place; after the
-    end it does nothing), and :meth:`consumed` for what the client's socket took: that is what lets the engine
-    go on sending.
-    """
-
-    status: int
-    headers: Headers
-    agent: str
-    deployment: str
-    """The deployment's key, ``agent/id``."""
-    queue_s: float
-    """Seconds spent waiting for a slot, all attempts together."""
-    attempts: int
-    """How many deployments were asked, 1 when all went well."""
-    trailers: Trailers | None
-    """What the agent reports after the end; None before it, and when the agent had nothing to say."""
-
-    async def next_chunks(self) -> list[bytes]:
-        """Every chunk that has arrived since the last call, waiting for at least one.
-
-        An empty list says the response ended in order. Chunks are never empty. Raises
-        :class:`~gateway.errors.StreamBroken` when the response cannot be finished; whatever came before the
-        break is returned first. One reader at a time. Cancelling the call loses nothing.
-        """
-        raise NotImplementedError
-
-    def consumed(self, size_bytes: int) -> None:
-        """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """Nobody reads on: reset the stream (CANCELLED), drop what is buffered. Idempotent, safe after the end.
-
-        The deployment's slot is free once the agent has confirmed that the engine let go.
-        """
-        raise NotImplementedError
+_SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
 
 class Dispatcher:
@@ -90,36 +49,277 @@ class Dispatcher:
         metrics: Metrics,
         timers: Timers,
         *,
-        queue: QueueSettings = QueueSettings(),
-        settings: DispatchSettings = DispatchSettings(),
+        queue: QueueSettings | None = None,
+        settings: DispatchSettings | None = None,
         policy: str = "least-outstanding",
     ) -> None:
-        """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``."""
-        raise NotImplementedError
+        """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``.
+
+        Raises ValueError for a policy there is none of.
+        """
+        self.timers = timers
+        self.settings = settings or DispatchSettings()
+        self.metrics = metrics
+        self.room = WaitingRoom(queue or QueueSettings())
+        self._index = registry.index
+        self._policy = policy_named(policy)
+        self._admission = Admission(self._index, self.room, self.settings.reconnect_grace_s)
+        self._exchanges: set[Exchange] = set()
+        self._waiting: dict[int, Exchange] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._marked: dict[str, None] = {}
+        self._turn: Cancellable | None = None
+        self._grace: dict[str, Cancellable] = {}
+        self._resting: dict[Deployment, Cancellable] = {}
+        self._accepting = True
+        self._idle: asyncio.Event | None = None
+        self._index.subscribe(self._model_changed)
+        metrics.watch_queue(self.room.depths)
+
+    # --- For the request path ---
 
     async def run(self, request: Request) -> EngineResponse:
-        """Wait for a slot, open a stream, upload the body beside it; returns when the response's head is there.
+        """Wait for a slot, open a stream, upload the body beside it; return when the response's head is there.
 
-        Raises ModelNotFound, NoDeployment, BadRequest (no deployment of the model does this route), QueueFull,
-        QueueTimeout, DeadlineExceeded, EngineError, ShuttingDown (all :mod:`gateway.errors`), and whatever
-        RequestError ``request.body.rest`` raises. Cancelling the awaiting task releases everything: the place
-        in the queue, the stream, the upload.
+        Raises ModelNotFound, NoDeployment, BadRequest (the model's deployments do not do this route),
+        QueueFull, QueueTimeout, DeadlineExceeded, EngineError, ShuttingDown and the like (all
+        :mod:`gateway.errors`), and whatever ``request.body.rest`` raises. Cancelling the awaiting task
+        releases everything: the place in the queue, the stream, the upload.
         """
-        raise NotImplementedError
+        answer: asyncio.Future[EngineResponse] = asyncio.get_running_loop().create_future()
+
+        def settle(outcome: EngineResponse | Exception) -> None:
+            if answer.done():
+                return
+            if isinstance(outcome, Exception):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+        exchange = self.submit(request, settle)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            exchange.cancel()
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # nobody is left to see it
+            raise
+
+    def submit(self, request: Request, settle: Callable[[EngineResponse | Exception], None]) -> Exchange:
+        """:meth:`run` without awaiting: ``settle`` is called once, later, with the response or the error.
+
+        Raises what admission raises, and ShuttingDown.
+        """
+        try:
+            if not self._accepting:
+                raise ShuttingDown(_SHUTTING_DOWN)
+            ticket = self._admission.admit(request, self.timers.time())
+        except RequestError as error:
+            self.metrics.refused(request.model, error.code)
+            raise
+        exchange = Exchange(request, ticket, self, settle)
+        self._exchanges.add(exchange)
+        self._waiting[ticket.number] = exchange
+        self._mark(request.model)
+        return exchange
+
+    # --- For whoever starts and stops the gateway ---
 
     @property
     def open_exchanges(self) -> int:
         """Requests waiting, running or not yet confirmed as let go by their agent. Zero when all is quiet."""
-        raise NotImplementedError
+        return len(self._exchanges)
 
     def stop_accepting(self) -> None:
         """From now on :meth:`run` raises ShuttingDown; what waits or runs goes on."""
-        raise NotImplementedError
+        self._accepting = False
 
     async def wait_idle(self) -> None:
         """Returns once no exchange is open. Put a timeout around it."""
-        raise NotImplementedError
+        while self._exchanges:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
 
     async def close(self) -> None:
         """Fail what waits (ShuttingDown), reset what runs (StreamBroken for its reader), end every upload."""
-        raise NotImplementedError
+        self._accepting = False
+        for exchange in list(self._exchanges):
+            if exchange.state is State.ANSWERING:
+                exchange.break_off(ErrorCode.DRAINING, "This gateway is shutting down.")
+            elif exchange.state is not State.DONE:
+                exchange.fail(ShuttingDown(_SHUTTING_DOWN), ErrorCode.DRAINING)
+        for timer in (self._turn, *self._grace.values(), *self._resting.values()):
+            if timer is not None:
+                timer.cancel()
+        self._grace.clear()
+        self._resting.clear()
+        self._marked.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- Home of exchanges ---
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Start an upload; each open attempt has one at most."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def taken(self, exchange: Exchange, attempt: Attempt) -> None:
+        ticket = exchange.ticket
+        del self._waiting[ticket.number]
+        self.room.leave(ticket, attempt.opened_s, departed=True)
+        self._index.take(attempt.deployment, attempt.work)
+        self.metrics.queued(exchange.request.model, attempt.opened_s - ticket.entered_s)
+
+    def released(self, attempt: Attempt) -> None:
+        self._index.give_back(attempt.deployment, attempt.work, self.timers.time() - attempt.opened_s)
+
+    def troubled(self, deployment: Deployment) -> None:
+        """Leave a deployment alone for a moment, longer for each failure in a row."""
+        doublings = min(deployment.failures, 16)
+        deployment.failures += 1
+        rest_s = min(self.settings.rest_s * 2.0**doublings, self.settings.rest_max_s)
+        resting = self._resting.pop(deployment, None)
+        if resting is not None:
+            resting.cancel()
+        deployment.resting = True
+        self._resting[deployment] = self.timers.call_at(
+            self.timers.time() + rest_s, lambda: self._rested(deployment)
+        )
+        self._index.update(deployment)
+
+    def wait_again(self, exchange: Exchange) -> None:
+        self.room.come_back(exchange.ticket, exchange.request.attempts, self.timers.time())
+        self._waiting[exchange.ticket.number] = exchange
+        self._mark(exchange.request.model)
+
+    def withdraw(self, exchange: Exchange) -> None:
+        del self._waiting[exchange.ticket.number]
+        self.room.leave(exchange.ticket, self.timers.time(), departed=False)
+
+    def waited_too_long(self, exchange: Exchange) -> RequestError:
+        error = self._too_late(exchange.request)
+        self.metrics.refused(exchange.request.model, error.code)
+        return error
+
+    def finished(self, exchange: Exchange) -> None:
+        if exchange.state is State.DONE and not exchange.open_attempts:
+            self._exchanges.discard(exchange)
+            if self._idle is not None and not self._exchanges:
+                self._idle.set()
+                self._idle = None
+
+    # --- Deciding ---
+
+    def _model_changed(self, model: str) -> None:
+        if self.room.depth(model):
+            self._mark(model)
+
+    def _mark(self, model: str) -> None:
+        """Look at ``model`` once this turn of the loop is over."""
+        self._marked[model] = None
+        if self._turn is None:
+            self._turn = self.timers.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        marked, self._marked = self._marked, {}
+        for model in marked:
+            self._assign(model)
+
+    def _assign(self, model: str) -> None:
+        now = self.timers.time()
+        tickets = self._candidates(model)
+        if tickets:
+            open_now = self._index.open(model)
+            for assignment in self._policy.assign(tickets, list(open_now.values()), now):
+                self._carry_out(assignment, open_now.get(assignment.key), now)
+        if self.room.depth(model):
+            self.room.still_waiting(model, now)
+            self._watch_for_loss(model)
+
+    def _candidates(self, model: str) -> list[Waiting]:
+        """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
+        there are slots."""
+        room, index = self.room, self._index
+        depth = room.depth(model)
+        if not depth or not index.open(model):
+            return []
+        tickets: list[Ticket] = []
+        avoiding: dict[int, frozenset[str]] = {}
+        for fit in room.lanes(model):
+            front = room.front(model, fit, index.free(model, fit.route, depth))
+            tickets += front
+            if front and fit.avoid and index.someone_else(model, fit):
+                avoiding.update((ticket.number, fit.avoid) for ticket in front)
+        return [_as_waiting(ticket, avoiding) for ticket in room.in_turn(tickets)]
+
+    def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
+        exchange = self._waiting.get(assignment.number)
+        if exchange is None or deployment is None or not deployment.free:
+            return
+        try:
+            exchange.begin(deployment, now)
+        except SessionClosed:
+            deployment.session.end()
+        except TooManyStreams:
+            deployment.session.set_full(True)
+        except FrameTooLarge:
+            message = "The request's path and header fields are too large to be passed on."
+            exchange.fail(HeadersTooLarge(message))
+        except Exception:
+            log.exception("a request could not be given to its deployment", deployment=deployment.key)
+            exchange.fail(EngineError("The request could not be passed on."))
+
+    # --- Time ---
+
+    def _watch_for_loss(self, model: str) -> None:
+        """Those who wait for a model that nothing serves are sent away once the grace is over."""
+        at_s = self._admission.hopeless_at(model)
+        if at_s is not None and model not in self._grace:
+            self._grace[model] = self.timers.call_at(at_s, lambda: self._grace_over(model))
+
+    def _grace_over(self, model: str) -> None:
+        del self._grace[model]
+        if not self._admission.gone_for_good(model, self.timers.time()):
+            self._mark(model)
+            return
+        for exchange in [each for each in self._waiting.values() if each.request.model == model]:
+            self.metrics.refused(model, "no_deployment")
+            exchange.fail(no_deployment(model))
+
+    def _rested(self, deployment: Deployment) -> None:
+        self._resting.pop(deployment, None)
+        deployment.resting = False
+        self._index.update(deployment)
+
+    def _too_late(self, request: Request) -> RequestError:
+        now = self.timers.time()
+        if request.deadline_s is not None and now >= request.deadline_s:
+            return DeadlineExceeded("The request's deadline passed while it waited for a slot.")
+        if self._index.availability(request.model, request.route) is not Availability.SERVED:
+            return no_deployment(request.model)
+        capacity = self._index.capacity(request.model, request.route, 1)
+        return QueueTimeout(
+            f"No slot for the model {request.model!r} came free in time; try again later.",
+            retry_after_s=self.room.retry_after_s(request.model, capacity, now),
+        )
+
+
+def _as_waiting(ticket: Ticket, avoiding: Mapping[int, frozenset[str]]) -> Waiting:
+    request = ticket.request
+    return Waiting(
+        number=ticket.number,
+        route=request.route,
+        work=ticket.work,
+        arrived_s=request.arrived_s,
+        tier=request.tier,
+        tenant=request.principal.tenant,
+        deadline_s=request.deadline_s,
+        session_key=request.session_key,
+        avoid=avoiding.get(ticket.number, frozenset()),
+    )

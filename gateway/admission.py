@@ -1,0 +1,66 @@
+"""Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
+
+from gateway.deployments import Availability, ModelIndex
+from gateway.domain import Request
+from gateway.errors import BadRequest, DeadlineExceeded, ModelNotFound, NoDeployment
+from gateway.queue import Ticket, WaitingRoom
+
+RETRY_AFTER_S = 2.0
+"""Told when nothing serves a model: agents that are coming back are back by then."""
+
+
+class Admission:
+    """Lets requests into the waiting room, or says at once why not."""
+
+    def __init__(self, index: ModelIndex, room: WaitingRoom, reconnect_grace_s: float) -> None:
+        """Requests are let in for ``reconnect_grace_s`` after a model's last deployment went away: an agent
+        whose tunnel broke redials at once."""
+        self._index = index
+        self._room = room
+        self._grace_s = reconnect_grace_s
+
+    def admit(self, request: Request, now: float) -> Ticket:
+        """A place in the queue of the request's model.
+
+        Raises ModelNotFound, NoDeployment, BadRequest when the model is served but not for this route,
+        DeadlineExceeded when it is too late already, and QueueFull when the queue is at a bound or the
+        wait predicted is longer than the request may wait.
+        """
+        model = request.model
+        availability = self._index.availability(model, request.route)
+        if availability is Availability.UNKNOWN:
+            raise ModelNotFound(
+                f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
+            )
+        if availability is Availability.OTHER_ROUTES:
+            raise BadRequest(
+                f"The model {model!r} is served, but not for {request.route} requests.",
+                param="model",
+                code="route_not_supported",
+            )
+        if availability is Availability.GONE and self.gone_for_good(model, now):
+            raise no_deployment(model)
+        if request.deadline_s is not None and request.deadline_s <= now:
+            raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
+        enough = self._room.depth(model) + 1
+        return self._room.enter(request, self._index.capacity(model, request.route, enough), now)
+
+    def gone_for_good(self, model: str, now: float) -> bool:
+        """Whether nothing serves ``model``, and the time to wait for it to come back is over."""
+        gone_at_s = self.hopeless_at(model)
+        return gone_at_s is not None and now >= gone_at_s
+
+    def hopeless_at(self, model: str) -> float | None:
+        """When those who wait for a model nothing serves are to be sent away. None while it is served."""
+        record = self._index.models.get(model)
+        if record is None:
+            return 0.0
+        return None if record.lost_s is None else record.lost_s + self._grace_s
+
+
+def no_deployment(model: str) -> NoDeployment:
+    return NoDeployment(
+        f"The model {model!r} is known, but no agent serves it now; try again later.",
+        param="model",
+        retry_after_s=RETRY_AFTER_S,
+    )

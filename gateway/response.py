@@ -1,0 +1,147 @@
+"""A response on its way from a stream to its reader: a buffer bounded by credit, one wake a batch."""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+
+from gateway.errors import StreamBroken
+from shared.endpoint import Stream
+from shared.errors import ErrorCode
+from shared.messages import Headers, ResponseHead, Trailers
+
+MANY_CHUNKS = 1024
+"""Chunks are joined when there are this many, so that a peer that sends single bytes costs bytes only."""
+
+
+class Ending(Enum):
+    """How a response was done with."""
+
+    COMPLETE = auto()
+    """Its reader was told of its end."""
+    BROKEN = auto()
+    """Its reader was told that it broke."""
+    ABORTED = auto()
+    """Its reader went away."""
+
+
+class EngineResponse:
+    """One response, whatever number of attempts it took. Made by ``Dispatcher.run``.
+
+    Its reader must call :meth:`abort` whenever it stops before the end (``finally:`` is a good place; after
+    the end it does no harm), and :meth:`consumed` for what the client's socket took: that is what lets the
+    engine go on sending. The buffer holds no more than the credit granted.
+    """
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        stream: Stream,
+        *,
+        agent: str,
+        deployment: str,
+        queue_s: float,
+        attempts: int,
+        on_done: Callable[[Ending], None],
+    ) -> None:
+        """``on_done`` is called once, when the reader is done with the response one way or the other."""
+        self.status: int = head.status
+        self.headers: Headers = head.headers
+        self.agent = agent
+        self.deployment = deployment
+        """The deployment's key, ``agent/id``."""
+        self.queue_s = queue_s
+        """Seconds spent waiting for a slot, all attempts together."""
+        self.attempts = attempts
+        """How many deployments were asked, 1 when all went well."""
+        self.trailers: Trailers | None = None
+        """What the agent reports after the end; None before it, and when the agent had nothing to say."""
+        self._stream = stream
+        self._on_done = on_done
+        self._chunks: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._outstanding_bytes = 0
+        self._ended = False
+        self._broken: StreamBroken | None = None
+        self._ending: Ending | None = None
+
+    # --- The reader's side ---
+
+    async def next_chunks(self) -> list[bytes]:
+        """Every chunk that has arrived since the last call, waiting for at least one.
+
+        An empty list says the response ended in order. Chunks are never empty. Raises
+        :class:`~gateway.errors.StreamBroken` when the response cannot be finished; whatever came before
+        the break is returned first. One reader at a time. Cancelling the call loses nothing.
+        """
+        assert self._waiter is None, "one reader at a time"
+        while not (self._chunks or self._ended or self._broken):
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._chunks:
+            chunks, self._chunks = self._chunks, []
+            return chunks
+        if self._broken is not None:
+            self._done(Ending.BROKEN)
+            raise self._broken
+        self._done(Ending.COMPLETE)
+        return []
+
+    def consumed(self, size_bytes: int) -> None:
+        """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
+        self._outstanding_bytes -= size_bytes
+        self._stream.consumed(size_bytes)
+
+    def abort(self) -> None:
+        """Nobody reads on: reset the stream, drop what is buffered. Idempotent, safe after the end.
+
+        The deployment's slot is free once the agent has confirmed that the engine let go.
+        """
+        self._chunks.clear()
+        self._outstanding_bytes = 0
+        if not (self._ended or self._broken):
+            self._broken = StreamBroken(ErrorCode.CANCELLED, "The response was given up.")
+            self._wake()
+        self._stream.reset(ErrorCode.CANCELLED)
+        self._done(Ending.ABORTED)
+
+    # --- The stream's side ---
+
+    @property
+    def behind(self) -> bool:
+        """Whether the reader holds bytes it has not consumed: then silence is not the engine's."""
+        return self._outstanding_bytes > 0
+
+    def feed(self, data: bytes) -> None:
+        """Body bytes came."""
+        if self._broken is not None or self._ending is not None:
+            self._stream.consumed(len(data))
+        elif data:
+            self._chunks.append(data)
+            self._outstanding_bytes += len(data)
+            if len(self._chunks) >= MANY_CHUNKS:
+                self._chunks = [b"".join(self._chunks)]
+            self._wake()
+
+    def end(self, trailers: Trailers | None) -> None:
+        """The body is complete."""
+        self._ended = True
+        self.trailers = trailers
+        self._wake()
+
+    def break_off(self, code: ErrorCode, reason: str) -> None:
+        """The response cannot be finished. Without effect once it has ended."""
+        if not self._ended and self._broken is None:
+            self._broken = StreamBroken(code, reason)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _done(self, ending: Ending) -> None:
+        if self._ending is None:
+            self._ending = ending
+            self._on_done(ending)
