@@ -138,7 +138,7 @@ class HandshakeMalformed(HandshakeError):
 
 
 class GatewayUntrusted(HandshakeError):
-    """The gateway's key is not the one pinned at enrolment or named by the join token (PROTOCOL §8.5)."""
+    """The gateway's key is not the one pinned at enrolment or named by the join token (PROTOCOL §8.3)."""
 
 
 class HandshakeRejected(HandshakeError):

@@ -1,4 +1,4 @@
-"""What the four handshake frames say: the JSON half of each payload (PROTOCOL §8.3 to §8.6)."""
+"""What the four handshake frames say: the JSON half of each payload (PROTOCOL §8.3 to §8.5)."""
 
 import hashlib
 import re

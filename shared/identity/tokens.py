@@ -1,4 +1,4 @@
-"""Join tokens: what lets a host become an agent, once or a few times (PROTOCOL §8.3)."""
+"""Join tokens: what lets a host become an agent, once or a few times (PROTOCOL §8.9)."""
 
 import base64
 import hashlib
