@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,7 +34,10 @@ def free_port(preferred: int = 0) -> int:
 class Child:
     """One module run as ``python -m``, in a process group of its own, writing to ``log``."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """``environment`` is laid over this process's own."""
         self.name = name
         self.log = log
         with log.open("wb") as output:
@@ -44,6 +47,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
     @property
@@ -61,15 +65,22 @@ class Child:
         lines = self.log.read_text("utf-8", "replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (nothing)"
 
+    def ended(self, timeout_s: float) -> int | None:
+        """Its exit code once it has ended; None if it has not within ``timeout_s``."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, and nothing to its children."""
+        self._process.send_signal(number)
+
     def stop(self) -> bool:
         """Ask it to stop, wait, kill what is left of its group. False if it had to be killed."""
-        in_time = True
         if self._process.poll() is None:
             self._process.terminate()
-            try:
-                self._process.wait(STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
-                in_time = False
+        in_time = self.ended(STOP_GRACE_S) is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -92,8 +103,9 @@ class Children:
         while self._children:
             self._children.pop().stop()
 
-    def start(self, name: str, *arguments: str) -> Child:
-        child = Child(name, arguments, self._directory / f"{name}.log")
+    def start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
+        """Run ``python -m`` with ``arguments``; its log is ``name`` in the directory."""
+        child = Child(name, arguments, self._directory / f"{name}.log", environment)
         self._children.append(child)
         return child
 

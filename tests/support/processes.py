@@ -1,0 +1,181 @@
+"""Gateway, agents and engines as the processes they are for users, each on a port of its own.
+
+A :class:`House` holds them and stops them, in the opposite order of their start, when its context ends. Their
+logs lie in its directory; the fixtures of ``tests/integration`` attach them to a failure.
+"""
+
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gateway.quickstart.processes import Child, Children, free_port
+from gateway.store import Store
+from tests.support.scripted_engine import tokens_of
+
+START_S = 120.0
+"""Patience with a process that starts on a busy machine."""
+
+
+def fetch(url: str, *, body: object = None, key: str | None = None, timeout_s: float = 10.0) -> Any:
+    """The JSON at ``url``; a POST if there is a body. Raises OSError, HTTP errors included."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(url, data, headers)
+    with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        return json.loads(response.read())
+
+
+def until(what: str, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Return as soon as ``condition`` holds; fail the test naming ``what`` if it does not in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {timeout_s} s: {what}")
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A scripted engine in a process of its own."""
+
+    child: Child
+    url: str
+
+    def stats(self) -> dict[str, Any]:
+        """Its counters (``tests.support.scripted_engine.Stats``)."""
+        return dict(fetch(f"{self.url}/_stats"))
+
+    def direct(self, **order: object) -> None:
+        """Change what it does: ``default``, ``once``, ``waiting``, ``kv_use``, ``healthy``, ``models``."""
+        fetch(f"{self.url}/_script", body=order)
+
+    def until_idle(self, timeout_s: float = 1.0) -> None:
+        """Return once no request runs; a slot must be free a second after its client went."""
+        until("the engine is idle", lambda: self.stats()["running"] == 0, timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway in a process of its own, and its state directory."""
+
+    child: Child
+    port: int
+    state: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def base_url(self) -> str:
+        """What an OpenAI client is given."""
+        return f"{self.url}/v1"
+
+    def key(self, name: str) -> str:
+        """A new API key."""
+        with Store.open(self.state) as store:
+            return store.keys.create(name, "tests", time.time())
+
+    def token(self, models: Sequence[str] = ("*",), uses: int = 1) -> str:
+        """A new join token."""
+        with Store.open(self.state) as store:
+            return store.tokens.create(600.0, uses, list(models), {}, time.time())[1]
+
+    def models(self, key: str) -> list[str]:
+        """The models on offer."""
+        return [entry["id"] for entry in fetch(f"{self.base_url}/models", key=key)["data"]]
+
+    def serving(self) -> bool:
+        """True once ``/readyz`` says so."""
+        try:
+            fetch(f"{self.url}/readyz")
+        except OSError:
+            return False
+        return True
+
+
+class House:
+    """Everything a test has running."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.children = Children(directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.children.__exit__(kind, error, trace)
+
+    def gateway(self, *arguments: str, name: str = "gateway") -> Gateway:
+        """Start a gateway and wait until it takes requests."""
+        port = free_port()
+        state = self.directory / f"{name}-state"
+        listen = ("--listen", f"127.0.0.1:{port}", "--state", str(state))
+        child = self.children.start(name, "gateway", *listen, *arguments)
+        gateway = Gateway(child, port, state)
+        self.children.wait_until(gateway.serving, "the gateway is ready", START_S)
+        return gateway
+
+    def engine(self, *arguments: str, name: str = "engine") -> Engine:
+        """Start a scripted engine and wait until it listens."""
+        child = self.children.start(name, "tests.support.scripted_engine", *arguments)
+        return Engine(child, self.listening(child))
+
+    def listening(self, child: Child) -> str:
+        """What a process that prints ``listening WHERE`` printed."""
+        marker = "listening "
+        self.children.wait_until(lambda: marker in child.log.read_text(), f"{child.name} listens", START_S)
+        return child.log.read_text().partition(marker)[2].split()[0]
+
+    def agent(
+        self,
+        gateway: Gateway,
+        engine: str,
+        *arguments: str,
+        name: str = "agent",
+        dial: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start an agent for the engine at that URL (or ``--torch`` for ``torch:DIR``); does not wait for it.
+
+        ``dial`` is where it dials instead of at the gateway directly.
+        """
+        kind, _, where = engine.partition(":") if engine.startswith("torch:") else ("engine", ":", engine)
+        return self.children.start(
+            name,
+            "agent",
+            *("--gateway", dial or gateway.url, "--join", gateway.token(), "--name", name),
+            *(f"--{kind}", where, "--state", str(self.directory / f"{name}-state"), *arguments),
+            environment=environment,
+        )
+
+    def wait_for_model(self, gateway: Gateway, key: str, model: str, timeout_s: float = START_S) -> None:
+        """Return once the model is on offer."""
+        self.children.wait_until(lambda: model in gateway.models(key), f"{model} is on offer", timeout_s)
+
+    def logs(self) -> dict[str, str]:
+        """The last lines of every process."""
+        texts = {path.stem: path.read_text("utf-8", "replace") for path in self.directory.glob("*.log")}
+        return {name: "\n".join(text.splitlines()[-40:]) for name, text in texts.items()}
+
+
+def answer_to(prompt: str, count: int) -> str:
+    """What a scripted engine says to ``prompt`` in ``count`` tokens."""
+    return "".join(tokens_of(prompt, count))
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of ``trunkline`` with these arguments."""
+    return [sys.executable, "-m", "shared.cli", *arguments]

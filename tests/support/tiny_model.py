@@ -1,0 +1,59 @@
+"""``python -m tests.support.tiny_model DIR``: a Hugging Face model directory of some 100 kB, from a seed.
+
+It speaks noise, deterministically. For engines that load a real model through the real code; made in a
+process of its own, so that the tests need not import torch.
+"""
+
+import sys
+from pathlib import Path
+
+_TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def make(directory: Path, seed: int = 7) -> None:
+    """Write config, weights and a byte-level tokenizer with a chat template.
+
+    Only lower-case letters are ever said, so every token is a piece of text; the end is never said.
+    """
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: index for index, letter in enumerate(letters)} | {"<s>": 256, "</s>": 257}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", model_max_length=512
+    )
+    fast.chat_template = _TEMPLATE
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=258,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=256,
+        eos_token_id=257,
+        pad_token_id=257,
+    )
+    network = LlamaForCausalLM(config)
+    said = torch.tensor(
+        [index for letter, index in vocabulary.items() if letter.isascii() and letter.islower()]
+    )
+    weights = torch.zeros_like(network.lm_head.weight)
+    weights[said] = network.lm_head.weight.detach()[said]
+    network.lm_head.weight.data = weights
+    network.save_pretrained(directory)
+    fast.save_pretrained(directory)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
