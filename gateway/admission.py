@@ -1,12 +1,21 @@
 """Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
 
+import orjson
+
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request
-from gateway.errors import BadRequest, DeadlineExceeded, ModelNotFound, NoDeployment
+from gateway.errors import BadRequest, DeadlineExceeded, HeadersTooLarge, ModelNotFound, NoDeployment
 from gateway.queue import Ticket, WaitingRoom
+from shared.limits import CONTROL_PAYLOAD_BYTES
 
 RETRY_AFTER_S = 2.0
 """Told when nothing serves a model: agents that are coming back are back by then."""
+
+HEAD_ROOM_BYTES = CONTROL_PAYLOAD_BYTES - 4096
+"""What path and header fields may take in an OPEN frame; the rest is for its other members."""
+
+FIELD_BYTES = 8
+"""Quotes, brackets and commas around one header field in JSON."""
 
 
 class Admission:
@@ -22,10 +31,11 @@ class Admission:
     def admit(self, request: Request, now: float) -> Ticket:
         """A place in the queue of the request's model.
 
-        Raises ModelNotFound, NoDeployment, BadRequest when the model is served but not for this route,
-        DeadlineExceeded when it is too late already, and QueueFull when the queue is at a bound or the
-        wait predicted is longer than the request may wait.
+        Raises HeadersTooLarge, ModelNotFound, NoDeployment, BadRequest when the model is served but not
+        for this route, DeadlineExceeded when it is too late already, and QueueFull when the queue is at a
+        bound or the wait predicted is longer than the request may wait.
         """
+        _check_head(request)
         model = request.model
         availability = self._index.availability(model, request.route)
         if availability is Availability.UNKNOWN:
@@ -64,3 +74,19 @@ def no_deployment(model: str) -> NoDeployment:
         param="model",
         retry_after_s=RETRY_AFTER_S,
     )
+
+
+def _check_head(request: Request) -> None:
+    """Raises HeadersTooLarge when the request's head might not go into one frame (PROTOCOL §4.1).
+
+    In JSON a character of it takes two bytes at most: what must be quoted, and what is not ASCII.
+    """
+    size_bytes = len(request.path) + len(request.trace or "")
+    for name, value in request.headers:
+        size_bytes += len(name) + len(value) + FIELD_BYTES
+    if 2 * size_bytes <= HEAD_ROOM_BYTES:
+        return
+    pieces = (request.path, request.trace or "", *(piece for field in request.headers for piece in field))
+    quoted_bytes = sum(len(orjson.dumps(piece)) for piece in pieces) + 4 * len(request.headers)
+    if quoted_bytes > HEAD_ROOM_BYTES:
+        raise HeadersTooLarge("The request's path and header fields are more than a tunnel carries at once.")

@@ -15,7 +15,7 @@ from shared.endpoint import Endpoint, Stream
 from shared.errors import ErrorCode, TrunklineError
 from shared.messages import AgentState, AgentStatus, DeploymentState, Drain, GpuState
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 ROUTES = frozenset(
     {"chat", "completions", "responses", "embeddings", "rerank", "audio", "images", "messages", "any"}
@@ -181,14 +181,14 @@ class AgentSession:
         self._update_all()
 
     def on_drain(self, drain: Drain) -> None:
-        log.info("agent drains", agent=self.principal.name, reason=drain.reason, deadline_s=drain.deadline_s)
+        _log.info("agent_drains", agent=self.principal.name, reason=drain.reason, deadline_s=drain.deadline_s)
         self.draining = True
         self._update_all()
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self.end()
         if error is not None:
-            log.warning("agent's session lost", agent=self.principal.name, error=str(error))
+            _log.warning("agent_lost", agent=self.principal.name, error=str(error))
 
     # --- Steps ---
 
@@ -205,7 +205,7 @@ class AgentSession:
     def _refuse(self, model: str, reason: str) -> None:
         if self._claims.first_time(model):
             self._owner.metrics.claim_refused(reason)
-            log.warning("agent's claim refused", agent=self.principal.name, model=model, reason=reason)
+            _log.warning("agent_claim_refused", agent=self.principal.name, model=model, reason=reason)
 
     def _list(self, claim: DeploymentState) -> None:
         deployment = self.deployments.get(claim.id)

@@ -47,8 +47,7 @@ class Attempt:
     def __init__(
         self, owner: AttemptOwner, deployment: Deployment, head: RequestHead, work: float, now: float
     ) -> None:
-        """Opens the stream. Raises LocalError (SessionClosed, TooManyStreams) and ProtocolError
-        (FrameTooLarge); nothing is held then."""
+        """Opens the stream. Raises SessionClosed or TooManyStreams; nothing is held then."""
         self.deployment = deployment
         self.work = work
         self.opened_s = now

@@ -18,7 +18,6 @@ from gateway.domain import Request
 from gateway.errors import (
     DeadlineExceeded,
     EngineError,
-    HeadersTooLarge,
     QueueTimeout,
     RequestError,
     ShuttingDown,
@@ -31,11 +30,11 @@ from gateway.response import EngineResponse
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment, Waiting
 from gateway.timers import Cancellable, Timers
-from shared.errors import ErrorCode, FrameTooLarge, SessionClosed, TooManyStreams
+from shared.errors import ErrorCode, SessionClosed, TooManyStreams
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
@@ -79,7 +78,7 @@ class Dispatcher:
     # --- For the request path ---
 
     async def run(self, request: Request) -> EngineResponse:
-        """Wait for a slot, open a stream, upload the body beside it; return when the response's head is there.
+        """Wait for a slot, open a stream, upload the body beside; return when the response's head is there.
 
         Raises ModelNotFound, NoDeployment, BadRequest (the model's deployments do not do this route),
         QueueFull, QueueTimeout, DeadlineExceeded, EngineError, ShuttingDown and the like (all
@@ -268,11 +267,8 @@ class Dispatcher:
             deployment.session.end()
         except TooManyStreams:
             deployment.session.set_full(True)
-        except FrameTooLarge:
-            message = "The request's path and header fields are too large to be passed on."
-            exchange.fail(HeadersTooLarge(message))
         except Exception:
-            log.exception("a request could not be given to its deployment", deployment=deployment.key)
+            _log.exception("dispatch_failed", deployment=deployment.key)
             exchange.fail(EngineError("The request could not be passed on."))
 
     # --- Time ---

@@ -18,7 +18,7 @@ from shared import limits
 from shared.endpoint import Endpoint
 from shared.errors import ErrorCode, HandshakeRejected
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class Registry:
             return session
         self._sessions[principal.name] = session
         if old is not None:
-            log.info("agent replaced its tunnel", agent=principal.name)
+            _log.info("agent_replaced", agent=principal.name)
             old.close(ErrorCode.REPLACED, "a newer tunnel of the same agent took over")
-        log.info("agent connected", agent=principal.name, agents=len(self._sessions))
+        _log.info("agent_connected", agent=principal.name, agents=len(self._sessions))
         return session
 
     def detach(self, session: AgentSession) -> None:
@@ -116,7 +116,7 @@ class Registry:
         name = session.principal.name
         if self._sessions.get(name) is session:
             del self._sessions[name]
-            log.info("agent disconnected", agent=name, agents=len(self._sessions))
+            _log.info("agent_disconnected", agent=name, agents=len(self._sessions))
 
     def models(self) -> list[ModelInfo]:
         """Every model that was ever served, by name; those nothing serves now have no deployments."""
