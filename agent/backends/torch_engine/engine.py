@@ -1,0 +1,226 @@
+"""One loaded model as the HTTP surface sees it: messages and prompts in, texts and vectors out."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jinja2
+
+from agent.backends.torch_engine import batching
+from agent.backends.torch_engine.admission import Admission
+from agent.backends.torch_engine.embedding import Embedder, Vector, embedder
+from agent.backends.torch_engine.faults import ContextLengthExceeded, InvalidRequest, RouteNotFound
+from agent.backends.torch_engine.generation import Generation, Prompt, TextGenerator
+from agent.backends.torch_engine.manager import ResilientManager
+from agent.backends.torch_engine.models import LoadedModel, load, plain_text
+from agent.backends.torch_engine.options import EngineOptions
+from agent.backends.torch_engine.parsing import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    TextRequest,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What does not change while the engine lives; the ready line carries it to the agent."""
+
+    model: str
+    routes: tuple[str, ...]
+    slots: int
+    queue: int
+    context_tokens: int
+    device: str
+    created: int
+    """Seconds since 1970."""
+
+
+class Engine:
+    """Belongs to one event loop; computes in threads of its own."""
+
+    def __init__(self, model: LoadedModel, manager: ResilientManager | None, queue: int) -> None:
+        self.model = model
+        self.manager = manager
+        self.texts: TextGenerator | None = None
+        if manager is not None:
+            decode = partial(plain_text, model.tokenizer)
+            self.texts = TextGenerator(manager, decode, eos_ids=model.eos_ids, slots=model.slots)
+        self.vectors: Embedder | None = None
+        # An attention that knows the paged cache only leaves no plain forward pass to embed with.
+        if manager is None or model.network.config._attn_implementation != "paged|eager":
+            self.vectors = embedder(model)
+        self.embedding = 0
+        """Embedding requests that are being computed or wait for it."""
+        self.admission = Admission(model.slots, queue, time.monotonic)
+        self.failure: str | None = None
+        """Why nothing can be computed any more."""
+        self._tokenising = ThreadPoolExecutor(1, thread_name_prefix="tokenise")
+        self.facts = EngineFacts(
+            model=model.name,
+            routes=self._routes(),
+            slots=model.slots,
+            queue=queue,
+            context_tokens=model.context_tokens,
+            device=str(model.device),
+            created=int(time.time()),
+        )
+
+    @classmethod
+    def load(cls, options: EngineOptions) -> "Engine":
+        """Blocks for as long as loading takes. Raises ModelUnusable."""
+        model, manager = load(options), None
+        if model.generates:
+            model, manager = batching.start(model)
+        return cls(model, manager, model.slots if options.queue is None else options.queue)
+
+    def start(self, on_failure: Callable[[str], None]) -> None:
+        """Begin to serve, on the running loop. ``on_failure`` is told when computing has come to an end."""
+        loop = asyncio.get_running_loop()
+        if self.vectors is not None:
+            self.vectors.start()
+        if self.manager is None or self.texts is None:
+            return
+
+        def failed(error: BaseException | None) -> None:
+            if error is not None:
+                self.failure = f"computing ended: {error}"
+                on_failure(self.failure)
+
+        def on_stopped(error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(failed, error)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+
+        self.manager.on_stopped = on_stopped
+        self.manager.deliver_to(loop, self.texts)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Give up what runs. Whether the computing thread ended within ``timeout_s``."""
+        if self.texts is not None:
+            self.texts.stop()
+        if self.vectors is not None:
+            self.vectors.stop()
+        self._tokenising.shutdown(wait=False, cancel_futures=True)
+        return self.manager is None or self.manager.halt(timeout_s)
+
+    @property
+    def running(self) -> int:
+        """Requests being computed."""
+        return (self.texts.running if self.texts else 0) + min(self.embedding, self.model.slots)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait to be."""
+        return (self.texts.waiting if self.texts else 0) + max(0, self.embedding - self.model.slots)
+
+    async def chat(self, request: ChatRequest) -> Generation:
+        """Begin the answer to a chat. Raises an EngineFault; the caller closes what it gets."""
+        if not self.model.has_template:
+            raise RouteNotFound(
+                f"The model {self.model.name} has no chat template: it can complete text (/v1/completions) "
+                "but not chat."
+            )
+        return self._generate(await self._in_thread(self._render, request), request, "messages")
+
+    async def complete(self, request: CompletionRequest) -> Generation:
+        """Begin the continuation of a text. Raises an EngineFault; the caller closes what it gets."""
+        ids = await self._in_thread(self._token_ids, request.prompt, "prompt")
+        return self._generate(ids, request, "prompt")
+
+    async def embed(self, request: EmbeddingRequest) -> tuple[list[Vector], int]:
+        """The vectors and the number of tokens read. Raises an EngineFault."""
+        if self.vectors is None:
+            raise RouteNotFound(f"The model {self.model.name} gives no embeddings.")
+        texts: list[Sequence[int]] = await self._in_thread(
+            lambda: [self._token_ids(item, "input") for item in request.inputs]
+        )
+        for index, ids in enumerate(texts):
+            if len(ids) > self.model.context_tokens:
+                raise ContextLengthExceeded(
+                    f"input[{index}] has {len(ids)} tokens; the model's maximum context length is "
+                    f"{self.model.context_tokens}.",
+                    param="input",
+                )
+        self.embedding += 1
+        try:
+            return await self.vectors.embed(texts), sum(len(ids) for ids in texts)
+        finally:
+            self.embedding -= 1
+
+    def _routes(self) -> tuple[str, ...]:
+        offered = {
+            "chat": self.model.has_template,
+            "completions": self.model.generates,
+            "embeddings": self.vectors is not None,
+        }
+        return tuple(name for name, there in offered.items() if there)
+
+    def _generate(self, ids: Sequence[int], request: TextRequest, param: str) -> Generation:
+        if self.texts is None:
+            raise RouteNotFound(f"The model {self.model.name} gives embeddings only; it generates no text.")
+        return self.texts.submit(
+            Prompt(
+                ids=tuple(ids),
+                max_tokens=self._max_tokens(len(ids), request.max_tokens, param),
+                sampling=request.sampling,
+                stop=request.stop,
+                ignore_eos=request.ignore_eos,
+            )
+        )
+
+    def _max_tokens(self, prompt_tokens: int, wanted: int | None, param: str) -> int:
+        context = self.model.context_tokens
+        asked = f"The model's maximum context length is {context} tokens, but the {param} has {prompt_tokens}"
+        if prompt_tokens >= context:
+            raise ContextLengthExceeded(f"{asked}. Shorten it.", param=param)
+        if wanted is None:
+            return context - prompt_tokens
+        if prompt_tokens + wanted > context:
+            raise ContextLengthExceeded(
+                f"{asked} and {wanted} more were asked for. Shorten it, or ask for fewer.", param=param
+            )
+        return wanted
+
+    def _render(self, request: ChatRequest) -> list[int]:
+        """The tokens of a chat. Control tokens written by a user count as the text they are written in."""
+        try:
+            found = self.model.tokenizer.apply_chat_template(
+                list(request.messages),
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
+                return_dict=False,
+                sanitize_control_tokens=True,
+            )
+        except (jinja2.TemplateError, ValueError) as error:
+            raise InvalidRequest(
+                f"The model's chat template does not take these messages: {error}", param="messages"
+            ) from error
+        return list(found)
+
+    def _token_ids(self, text: str | Sequence[int], param: str) -> list[int]:
+        if isinstance(text, str):
+            ids = list(self.model.tokenizer(text).input_ids)
+        else:
+            ids = list(text)
+            if max(ids) >= self.model.vocabulary:
+                raise InvalidRequest(
+                    f"{param} holds the token id {max(ids)}; the model has {self.model.vocabulary} tokens.",
+                    param=param,
+                )
+        if not ids:
+            raise InvalidRequest(f"{param} must not be empty.", param=param)
+        return ids
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A long prompt takes its time to be cut into tokens, in which the event loop has others to serve."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenising, function, *arguments)

@@ -1,0 +1,224 @@
+"""The engine process's HTTP surface: OpenAI's routes, and what an agent asks of any engine."""
+
+import hmac
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agent.backends.torch_engine import parsing, shapes
+from agent.backends.torch_engine.engine import Engine
+from agent.backends.torch_engine.faults import (
+    BodyTooLarge,
+    EngineFault,
+    InvalidRequest,
+    MethodNotAllowed,
+    ModelNotFound,
+    RouteNotFound,
+    Unauthenticated,
+    fault_of,
+)
+from agent.backends.torch_engine.generation import Generation
+from agent.backends.torch_engine.measures import CONTENT_TYPE, Measures
+from agent.backends.torch_engine.streams import ClientGone, TextStream, unless_gone
+
+_log = logging.getLogger(__name__)
+
+_BODY_BYTES = 16 * 1024 * 1024
+"""A prompt of a million tokens is some 4 MB of text, and more when JSON escapes it; images are not read
+here."""
+
+
+class EngineHTTP:
+    """The routes over one :class:`Engine`."""
+
+    def __init__(self, engine: Engine, key: str | None) -> None:
+        self._engine = engine
+        self._key = key
+        self._ids = itertools.count(1)
+        self.measures = Measures(engine)
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/models", self._models),
+                Route("/v1/models/{model:path}", self._models),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._complete, methods=["POST"]),
+                Route("/v1/embeddings", self._embed, methods=["POST"]),
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+            ],
+            exception_handlers={
+                EngineFault: self._on_fault,
+                HTTPException: self._on_http_exception,
+                ClientGone: self._on_client_gone,
+                Exception: self._on_bug,
+            },
+        )
+
+    # --- what is asked of the engine
+
+    async def _models(self, request: Request) -> Response:
+        self._authenticate(request)
+        facts = self._engine.facts
+        wanted = request.path_params.get("model")
+        if wanted not in (None, facts.model):
+            raise _no_such_model(wanted, facts.model)
+        listed = shapes.model_list(
+            name=facts.model,
+            created=facts.created,
+            context_tokens=facts.context_tokens,
+            slots=facts.slots,
+            routes=facts.routes,
+        )
+        return _json(listed if wanted is None else listed["data"][0])
+
+    async def _health(self, request: Request) -> Response:
+        """READY, BUSY (every slot computes) or FAILED; 503 only for the last."""
+        engine = self._engine
+        if engine.failure is not None:
+            return _json({"status": "FAILED", "reason": engine.failure}, status=503)
+        status = "BUSY" if engine.running >= engine.facts.slots else "READY"
+        return _json({"status": status, "running": engine.running, "waiting": engine.waiting})
+
+    async def _metrics(self, request: Request) -> Response:
+        self._authenticate(request)
+        return Response(self.measures.text(), media_type=CONTENT_TYPE)
+
+    # --- what is asked of the model
+
+    async def _chat(self, request: Request) -> Response:
+        with ExitStack() as holding:
+            body = await self._enter(request, holding)
+            wanted = parsing.read_chat(body)
+            generation = await unless_gone(request.receive, self._engine.chat(wanted))
+            return await self._answer(request, wanted, generation, holding, chat=True)
+
+    async def _complete(self, request: Request) -> Response:
+        with ExitStack() as holding:
+            body = await self._enter(request, holding)
+            wanted = parsing.read_completion(body)
+            generation = await unless_gone(request.receive, self._engine.complete(wanted))
+            return await self._answer(request, wanted, generation, holding, chat=False)
+
+    async def _embed(self, request: Request) -> Response:
+        with ExitStack() as holding:
+            began = time.monotonic()
+            wanted = parsing.read_embedding(await self._enter(request, holding))
+            vectors, tokens = await unless_gone(request.receive, self._engine.embed(wanted))
+            self.measures.prompt_tokens.inc(tokens)
+            self.measures.total_s.observe(time.monotonic() - began)
+            self.measures.finished("stop")
+            return _json(
+                shapes.embeddings(
+                    vectors, model=self._engine.facts.model, prompt_tokens=tokens, as_base64=wanted.base64
+                )
+            )
+
+    async def _answer(
+        self,
+        request: Request,
+        wanted: parsing.TextRequest,
+        generation: Generation,
+        holding: ExitStack,
+        *,
+        chat: bool,
+    ) -> Response:
+        """The answer's response once there is something to say, streamed or whole."""
+        holding.callback(generation.close)
+        began = time.monotonic()
+        shape = shapes.TextShape(
+            chat=chat,
+            id=f"{'chatcmpl' if chat else 'cmpl'}-{self._engine.facts.created:x}{next(self._ids):08x}",
+            model=self._engine.facts.model,
+            created=int(time.time()),
+            include_usage=wanted.include_usage,
+        )
+        pieces = await unless_gone(request.receive, generation.next_pieces())
+        self.measures.first_token_s.observe(time.monotonic() - began)
+
+        def ended(generation: Generation) -> None:
+            self.measures.prompt_tokens.inc(generation.usage.prompt_tokens)
+            self.measures.generation_tokens.inc(generation.usage.completion_tokens)
+            self.measures.total_s.observe(time.monotonic() - began)
+            self.measures.finished(generation.finish_reason or "")
+
+        if wanted.stream:
+            return TextStream(generation, pieces, shape, holding.pop_all(), ended)
+        text = "".join(pieces) + await unless_gone(request.receive, _rest(generation))
+        ended(generation)
+        return _json(shape.whole(text, generation.finish_reason or "", generation.usage))
+
+    async def _enter(self, request: Request, holding: ExitStack) -> Mapping[str, Any]:
+        """Let a request in: its key, a place for it, its body, its model."""
+        self._authenticate(request)
+        holding.enter_context(self._engine.admission.enter())
+        body = parsing.read_object(await _body(request))
+        name = parsing.requested_model(body)
+        if name not in (None, self._engine.facts.model):
+            raise _no_such_model(name, self._engine.facts.model)
+        return body
+
+    def _authenticate(self, request: Request) -> None:
+        if self._key is None:
+            return
+        presented = request.headers.get("authorization", "")
+        if not hmac.compare_digest(presented.encode(), f"Bearer {self._key}".encode()):
+            raise Unauthenticated("This engine wants its key as a bearer token.")
+
+    # --- what goes wrong
+
+    async def _on_fault(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, EngineFault)
+        self.measures.fault(error.code)
+        return _json(error.body(), status=error.status, headers=error.headers())
+
+    async def _on_http_exception(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            return await self._on_fault(request, MethodNotAllowed(f"{request.method} is not for this path."))
+        return await self._on_fault(request, RouteNotFound("This engine has no such path."))
+
+    async def _on_client_gone(self, request: Request, error: Exception) -> Response:
+        """Sent to nobody."""
+        return Response(status_code=499)
+
+    async def _on_bug(self, request: Request, error: Exception) -> Response:
+        """Starlette raises the error again after this, and so it comes to be logged."""
+        return await self._on_fault(request, fault_of(error))
+
+
+async def _rest(generation: Generation) -> str:
+    text = []
+    while pieces := await generation.next_pieces():
+        text.extend(pieces)
+    return "".join(text)
+
+
+async def _body(request: Request) -> bytes:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _BODY_BYTES:
+            raise BodyTooLarge(f"The body has more than {_BODY_BYTES} bytes.")
+    if not data:
+        raise InvalidRequest("The body is empty.", code="invalid_json")
+    return bytes(data)
+
+
+def _no_such_model(name: Any, ours: str) -> ModelNotFound:
+    return ModelNotFound(f"The model {str(name)[:256]!r} does not exist here; this engine serves {ours!r}.")
+
+
+def _json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value), status, headers, "application/json")
