@@ -31,6 +31,11 @@ class AdmittedAgent:
     def name(self) -> str:
         return self.principal.name
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Shell patterns of the models it may serve."""
+        return self.principal.models
+
 
 class AgentDirectory:
     """Decides on agents from the store, which it keeps in memory and as fresh as the store is.
