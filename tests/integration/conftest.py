@@ -1,0 +1,95 @@
+"""One house for the whole session (gateway, engine, agent), and houses for tests that break things."""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Engine, Gateway, House
+
+MODEL = "scripted"
+DEMO = "trunkline-demo"
+_HOUSES: list[House] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A gateway with one agent and its scripted engine, and a key for clients."""
+
+    house: House
+    gateway: Gateway
+    engine: Engine
+    key: str
+
+    @property
+    def base_url(self) -> str:
+        return self.gateway.base_url
+
+
+def build_site(directory: Path, *agent_arguments: str, gateway_arguments: tuple[str, ...] = ()) -> Site:
+    """Start all three and wait until the model is on offer."""
+    house = House(directory)
+    _HOUSES.append(house)
+    gateway = house.gateway(*gateway_arguments)
+    engine = house.engine("--model", MODEL)
+    key = gateway.key("tests")
+    house.agent(gateway, engine.url, *agent_arguments)
+    house.wait_for_model(gateway, key, MODEL)
+    return Site(house, gateway, engine, key)
+
+
+def leave(house: House) -> None:
+    """Stop everything in it."""
+    house.children.__exit__(None, None, None)
+    _HOUSES.remove(house)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The shared one. Leave it as it was found: idle, everything running, the engine's default script."""
+    built = build_site(tmp_path_factory.mktemp("site"), "--slots", "32")
+    yield built
+    leave(built.house)
+
+
+@pytest.fixture(scope="session")
+def demo_site(site: Site) -> Site:
+    """The shared site with the demo model on offer beside the scripted one."""
+    site.house.agent(site.gateway, "torch:demo", name="demo-agent")
+    site.house.wait_for_model(site.gateway, site.key, DEMO)
+    return site
+
+
+@pytest.fixture
+def new_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """Makes sites for this test alone, with further arguments for the agent (and ``gateway_arguments``)."""
+    built: list[Site] = []
+
+    def make(*agent_arguments: str, gateway_arguments: tuple[str, ...] = ()) -> Site:
+        directory = tmp_path / f"site{len(built)}"
+        built.append(build_site(directory, *agent_arguments, gateway_arguments=gateway_arguments))
+        return built[-1]
+
+    yield make
+    for site in built:
+        leave(site.house)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    """An empty house."""
+    with House(tmp_path) as empty:
+        _HOUSES.append(empty)
+        yield empty
+    _HOUSES.remove(empty)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach the logs of what was running to a failure."""
+    report = yield
+    if report.failed:
+        for house in _HOUSES:
+            report.sections.extend((f"log of {name}", text) for name, text in house.logs().items())
+    return report
