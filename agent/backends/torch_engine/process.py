@@ -1,0 +1,179 @@
+"""One engine process, from the side of whoever started it."""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+import agent
+from agent.backends.torch_engine.options import EXIT_UNUSABLE, KEY_VARIABLE, EngineOptions
+
+log = structlog.get_logger("agent.torch_engine")
+
+_READ_BYTES = 4096
+_LINE_CHARS = 2000
+_KEPT_LINES = 20
+_REASON_CHARS = 300
+_STRAGGLER_S = 1.0
+"""How long to wait for the end of an ended process's standard error, which a child of its own may keep
+open."""
+
+_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """What the engine says of itself once it can serve. ``port`` None: it listens on its Unix socket."""
+
+    model: str
+    routes: tuple[str, ...]
+    slots: int
+    context_tokens: int
+    device: str
+    port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnd:
+    """How a process ended. ``hopeless``: started again it would end the same way."""
+
+    reason: str
+    hopeless: bool = False
+
+
+def engine_command(options: EngineOptions) -> list[str]:
+    return [sys.executable, "-m", "agent.backends.torch_engine", *options.arguments()]
+
+
+def engine_environment(key: str | None, base: Mapping[str, str]) -> dict[str, str]:
+    """The agent's environment without its own settings, which may hold secrets, and with the package in
+    reach."""
+    environment = {name: value for name, value in base.items() if not name.startswith("TRUNKLINE_")}
+    package = str(Path(agent.__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, base.get("PYTHONPATH"))))
+    if key is not None:
+        environment[KEY_VARIABLE] = key
+    return environment
+
+
+class EngineProcess:
+    """Started by :meth:`start`, and to be stopped by :meth:`stop` whatever becomes of it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._blamed = ""
+        """The last line that said it was an error."""
+        self._log_task = asyncio.create_task(self._forward_log(), name="engine's log")
+
+    @classmethod
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> "EngineProcess":
+        """Raises OSError when the program cannot be run."""
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *command,
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,  # its end tells the engine that the agent has died
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C is for the agent, which lets running requests finish
+            )
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ready(self) -> EngineReady | None:
+        """The engine's facts as soon as it can serve; None when it ended before that."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        return _read_ready(line) if line.endswith(b"\n") else None
+
+    async def ended(self) -> EngineEnd:
+        """Wait for the process's end."""
+        status = await self._process.wait()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._log_task), _STRAGGLER_S)
+        words = self._blamed or (self._last[-1] if self._last else "it said nothing")
+        return EngineEnd(
+            f"the engine process {_how(status)}: {words}"[:_REASON_CHARS], hopeless=status == EXIT_UNUSABLE
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end, and end it if it has not after ``grace_s``."""
+        with suppress(ProcessLookupError):
+            if self._process.returncode is None:
+                self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        finally:
+            self._log_task.cancel()
+            await asyncio.gather(self._log_task, return_exceptions=True)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    async def _forward_log(self) -> None:
+        """Pass the engine's log on, each line at its level; what has none is a library's, or a crash's."""
+        assert self._process.stderr is not None
+        rest = b""
+        while data := await self._process.stderr.read(_READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._note(line)
+            rest = rest[-_LINE_CHARS:]
+        self._note(rest)
+
+    def _note(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()[:_LINE_CHARS]
+        if not text:
+            return
+        found = _LEVEL.match(text)
+        level = logging.getLevelNamesMapping()[found[1]] if found else logging.WARNING
+        words = text[found.end() :] if found else text
+        self._last.append(words)
+        if level >= logging.ERROR:
+            self._blamed = words
+        log.log(level, "engine says", line=words, logger_name=found[2] if found else "")
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"was ended by signal {-status}"
+
+
+def _read_ready(line: bytes) -> EngineReady:
+    """Raises ValueError for what is no ready line."""
+    try:
+        value: dict[str, Any] = orjson.loads(line)
+        facts = value["ready"]
+        return EngineReady(
+            model=str(facts["model"]),
+            routes=tuple(facts["routes"]),
+            slots=int(facts["slots"]),
+            context_tokens=int(facts["context_tokens"]),
+            device=str(facts["device"]),
+            port=None if value["port"] is None else int(value["port"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the engine process said {line[:100]!r} where it should have said it is ready"
+        ) from error
