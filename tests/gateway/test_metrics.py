@@ -1,0 +1,82 @@
+"""What is counted, and that labels are bounded."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics import MODEL_LABELS, FleetFigures, Metrics, TunnelFigures
+from shared.messages import Usage
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics()
+    metrics.know_model("m")
+    return metrics
+
+
+def test_requests_are_counted_by_status_class(metrics: Metrics) -> None:
+    metrics.request_finished("chat", "m", 200, 0.5)
+    metrics.request_finished("chat", "m", 429, 0.01)
+    assert value(metrics, "trunkline_requests_total", route="chat", model="m", status="2xx") == 1
+    assert value(metrics, "trunkline_requests_total", route="chat", model="m", status="4xx") == 1
+    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="m") == 2
+
+
+def test_models_nobody_serves_make_no_label(metrics: Metrics) -> None:
+    for number in range(50):
+        metrics.request_finished("chat", f"made-up-{number}", 404, 0.0)
+        metrics.refused(f"made-up-{number}", "model_not_found")
+    metrics.request_finished("/made/up", "m", 404, 0.0)
+    assert value(metrics, "trunkline_requests_total", route="chat", model="other", status="4xx") == 50
+    assert value(metrics, "trunkline_requests_total", route="other", model="m", status="4xx") == 1
+    assert b"made" not in metrics.render()
+
+
+def test_only_so_many_models_have_labels_of_their_own() -> None:
+    metrics = Metrics()
+    for number in range(MODEL_LABELS + 50):
+        metrics.know_model(f"model-{number}")
+        metrics.first_byte(f"model-{number}", 0.1)
+    assert value(metrics, "trunkline_time_to_first_byte_seconds_count", model="other") == 50
+
+
+def test_tokens_are_counted_by_kind(metrics: Metrics) -> None:
+    metrics.used("m", Usage(prompt_tokens=10, completion_tokens=20, cached_tokens=4))
+    metrics.used("m", Usage(prompt_tokens=1, completion_tokens=2))
+    for kind, tokens in {"prompt": 11, "completion": 22, "cached": 4}.items():
+        assert value(metrics, "trunkline_tokens_total", model="m", kind=kind) == tokens
+
+
+def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
+    fleet = FleetFigures()
+    metrics.watch_fleet(lambda: fleet)
+    metrics.watch_queue(lambda: {"m": 3, "gone": 1, "also gone": 1})
+    metrics.watch_tunnels(lambda: TunnelFigures(bytes_received=7, messages_sent=2))
+    fleet.slots["m"] = 5
+    assert value(metrics, "trunkline_slots_granted", model="m") == 5
+    assert value(metrics, "trunkline_queue_requests", model="m") == 3
+    assert value(metrics, "trunkline_queue_requests", model="other") == 2
+    assert value(metrics, "trunkline_tunnel_bytes_total", direction="received") == 7
+    assert value(metrics, "trunkline_tunnel_messages_total", direction="sent") == 2
+
+
+def test_two_gateways_in_one_process_count_apart() -> None:
+    one, two = Metrics(), Metrics()
+    one.tunnel("accepted")
+    assert value(one, "trunkline_tunnels_total", outcome="accepted") == 1
+    assert value(two, "trunkline_tunnels_total", outcome="accepted") is None
+
+
+def test_the_exposition_is_well_formed_and_names_have_units(metrics: Metrics) -> None:
+    metrics.queued("m", 0.2)
+    metrics.retried("m", "refused")
+    metrics.broken("m", "session_lost")
+    families = list(text_string_to_metric_families(metrics.render().decode()))
+    names = {family.name for family in families}
+    assert all(name.startswith("trunkline_") for name in names)
+    assert {"trunkline_queue_seconds", "trunkline_tunnel_bytes", "trunkline_retries"} <= names
+    assert metrics.CONTENT_TYPE.startswith("text/plain")

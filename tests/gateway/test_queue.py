@@ -1,0 +1,195 @@
+"""The waiting room: order, bounds, promises."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain import Principal, Request, RequestBody, Tier
+from gateway.errors import QueueFull
+from gateway.queue import Capacity, Fit, QueueSettings, Ticket, WaitingRoom
+
+NO_SLOT = Capacity(slots=1, free=0, hold_s=1.0)
+
+
+def request(model: str = "m", tier: Tier = Tier.STANDARD, **more: object) -> Request:
+    fields: dict[str, object] = {
+        "id": "r",
+        "principal": Principal("k", "key", "tenant"),
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "headers": (),
+        "model": model,
+        "route": "chat",
+        "streaming": True,
+        "body": RequestBody(b"12345"),
+        "arrived_s": 0.0,
+        "tier": tier,
+    }
+    return Request(**(fields | more))  # type: ignore[arg-type]
+
+
+def room(**settings: object) -> WaitingRoom:
+    return WaitingRoom(QueueSettings(**settings))  # type: ignore[arg-type]
+
+
+def front(waiting: WaitingRoom, limit: int = 100, model: str = "m") -> list[int]:
+    return [ticket.number for ticket in waiting.front(model, Fit("chat"), limit)]
+
+
+def test_those_who_came_first_are_first() -> None:
+    waiting = room()
+    numbers = [waiting.enter(request(), NO_SLOT, 0.0).number for _ in range(5)]
+    assert front(waiting) == numbers
+    assert front(waiting, 2) == numbers[:2]
+
+
+def test_tiers_go_before_arrival() -> None:
+    waiting = room()
+    batch, standard, realtime = (
+        waiting.enter(request(tier=tier), NO_SLOT, 0.0).number
+        for tier in (Tier.BATCH, Tier.STANDARD, Tier.REALTIME)
+    )
+    assert front(waiting) == [realtime, standard, batch]
+
+
+def test_who_comes_back_keeps_its_turn() -> None:
+    waiting = room()
+    first, second = (waiting.enter(request(), NO_SLOT, 0.0) for _ in range(2))
+    waiting.leave(first, 1.0, departed=True)
+    waiting.come_back(first, (), 2.0)
+    assert front(waiting) == [first.number, second.number]
+    waiting.leave(first, 3.0, departed=True)
+    waiting.come_back(first, {"a/d"}, 4.0)
+    assert waiting.lanes("m") == [Fit("chat"), Fit("chat", frozenset({"a/d"}))]
+    assert waiting.in_turn([second, first]) == [first, second]
+
+
+def test_lanes_do_not_hold_each_other_up() -> None:
+    waiting = room()
+    waiting.enter(request(), NO_SLOT, 0.0)
+    other = waiting.enter(request(route="embeddings"), NO_SLOT, 0.0)
+    assert waiting.front("m", Fit("embeddings"), 10) == [other]
+
+
+def test_a_queue_is_bounded_in_requests() -> None:
+    waiting = room(max_requests=2, max_requests_total=3)
+    for _ in range(2):
+        waiting.enter(request(), NO_SLOT, 0.0)
+    with pytest.raises(QueueFull):
+        waiting.enter(request(), NO_SLOT, 0.0)
+    waiting.enter(request("other"), NO_SLOT, 0.0)
+    with pytest.raises(QueueFull):
+        waiting.enter(request("other"), NO_SLOT, 0.0)
+
+
+def test_the_room_is_bounded_in_body_bytes() -> None:
+    waiting = room(max_body_bytes=12)
+    tickets = [waiting.enter(request(), NO_SLOT, 0.0) for _ in range(2)]
+    with pytest.raises(QueueFull, match="memory"):
+        waiting.enter(request(), NO_SLOT, 0.0)
+    waiting.leave(tickets[0], 0.0, departed=False)
+    waiting.enter(request(), NO_SLOT, 0.0)
+
+
+def test_a_wait_predicted_too_long_is_refused_at_once() -> None:
+    waiting = room(max_wait_s=10)
+    slow = Capacity(slots=1, free=0, hold_s=4.0)
+    for _ in range(2):
+        waiting.enter(request(), slow, 0.0)
+    with pytest.raises(QueueFull, match=r"12\.0 s") as refused:
+        waiting.enter(request(), slow, 0.0)
+    assert refused.value.retry_after_s == pytest.approx(4.0)
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
+    waiting = room()
+    slow = Capacity(slots=1, free=0, hold_s=4.0)
+    with pytest.raises(QueueFull):
+        waiting.enter(request(deadline_s=13.0), slow, 10.0)
+    waiting.enter(request(deadline_s=15.0), slow, 10.0)
+
+
+def test_a_free_slot_means_no_wait() -> None:
+    waiting = room()
+    assert waiting.predicted_wait_s("m", Tier.BATCH, Capacity(1, 1, 100.0), 0.0) == 0.0
+    waiting.enter(request(deadline_s=1.0), Capacity(1, 1, 100.0), 0.0)
+
+
+def test_those_of_later_tiers_are_not_counted_as_ahead() -> None:
+    waiting = room()
+    for _ in range(9):
+        waiting.enter(request(tier=Tier.BATCH), NO_SLOT, 0.0)
+    assert waiting.predicted_wait_s("m", Tier.REALTIME, NO_SLOT, 0.0) == pytest.approx(1.0)
+    assert waiting.predicted_wait_s("m", Tier.BATCH, NO_SLOT, 0.0) == pytest.approx(10.0)
+
+
+def test_with_no_slot_in_sight_nothing_is_predicted() -> None:
+    waiting = room()
+    nothing = Capacity(slots=0, free=0, hold_s=1.0)
+    assert waiting.predicted_wait_s("m", Tier.STANDARD, nothing, 0.0) is None
+    assert waiting.retry_after_s("m", nothing, 0.0) == 5.0
+
+
+def test_those_sent_away_are_told_different_times() -> None:
+    waiting = room(max_requests=1)
+    waiting.enter(request(), NO_SLOT, 0.0)
+    promises = [waiting.retry_after_s("m", NO_SLOT, 0.0) for _ in range(3)]
+    assert promises == pytest.approx([1.0, 2.0, 3.0])
+    assert waiting.retry_after_s("m", NO_SLOT, 2.5) == pytest.approx(1.5)
+
+
+def test_no_promise_is_longer_than_clients_listen_to() -> None:
+    waiting = room()
+    slow = Capacity(slots=1, free=0, hold_s=1000.0)
+    assert max(waiting.retry_after_s("m", slow, 0.0) for _ in range(3)) == 120.0
+
+
+def test_the_promise_follows_the_measured_drain() -> None:
+    waiting = room()
+    now = 0.0
+    for _ in range(200):
+        waiting.enter(request(), Capacity(100, 0, 1.0), now)
+    waiting.still_waiting("m", now)
+    for _ in range(100):
+        now += 0.5
+        (ticket,) = waiting.front("m", Fit("chat"), 1)
+        waiting.leave(ticket, now, departed=True)
+    assert waiting.retry_after_s("m", Capacity(2, 0, 1.0), now) == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_ticket_expires_with_its_deadline_or_the_longest_wait() -> None:
+    waiting = room(max_wait_s=60)
+    assert waiting.enter(request(), NO_SLOT, 5.0).expires_s == 65.0
+    assert waiting.enter(request(deadline_s=20.0), NO_SLOT, 5.0).expires_s == 20.0
+
+
+def test_depths_name_only_models_somebody_waits_for() -> None:
+    waiting = room()
+    ticket = waiting.enter(request("a"), NO_SLOT, 0.0)
+    waiting.enter(request("b"), NO_SLOT, 0.0)
+    waiting.leave(ticket, 0.0, departed=False)
+    assert waiting.depths() == {"b": 1}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "back"]), st.integers(0, 10**6)), max_size=200))
+def test_the_room_agrees_with_a_sorted_list(steps: list[tuple[str, int]]) -> None:
+    waiting = room(max_wait_s=1e9)
+    inside: list[Ticket] = []
+    outside: list[Ticket] = []
+    for step, pick in steps:
+        if step == "enter":
+            inside.append(waiting.enter(request(tier=list(Tier)[pick % 3]), NO_SLOT, 0.0))
+        elif step == "leave" and inside:
+            ticket = inside.pop(pick % len(inside))
+            waiting.leave(ticket, 0.0, departed=bool(pick % 2))
+            outside.append(ticket)
+        elif step == "back" and outside:
+            ticket = outside.pop(pick % len(outside))
+            waiting.come_back(ticket, ("x",) if pick % 3 == 0 else (), 0.0)
+            inside.append(ticket)
+        assert waiting.requests == waiting.depth("m") == len(inside)
+        assert waiting.body_bytes == 5 * len(inside)
+    ranks = {tier: rank for rank, tier in enumerate(Tier)}
+    expected = sorted(inside, key=lambda ticket: (ranks[ticket.request.tier], ticket.number))
+    found = waiting.in_turn(t for fit in waiting.lanes("m") for t in waiting.front("m", fit, 10**6))
+    assert found == expected
