@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -108,6 +108,14 @@ class Children:
         child = Child(name, arguments, self._directory / f"{name}.log", environment)
         self._children.append(child)
         return child
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children)
+
+    def stop(self, child: Child) -> None:
+        """Stop one of them before the others."""
+        self._children.remove(child)
+        child.stop()
 
     def check(self) -> None:
         """Raise ProcessEnded if any of them is gone."""

@@ -1,16 +1,21 @@
 """One house for the whole session (gateway, engine, agent), and houses for tests that break things."""
 
-from collections.abc import Callable, Generator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from tests.support.processes import Engine, Gateway, House
+from tests.support.leaks import descriptor_count
+from tests.support.processes import Engine, Gateway, House, until
 
 MODEL = "scripted"
 DEMO = "trunkline-demo"
 _HOUSES: list[House] = []
+_KEPT = 2
+"""An agent keeps a connection to its engine open for the next request, and may poll on another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,31 @@ def house(tmp_path: Path) -> Iterator[House]:
         _HOUSES.append(empty)
         yield empty
     _HOUSES.remove(empty)
+
+
+@pytest.fixture(scope="session")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site that survives what tests about faults do to it."""
+    built = build_site(tmp_path_factory.mktemp("faulty"), "--slots", "8")
+    yield built
+    leave(built.house)
+
+
+@pytest.fixture
+async def watched(faulty: Site) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of ``faulty``; afterwards no process may hold more descriptors than before."""
+    children = tuple(faulty.house.children)
+    before = [descriptor_count(child.pid) for child in children]
+    headers = {"authorization": f"Bearer {faulty.key}"}
+    async with aiohttp.ClientSession(faulty.gateway.url, headers=headers) as session:
+        yield session
+
+    def settled() -> bool:
+        now = [descriptor_count(child.pid) for child in children]
+        return all(after <= count + _KEPT for after, count in zip(now, before, strict=True))
+
+    await asyncio.to_thread(until, "descriptors are given back", settled, 5.0)
+    await asyncio.to_thread(faulty.engine.until_idle)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -146,17 +146,20 @@ class House:
         *arguments: str,
         name: str = "agent",
         dial: str | None = None,
+        token: str | None = "",
         environment: Mapping[str, str] | None = None,
     ) -> Child:
         """Start an agent for the engine at that URL (or ``--torch`` for ``torch:DIR``); does not wait for it.
 
-        ``dial`` is where it dials instead of at the gateway directly.
+        ``dial`` is where it dials instead of at the gateway directly; ``token`` is the one it joins with, by
+        default a new one, or None if it joined before.
         """
+        join = () if token is None else ("--join", token or gateway.token())
         kind, _, where = engine.partition(":") if engine.startswith("torch:") else ("engine", ":", engine)
         return self.children.start(
             name,
             "agent",
-            *("--gateway", dial or gateway.url, "--join", gateway.token(), "--name", name),
+            *("--gateway", dial or gateway.url, *join, "--name", name),
             *(f"--{kind}", where, "--state", str(self.directory / f"{name}-state"), *arguments),
             environment=environment,
         )

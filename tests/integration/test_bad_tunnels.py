@@ -1,0 +1,101 @@
+"""Peers that are no agents, agents that lie, and tunnels that break."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from tests.integration.asking import CHAT, chat
+from tests.integration.conftest import Site
+from tests.support.processes import answer_to, until
+from tests.support.proxy import FaultyProxy
+
+_UPGRADE = (
+    b"GET /tunnel HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"sec-websocket-protocol: trunkline.1\r\n\r\n"
+)
+_BEFORE_AUTHENTICATION_S = 5.0
+
+
+async def _until_closed(reader: asyncio.StreamReader, within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        try:
+            await reader.read(-1)
+        except ConnectionResetError:
+            pass
+
+
+@pytest.mark.parametrize("sent", [b"\x00" * 100, b"\xff" * 70_000, b"\x82\x7f" + b"\xff" * 8])
+async def test_garbage_before_authentication_ends_that_tunnel_alone(
+    watched: aiohttp.ClientSession, faulty: Site, sent: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", faulty.gateway.port)
+    writer.write(_UPGRADE)
+    assert b" 101 " in await reader.readline()
+    writer.write(sent)
+    await _until_closed(reader, _BEFORE_AUTHENTICATION_S + 5)
+    writer.close()
+    async with watched.post(CHAT, json=chat()) as response:
+        assert response.status == 200
+
+
+async def test_a_peer_that_never_says_hello_is_let_go(watched: aiohttp.ClientSession, faulty: Site) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", faulty.gateway.port)
+    writer.write(_UPGRADE)
+    await _until_closed(reader, _BEFORE_AUTHENTICATION_S + 5)
+    writer.close()
+
+
+async def test_garbage_after_authentication_ends_the_tunnel_and_the_agent_comes_back(
+    watched: aiohttp.ClientSession, faulty: Site
+) -> None:
+    house, gateway = faulty.house, faulty.gateway
+    engine = house.engine("--model", "shaky", name="shaky-engine")
+    async with FaultyProxy("127.0.0.1", gateway.port) as proxy:
+        agent = house.agent(gateway, engine.url, name="shaky-agent", dial=proxy.url)
+        await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "shaky")
+        proxy.corrupt()
+        body = chat(model="shaky", stream=True, script={"tokens_per_s": 50}, max_tokens=20)
+        async with asyncio.timeout(30), watched.post(CHAT, json=body) as response:
+            await response.read()
+        await asyncio.to_thread(until, "it dialled again", lambda: proxy.accepted >= 2, 30.0)
+        await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "shaky", 30.0)
+        async with asyncio.timeout(30), watched.post(CHAT, json=chat(model="shaky", max_tokens=3)) as again:
+            assert (await again.json())["choices"][0]["message"]["content"] == answer_to("hi", 3)
+        await asyncio.to_thread(house.children.stop, agent)
+        await asyncio.to_thread(house.children.stop, engine.child)
+
+
+async def test_a_cut_tunnel_ends_its_streams_with_an_error_and_the_agent_dials_again(
+    watched: aiohttp.ClientSession, faulty: Site
+) -> None:
+    house, gateway = faulty.house, faulty.gateway
+    engine = house.engine("--model", "cut", name="cut-engine")
+    async with FaultyProxy("127.0.0.1", gateway.port) as proxy:
+        agent = house.agent(gateway, engine.url, name="cut-agent", dial=proxy.url)
+        await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "cut")
+        body = chat(model="cut", stream=True, script={"tokens_per_s": 20}, max_tokens=1000)
+        async with asyncio.timeout(30), watched.post(CHAT, json=body) as response:
+            await response.content.readany()
+            await proxy.cut()
+            assert b'"error"' in await response.read()
+        await asyncio.to_thread(engine.until_idle, 5.0)
+        await asyncio.to_thread(until, "it dialled again", lambda: proxy.accepted >= 2, 30.0)
+        await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "cut", 30.0)
+        await asyncio.to_thread(house.children.stop, agent)
+        await asyncio.to_thread(house.children.stop, engine.child)
+
+
+async def test_an_agent_cannot_offer_models_its_token_does_not_allow(
+    watched: aiohttp.ClientSession, faulty: Site
+) -> None:
+    house, gateway = faulty.house, faulty.gateway
+    engine = house.engine("--model", "allowed-1", "--model", "forbidden-1", name="liar-engine")
+    agent = house.agent(gateway, engine.url, name="liar", token=gateway.token(models=["allowed-*"]))
+    await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "allowed-1")
+    assert "forbidden-1" not in gateway.models(faulty.key)
+    async with watched.post(CHAT, json=chat(model="forbidden-1")) as response:
+        assert response.status == 404
+    await asyncio.to_thread(house.children.stop, agent)
+    await asyncio.to_thread(house.children.stop, engine.child)
