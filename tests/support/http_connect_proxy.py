@@ -65,7 +65,7 @@ class ConnectProxy:
         self._writers.add(onward)
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         try:
-            await asyncio.gather(_pump(reader, onward), _pump(onward_reader, writer))
+            await asyncio.gather(pump(reader, onward), pump(onward_reader, writer))
         finally:
             self._writers.discard(onward)
             onward.close()
@@ -75,8 +75,12 @@ class ConnectProxy:
         writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on until the source ends, then end the sink."""
     while data := await reader.read(64 * 1024):
         writer.write(data)
         await writer.drain()
-    writer.write_eof()
+    if writer.can_write_eof():
+        writer.write_eof()
+    else:
+        writer.close()
