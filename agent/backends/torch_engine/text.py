@@ -47,7 +47,7 @@ class IncrementalDecoder:
 
 
 class StopStrings:
-    """Passes text through up to, and without, the first stop string in it."""
+    """Passes text through up to, and without, the stop string in it that is whole first."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -59,10 +59,10 @@ class StopStrings:
         if self.found:
             return ""
         text = self._held + text
-        ends = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
-        if ends:
+        spans = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stops if stop in text]
+        if spans:
             self.found, self._held = True, ""
-            return text[: min(ends)]
+            return text[: min(spans)[1]]
         held = self._partial_length(text)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]

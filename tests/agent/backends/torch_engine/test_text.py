@@ -102,9 +102,9 @@ def test_stopping_does_not_depend_on_how_text_is_cut(
         said += scanner.push(rest[:length])
         rest = rest[length:]
     said += scanner.finish()
-    ends = [text.find(stop) for stop in stops if stop in text]
-    assert said == (text[: min(ends)] if ends else text)
-    assert scanner.found == bool(ends)
+    spans = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    assert said == (text[: min(spans)[1]] if spans else text)
+    assert scanner.found == bool(spans)
 
 
 @pytest.mark.parametrize("stop", ["é", "naï"])
