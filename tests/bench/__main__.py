@@ -1,0 +1,67 @@
+"""``python -m tests.bench [streams] [stalled] [upload] [download]``: the loads in full, with their figures."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+from tests.bench import concurrent, stalled, upload
+from tests.bench.site import LoadSite, build
+from tests.support.processes import House
+
+Load = Callable[[LoadSite, argparse.Namespace], Coroutine[None, None, object]]
+
+
+async def _streams(site: LoadSite, arguments: argparse.Namespace) -> object:
+    return await concurrent.run(site, arguments.streams, arguments.tokens_per_s, arguments.seconds)
+
+
+async def _stalled(site: LoadSite, arguments: argparse.Namespace) -> object:
+    return await stalled.run(site, arguments.stalled, arguments.readers, arguments.seconds)
+
+
+async def _upload(site: LoadSite, arguments: argparse.Namespace) -> object:
+    return await upload.run(site, arguments.megabytes * 10**6, 4, 10.0)
+
+
+async def _download(site: LoadSite, arguments: argparse.Namespace) -> object:
+    return await upload.run(site, arguments.megabytes * 10**6, 4, 10.0, down=True)
+
+
+_LOADS: dict[str, tuple[Load, float | None]] = {
+    "streams": (_streams, None),
+    "stalled": (_stalled, None),
+    "upload": (_upload, upload.RATE_MBIT),
+    "download": (_download, upload.RATE_MBIT),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests/run bench", description=__doc__)
+    parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(_LOADS)}; default all")
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--tokens-per-s", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--stalled", type=int, default=200)
+    parser.add_argument("--readers", type=int, default=100)
+    parser.add_argument("--megabytes", type=int, default=50)
+    arguments = parser.parse_args()
+    unknown = set(arguments.loads) - set(_LOADS)
+    if unknown:
+        parser.error(f"no such load: {', '.join(sorted(unknown))}")
+    for name in arguments.loads or _LOADS:
+        load, rate_mbit = _LOADS[name]
+        with (
+            tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+            House(Path(directory)) as house,
+        ):
+            site = build(house, slots=1024, rate_mbit=rate_mbit, delay_ms=10.0)
+            figures = asyncio.run(load(site, arguments))
+        sys.stdout.write(f"--- {name}\n{figures}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Clients that stop reading, beside others that read."""
+
+import asyncio
+from dataclasses import dataclass
+
+from shared.limits import SESSION_WINDOW_BYTES
+from tests.bench.clients import chat_request, open_stream
+from tests.bench.figures import mebibytes, milliseconds, percentile
+from tests.bench.site import MODEL, LoadSite
+from tests.support.leaks import rss_bytes
+
+CLIENT_BUFFER_BYTES = 128 * 1024
+"""What the gateway may have handed to one client's transport beyond what the client read."""
+_SLACK_BYTES = 24 * 2**20
+"""Python's own: objects, arenas, and allocators that keep what was freed."""
+_LONG_TOKENS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Figures of one run. ``bound_bytes`` is what the gateway may have grown by."""
+
+    stalled: int
+    readers: int
+    readers_complete: int
+    gateway_growth_bytes: int
+    agent_growth_bytes: int
+    bound_bytes: int
+    gap_p99_alone_s: float
+    gap_p99_beside_s: float
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"clients that stopped    {self.stalled}",
+                f"clients that read on    {self.readers}, complete {self.readers_complete}",
+                f"gateway RSS grew by     {mebibytes(self.gateway_growth_bytes)}",
+                f"agent RSS grew by       {mebibytes(self.agent_growth_bytes)}",
+                f"bound                   {mebibytes(self.bound_bytes)}",
+                f"gap p99 before, beside  "
+                f"{milliseconds(self.gap_p99_alone_s)}, {milliseconds(self.gap_p99_beside_s)}",
+            ]
+        )
+
+
+async def run(site: LoadSite, stalled: int, readers: int, seconds: float) -> Stalled:
+    """``readers`` paced streams alone, then the same beside ``stalled`` clients that read nothing."""
+    alone, _ = await _paced(site, readers, seconds)
+    pids = (site.gateway.child.pid, site.agent.pid)
+    before = [rss_bytes(pid) for pid in pids]
+    flood = chat_request(site.key, MODEL, tokens=_LONG_TOKENS, pad_bytes=200)
+    stuck = []
+    for _ in range(stalled):
+        stream = await open_stream(site.gateway.port, flood, measured=False)
+        stream.transport.pause_reading()
+        stuck.append(stream)
+    beside, complete = await _paced(site, readers, seconds)
+    grown = [rss_bytes(pid) - begun for pid, begun in zip(pids, before, strict=True)]
+    for stream in stuck:
+        stream.transport.abort()
+    await asyncio.to_thread(site.engine.until_idle, 5.0)
+    return Stalled(
+        stalled=stalled,
+        readers=readers,
+        readers_complete=complete,
+        gateway_growth_bytes=grown[0],
+        agent_growth_bytes=grown[1],
+        bound_bytes=SESSION_WINDOW_BYTES + stalled * CLIENT_BUFFER_BYTES + _SLACK_BYTES,
+        gap_p99_alone_s=percentile(alone, 0.99),
+        gap_p99_beside_s=percentile(beside, 0.99),
+    )
+
+
+async def _paced(site: LoadSite, readers: int, seconds: float) -> tuple[list[float], int]:
+    """The gaps of ``readers`` streams of 20 tokens a second, and how many of them came to their end."""
+    request = chat_request(site.key, MODEL, tokens=int(20 * seconds), tokens_per_s=20, pad_bytes=24)
+    opened = [await open_stream(site.gateway.port, request) for _ in range(readers)]
+    readings = await asyncio.gather(*(stream.finished() for stream in opened))
+    gaps = [gap for reading in readings for gap in reading.gaps_s or ()]
+    return gaps, sum(reading.done for reading in readings)

@@ -1,0 +1,39 @@
+"""The loads of ``tests/bench``, small: that they hold, not how fast they are. In full: ``tests/run bench``."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench import concurrent, stalled, upload
+from tests.bench.site import build
+from tests.support.processes import House
+
+pytestmark = pytest.mark.slow
+
+
+async def test_every_stream_of_many_is_complete_and_keeps_its_pace(tmp_path: Path) -> None:
+    with House(tmp_path) as house:
+        site = build(house, slots=256)
+        seen = await concurrent.run(site, streams=150, tokens_per_s=10, seconds=3)
+    assert seen.complete == seen.streams
+    assert seen.peak_running == 150
+    assert seen.gap_p50_s < 0.15, seen
+
+
+async def test_clients_that_stop_reading_cost_what_was_granted_and_hold_up_nobody(tmp_path: Path) -> None:
+    with House(tmp_path) as house:
+        site = build(house, slots=256)
+        seen = await stalled.run(site, stalled=60, readers=20, seconds=3)
+    assert seen.readers_complete == seen.readers
+    assert seen.gateway_growth_bytes < seen.bound_bytes, seen
+    assert seen.agent_growth_bytes < seen.bound_bytes, seen
+    assert seen.gap_p99_beside_s < max(0.15, 3 * seen.gap_p99_alone_s), seen
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["upload", "download"])
+async def test_a_large_body_leaves_the_tokens_beside_it_their_pace(tmp_path: Path, down: bool) -> None:
+    with House(tmp_path) as house:
+        site = build(house, slots=16, rate_mbit=upload.RATE_MBIT, delay_ms=10)
+        seen = await upload.run(site, size_bytes=4_000_000, streams=4, alone_s=3, down=down)
+    assert seen.intact
+    assert seen.ratio < 2, seen
