@@ -1,11 +1,19 @@
 """Fixtures every test may use."""
 
+import os
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.clock import ManualClock
 from tests.support.leaks import Snapshot, assert_nothing_leaked
+
+settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
+settings.register_profile(
+    "long", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture

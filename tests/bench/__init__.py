@@ -1,1 +1,1 @@
-"""Loads with figures: ``python -m tests.bench`` runs them in full, ``tests/integration/test_load.py`` small."""
+"""Loads with figures: in full by ``python -m tests.bench``, small in ``tests/integration/test_load.py``."""

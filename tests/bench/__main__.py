@@ -1,4 +1,4 @@
-"""``python -m tests.bench [streams] [stalled] [upload] [download]``: the loads in full, with their figures."""
+"""``python -m tests.bench [streams] [stalled] [upload] [download]``: the loads in full, with figures."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""The loads of ``tests/bench``, small: that they hold, not how fast they are. In full: ``tests/run bench``."""
+"""The loads of ``tests/bench``, small: that they hold, not how fast. In full: ``tests/run bench``."""
 
 from pathlib import Path
 
