@@ -46,7 +46,11 @@ def make(directory: Path, seed: int = 7) -> None:
     )
     network = LlamaForCausalLM(config)
     said = torch.tensor(
-        [index for letter, index in vocabulary.items() if letter.isascii() and letter.islower()]
+        [
+            index
+            for letter, index in vocabulary.items()
+            if index < 256 and letter.isascii() and letter.islower()
+        ]
     )
     weights = torch.zeros_like(network.lm_head.weight)
     weights[said] = network.lm_head.weight.detach()[said]

@@ -37,6 +37,9 @@ free."""
 
 _LEAST_CONTEXT_TOKENS = 64
 
+_PAGED_ATTENTIONS = ("sdpa", "paged|eager")
+"""Those that read and write the manager's cache."""
+
 _PROOF_TOKENS = 4
 _PROOF_TIMEOUT_S = 300.0
 _PROOF_TOLERANCE = 0.1
@@ -50,15 +53,7 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
     Raises :class:`ModelUnusable` when memory does not do for a context worth the name, or when the model's
     architecture does not work with continuous batching.
     """
-    step_tokens = _CUDA_STEP_TOKENS if model.device.type == "cuda" else _CPU_STEP_TOKENS
-    step_tokens = max(step_tokens, model.slots)
-    wanted = int(model.slots * model.context_tokens * _SLACK) + _PAGE_TOKENS * model.slots
-    tokens = min(wanted, _free_bytes(model.device) // _token_bytes(model, step_tokens))
-    context = min(model.context_tokens, int(tokens / _SLACK))
-    if context < min(_LEAST_CONTEXT_TOKENS, model.context_tokens):
-        raise ModelUnusable(f"there is memory for a context of {context} tokens only")
-    if context < model.context_tokens:
-        _log.warning("context cut from %d to %d tokens for want of memory", model.context_tokens, context)
+    context, tokens, step_tokens = _budget(model)
     expected = _expect(model)
     try:
         manager = ResilientManager(
@@ -78,6 +73,8 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
         )
     except (ValueError, KeyError, AttributeError) as error:
         raise ModelUnusable(f"continuous batching does not take this architecture: {error}") from error
+    if (attention := model.network.config._attn_implementation) not in _PAGED_ATTENTIONS:
+        raise ModelUnusable(f"continuous batching does not take this architecture's attention ({attention})")
     manager.start()
     try:
         _prove(manager, expected)
@@ -85,6 +82,20 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
         manager.halt(timeout_s=1.0)
         raise
     return replace(model, context_tokens=context), manager
+
+
+def _budget(model: LoadedModel) -> tuple[int, int, int]:
+    """Tokens of context, of the whole cache, and of one step, as memory allows."""
+    step_tokens = _CUDA_STEP_TOKENS if model.device.type == "cuda" else _CPU_STEP_TOKENS
+    step_tokens = max(step_tokens, model.slots)
+    wanted = int(model.slots * model.context_tokens * _SLACK) + _PAGE_TOKENS * model.slots
+    tokens = min(wanted, _free_bytes(model.device) // _token_bytes(model, step_tokens))
+    context = min(model.context_tokens, int(tokens / _SLACK))
+    if context < min(_LEAST_CONTEXT_TOKENS, model.context_tokens):
+        raise ModelUnusable(f"there is memory for a context of {context} tokens only")
+    if context < model.context_tokens:
+        _log.warning("context cut from %d to %d tokens for want of memory", model.context_tokens, context)
+    return context, tokens, step_tokens
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -105,7 +116,9 @@ def _token_bytes(model: LoadedModel, step_tokens: int) -> int:
     """What one token of cache costs: its keys and values in every layer, their copy at the attention of one
     layer, and its column in the attention masks of a step."""
     config = model.network.config.get_text_config()
-    heads = config.num_attention_heads
+    heads = getattr(config, "num_attention_heads", None)
+    if not heads:
+        raise ModelUnusable("continuous batching does not take an architecture without attention")
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     masks = 2 if getattr(config, "sliding_window", None) else 1

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from agent.backends.torch_engine.faults import ModelUnusable
+from agent.backends.torch_engine.faults import ModelUnusable, is_out_of_memory
 from agent.backends.torch_engine.options import CPU_SLOTS, CUDA_SLOTS, EngineOptions
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,11 @@ def load(options: EngineOptions) -> LoadedModel:
             options.model, dtype=choose_dtype(options.dtype, device), **_LOCAL
         )
         tokenizer = AutoTokenizer.from_pretrained(options.model, **_LOCAL)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except ModelUnusable:
+        raise
+    except Exception as error:  # whatever transformers and the formats below it make of a bad directory
+        if is_out_of_memory(error):
+            raise
         raise ModelUnusable(f"{options.model} cannot be loaded: {error}") from error
     context = _context_tokens(config, tokenizer, generates)
     slots = CUDA_SLOTS if device.type == "cuda" else CPU_SLOTS
