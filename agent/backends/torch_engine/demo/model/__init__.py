@@ -1,0 +1,1 @@
+"""The files of the demo model; nothing to import."""

@@ -1,0 +1,101 @@
+"""The demo model's shape, its optimisers and its files."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agent.backends.torch_engine.demo.vocabulary import CONTEXT_TOKENS, END, PAD, SIZE, SPECIAL, TEXT
+
+WEIGHTS_FILE: Final = "model.safetensors"
+MATRIX_RATE: Final = 0.02
+OTHER_RATE: Final = 0.004
+
+SHAPE: Final[dict[str, Any]] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "float32",
+    "vocab_size": SIZE,
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "head_dim": 32,
+    "hidden_act": "silu",
+    "max_position_embeddings": CONTEXT_TOKENS,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "mlp_bias": False,
+    "initializer_range": 0.02,
+    "use_cache": True,
+    "bos_token_id": SPECIAL.index(TEXT),
+    "eos_token_id": SPECIAL.index(END),
+    "pad_token_id": SPECIAL.index(PAD),
+}
+"""config.json. The weights are stored as float16 and computed with as float32."""
+
+GENERATION: Final[dict[str, Any]] = {
+    "do_sample": False,
+    "max_new_tokens": 512,
+    "bos_token_id": SPECIAL.index(TEXT),
+    "eos_token_id": SPECIAL.index(END),
+    "pad_token_id": SPECIAL.index(PAD),
+}
+"""generation_config.json: greedy."""
+
+
+def fresh(seed: int) -> LlamaForCausalLM:
+    """An untrained model."""
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(**SHAPE))
+
+
+def trained(directory: Path) -> LlamaForCausalLM:
+    """The model in `directory`, in float32, ready to answer."""
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    model.load_state_dict(load_file(directory / WEIGHTS_FILE), strict=False)
+    model.tie_weights()
+    return model.float().eval()
+
+
+def write(model: LlamaForCausalLM, directory: Path) -> None:
+    """Write the weights as float16, and both configuration files."""
+    weights = {
+        name: tensor.half().contiguous()
+        for name, tensor in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
+    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    for name, content in (("config.json", SHAPE), ("generation_config.json", GENERATION)):
+        (directory / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+
+
+def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
+    matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
+    taken = {id(weight) for weight in matrices}
+    others = [weight for weight in model.parameters() if id(weight) not in taken]
+    return [
+        torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"),
+        torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def pooled(model: LlamaForCausalLM, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Embeddings [n, width]: the mean of the last hidden states over the tokens that `mask` [n, length] keeps.
+
+    Unit length. `ids` are padded on the right, so that the causal mask alone keeps padding out.
+    """
+    hidden = model.model(input_ids=ids).last_hidden_state
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    mean = (hidden * weights).sum(1) / weights.sum(1)
+    return nn.functional.normalize(mean, dim=-1)

@@ -1,0 +1,167 @@
+"""What train.py writes down beside the model, and the check of it.
+
+`answers.json` and `completions.json` hold exact greedy answers; `training.json` says from what and how the
+files were made, with their digests and the figures measured on them.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
+
+from agent.backends.torch_engine.demo import corpus as texts
+from agent.backends.torch_engine.demo import network
+from agent.backends.torch_engine.demo.corpus import Corpus
+from agent.backends.torch_engine.demo.evaluation import measure
+from agent.backends.torch_engine.demo.greedy import answer_all, argmax_agrees
+from agent.backends.torch_engine.demo.samples import REPEAT, TELL_MORE
+from agent.backends.torch_engine.demo.vocabulary import ASSISTANT, CONTEXT_TOKENS, SYSTEM, USER, Encoder
+
+MODEL_FILES: Final = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+RECORD_FILES: Final = ("answers.json", "completions.json")
+MARKS: Final = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
+SYSTEMS: Final = ("You are a helpful assistant.", "Be brief and answer in French, captain.")
+PROMPTS: Final = (
+    "Trunkline is",
+    "The gateway",
+    "An agent is",
+    "A slot is",
+    "The tunnel",
+    "Credit is the number of",
+    "When the queue is full,",
+    "To start Trunkline,",
+    "Q: What is Trunkline?\nA:",
+    "Once upon a time",
+    "The capital of France is",
+)
+
+Messages = list[dict[str, str]]
+
+
+def write(directory: Path, corpus: Corpus, facts: Mapping[str, Any]) -> list[str]:
+    """Write the three files for the model in `directory`/model; returns the figures as lines to print."""
+    model, encoder = _load(directory)
+    conversations = _conversations(corpus)
+    prompts = [_encode(encoder, messages) for messages in conversations]
+    answers = answer_all(model, prompts, encoder.end)
+    _dump(directory / "answers.json", _rows("messages", conversations, encoder, answers))
+    continued = answer_all(model, [encoder.text(prompt) for prompt in PROMPTS], encoder.end)
+    _dump(directory / "completions.json", _rows("prompt", PROMPTS, encoder, continued))
+    figures = measure(model, encoder, corpus)
+    record = {
+        **facts,
+        "corpus_sha256": texts.digest(),
+        "versions": {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+        "processor": platform.machine(),
+        "vector_instructions": torch.backends.cpu.get_cpu_capability(),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "figures": figures,
+        "sha256": {
+            **{f"model/{name}": _sha256(directory / "model" / name) for name in MODEL_FILES},
+            **{name: _sha256(directory / name) for name in RECORD_FILES},
+        },
+    }
+    _dump(directory / "training.json", record)
+    return [f"{name}: {value}" for name, value in figures.items()]
+
+
+def check(directory: Path) -> list[str]:
+    """What is not as recorded, in words; empty if all is well."""
+    record = json.loads((directory / "training.json").read_text("utf-8"))
+    faults = [
+        f"{name} is not the file that was recorded"
+        for name, digest in record["sha256"].items()
+        if _sha256(directory / name) != digest
+    ]
+    if texts.digest() != record["corpus_sha256"]:
+        faults.append("the corpus has changed since the model was trained")
+    model, encoder = _load(directory)
+    for row in json.loads((directory / "answers.json").read_text("utf-8")):
+        if not _is_answer(model, encoder, _encode(encoder, row["messages"]), row["answer"]):
+            faults.append(f"another answer than recorded to {row['messages'][-1]['content']!r}")
+    for row in json.loads((directory / "completions.json").read_text("utf-8")):
+        if not _is_answer(model, encoder, encoder.text(row["prompt"]), row["answer"]):
+            faults.append(f"another continuation than recorded of {row['prompt']!r}")
+    return faults
+
+
+def _is_answer(model: LlamaForCausalLM, encoder: Encoder, prompt: Sequence[int], answer: str) -> bool:
+    return argmax_agrees(model, prompt, [*encoder.text(answer), encoder.end]).exact
+
+
+def _conversations(corpus: Corpus) -> list[Messages]:
+    """One question for every entry, follow-ups, conversations of several turns, and system prompts."""
+    single: list[Messages] = [[_message("user", entry.canonical)] for entry in corpus.entries]
+    follow_ups = [
+        [
+            _message("user", entry.canonical),
+            _message("assistant", entry.answer),
+            _message("user", "Tell me more."),
+        ]
+        for entry in corpus.known
+        if entry.more
+    ]
+    rng = Random(7)
+    several: list[Messages] = []
+    for count in (2, 2, 2, 3, 3, 4, 5, 6):
+        chosen = rng.sample([entry for entry in corpus.known if len(entry.answer) < 500], count)
+        turns = [[_message("user", one.canonical), _message("assistant", one.answer)] for one in chosen]
+        several.append([message for turn in turns for message in turn][:-1])
+    with_system = [
+        [_message("system", system), _message("user", entry.canonical)]
+        for system in SYSTEMS
+        for entry in rng.sample(corpus.known, 8)
+    ]
+    assert {TELL_MORE, REPEAT} <= {entry.name for entry in corpus.small_talk}
+    return single + follow_ups + several + with_system
+
+
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _encode(encoder: Encoder, messages: Messages) -> list[int]:
+    return encoder.prompt((MARKS[message["role"]], message["content"]) for message in messages)[
+        -CONTEXT_TOKENS:
+    ]
+
+
+def _rows(
+    key: str, asked: Sequence[Any], encoder: Encoder, answers: Sequence[Sequence[int]]
+) -> list[dict[str, Any]]:
+    return [
+        {key: one, "answer": encoder.decode(ids), "tokens": len(ids)}
+        for one, ids in zip(asked, answers, strict=True)
+    ]
+
+
+def _load(directory: Path) -> tuple[LlamaForCausalLM, Encoder]:
+    tokenizer = Tokenizer.from_file(str(directory / "model" / "tokenizer.json"))
+    return network.trained(directory / "model"), Encoder(tokenizer)
+
+
+def _dump(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
