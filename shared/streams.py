@@ -1,6 +1,7 @@
 """The streams of a session: their states, their credit and what they send (PROTOCOL §5, §6). Sans-I/O."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from shared import limits
@@ -53,6 +54,23 @@ class PeerLimits:
     stream_window_bytes: int
     """What a body may send unasked; a gateway says more in each OPEN."""
     session_window_bytes: int
+
+    def to_mapping(self) -> dict[str, int]:
+        """As HELLO and WELCOME carry it."""
+        return asdict(self)
+
+
+def read_limits(role: Role, said: Mapping[str, int]) -> PeerLimits:
+    """The limits the peer of ``role`` announced. What it left out is what this version would announce.
+
+    No peer is allowed more streams than we are ready to hold ourselves.
+    """
+    usual = own_limits(OWN_WINDOWS[Role.AGENT if role is Role.GATEWAY else Role.GATEWAY])
+    return PeerLimits(
+        min(said.get("streams", usual.streams), limits.OPEN_STREAMS),
+        min(said.get("stream_window_bytes", usual.stream_window_bytes), limits.CREDIT_MAX),
+        min(said.get("session_window_bytes", usual.session_window_bytes), limits.CREDIT_MAX),
+    )
 
 
 OWN_WINDOWS = {Role.GATEWAY: GATEWAY_WINDOWS, Role.AGENT: AGENT_WINDOWS}

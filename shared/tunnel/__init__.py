@@ -1,0 +1,25 @@
+"""Joins a session, a WebSocket and a clock: the only asyncio in ``shared`` (PROTOCOL §2, §8).
+
+:class:`Tunnel` is an asyncio protocol on a raw transport. The WebSocket is the sans-I/O core of the
+``websockets`` library, the session is ours; these files move bytes between them, once in a turn of the event
+loop: whatever became ready in a turn leaves in one write, in as few messages as it fits in.
+
+An agent calls :func:`dial`. A gateway hands :class:`AcceptedTunnel` to its HTTP server as the protocol of
+upgraded connections, with a :class:`TunnelAcceptor` that decides who gets in.
+"""
+
+from shared.tunnel.accept import Accepted, AcceptedTunnel, TunnelAcceptor
+from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel, TunnelTraffic
+from shared.tunnel.dial import DialledTunnel, dial
+
+__all__ = [
+    "PATH",
+    "SUBPROTOCOL",
+    "Accepted",
+    "AcceptedTunnel",
+    "DialledTunnel",
+    "Tunnel",
+    "TunnelAcceptor",
+    "TunnelTraffic",
+    "dial",
+]

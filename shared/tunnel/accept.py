@@ -1,0 +1,162 @@
+"""The gateway's end of a tunnel: an upgraded HTTP connection (PROTOCOL §2.1, §8.1)."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from secrets import token_bytes
+from typing import Any, Protocol
+
+from websockets.http11 import Request
+from websockets.protocol import Event as WebSocketEvent
+from websockets.server import ServerProtocol
+
+from shared import limits
+from shared.endpoint import SessionListener
+from shared.errors import (
+    ErrorCode,
+    HandshakeError,
+    HandshakeRejected,
+    TrunklineError,
+    TunnelClosed,
+    UnexpectedFrame,
+)
+from shared.frames import Frame, FrameType, encode
+from shared.handshake import GatewayHandshake, Hello
+from shared.handshake.messages import NONCE_BYTES
+from shared.identity import GatewayIdentity
+from shared.streams import OWN_WINDOWS, Role, own_limits
+from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a gateway decided about an agent; ``identity`` is the acceptor's own and comes back in attach."""
+
+    identity: Any
+    session_id: str
+    generation: int
+    certificate_der: bytes | None = None
+
+
+class TunnelAcceptor(Protocol):
+    """Who decides which agents get in."""
+
+    @property
+    def gateway_identity(self) -> GatewayIdentity:
+        """The key the gateway proves itself with."""
+
+    def connected(self, tunnel: "AcceptedTunnel") -> None:
+        """A stranger connected. Raises :class:`TrunklineError` to turn it away; every call that did not is
+        followed by one of ``disconnected``."""
+
+    def disconnected(self, tunnel: "AcceptedTunnel") -> None:
+        """The connection is gone."""
+
+    async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
+        """Raises :class:`~shared.errors.HandshakeError`, whose code and text the agent is told."""
+
+    def attach(self, accepted: Accepted, tunnel: "AcceptedTunnel") -> SessionListener:
+        """WELCOME is out, ``tunnel.endpoint`` may be used."""
+
+
+class AcceptedTunnel(Tunnel):
+    """The gateway's end, from the HTTP upgrade on (PROTOCOL §2.1, §8.1)."""
+
+    def __init__(self, acceptor: TunnelAcceptor, clock: Callable[[], float]) -> None:
+        websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.HANDSHAKE_MESSAGE_BYTES)
+        super().__init__(websocket, clock)
+        self._server = websocket
+        self._acceptor = acceptor
+        self._handshake: GatewayHandshake | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._admitted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._give_up)
+
+    def data_received(self, data: bytes) -> None:
+        if self._session is None and len(data) > limits.UPGRADE_REQUEST_BYTES:
+            self.abort(TunnelClosed("a stranger sent too much"))
+            return
+        super().data_received(data)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if self._session is None:
+            self.abort(TunnelClosed("handshake timed out"))
+
+    def _handle_upgrade(self, event: WebSocketEvent) -> None:
+        assert isinstance(event, Request)
+        response = self._server.accept(event)
+        if event.path.partition("?")[0] != PATH:
+            response = self._server.reject(404, f"WebSockets are accepted at {PATH} only.\n")
+        elif response.status_code == 101 and "Sec-WebSocket-Protocol" not in response.headers:
+            response = self._server.reject(400, f"The subprotocol must be {SUBPROTOCOL}.\n")
+        if response.status_code == 101:
+            try:
+                self._acceptor.connected(self)
+                self._admitted = True
+            except TrunklineError as error:
+                response = self._server.reject(503, f"{error}\n")
+        self._server.send_response(response)
+        if response.status_code != 101:
+            self._write_websocket()
+            self._close_after_output(TunnelClosed(f"upgrade refused with {response.status_code}"))
+            return
+        handshake_limits = own_limits(OWN_WINDOWS[Role.GATEWAY]).to_mapping()
+        self._handshake = GatewayHandshake(
+            self._acceptor.gateway_identity, token_bytes(NONCE_BYTES), handshake_limits
+        )
+        self._send_messages([encode(FrameType.CHALLENGE, 0, self._handshake.challenge())])
+
+    def _handle_handshake(self, frame: Frame) -> None:
+        if self._task is not None or self._handshake is None or frame.type != FrameType.HELLO:
+            raise UnexpectedFrame("only one HELLO is expected")
+        try:
+            hello = self._handshake.receive_hello(frame.payload, time.time())
+        except HandshakeError as error:
+            self._reject(error)
+            return
+        self._task = self._loop.create_task(self._authenticate(hello, self._handshake))
+
+    async def _authenticate(self, hello: Hello, handshake: GatewayHandshake) -> None:
+        try:
+            accepted = await self._acceptor.authenticate(hello, handshake)
+        except HandshakeError as error:
+            self._reject(error)
+            return
+        except Exception:
+            self._reject(
+                HandshakeRejected(ErrorCode.INTERNAL, "the gateway cannot check this agent now", 5.0)
+            )
+            raise
+        if self._closing:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        welcome = handshake.welcome(
+            accepted.session_id, accepted.generation, accepted.certificate_der, None, limits.HEARTBEAT_S
+        )
+        self._send_messages([encode(FrameType.WELCOME, 0, welcome)])
+        self._start_session(Role.GATEWAY, hello.limits)
+        self.endpoint.listener = self._acceptor.attach(accepted, self)
+
+    def _reject(self, error: HandshakeError) -> None:
+        if self._closing:
+            return
+        retry_after_s = error.retry_after_s if isinstance(error, HandshakeRejected) else None
+        if self._handshake is not None and self._handshake.can_reject:
+            payload = self._handshake.reject(error.code, str(error), retry_after_s)
+            self._send_messages([encode(FrameType.REJECT, 0, payload)])
+        self._close_after_output(error)
+
+    def _finish(self, error: TrunklineError | None) -> None:
+        super()._finish(error)
+        if self._task is not None and self._task is not asyncio.current_task(self._loop):
+            self._task.cancel()
+        if self._admitted:
+            self._admitted = False
+            self._acceptor.disconnected(self)

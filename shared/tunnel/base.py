@@ -1,0 +1,291 @@
+"""The part of a tunnel that both ends share: bytes, WebSocket, session, clock (PROTOCOL §2)."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from websockets.frames import Frame as WebSocketFrame
+from websockets.frames import Opcode
+from websockets.protocol import Event as WebSocketEvent
+from websockets.protocol import Protocol as WebSocket
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+
+from shared import limits
+from shared.endpoint import Endpoint
+from shared.errors import ProtocolError, TrunklineError, TunnelClosed, UnexpectedFrame
+from shared.frames import Frame, MessageKind, decode_message
+from shared.session import Session
+from shared.streams import Role, read_limits
+
+PATH = "/tunnel"
+SUBPROTOCOL = Subprotocol("trunkline.1")
+
+_CLOSE_S = 1.0
+"""How long the last bytes may take to leave before the socket is aborted."""
+
+_ALREADY_CLOSED = frozenset({State.CLOSING, State.CLOSED})
+
+
+@dataclass(slots=True)
+class TunnelTraffic:
+    """What passed through one tunnel: WebSocket messages and bytes on the wire, both ways."""
+
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class Tunnel(asyncio.Protocol):
+    """One WebSocket and, once authenticated, the session on it.
+
+    ``endpoint`` may be used from the moment the handshake is done. All calls belong to the event loop's
+    thread.
+    """
+
+    def __init__(self, websocket: WebSocket, clock: Callable[[], float]) -> None:
+        self.endpoint: Endpoint
+        self.traffic = TunnelTraffic()
+        self._websocket = websocket
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._fragments: list[bytes] = []
+        self._flush_scheduled = False
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._closed: asyncio.Future[TrunklineError | None] = self._loop.create_future()
+        self._closing = False
+
+    # --- For the program ---
+
+    @property
+    def open(self) -> bool:
+        """True while the session is up on this tunnel."""
+        return self._session is not None and not self._closing
+
+    @property
+    def peer_address(self) -> str:
+        """The other end of the TCP connection, as ``host:port``."""
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return ":".join(map(str, name[:2])) if isinstance(name, tuple) else "unknown"
+
+    async def wait_closed(self) -> TrunklineError | None:
+        """Waits for the end of the tunnel and says why; None when we closed it ourselves."""
+        return await asyncio.shield(self._closed)
+
+    def abort(self, error: TrunklineError | None = None) -> None:
+        """Ends the tunnel at once, without a word to the peer."""
+        self._finish(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=limits.SOCKET_BUFFER_BYTES)
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError, AttributeError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.NOTSENT_LOWAT_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self.traffic.bytes_received += len(data)
+        if self._session is not None:
+            self._session.bytes_received(self._clock())
+        self._websocket.receive_data(data)
+        self._handle_events(self._websocket.events_received())
+        self._after_input()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._finish(TunnelClosed(f"connection lost: {error}" if error else "connection closed by the peer"))
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+
+    # --- Input ---
+
+    def _handle_events(self, events: list[WebSocketEvent]) -> None:
+        try:
+            for event in events:
+                if self._closing:
+                    return
+                if isinstance(event, WebSocketFrame):
+                    self._handle_websocket_frame(event)
+                else:
+                    self._handle_upgrade(event)
+        except ProtocolError as error:
+            self._fail(error)
+
+    def _handle_upgrade(self, event: WebSocketEvent) -> None:
+        raise UnexpectedFrame("HTTP inside a WebSocket")
+
+    def _handle_websocket_frame(self, frame: WebSocketFrame) -> None:
+        if frame.opcode is Opcode.BINARY and frame.fin:
+            self._handle_message(bytes(frame.data))
+        elif frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
+            self._fragments.append(bytes(frame.data))
+            if frame.fin:
+                message, self._fragments = b"".join(self._fragments), []
+                self._handle_message(message)
+        elif frame.opcode is Opcode.TEXT:
+            raise UnexpectedFrame("text message")
+
+    def _handle_message(self, message: bytes) -> None:
+        self.traffic.messages_received += 1
+        if self._session is None:
+            kind, frames = decode_message(message)
+            if kind is not MessageKind.HANDSHAKE or len(frames) != 1:
+                raise UnexpectedFrame("a message of the handshake carries one frame of the handshake")
+            self._handle_handshake(frames[0])
+            return
+        self._session.receive_message(message, self._clock())
+        self._dispatch()
+
+    def _handle_handshake(self, frame: Frame) -> None:
+        raise NotImplementedError
+
+    def _dispatch(self) -> None:
+        error = self.endpoint.dispatch()
+        if error is not None:
+            self._close_after_output(error)
+
+    def _after_input(self) -> None:
+        if self._closing:
+            return
+        broken = self._websocket.parser_exc or self._websocket.handshake_exc
+        if broken is not None:
+            self._fail(ProtocolError(f"not a WebSocket: {broken}"))
+            return
+        self._write_websocket()
+        if self._websocket.state in _ALREADY_CLOSED:
+            self._close_after_output(TunnelClosed("the peer closed the WebSocket"))
+        elif self._session is not None:
+            self._arm()
+            if self._session.wants_to_send:
+                self._wake()
+
+    # --- Output ---
+
+    def _wake(self) -> None:
+        """Something may be ready to leave: once in a turn of the loop everything ready leaves together."""
+        if not self._flush_scheduled and not self._paused:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        session, transport = self._session, self._transport
+        if session is None or transport is None or self._closing:
+            return
+        while session.wants_to_send and not self._paused:
+            # One byte over the mark makes the transport say when there is room again.
+            room = limits.SOCKET_BUFFER_BYTES + 1 - transport.get_write_buffer_size()
+            messages = session.data_to_send(room)
+            if not messages:
+                break
+            self._send_messages(messages)
+            self._dispatch()
+        self._arm()
+
+    def _send_messages(self, messages: list[bytes]) -> None:
+        self.traffic.messages_sent += len(messages)
+        for message in messages:
+            self._websocket.send_binary(message)
+        self._write_websocket()
+
+    def _write_websocket(self) -> None:
+        """Hands over what the WebSocket has to say; an empty piece means the end of the stream."""
+        pieces = [piece for piece in self._websocket.data_to_send() if piece]
+        if pieces and self._transport is not None:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self.traffic.bytes_sent += len(data)
+            self._transport.write(data)
+
+    # --- Time ---
+
+    def _arm(self) -> None:
+        """Sees to it that the session's next deadline is met; a timer that comes too early is left alone."""
+        if self._session is None or self._closing:
+            return
+        at = self._session.next_deadline()
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(0.0, at - self._clock()), self._handle_deadline)
+
+    def _handle_deadline(self) -> None:
+        self._timer = None
+        if self._session is None or self._closing:
+            return
+        try:
+            now = self._clock()
+            if now >= self._session.next_deadline():
+                self._session.handle_deadline(now)
+        except TrunklineError as error:
+            self.abort(error)
+            return
+        self._flush()
+
+    # --- Beginning and end of the session ---
+
+    def _start_session(self, role: Role, peer_limits: Mapping[str, int]) -> None:
+        self._session = Session(role, read_limits(role, peer_limits), self._clock())
+        self._websocket.max_message_size = limits.MESSAGE_BYTES
+        self.endpoint = Endpoint(self._session, self._clock, self._wake)
+        self.endpoint.on_close = self._close_ourselves
+        self._wake()
+
+    def _close_ourselves(self) -> None:
+        """The program closed the session: CLOSE is in the session's output."""
+        self._close_after_output(None)
+
+    def _fail(self, error: ProtocolError) -> None:
+        """The peer broke the protocol: tell it which rule, and end."""
+        if self._session is not None:
+            self._session.close(error.code, str(error))
+        self._close_after_output(error)
+
+    def _close_after_output(self, error: TrunklineError | None) -> None:
+        if self._closing or self._transport is None:
+            return
+        if self._session is not None and self._websocket.state is State.OPEN:
+            self._send_messages(self._session.data_to_send(limits.MESSAGE_BYTES))
+        if self._websocket.state is State.OPEN:
+            self._websocket.send_close(1000)
+        self._write_websocket()
+        self._transport.close()
+        self._loop.call_later(_CLOSE_S, self._transport.abort)
+        self._finish(error)
+
+    def _finish(self, error: TrunklineError | None) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._session is not None:
+            self.endpoint.lost(error)
+        if not self._closed.done():
+            self._closed.set_result(error)

@@ -1,0 +1,126 @@
+"""The agent's end of a tunnel: dials out, through a proxy where there is one (PROTOCOL §2.1)."""
+
+import asyncio
+import ssl as ssl_module
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidURI
+from websockets.protocol import Event as WebSocketEvent
+from websockets.protocol import Protocol as WebSocket
+
+from shared import __version__, limits
+from shared.endpoint import SessionListener
+from shared.errors import DialFailed, HandshakeError, TrunklineError, TunnelClosed
+from shared.frames import Frame, FrameType, encode
+from shared.handshake import AgentHandshake, Welcome
+from shared.streams import Role
+from shared.tunnel.base import SUBPROTOCOL, Tunnel
+
+
+class _DiallingConnection(ClientConnection):
+    """Keeps frames that come before the tunnel has taken over the transport."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.early: list[WebSocketEvent] = []
+
+    def process_event(self, event: WebSocketEvent) -> None:
+        if self.response is None:
+            super().process_event(event)
+        else:
+            self.early.append(event)
+
+
+class DialledTunnel(Tunnel):
+    """The agent's end; made by :func:`dial`."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        clock: Callable[[], float],
+        handshake: AgentHandshake,
+        listener: SessionListener,
+    ) -> None:
+        super().__init__(websocket, clock)
+        self._listener = listener
+        self.welcome: Welcome
+        self._handshake = handshake
+        self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
+
+    async def start(self, connection: _DiallingConnection) -> None:
+        """Takes the transport over and completes the handshake. Raises HandshakeError, TunnelClosed."""
+        self.connection_made(connection.transport)
+        connection.transport.set_protocol(self)
+        self._handle_events(connection.early)
+        self._after_input()
+        await self._welcomed
+
+    def _handle_handshake(self, frame: Frame) -> None:
+        try:
+            if frame.type == FrameType.CHALLENGE:
+                hello = self._handshake.receive_challenge(frame.payload)
+                self._send_messages([encode(FrameType.HELLO, 0, hello)])
+                return
+            # A certificate's dates are the one thing here that a wall clock decides.
+            self.welcome = self._handshake.receive_answer(frame.type, frame.payload, time.time())
+        except HandshakeError as error:
+            self._close_after_output(error)
+            return
+        self._start_session(Role.AGENT, self.welcome.limits)
+        self.endpoint.listener = self._listener
+        self._welcomed.set_result(self.welcome)
+
+    def _finish(self, error: TrunklineError | None) -> None:
+        super()._finish(error)
+        if not self._welcomed.done():
+            self._welcomed.set_exception(error or TunnelClosed("closed during the handshake"))
+            self._welcomed.exception()  # whoever dials may have given up already
+
+
+async def dial(
+    url: str,
+    *,
+    handshake: AgentHandshake,
+    listener: SessionListener,
+    clock: Callable[[], float],
+    proxy: str | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 10.0,
+) -> DialledTunnel:
+    """Dials the gateway at ``url`` (``ws://`` or ``wss://``, with the path) and authenticates both ends.
+
+    Raises :class:`~shared.errors.DialFailed` when there is no WebSocket to be had within ``timeout_s``,
+    :class:`~shared.errors.HandshakeError` when one side does not accept the other, and
+    :class:`~shared.errors.TunnelClosed` when the connection breaks before that is decided.
+    """
+    tunnel: DialledTunnel | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            connection = await connect(
+                url,
+                subprotocols=[SUBPROTOCOL],
+                compression=None,
+                proxy=proxy,
+                ping_interval=None,
+                open_timeout=None,
+                max_size=limits.HANDSHAKE_MESSAGE_BYTES,
+                user_agent_header=f"trunkline/{__version__}",
+                create_connection=_DiallingConnection,
+                **({} if ssl is None else cast(Any, {"ssl": ssl})),
+            )
+            tunnel = DialledTunnel(connection.protocol, clock, handshake, listener)
+            await tunnel.start(cast(_DiallingConnection, connection))
+    except TimeoutError:
+        if tunnel is not None:
+            tunnel.abort()
+        raise DialFailed(f"{url} did not answer within {timeout_s:g} s") from None
+    except (OSError, InvalidURI, InvalidHandshake) as error:
+        raise DialFailed(f"{url}: {error or type(error).__name__}") from error
+    except BaseException:
+        if tunnel is not None:
+            tunnel.abort()
+        raise
+    return tunnel
