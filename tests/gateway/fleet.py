@@ -26,7 +26,7 @@ from shared.messages import (
 )
 from shared.session import Session
 from shared.streams import OWN_WINDOWS, Role, own_limits
-from tests.support.clock import ManualClock
+from tests.support.clock import ManualClock, Timer
 
 MESSAGE_BUDGET_BYTES = 1 << 20
 
@@ -37,9 +37,21 @@ class Loop(ManualClock):
     def __init__(self) -> None:
         super().__init__()
         self._soon: deque[Call] = deque()
+        self._set: list[Timer] = []
 
     def time(self) -> float:
         return self.now_s
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
+        timer = super().call_at(when_s, callback)
+        self._set.append(timer)
+        return timer
+
+    @property
+    def pending(self) -> int:
+        """Timers that are set, neither fired nor cancelled."""
+        self._set = [timer for timer in self._set if timer._callback is not None]
+        return len(self._set)
 
     def call_soon(self, callback: Callable[[], None]) -> "Call":
         call = Call(callback)
@@ -76,7 +88,12 @@ class EngineStream:
         self.body_ended = False
         self.reset_code: ErrorCode | None = None
         self.closed = False
+        self.begun = self.ended = False
+        """What a test has sent of the answer; kept by the test."""
+        self.ready = True
+        """Whether the stream takes more of the answer."""
         self.takes_body = True
+        """Whether the engine reads the body as it comes, so that more may be sent."""
 
     def on_head(self, head: ResponseHead) -> None:
         raise AssertionError("agents get no heads")
@@ -93,7 +110,7 @@ class EngineStream:
         self.reset_code = code
 
     def on_writable(self) -> None:
-        pass
+        self.ready = True
 
     def on_closed(self) -> None:
         self.closed = True
@@ -114,11 +131,14 @@ class FakeAgent:
     """Every stream the gateway opened, oldest first."""
     demand: Mapping[str, int] | None = None
     drained: Drain | None = None
+    takes_bodies: bool = True
+    """What ``takes_body`` is for new streams."""
     lost: bool = False
     lost_error: TrunklineError | None = None
 
     def on_open(self, stream: Stream) -> None:
         engine_stream = EngineStream(stream)
+        engine_stream.takes_body = self.takes_bodies
         stream.handler = engine_stream
         self.streams.append(engine_stream)
 
