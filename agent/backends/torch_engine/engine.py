@@ -79,13 +79,15 @@ class Engine:
         model, manager = load(options), None
         if model.generates:
             model, manager = batching.start(model)
-        return cls(model, manager, model.slots if options.queue is None else options.queue)
+        engine = cls(model, manager, model.slots if options.queue is None else options.queue)
+        if engine.vectors is not None:
+            engine.vectors.start()
+        return engine
 
     def start(self, on_failure: Callable[[str], None]) -> None:
-        """Begin to serve, on the running loop. ``on_failure`` is told when computing has come to an end."""
+        """Give answers to the running loop from now on. ``on_failure`` is told when computing has come to an
+        end."""
         loop = asyncio.get_running_loop()
-        if self.vectors is not None:
-            self.vectors.start()
         if self.manager is None or self.texts is None:
             return
 

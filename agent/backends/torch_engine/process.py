@@ -106,10 +106,9 @@ class EngineProcess:
         status = await self._process.wait()
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._log_task), _STRAGGLER_S)
-        words = self._blamed or (self._last[-1] if self._last else "it said nothing")
-        return EngineEnd(
-            f"the engine process {_how(status)}: {words}"[:_REASON_CHARS], hopeless=status == EXIT_UNUSABLE
-        )
+        words = self._blamed or (self._last[-1] if self._last else "")
+        reason = f"the engine process {_how(status)}" + (f": {words}" if words else "")
+        return EngineEnd(reason[:_REASON_CHARS], hopeless=status == EXIT_UNUSABLE)
 
     async def stop(self, grace_s: float) -> None:
         """Ask it to end, and end it if it has not after ``grace_s``."""
@@ -155,6 +154,8 @@ class EngineProcess:
 def _how(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
+    if status == -signal.SIGKILL:
+        return "was ended by SIGKILL, as the system does when it is out of memory"
     with suppress(ValueError):
         return f"was ended by {signal.Signals(-status).name}"
     return f"was ended by signal {-status}"

@@ -6,7 +6,6 @@ torch raises then, for every step that holds a chosen token.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from agent.backends.torch_engine.manager import ResilientManager
 from agent.backends.torch_engine.models import LoadedModel
 from agent.backends.torch_engine.options import EngineOptions
 from agent.backends.torch_engine.parsing import Sampling
-
-POISON = 201
-"""A token that is in a prompt only when the test puts it there."""
+from tests.agent.backends.torch_engine.spoil import POISON, spoil
 
 SLOTS = 8
 Texts = list[str | EngineFault]
@@ -36,25 +33,6 @@ def computing(tiny_directory: Path) -> Iterator[tuple[LoadedModel, ResilientMana
     model, manager = batching.start(model)
     yield model, manager
     assert manager.halt(timeout_s=5.0)
-
-
-@contextmanager
-def spoil(network: Any, error: Callable[[], Exception], *, when: int | None = POISON) -> Iterator[list[int]]:
-    """Make steps fail that hold the token ``when``; every step with None. Gives the number of steps
-    failed."""
-    forward, failed = network.forward, [0]
-
-    def spoilt(*arguments: Any, **inputs: Any) -> Any:
-        if when is None or bool((inputs["input_ids"] == when).any()):
-            failed[0] += 1
-            raise error()
-        return forward(*arguments, **inputs)
-
-    network.forward = spoilt
-    try:
-        yield failed
-    finally:
-        network.forward = forward
 
 
 def prompts(count: int) -> list[list[int]]:

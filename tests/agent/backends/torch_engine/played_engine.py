@@ -1,0 +1,71 @@
+"""A program that plays the engine process: ``python played_engine.py PLAY SOCKET``. Standard library only.
+
+It answers ``/v1/models`` as the engine does, and everything else with the beginning of an answer that never
+ends.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+MODEL = {"id": "played", "object": "model", "owned_by": "trunkline", "slots": 3, "routes": ["completions"]}
+READY = {
+    "ready": {
+        "model": "played",
+        "routes": ["completions"],
+        "slots": 3,
+        "context_tokens": 64,
+        "device": "cpu",
+    },
+    "port": None,
+}
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while request := await reader.readline():
+        while (await reader.readline()).strip():
+            pass
+        if b"/v1/models" in request:
+            body = json.dumps({"object": "list", "data": [MODEL]}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        elif request.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nbegun")
+            await writer.drain()
+            await asyncio.sleep(3600)
+
+
+async def serve(path: str) -> None:
+    server = await asyncio.start_unix_server(answer, path)
+    say(json.dumps(READY))
+    await server.serve_forever()
+
+
+def main(play: str, path: str) -> None:
+    sys.stderr.write("INFO:engine:loading\nsome library talks\n")
+    if play == "unusable":
+        sys.stderr.write("ERROR:engine:no such model\n")
+        sys.exit(3)
+    if play == "crash":
+        sys.stderr.write("Traceback (most recent call last):\nValueError: broken\n")
+        sys.exit(1)
+    if play == "babble":
+        say("hello there")
+    if play == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if play == "environment":
+        say(json.dumps(dict(os.environ)))
+    sys.stderr.flush()
+    asyncio.run(serve(path))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,199 @@
+"""The torch backend over a played engine process: its life, its death, and what is said of both."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.backends.base import EngineFailed, EngineUnreachable
+from agent.backends.torch_engine.backend import RestartPolicy, TorchBackend
+from agent.backends.torch_engine.process import EngineProcess
+from shared.messages import DeploymentState, DeploymentStatus, RequestHead, UsageMode
+from tests.agent.backends.torch_engine import played_engine
+from tests.support.clock import ManualClock
+
+HEAD = RequestHead(
+    deployment="t/played",
+    method="POST",
+    path="/v1/completions",
+    headers=(("content-type", "application/json"), ("content-length", "0")),
+    model="played",
+    request_id="r",
+    streaming=True,
+    usage=UsageMode.NONE,
+)
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+class House:
+    """A backend whose engines play what the test wrote, the last of it again and again."""
+
+    def __init__(self, clock: ManualClock, *plays: str, most: int = 2) -> None:
+        self.plays = list(plays)
+        self.processes: list[EngineProcess] = []
+        self.delays: list[float] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.seen: list[DeploymentState] = []
+        self.launched = asyncio.Event()
+        self._news = asyncio.Event()
+        self.backend = TorchBackend(
+            "/models/played",
+            name="t",
+            restarts=RestartPolicy(most=most),
+            launch=self.launch,
+            clock=clock,
+            sleep=self.sleep,
+        )
+        self.backend.subscribe(self.on_change)
+
+    async def launch(self, command: Sequence[str], environment: Mapping[str, str]) -> EngineProcess:
+        play = self.plays.pop(0) if len(self.plays) > 1 else self.plays[0]
+        if play == "missing":
+            command = ["/no/such/program"]
+        else:
+            socket = command[command.index("--socket") + 1]
+            command = [sys.executable, str(Path(played_engine.__file__)), play, socket]
+        process = await EngineProcess.start(command, environment)
+        self.processes.append(process)
+        self.launched.set()
+        return process
+
+    async def sleep(self, delay_s: float) -> None:
+        self.delays.append(delay_s)
+        await self.go.wait()
+
+    def on_change(self) -> None:
+        self.seen.extend(self.backend.deployments())
+        self._news.set()
+
+    async def until(self, status: DeploymentStatus, reason: str = "") -> DeploymentState:
+        """Wait for a state that the backend tells of."""
+        async with asyncio.timeout(20):
+            while True:
+                self._news.clear()
+                state = self.backend.deployments()[0]
+                if state.status is status and reason in state.reason:
+                    return state
+                await self._news.wait()
+
+    def kill(self) -> None:
+        os.kill(self.processes[-1].pid, 9)
+
+
+@pytest.fixture
+async def houses(no_leaks: None) -> AsyncIterator[list[House]]:
+    made: list[House] = []
+    yield made
+    for house in made:
+        await house.backend.close()
+
+
+async def make(houses: list[House], clock: ManualClock, *plays: str, most: int = 2) -> House:
+    house = House(clock, *plays, most=most)
+    houses.append(house)
+    await house.backend.start()
+    return house
+
+
+async def test_a_model_is_loading_until_its_engine_is_ready(houses: list[House], clock: ManualClock) -> None:
+    house = await make(houses, clock, "serve")
+    loading = house.backend.deployments()[0]
+    assert (loading.id, loading.model, loading.status) == ("t/played", "played", DeploymentStatus.LOADING)
+    with pytest.raises(EngineUnreachable, match="loading"):
+        async with house.backend.request(HEAD, nothing()):
+            pass
+    loaded = await house.until(DeploymentStatus.LOADED)
+    assert loaded.id == "t/played"
+    assert loaded.slots == 3
+    assert loaded.routes == ("completions",)
+
+
+async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
+    houses: list[House], clock: ManualClock
+) -> None:
+    house = await make(houses, clock, "serve")
+    await house.until(DeploymentStatus.LOADED)
+    house.go.clear()
+    async with house.backend.request(HEAD, nothing()) as response:
+        chunks = response.chunks()
+        assert await anext(chunks) == b"begun"
+        house.kill()
+        with pytest.raises(EngineFailed):
+            await anext(chunks)
+    failed = await house.until(DeploymentStatus.FAILED, "again in 1 s")
+    assert "SIGKILL" in failed.reason
+    with pytest.raises(EngineUnreachable):
+        async with house.backend.request(HEAD, nothing()):
+            pass
+    house.go.set()
+    await house.until(DeploymentStatus.LOADED)
+    statuses = [state.status for state in house.seen]
+    assert DeploymentStatus.LOADING in statuses[statuses.index(DeploymentStatus.FAILED) :]
+
+
+async def test_an_engine_that_keeps_crashing_is_given_up(houses: list[House], clock: ManualClock) -> None:
+    house = await make(houses, clock, "crash", most=3)
+    state = await house.until(DeploymentStatus.FAILED, "given up")
+    assert "ValueError: broken" in state.reason
+    assert house.delays == [1.0, 2.0, 4.0]
+    assert len(house.processes) == 4
+
+
+async def test_an_engine_that_was_healthy_for_long_begins_a_new_row(
+    houses: list[House], clock: ManualClock
+) -> None:
+    house = await make(houses, clock, "serve", most=1)
+    for _ in range(3):
+        await house.until(DeploymentStatus.LOADED)
+        clock.advance(100.0)
+        house.kill()
+        await house.until(DeploymentStatus.FAILED)
+    assert set(house.delays) <= {1.0}
+
+
+async def test_a_model_that_cannot_be_served_is_not_tried_again(
+    houses: list[House], clock: ManualClock
+) -> None:
+    house = await make(houses, clock, "unusable")
+    state = await house.until(DeploymentStatus.FAILED, "given up")
+    assert "no such model" in state.reason
+    assert house.delays == []
+
+
+async def test_a_program_that_cannot_be_run_is_a_failure_like_others(
+    houses: list[House], clock: ManualClock
+) -> None:
+    house = await make(houses, clock, "missing", "serve")
+    await house.until(DeploymentStatus.LOADED)
+    assert house.delays == [1.0]
+    assert any("cannot be started" in state.reason for state in house.seen)
+
+
+async def test_closing_ends_the_engine_and_leaves_nothing(houses: list[House], clock: ManualClock) -> None:
+    house = await make(houses, clock, "serve")
+    await house.until(DeploymentStatus.LOADED)
+    await house.backend.close()
+    assert "SIGTERM" in (await house.processes[0].ended()).reason
+    assert house.backend.deployments()[0].status is DeploymentStatus.FAILED
+
+
+async def test_closing_while_the_model_loads_ends_the_engine(houses: list[House], clock: ManualClock) -> None:
+    house = await make(houses, clock, "serve")
+    await house.launched.wait()
+    await house.backend.close()
+    assert house.processes[0]._process.returncode is not None
+
+
+def test_options_that_can_never_work_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="slots"):
+        TorchBackend("demo", slots=0)
+    with pytest.raises(ValueError, match="device"):
+        TorchBackend("demo", device="tpu")
