@@ -47,8 +47,9 @@ class Served:
         return httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30)
 
     def sdk(self) -> openai.AsyncOpenAI:
+        client: Any = self.http()  # the SDK's own kind of client differs between its versions
         return openai.AsyncOpenAI(
-            api_key="none", base_url="http://engine/v1", http_client=self.http(), max_retries=0
+            api_key="none", base_url="http://engine/v1", http_client=client, max_retries=0
         )
 
     async def until(self, status: DeploymentStatus) -> None:
@@ -60,8 +61,9 @@ class Served:
     async def busy(self) -> tuple[int, int]:
         """Requests running and waiting, as an agent reads them."""
         async with self.http() as client:
-            load = read_load((await client.get("/metrics")).content)["slow"]
-        return load.running, load.waiting
+            loads = read_load((await client.get("/metrics")).content)
+        assert loads is not None
+        return loads["slow"].running, loads["slow"].waiting
 
     async def until_busy(self, running: int, waiting: int, within_s: float) -> None:
         async with asyncio.timeout(within_s):
