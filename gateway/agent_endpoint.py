@@ -1,0 +1,227 @@
+"""Where agents come in: strangers are counted, HELLOs checked against the store, the revoked sent away.
+
+Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any, Protocol
+
+import structlog
+
+from gateway.access.agents import AdmittedAgent
+from gateway.agent_session import AgentSession
+from gateway.metrics import Metrics, TunnelFigures
+from gateway.registry import Registry
+from gateway.store.errors import StateError
+from shared.endpoint import SessionListener
+from shared.errors import ErrorCode, HandshakeRejected, LocalError, TrunklineError, TunnelClosed
+from shared.handshake import GatewayHandshake, Hello
+from shared.identity import GatewayIdentity
+from shared.messages import Drain
+from shared.tunnel import Accepted, AcceptedTunnel
+
+_log = structlog.get_logger(__name__)
+
+RETRY_AFTER_S = 1.0
+"""When an agent is to come again to a gateway that is restarting."""
+
+DATABASE_THREADS = 4
+"""Handshakes that may wait for the disk at once; the others wait for a thread, no more than strangers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEndpointSettings:
+    """Bounds on those who have not proved who they are, and how soon a revocation takes effect."""
+
+    max_strangers: int = 1024
+    """Connections before WELCOME; each may hold 32 KiB for 5 s."""
+    max_strangers_per_address: int = 256
+    """Of one address, which may be a proxy with a whole fleet behind it that reconnects at once."""
+    revocation_tick_s: float = 0.25
+
+
+class Directory(Protocol):
+    """Who may connect; :class:`gateway.access.agents.AgentDirectory`."""
+
+    def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent: ...
+    def changed(self) -> bool: ...
+    def refusal(self, admitted: AdmittedAgent) -> str | None: ...
+
+
+class AgentEndpoint:
+    """Accepts tunnels and hands the sessions on them to the registry. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        identity: GatewayIdentity,
+        directory: Directory,
+        registry: Registry,
+        metrics: Metrics,
+        settings: AgentEndpointSettings | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``wall`` gives Unix time, for the dates of certificates and join tokens."""
+        self._identity = identity
+        self._directory = directory
+        self._registry = registry
+        self._metrics = metrics
+        self._settings = settings or AgentEndpointSettings()
+        self._wall = wall
+        self._strangers: dict[AcceptedTunnel, str] = {}
+        """Tunnels whose agent has not proved who it is, with their address."""
+        self._addresses: Counter[str] = Counter()
+        self._agents: dict[AcceptedTunnel, tuple[AgentSession, AdmittedAgent]] = {}
+        self._past = TunnelFigures()
+        """What went through tunnels that are closed."""
+        self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
+        self._draining: Drain | None = None
+        metrics.watch_tunnels(self.figures)
+
+    # --- For whoever composes the gateway ---
+
+    def protocol(self, *_args: Any, **_options: Any) -> AcceptedTunnel:
+        """What an HTTP server (uvicorn's ``ws=``) makes of an upgraded connection; its arguments say nothing
+        a tunnel needs. Call it on the event loop."""
+        return AcceptedTunnel(self, asyncio.get_running_loop().time)
+
+    async def watch(self) -> None:
+        """Ends the sessions of agents that are revoked, whoever revokes them. Runs until cancelled."""
+        failing = False
+        while True:
+            await asyncio.sleep(self._settings.revocation_tick_s)
+            try:
+                if failing or self._directory.changed():
+                    self._end_revoked()
+                failing = False
+            except StateError as error:
+                if not failing:
+                    _log.error("state_failed", doing="watch", error=str(error))
+                failing = True
+
+    def drain(self, reason: str, deadline_s: float) -> None:
+        """Tell every agent to take its new work elsewhere, and turn away those that come from now on."""
+        self._draining = Drain(reason, deadline_s)
+        for session, _ in list(self._agents.values()):
+            self._send_drain(session, self._draining)
+
+    def close(self, code: ErrorCode = ErrorCode.DRAINING, reason: str = "the gateway stops") -> None:
+        """End every session and turn away every stranger. Idempotent."""
+        if self._draining is None:
+            self._draining = Drain(reason, 0.0)
+        for session, _ in list(self._agents.values()):
+            session.close(code, reason)
+        for tunnel in list(self._strangers):
+            tunnel.abort(TunnelClosed(reason, code))
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def strangers(self) -> int:
+        """Connections that have not proved who they are."""
+        return len(self._strangers)
+
+    def figures(self) -> TunnelFigures:
+        """Totals of all tunnels there were and are."""
+        past = self._past
+        total = TunnelFigures(
+            past.bytes_received, past.bytes_sent, past.messages_received, past.messages_sent
+        )
+        for tunnel in (*self._strangers, *self._agents):
+            _add(total, tunnel)
+        return total
+
+    # --- TunnelAcceptor ---
+
+    @property
+    def gateway_identity(self) -> GatewayIdentity:
+        return self._identity
+
+    def connected(self, tunnel: AcceptedTunnel) -> None:
+        """Takes a stranger in. Raises LocalError when there are too many."""
+        address = tunnel.peer_address.rpartition(":")[0]
+        settings = self._settings
+        if self._draining is not None:
+            raise LocalError("this gateway is shutting down")
+        if len(self._strangers) >= settings.max_strangers:
+            self._metrics.tunnel("too_many_strangers")
+            raise LocalError("too many connections are waiting to be authenticated")
+        if self._addresses[address] >= settings.max_strangers_per_address:
+            self._metrics.tunnel("too_many_strangers")
+            raise LocalError("too many connections from your address are waiting to be authenticated")
+        self._strangers[tunnel] = address
+        self._addresses[address] += 1
+
+    def disconnected(self, tunnel: AcceptedTunnel) -> None:
+        if self._agents.pop(tunnel, None) is None and self._no_stranger(tunnel):
+            self._metrics.tunnel("not_authenticated")
+        _add(self._past, tunnel)
+
+    async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
+        """Raises HandshakeRejected."""
+        try:
+            if self._draining is not None:
+                raise HandshakeRejected(ErrorCode.DRAINING, "this gateway is shutting down", RETRY_AFTER_S)
+            self._registry.check_room(hello.name)
+            admitted = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._directory.admit, hello, handshake, self._wall()
+            )
+        except HandshakeRejected as error:
+            _log.warning("agent_rejected", agent=hello.name, code=error.code.name, reason=error.reason)
+            raise
+        return Accepted(admitted, token_hex(16), self._registry.next_generation(), admitted.certificate_der)
+
+    def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> SessionListener:
+        admitted: AdmittedAgent = accepted.identity
+        self._no_stranger(tunnel)
+        session = self._registry.attach(admitted.principal, tunnel.endpoint, accepted.generation)
+        if session.closed:
+            return session
+        self._metrics.tunnel("accepted")
+        self._agents[tunnel] = (session, admitted)
+        try:
+            self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted
+        except StateError as error:
+            session.close(ErrorCode.INTERNAL, f"the gateway cannot use its database just now: {error}")
+        if self._draining is not None and not session.closed:
+            self._send_drain(session, self._draining)
+        return session
+
+    # --- Steps ---
+
+    def _end_revoked(self) -> None:
+        for session, admitted in list(self._agents.values()):
+            self._end_if_revoked(session, admitted)
+
+    def _end_if_revoked(self, session: AgentSession, admitted: AdmittedAgent) -> None:
+        reason = self._directory.refusal(admitted)
+        if reason is not None and not session.closed:
+            _log.warning("agent_revoked", agent=admitted.name, reason=reason)
+            session.close(ErrorCode.REVOKED, reason)
+
+    def _send_drain(self, session: AgentSession, drain: Drain) -> None:
+        try:
+            session.endpoint.send_drain(drain)
+        except TrunklineError:
+            _log.debug("drain_not_sent", agent=session.principal.name)  # it is gone already
+
+    def _no_stranger(self, tunnel: AcceptedTunnel) -> bool:
+        address = self._strangers.pop(tunnel, None)
+        if address is None:
+            return False
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+        return True
+
+
+def _add(figures: TunnelFigures, tunnel: AcceptedTunnel) -> None:
+    traffic = tunnel.traffic
+    figures.bytes_received += traffic.bytes_received
+    figures.bytes_sent += traffic.bytes_sent
+    figures.messages_received += traffic.messages_received
+    figures.messages_sent += traffic.messages_sent

@@ -1,0 +1,277 @@
+"""Agents coming in over real WebSockets on loopback, with a real store behind."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from secrets import token_bytes
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.access.agents import AgentDirectory
+from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
+from gateway.dispatch import Dispatcher
+from gateway.errors import StreamBroken
+from gateway.metrics import Metrics
+from gateway.registry import Registry, RegistrySettings
+from gateway.store import Store
+from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
+from shared.handshake import AgentHandshake
+from shared.identity import JoinToken
+from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers
+from shared.tunnel import DialledTunnel, dial
+from tests.gateway.fleet import FakeAgent, Fleet, Loop, deployment
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    """Wait until something is true; sockets take their time."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        await asyncio.sleep(0.002)
+
+
+class Gateway:
+    """Store, registry, dispatcher and agent endpoint, listening on loopback."""
+
+    def __init__(self, state: Path, settings: AgentEndpointSettings, registry: RegistrySettings) -> None:
+        loop = asyncio.get_running_loop()
+        self.store = Store.open(state)
+        self.metrics = Metrics()
+        self.registry = Registry(self.metrics, loop.time, registry)
+        self.dispatcher = Dispatcher(self.registry, self.metrics, loop)
+        self.agents = AgentEndpoint(
+            self.store.gateway_identity, AgentDirectory(self.store), self.registry, self.metrics, settings
+        )
+        self.url = ""
+
+    def token(self, uses: int = 100) -> JoinToken:
+        token, _ = self.store.tokens.create(3600, uses, ("*",), {}, time.time())
+        return token
+
+    def count(self, outcome: str) -> float | None:
+        return self.metrics.registry.get_sample_value("trunkline_tunnels_total", {"outcome": outcome})
+
+
+@asynccontextmanager
+async def running_gateway(
+    state: Path,
+    settings: AgentEndpointSettings = AgentEndpointSettings(revocation_tick_s=0.01),  # noqa: B008
+    registry: RegistrySettings = RegistrySettings(),  # noqa: B008
+) -> AsyncIterator[Gateway]:
+    gateway = Gateway(state, settings, registry)
+    server = await asyncio.get_running_loop().create_server(gateway.agents.protocol, "127.0.0.1", 0)
+    gateway.url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/tunnel"
+    watch = asyncio.ensure_future(gateway.agents.watch())
+    try:
+        yield gateway
+    finally:
+        await gateway.dispatcher.close()
+        gateway.agents.close()
+        watch.cancel()
+        server.close()
+        await eventually(lambda: not gateway.agents.strangers and not gateway.dispatcher.open_exchanges)
+        gateway.store.close()
+
+
+class Host:
+    """A GPU host: its key, and the tunnels it dials."""
+
+    def __init__(self, gateway: Gateway, name: str = "gpu-1", token: JoinToken | None = None) -> None:
+        self.gateway = gateway
+        self.name = name
+        self.key = Ed25519PrivateKey.generate()
+        self.token: JoinToken | None = token or gateway.token()
+        self.certificate: bytes | None = None
+
+    async def dial(self) -> tuple[DialledTunnel, FakeAgent]:
+        agent = FakeAgent(self.name, Loop(), None)  # type: ignore[arg-type]
+        handshake = AgentHandshake(
+            self.key,
+            self.name,
+            token_bytes(32),
+            certificate=self.certificate,
+            join_token=None if self.certificate else self.token,
+            pinned_fingerprint=self.gateway.store.gateway_identity.fingerprint,
+        )
+        clock = asyncio.get_running_loop().time
+        tunnel = await dial(self.gateway.url, handshake=handshake, listener=agent, clock=clock)
+        if tunnel.welcome.certificate is not None:
+            self.certificate = tunnel.welcome.certificate.der
+        agent.endpoint = tunnel.endpoint
+        return tunnel, agent
+
+
+async def test_an_agent_joins_serves_and_answers(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        tunnel, agent = await Host(gateway).dial()
+        agent.serve(deployment("m", 2))
+        await eventually(lambda: gateway.registry.models())
+        request = Fleet().request()
+        request.arrived_s = asyncio.get_running_loop().time()
+        running = asyncio.ensure_future(gateway.dispatcher.run(request))
+        await eventually(lambda: agent.streams)
+        stream = agent.streams[0].stream
+        stream.send_head(ResponseHead(200, ()))
+        stream.send_data(b"hello")
+        stream.end(Trailers())
+        response = await running
+        assert (response.status, response.agent) == (200, "gpu-1")
+        received = b""
+        while chunks := await response.next_chunks():
+            for chunk in chunks:
+                received += chunk
+                response.consumed(len(chunk))
+        assert received == b"hello"
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        assert gateway.count("accepted") == 1
+        assert gateway.agents.strangers == 0
+        figures = gateway.agents.figures()
+        assert min(figures.bytes_received, figures.bytes_sent) > 100
+        assert min(figures.messages_received, figures.messages_sent) >= 3
+        tunnel.endpoint.close(ErrorCode.NO_ERROR, "bye")
+        await eventually(lambda: not gateway.registry.agents_connected)
+        assert gateway.agents.figures().bytes_received >= figures.bytes_received
+
+
+async def test_an_agent_comes_back_with_its_certificate_and_replaces_its_tunnel(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        first, _ = await host.dial()
+        second, agent = await host.dial()
+        error = await first.wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert error.code is ErrorCode.REPLACED
+        agent.serve(deployment("m"))
+        await eventually(lambda: gateway.registry.models())
+        assert gateway.registry.agents_connected == 1
+        assert second.welcome.generation > first.welcome.generation
+
+
+async def test_a_revoked_agent_loses_its_tunnel_and_its_running_streams_are_told(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        tunnel, agent = await host.dial()
+        agent.serve(deployment("m"))
+        await eventually(lambda: gateway.registry.models())
+        running = asyncio.ensure_future(gateway.dispatcher.run(Fleet().request()))
+        await eventually(lambda: agent.streams)
+        agent.streams[0].stream.send_head(ResponseHead(200, ()))
+        response = await running
+        began_s = time.monotonic()
+        gateway.store.agents.revoke("gpu-1", "stolen", time.time())
+        error = await tunnel.wait_closed()
+        assert time.monotonic() - began_s < 1.0
+        assert isinstance(error, TunnelClosed)
+        assert error.code is ErrorCode.REVOKED
+        assert "stolen" in error.reason
+        with pytest.raises(StreamBroken):
+            await response.next_chunks()
+        with pytest.raises(HandshakeRejected) as rejected:
+            await host.dial()
+        assert rejected.value.code is ErrorCode.REVOKED
+
+
+async def test_an_agent_that_is_no_good_is_told_why(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        other = JoinToken.new(gateway.store.gateway_identity.fingerprint)
+        with pytest.raises(HandshakeRejected) as rejected:
+            await Host(gateway, token=other).dial()
+        assert rejected.value.code is ErrorCode.UNAUTHENTICATED
+        await eventually(lambda: not gateway.agents.strangers)
+        assert gateway.count("not_authenticated") == 1
+
+
+async def test_a_full_gateway_tells_agents_when_to_come_again(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, registry=RegistrySettings(max_agents=1)) as gateway:
+        await Host(gateway, "gpu-1").dial()
+        with pytest.raises(HandshakeRejected) as rejected:
+            await Host(gateway, "gpu-2").dial()
+        assert rejected.value.code is ErrorCode.OVERLOADED
+        assert rejected.value.retry_after_s
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        AgentEndpointSettings(max_strangers=2),
+        AgentEndpointSettings(max_strangers_per_address=2),
+    ],
+)
+async def test_strangers_are_bounded(tmp_path: Path, settings: AgentEndpointSettings) -> None:
+    async with running_gateway(tmp_path, settings) as gateway:
+        port = int(gateway.url.rpartition(":")[2].partition("/")[0])
+        silent = []
+        for _ in range(2):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(UPGRADE)
+            silent.append(writer)
+        await eventually(lambda: gateway.agents.strangers == 2)
+        with pytest.raises(DialFailed, match="503"):
+            await Host(gateway).dial()
+        for writer in silent:
+            writer.close()
+        await eventually(lambda: not gateway.agents.strangers)
+        await Host(gateway).dial()
+
+
+@pytest.mark.parametrize("garbage", [b"\x00" * 100, b"\xff" * 70_000, b"\x82\x05hello", b"\x81\x02hi"])
+async def test_garbage_before_authentication_ends_that_connection_only(
+    tmp_path: Path, garbage: bytes
+) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        port = int(gateway.url.rpartition(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(garbage)
+        try:
+            while await reader.read(65536):
+                pass
+        except ConnectionError:
+            pass
+        writer.close()
+        await eventually(lambda: not gateway.agents.strangers)
+        await Host(gateway).dial()
+
+
+async def test_draining_tells_agents_and_turns_newcomers_away(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        _, agent = await Host(gateway).dial()
+        gateway.agents.drain("restart", 30.0)
+        await eventually(lambda: agent.drained)
+        assert agent.drained is not None
+        assert agent.drained.deadline_s == 30.0
+        with pytest.raises(DialFailed, match="503"):
+            await Host(gateway, "gpu-2").dial()
+
+
+async def test_closing_ends_every_session(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        tunnel, _ = await Host(gateway).dial()
+        gateway.agents.close(reason="the gateway restarts")
+        error = await tunnel.wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert (error.code, error.reason) == (ErrorCode.DRAINING, "the gateway restarts")
+        gateway.agents.close()
+
+
+async def test_what_an_agent_may_not_serve_is_not_served(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        token, _ = gateway.store.tokens.create(3600, 1, ("llama-*",), {}, time.time())
+        _, agent = await Host(gateway, token=token).dial()
+        states = (deployment("llama-3"), deployment("gpt-5"))
+        agent.endpoint.send_state(AgentState(AgentStatus.READY, states))
+        await eventually(lambda: gateway.registry.models())
+        assert [model.id for model in gateway.registry.models()] == ["llama-3"]
+
+
+UPGRADE = (
+    b"GET /tunnel HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: trunkline.1\r\n\r\n"
+)
