@@ -6,7 +6,7 @@ Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from secrets import token_hex
@@ -44,6 +44,8 @@ class AgentEndpointSettings:
     max_strangers_per_address: int = 256
     """Of one address, which may be a proxy with a whole fleet behind it that reconnects at once."""
     revocation_tick_s: float = 0.25
+    seen_tick_s: float = 15.0
+    """How often it is noted which agents are here."""
 
 
 class Directory(Protocol):
@@ -64,23 +66,31 @@ class AgentEndpoint:
         registry: Registry,
         metrics: Metrics,
         settings: AgentEndpointSettings | None = None,
+        *,
+        note_seen: Callable[[Sequence[str], float], None] = lambda names, wall_s: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``wall`` gives Unix time, for the dates of certificates and join tokens."""
+        """``note_seen`` is told now and then, in a worker thread, which agents are or were here
+        (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join tokens."""
         self._identity = identity
         self._directory = directory
         self._registry = registry
         self._metrics = metrics
         self._settings = settings or AgentEndpointSettings()
+        self._note_seen = note_seen
         self._wall = wall
         self._strangers: dict[AcceptedTunnel, str] = {}
         """Tunnels whose agent has not proved who it is, with their address."""
         self._addresses: Counter[str] = Counter()
         self._agents: dict[AcceptedTunnel, tuple[AgentSession, AdmittedAgent]] = {}
+        self._left: set[str] = set()
+        """Agents that left since it was last noted who is here; no more than are enrolled."""
         self._past = TunnelFigures()
         """What went through tunnels that are closed."""
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
         self._draining: Drain | None = None
+        self._unchecked = False
+        """The store has changed since sessions were last held against it."""
         metrics.watch_tunnels(self.figures)
 
     # --- For whoever composes the gateway ---
@@ -91,18 +101,11 @@ class AgentEndpoint:
         return AcceptedTunnel(self, asyncio.get_running_loop().time)
 
     async def watch(self) -> None:
-        """Ends the sessions of agents that are revoked, whoever revokes them. Runs until cancelled."""
-        failing = False
-        while True:
-            await asyncio.sleep(self._settings.revocation_tick_s)
-            try:
-                if failing or self._directory.changed():
-                    self._end_revoked()
-                failing = False
-            except StateError as error:
-                if not failing:
-                    _log.error("state_failed", doing="watch", error=str(error))
-                failing = True
+        """Ends the sessions of agents that are revoked, whoever revokes them, and keeps the record of when
+        agents were last seen. Runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self._look_for_revoked, self._settings.revocation_tick_s))
+            tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
 
     def drain(self, reason: str, deadline_s: float) -> None:
         """Tell every agent to take its new work elsewhere, and turn away those that come from now on."""
@@ -157,7 +160,10 @@ class AgentEndpoint:
         self._addresses[address] += 1
 
     def disconnected(self, tunnel: AcceptedTunnel) -> None:
-        if self._agents.pop(tunnel, None) is None and self._no_stranger(tunnel):
+        agent = self._agents.pop(tunnel, None)
+        if agent is not None:
+            self._left.add(agent[1].name)
+        elif self._no_stranger(tunnel):
             self._metrics.tunnel("not_authenticated")
         _add(self._past, tunnel)
 
@@ -193,9 +199,33 @@ class AgentEndpoint:
 
     # --- Steps ---
 
-    def _end_revoked(self) -> None:
-        for session, admitted in list(self._agents.values()):
-            self._end_if_revoked(session, admitted)
+    async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
+        """Calls ``look`` for ever; a database that fails is logged once, until it works again."""
+        failing = False
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await look()
+                failing = False
+            except StateError as error:
+                if not failing:
+                    _log.error("state_failed", doing=look.__name__.strip("_"), error=str(error))
+                failing = True
+
+    async def _look_for_revoked(self) -> None:
+        self._unchecked = self._directory.changed() or self._unchecked
+        if self._unchecked:
+            for session, admitted in list(self._agents.values()):
+                self._end_if_revoked(session, admitted)
+            self._unchecked = False
+
+    async def _record_seen(self) -> None:
+        names = self._left | {admitted.name for _, admitted in self._agents.values()}
+        self._left = set()
+        if names:
+            await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._note_seen, sorted(names), self._wall()
+            )
 
     def _end_if_revoked(self, session: AgentSession, admitted: AdmittedAgent) -> None:
         reason = self._directory.refusal(admitted)

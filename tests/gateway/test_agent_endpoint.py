@@ -10,15 +10,16 @@ from secrets import token_bytes
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.access.agents import AgentDirectory
+from gateway.access.agents import AdmittedAgent, AgentDirectory
 from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
 from gateway.dispatch import Dispatcher
 from gateway.errors import StreamBroken
 from gateway.metrics import Metrics
 from gateway.registry import Registry, RegistrySettings
 from gateway.store import Store
+from gateway.store.errors import StateBusy
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
-from shared.handshake import AgentHandshake
+from shared.handshake import AgentHandshake, GatewayHandshake, Hello
 from shared.identity import JoinToken
 from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers
 from shared.tunnel import DialledTunnel, dial
@@ -45,7 +46,12 @@ class Gateway:
         self.registry = Registry(self.metrics, loop.time, registry)
         self.dispatcher = Dispatcher(self.registry, self.metrics, loop)
         self.agents = AgentEndpoint(
-            self.store.gateway_identity, AgentDirectory(self.store), self.registry, self.metrics, settings
+            self.store.gateway_identity,
+            AgentDirectory(self.store),
+            self.registry,
+            self.metrics,
+            settings,
+            note_seen=self.store.agents.touch,
         )
         self.url = ""
 
@@ -60,7 +66,7 @@ class Gateway:
 @asynccontextmanager
 async def running_gateway(
     state: Path,
-    settings: AgentEndpointSettings = AgentEndpointSettings(revocation_tick_s=0.01),  # noqa: B008
+    settings: AgentEndpointSettings = AgentEndpointSettings(revocation_tick_s=0.01, seen_tick_s=0.01),  # noqa: B008
     registry: RegistrySettings = RegistrySettings(),  # noqa: B008
 ) -> AsyncIterator[Gateway]:
     gateway = Gateway(state, settings, registry)
@@ -268,6 +274,59 @@ async def test_what_an_agent_may_not_serve_is_not_served(tmp_path: Path) -> None
         agent.endpoint.send_state(AgentState(AgentStatus.READY, states))
         await eventually(lambda: gateway.registry.models())
         assert [model.id for model in gateway.registry.models()] == ["llama-3"]
+
+
+async def test_when_agents_were_last_seen_is_on_record(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        tunnel, _ = await Host(gateway).dial()
+
+        def last_seen_s() -> float | None:
+            record = gateway.store.agents.get("gpu-1")
+            assert record is not None
+            return record.last_seen_s
+
+        await eventually(last_seen_s)
+        tunnel.abort()
+        await eventually(lambda: not gateway.registry.agents_connected)
+        left_s = time.time()
+        await eventually(lambda: (last_seen_s() or 0) >= left_s)
+
+
+class BrokenDirectory:
+    """Stands before a directory whose database cannot be read at times."""
+
+    def __init__(self, directory: AgentDirectory) -> None:
+        self.directory = directory
+        self.broken = False
+        self.asked = 0
+
+    def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
+        return self.directory.admit(hello, handshake, wall_s)
+
+    def changed(self) -> bool:
+        self.asked += 1
+        if self.broken:
+            raise StateBusy("disk I/O error")
+        return self.directory.changed()
+
+    def refusal(self, admitted: AdmittedAgent) -> str | None:
+        return self.directory.refusal(admitted)
+
+
+async def test_a_revocation_is_seen_once_the_database_can_be_read_again(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        directory = BrokenDirectory(AgentDirectory(gateway.store))
+        gateway.agents._directory = directory
+        tunnel, _ = await Host(gateway).dial()
+        directory.broken = True
+        gateway.store.agents.revoke("gpu-1", "", time.time())
+        asked = directory.asked
+        await eventually(lambda: directory.asked > asked + 2)
+        assert tunnel.open
+        directory.broken = False
+        error = await tunnel.wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert error.code is ErrorCode.REVOKED
 
 
 UPGRADE = (
