@@ -27,6 +27,7 @@ from shared.events import (
 )
 from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.session import Session
+from shared.streams import Role
 
 
 class StreamHandler(Protocol):
@@ -44,7 +45,8 @@ class StreamHandler(Protocol):
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         """The peer gave the stream up, or the session is lost (SESSION_LOST). No ``on_end`` follows.
 
-        An agent confirms with ``stream.reset`` once its engine has let go of the request.
+        To an agent it may come after ``on_end``, while its own half is not over: a cancel. An agent confirms
+        with ``stream.reset`` once its engine has let go of the request.
         """
 
     def on_writable(self) -> None:
@@ -103,7 +105,7 @@ _NO_HANDLER = _NoHandler()
 class Stream:
     """One request and its response. Made by :class:`Endpoint` only."""
 
-    __slots__ = ("_endpoint", "closed", "handler", "head", "id", "peer_ended")
+    __slots__ = ("_endpoint", "_told", "closed", "handler", "head", "id", "peer_ended")
 
     def __init__(
         self, endpoint: "Endpoint", stream_id: int, head: RequestHead, handler: StreamHandler
@@ -112,6 +114,8 @@ class Stream:
         self.id = stream_id
         self.head = head
         self.handler = handler
+        self._told = False
+        """The handler knows how the stream ended; the loss of the session is no news to it."""
         self.peer_ended = False
         """The peer's half is over, in order or by RESET."""
         self.closed = False
@@ -240,9 +244,8 @@ class Endpoint:
     def _lose(self, error: TrunklineError | None, reason: str) -> None:
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
-            stream.closed = True
-            if not stream.peer_ended:
-                stream.peer_ended = True
+            stream.closed = stream.peer_ended = True
+            if not stream._told:
                 stream.handler.on_reset(ErrorCode.SESSION_LOST, reason)
             stream.handler.on_closed()
         listener, self.listener = self.listener, None
@@ -269,10 +272,11 @@ class Endpoint:
 
     def _ended(self, stream: Stream, event: StreamEnded) -> None:
         stream.peer_ended = True
+        stream._told = self.session.role is Role.GATEWAY
         stream.handler.on_end(event.trailers)
 
     def _reset(self, stream: Stream, event: StreamReset) -> None:
-        stream.peer_ended = True
+        stream.peer_ended = stream._told = True
         stream.handler.on_reset(event.code, event.reason)
 
     def _closed(self, stream: Stream, event: StreamClosed) -> None:

@@ -297,7 +297,9 @@ class StreamTable:
         stream = self._streams.get(stream_id)
         if stream is None or stream.local in OVER:
             raise StreamClosed(f"our half of stream {stream_id} is over")
-        stream.local = TRANSITIONS[stream.local, step]
+        following = TRANSITIONS.get((stream.local, step))
+        assert following is not None, f"{step.value} before the head"
+        stream.local = following
         return stream
 
     def _receiving(self, stream_id: int, step: Input) -> _Stream:

@@ -1,0 +1,66 @@
+"""Two sessions joined in memory: a gateway's and an agent's, with whole messages in between."""
+
+from collections import deque
+
+from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, WindowSettings
+from shared.events import DataReceived, Event
+from shared.messages import RequestHead
+from shared.session import Session
+from shared.streams import Role, own_limits
+
+
+def request_head(streaming: bool = True, model: str = "demo") -> RequestHead:
+    return RequestHead(
+        deployment="d1",
+        method="POST",
+        path="/v1/chat/completions",
+        headers=(("content-type", "application/json"),),
+        model=model,
+        request_id="req-1",
+        streaming=streaming,
+    )
+
+
+class SessionPair:
+    """``gateway`` and ``agent``, and the messages on their way. Time moves only by ``now``."""
+
+    def __init__(
+        self,
+        gateway_windows: WindowSettings = GATEWAY_WINDOWS,
+        agent_windows: WindowSettings = AGENT_WINDOWS,
+    ) -> None:
+        self.now = 0.0
+        self.gateway = Session(Role.GATEWAY, own_limits(agent_windows), self.now, gateway_windows)
+        self.agent = Session(Role.AGENT, own_limits(gateway_windows), self.now, agent_windows)
+        self.to_agent: deque[bytes] = deque()
+        self.to_gateway: deque[bytes] = deque()
+
+    def send(self, session: Session, budget_bytes: int = 1 << 20) -> list[bytes]:
+        """Takes what a session has to send and puts it on its way."""
+        messages = session.data_to_send(budget_bytes)
+        (self.to_agent if session is self.gateway else self.to_gateway).extend(messages)
+        return messages
+
+    def deliver(self, session: Session, count: int = 1 << 30) -> list[Event]:
+        """Gives a session up to ``count`` of the messages on their way to it, and returns its events."""
+        queue = self.to_gateway if session is self.gateway else self.to_agent
+        while queue and count > 0:
+            session.receive_message(queue.popleft(), self.now)
+            count -= 1
+        return session.take_events()
+
+    def settle(self) -> tuple[list[Event], list[Event]]:
+        """Moves messages to and fro until nothing moves; returns the events of gateway and agent."""
+        at_gateway: list[Event] = self.gateway.take_events()
+        at_agent: list[Event] = self.agent.take_events()
+        while self.send(self.gateway) or self.send(self.agent) or self.to_agent or self.to_gateway:
+            at_agent += self.deliver(self.agent)
+            at_gateway += self.deliver(self.gateway)
+        at_gateway += self.gateway.take_events()
+        at_agent += self.agent.take_events()
+        return at_gateway, at_agent
+
+
+def body(events: list[Event], stream_id: int) -> bytes:
+    """The body bytes among events."""
+    return b"".join(e.data for e in events if isinstance(e, DataReceived) and e.stream_id == stream_id)
