@@ -89,6 +89,7 @@ class AgentEndpoint:
         """What went through tunnels that are closed."""
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
         self._draining: Drain | None = None
+        self._closed = False
         self._unchecked = False
         """The store has changed since sessions were last held against it."""
         metrics.watch_tunnels(self.figures)
@@ -102,7 +103,7 @@ class AgentEndpoint:
 
     async def watch(self) -> None:
         """Ends the sessions of agents that are revoked, whoever revokes them, and keeps the record of when
-        agents were last seen. Runs until cancelled."""
+        agents were last seen. Runs until cancelled or :meth:`close`."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_for_revoked, self._settings.revocation_tick_s))
             tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
@@ -115,8 +116,8 @@ class AgentEndpoint:
 
     def close(self, code: ErrorCode = ErrorCode.DRAINING, reason: str = "the gateway stops") -> None:
         """End every session and turn away every stranger. Idempotent."""
-        if self._draining is None:
-            self._draining = Drain(reason, 0.0)
+        self._closed = True
+        self._draining = self._draining or Drain(reason, 0.0)
         for session, _ in list(self._agents.values()):
             session.close(code, reason)
         for tunnel in list(self._strangers):
@@ -204,6 +205,8 @@ class AgentEndpoint:
         failing = False
         while True:
             await asyncio.sleep(every_s)
+            if self._closed:
+                return
             try:
                 await look()
                 failing = False
