@@ -1,0 +1,118 @@
+"""How many requests an engine should have at once, and how that is shared out. Pure; ``now`` is an argument.
+
+What a gateway is told is a *level* per deployment: how many requests it may have in flight there, those it
+has included. ``level = running there for it + free places of the engine``: for an engine with one deployment
+that is the engine's limit, whatever comes and goes; for one with several (and, later, for several gateways)
+each sees the places that the others leave.
+"""
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+GRACE_S = 4.0
+"""An engine must have had a queue for so long before it gets less: a queue is short-lived while a batch
+fills, and the figure is some seconds old when it arrives."""
+
+STEP_S = 2.0
+"""Least time between two changes of the limit, so that one change shows before the next is made."""
+
+GROWTH_SHARE = 8
+"""Without a queue the limit grows by an eighth of the slots per step."""
+
+FAILURES = 3
+"""So many failed requests in a row, and the engine gets one at a time until one succeeds."""
+
+
+class EngineLimit:
+    """How many requests one engine should have from this agent.
+
+    Starts at the engine's slots; falls towards what the engine really works on while it reports a queue (at
+    most by half per step); grows back without one; is 1 while every request fails.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._limit = slots
+        self._queue_since_s: float | None = None
+        self._stepped_s = float("-inf")
+        self._failures = 0
+
+    @property
+    def slots(self) -> int:
+        """What the engine can take at most, by its settings or its own words."""
+        return self._slots
+
+    @property
+    def current(self) -> int:
+        """The limit now, from 1 to ``slots`` (0 when there are none)."""
+        return min(1, self._limit) if self._failures >= FAILURES else self._limit
+
+    def set_slots(self, slots: int) -> None:
+        """The engine was configured anew. A limit that was not lowered follows."""
+        self._limit = slots if self._limit == self._slots else min(self._limit, slots)
+        self._slots = slots
+
+    def observe(self, waiting: int, ours: int, now: float) -> None:
+        """``waiting`` requests stand in the engine's own queue while ``ours`` of this agent are there."""
+        due = now - self._stepped_s >= STEP_S
+        if waiting <= 0:
+            self._queue_since_s = None
+            if due and self._limit < self._slots:
+                self._step(self._limit + max(1, self._slots // GROWTH_SHARE), now)
+            return
+        if self._queue_since_s is None:
+            self._queue_since_s = now
+        if due and now - self._queue_since_s >= GRACE_S:
+            self._step(min(self._limit, max(self._limit // 2, ours - waiting)), now)
+
+    def finished(self, *, failed: bool) -> None:
+        """A request is over; ``failed`` when the engine failed it (an answer of 4xx or 5xx is none)."""
+        self._failures = self._failures + 1 if failed else 0
+
+    def _step(self, limit: int, now: float) -> None:
+        self._limit = max(1, min(limit, self._slots))
+        self._stepped_s = now
+
+
+class Ledger:
+    """Which requests run: counted by engine, by deployment, and by session and deployment."""
+
+    def __init__(self) -> None:
+        self._by_engine: Counter[str] = Counter()
+        self._by_deployment: Counter[str] = Counter()
+        self._by_session: Counter[tuple[Hashable, str]] = Counter()
+
+    @property
+    def running(self) -> int:
+        return self._by_engine.total()
+
+    def at_engine(self, engine: str) -> int:
+        return self._by_engine[engine]
+
+    def at_deployment(self, deployment: str) -> int:
+        return self._by_deployment[deployment]
+
+    def enter(self, session: Hashable, engine: str, deployment: str) -> None:
+        self._by_engine[engine] += 1
+        self._by_deployment[deployment] += 1
+        self._by_session[session, deployment] += 1
+
+    def leave(self, session: Hashable, engine: str, deployment: str) -> None:
+        for counter, key in (
+            (self._by_engine, engine),
+            (self._by_deployment, deployment),
+            (self._by_session, (session, deployment)),
+        ):
+            _decrement(counter, key)
+
+    def level(self, session: Hashable, engine: str, deployment: str, limit: int) -> int:
+        """How many requests ``session`` may have in flight at ``deployment``."""
+        return self._by_session[session, deployment] + max(0, limit - self._by_engine[engine])
+
+
+def _decrement(counter: Counter[Any], key: Hashable) -> None:
+    assert counter[key] > 0, "left without having entered"
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -1,0 +1,171 @@
+"""All engines of this agent together: what is offered, what runs where, and who is let in."""
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from agent.backends.base import Backend, EngineRefused
+from agent.capacity import EngineLimit, Ledger
+from shared import limits
+from shared.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus, GpuState
+
+log = structlog.get_logger("agent.roster")
+
+SHARED_EXCESS = 2
+"""An engine with several deployments may for a moment have twice its slots: the levels of two deployments are
+lowered only after a request for one of them has come, and a request for the other may be on its way."""
+
+STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
+
+
+@dataclass(slots=True)
+class _Engine:
+    backend: Backend
+    limit: EngineLimit
+    deployments: tuple[DeploymentState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """A place that a request has at an engine. To be given back with :meth:`Roster.leave`, once."""
+
+    session: Hashable
+    engine: str
+    deployment: str
+    backend: Backend
+
+
+class Roster:
+    """Follows the backends and keeps count. ``on_change`` is called after every change of what a gateway is
+    told: ``state()`` or ``levels()``."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._engines: dict[str, _Engine] = {}
+        self._ledger = Ledger()
+        self._draining = False
+        self._cut = False
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when the last running request has left."""
+
+    @property
+    def running(self) -> int:
+        return self._ledger.running
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def add(self, backend: Backend) -> None:
+        """Offer what a started backend offers, from now on."""
+        assert backend.name not in self._engines, f"two engines are called {backend.name}"
+        engine = self._engines[backend.name] = _Engine(backend, EngineLimit(0))
+        backend.subscribe(lambda: self._changed(engine))
+        self._changed(engine)
+
+    def drain(self) -> None:
+        """From now on nobody is let in."""
+        self._draining = True
+        self.on_change()
+
+    def observe(self) -> None:
+        """Look at the engines' queues; to be called every second or so."""
+        before = [engine.limit.current for engine in self._engines.values()]
+        for engine in self._engines.values():
+            self._observe(engine)
+        if before != [engine.limit.current for engine in self._engines.values()]:
+            self.on_change()
+
+    def enter(self, session: Hashable, deployment_id: str) -> Seat:
+        """A place for one request of ``session``. Raises :class:`EngineRefused`, saying why there is none."""
+        if self._draining:
+            raise EngineRefused("the agent is draining")
+        engine, deployment = self._find(deployment_id)
+        if deployment.status is not DeploymentStatus.LOADED:
+            raise EngineRefused(f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}")
+        most = engine.limit.slots * (SHARED_EXCESS if len(engine.deployments) > 1 else 1)
+        name = engine.backend.name
+        if (
+            self._ledger.at_deployment(deployment_id) >= engine.limit.slots
+            or self._ledger.at_engine(name) >= most
+        ):
+            raise EngineRefused(f"all {engine.limit.slots} slots are taken")
+        self._ledger.enter(session, name, deployment_id)
+        if len(engine.deployments) > 1:
+            self.on_change()
+        return Seat(session, name, deployment_id, engine.backend)
+
+    def leave(self, seat: Seat, *, failed: bool) -> None:
+        """Give a place back; ``failed`` when the engine failed the request."""
+        engine = self._engines[seat.engine]
+        before = engine.limit.current
+        self._ledger.leave(seat.session, seat.engine, seat.deployment)
+        engine.limit.finished(failed=failed)
+        if len(engine.deployments) > 1 or engine.limit.current != before:
+            self.on_change()
+        if not self._ledger.running:
+            self.on_idle()
+
+    def levels(self, session: Hashable) -> Mapping[str, int]:
+        """Deployment id → how many requests ``session`` may have in flight there."""
+        return {
+            deployment.id: 0
+            if self._draining or deployment.status is not DeploymentStatus.LOADED
+            else self._ledger.level(session, engine.backend.name, deployment.id, engine.limit.current)
+            for engine in self._engines.values()
+            for deployment in engine.deployments
+        }
+
+    def state(self, gpus: tuple[GpuState, ...] = ()) -> AgentState:
+        """All there is to say, cut to what fits into a frame."""
+        state = AgentState(self._status(), self._all_deployments(), gpus[: limits.GPUS])
+        while len(state.to_payload()) > STATE_BYTES and state.deployments:
+            state = replace(state, deployments=state.deployments[: len(state.deployments) * 9 // 10])
+            if not self._cut:
+                self._cut = True
+                log.warning("too many models to offer them all; name the ones wanted in the configuration")
+        return state
+
+    def _all_deployments(self) -> tuple[DeploymentState, ...]:
+        found = [
+            replace(deployment, running=max(deployment.running, self._ledger.at_deployment(deployment.id)))
+            for engine in self._engines.values()
+            for deployment in engine.deployments
+        ]
+        return tuple(found[: limits.DEPLOYMENTS])
+
+    def _status(self) -> AgentStatus:
+        if self._draining:
+            return AgentStatus.DRAINING
+        every = [deployment.status for engine in self._engines.values() for deployment in engine.deployments]
+        if every and all(status is DeploymentStatus.FAILED for status in every):
+            return AgentStatus.FAILED
+        loaded = [
+            engine
+            for engine in self._engines.values()
+            if any(deployment.status is DeploymentStatus.LOADED for deployment in engine.deployments)
+        ]
+        full = all(self._ledger.at_engine(e.backend.name) >= e.limit.current for e in loaded)
+        return AgentStatus.BUSY if loaded and full else AgentStatus.READY
+
+    def _find(self, deployment_id: str) -> tuple[_Engine, DeploymentState]:
+        for engine in self._engines.values():
+            for deployment in engine.deployments:
+                if deployment.id == deployment_id:
+                    return engine, deployment
+        raise EngineRefused("this agent has no such deployment")
+
+    def _changed(self, engine: _Engine) -> None:
+        engine.deployments = engine.backend.deployments()
+        slots = max((deployment.slots for deployment in engine.deployments), default=0)
+        if slots:
+            engine.limit.set_slots(slots)
+        self._observe(engine)
+        self.on_change()
+
+    def _observe(self, engine: _Engine) -> None:
+        waiting = max((deployment.waiting for deployment in engine.deployments), default=0)
+        engine.limit.observe(waiting, self._ledger.at_engine(engine.backend.name), self._clock())

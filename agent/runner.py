@@ -1,0 +1,198 @@
+"""A stream's way through the engine and back.
+
+Both directions are held back by whoever is slower: a request's bytes are credited once the engine's socket
+took them, and the engine's connection is not read while the tunnel does not take the response.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable
+from dataclasses import dataclass
+
+import structlog
+
+from agent.backends.base import EngineError, EngineRefused
+from agent.roster import Roster, Seat
+from agent.usage import EventUsage, UsageReader, reader_for
+from shared.endpoint import Stream
+from shared.errors import ErrorCode, LocalError
+from shared.messages import Headers, ResponseHead, Trailers, UsageMode
+
+log = structlog.get_logger("agent.request")
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a request ended: in order with ``trailers``, or with a code to reset its stream with."""
+
+    trailers: Trailers | None = None
+    code: ErrorCode = ErrorCode.NO_ERROR
+    reason: str = ""
+    engine_failed: bool = False
+
+
+class Runner:
+    """Runs each stream in a task of ``tasks``; how many there are is bounded by the roster's slots."""
+
+    def __init__(
+        self, roster: Roster, tasks: asyncio.TaskGroup, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._roster = roster
+        self._tasks = tasks
+        self._clock = clock
+
+    def open(self, session: Hashable, stream: Stream) -> None:
+        """A request has come in ``session``. Refused at once when there is no place for it."""
+        try:
+            seat = self._roster.enter(session, stream.head.deployment)
+        except EngineRefused as refusal:
+            log.info("request refused", request=stream.head.request_id, reason=refusal.reason)
+            stream.reset(ErrorCode.REFUSED, refusal.reason)
+            return
+        run = _Run(stream, seat, self._clock)
+        stream.handler = run
+        run.task = self._tasks.create_task(run.run(), name=f"request {stream.head.request_id}")
+        run.task.add_done_callback(lambda task: self._finish(run, task))
+
+    def _finish(self, run: "_Run", task: "asyncio.Task[_Outcome]") -> None:
+        """The engine has let go: first the place is free, then the gateway hears of the end."""
+        outcome = _Outcome(code=ErrorCode.CANCELLED) if task.cancelled() else task.result()
+        self._roster.leave(run.seat, failed=outcome.engine_failed)
+        run.finish(outcome)
+
+
+class _Run:
+    """One request. Implements :class:`shared.endpoint.StreamHandler`."""
+
+    task: "asyncio.Task[_Outcome]"
+
+    def __init__(self, stream: Stream, seat: Seat, clock: Callable[[], float]) -> None:
+        self.seat = seat
+        self._stream = stream
+        self._clock = clock
+        self._began_s = clock()
+        self._first_byte_s: float | None = None
+        self._pieces: deque[bytes] = deque()
+        """Of the request's body, waiting for the engine: never more than was credited."""
+        self._untaken_bytes = 0
+        """Received and not yet said consumed."""
+        self._body_ended = False
+        self._body_moved = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._over = False
+
+    # --- what the session says
+
+    def on_head(self, head: ResponseHead) -> None:
+        raise AssertionError("an agent receives no response")
+
+    def on_data(self, data: bytes) -> None:
+        if self._over:
+            self._stream.consumed(len(data))
+            return
+        self._pieces.append(data)
+        self._untaken_bytes += len(data)
+        self._body_moved.set()
+
+    def on_end(self, trailers: Trailers | None) -> None:
+        self._body_ended = True
+        self._body_moved.set()
+
+    def on_reset(self, code: ErrorCode, reason: str) -> None:
+        """What is still to come of the response is not wanted; NO_ERROR after its end only says that the rest
+        of the request's body stays away."""
+        if not self._over:
+            self.task.cancel()
+        elif code is not ErrorCode.NO_ERROR:
+            self._stream.reset(ErrorCode.CANCELLED)
+
+    def on_writable(self) -> None:
+        self._writable.set()
+
+    def on_closed(self) -> None:
+        """Before our end only when the session is lost; a stream whose request was whole hears no reset."""
+        if not self._over:
+            self.task.cancel()
+
+    # --- what is done
+
+    async def run(self) -> _Outcome:
+        head = self._stream.head
+        try:
+            async with asyncio.timeout(head.deadline_s):
+                return _Outcome(trailers=await self._serve())
+        except TimeoutError:
+            return _Outcome(code=ErrorCode.DEADLINE, reason="the request's time was up")
+        except EngineError as error:
+            log.warning("request failed", request=head.request_id, model=head.model, reason=error.reason)
+            failed = error.code not in (ErrorCode.REFUSED, ErrorCode.PROTOCOL_ERROR)
+            return _Outcome(code=error.code, reason=error.reason, engine_failed=failed)
+        except LocalError:
+            return _Outcome(code=ErrorCode.CANCELLED)  # the stream ended under us
+        except Exception:
+            log.exception("request failed", request=head.request_id, model=head.model)
+            return _Outcome(code=ErrorCode.INTERNAL, reason="the agent failed; its log says why")
+
+    async def _serve(self) -> Trailers:
+        head = self._stream.head
+        async with self.seat.backend.request(head, self._body()) as response:
+            reader = reader_for(head.usage, response.headers)
+            self._stream.send_head(
+                ResponseHead(response.status, _headers(response.headers, head.usage, reader))
+            )
+            async for piece in response.chunks():
+                if self._first_byte_s is None:
+                    self._first_byte_s = self._clock() - self._began_s
+                await self._send(reader.feed(piece))
+            await self._send(reader.finish())
+        return Trailers(
+            usage=reader.usage(),
+            queue_s=0.0,  # a request goes to its engine at once: who waits, waits at the gateway
+            first_byte_s=self._first_byte_s,
+            total_s=self._clock() - self._began_s,
+        )
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        """The request's body. Asking for the next piece says that the last one was taken."""
+        while True:
+            while self._pieces:
+                piece = self._pieces.popleft()
+                yield piece
+                self._take(len(piece))
+            if self._body_ended:
+                return
+            self._body_moved.clear()
+            await self._body_moved.wait()
+
+    def _take(self, size_bytes: int) -> None:
+        self._untaken_bytes -= size_bytes
+        self._stream.consumed(size_bytes)
+
+    async def _send(self, data: bytes) -> None:
+        """Raises :class:`~shared.errors.LocalError` when nobody wants the response any more."""
+        if not data:
+            return
+        self._writable.clear()
+        if not self._stream.send_data(data):
+            await self._writable.wait()
+
+    def finish(self, outcome: _Outcome) -> None:
+        """The engine has let go."""
+        self._over = True
+        if outcome.trailers is None:
+            self._stream.reset(outcome.code, outcome.reason)
+        else:
+            try:
+                self._stream.end(outcome.trailers)
+            except LocalError:
+                pass  # the stream ended under us, its place is free all the same
+        self._pieces.clear()
+        self._take(self._untaken_bytes)
+
+
+def _headers(headers: Headers, usage: UsageMode, reader: UsageReader) -> Headers:
+    """A response that may lose its usage chunk must not promise its length."""
+    if usage is UsageMode.STRIP and isinstance(reader, EventUsage):
+        return tuple((name, text) for name, text in headers if name != "content-length")
+    return headers
