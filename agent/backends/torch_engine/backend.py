@@ -146,7 +146,11 @@ class TorchBackend:
         while True:
             self._become(DeploymentStatus.LOADING, "the model is being loaded")
             began = self._clock()
-            end = await self._one_life()
+            try:
+                end = await self._one_life()
+            except Exception as error:
+                log.exception("watching over the engine failed", engine=self.name)
+                end = EngineEnd(f"watching over the engine failed: {error}")
             crashes = 1 if self._clock() - began >= self._restarts.healthy_s else crashes + 1
             if end.hopeless or crashes > self._restarts.most:
                 log.error("engine given up", engine=self.name, reason=end.reason, crashes=crashes)

@@ -60,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
         _log.error("%s", error)
         return EXIT_UNUSABLE
     try:
-        return asyncio.run(_serve(engine, options, say))
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(engine, options, say))
     finally:
         if not engine.stop(_HALT_S):
             _log.warning("the computing thread did not end; leaving it behind")
@@ -114,6 +115,14 @@ async def _serve(engine: "Engine", options: EngineOptions, say: Callable[[bytes]
         if options.socket is not None:
             options.socket.unlink(missing_ok=True)
     return 1 if failures else 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
 
 
 class _Server(uvicorn.Server):

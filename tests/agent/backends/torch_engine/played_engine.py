@@ -1,5 +1,7 @@
 """A program that plays the engine process: ``python played_engine.py PLAY SOCKET``. Standard library only.
 
+An empty SOCKET means a TCP port, where it wants the key of its environment.
+
 It answers ``/v1/models`` as the engine does, and everything else with the beginning of an answer that never
 ends.
 """
@@ -30,9 +32,13 @@ def say(line: str) -> None:
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while request := await reader.readline():
-        while (await reader.readline()).strip():
-            pass
-        if b"/v1/models" in request:
+        head = b""
+        while line := (await reader.readline()).strip():
+            head += line.lower() + b"\n"
+        key = os.environ.get("TRUNKLINE_ENGINE_KEY")
+        if key is not None and f"authorization: bearer {key}\n".lower().encode() not in head:
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")
+        elif b"/v1/models" in request:
             body = json.dumps({"object": "list", "data": [MODEL]}).encode()
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         elif request.startswith(b"GET"):
@@ -44,8 +50,12 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def serve(path: str) -> None:
-    server = await asyncio.start_unix_server(answer, path)
-    say(json.dumps(READY))
+    if path:
+        server = await asyncio.start_unix_server(answer, path)
+        say(json.dumps(READY))
+    else:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        say(json.dumps(READY | {"port": server.sockets[0].getsockname()[1]}))
     await server.serve_forever()
 
 
@@ -61,8 +71,6 @@ def main(play: str, path: str) -> None:
         say("hello there")
     if play == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if play == "environment":
-        say(json.dumps(dict(os.environ)))
     sys.stderr.flush()
     asyncio.run(serve(path))
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +37,7 @@ async def nothing() -> AsyncIterator[bytes]:
 class House:
     """A backend whose engines play what the test wrote, the last of it again and again."""
 
-    def __init__(self, clock: ManualClock, *plays: str, most: int = 2) -> None:
+    def __init__(self, clock: ManualClock, *plays: str, most: int = 2, unix_sockets: bool = True) -> None:
         self.plays = list(plays)
         self.processes: list[EngineProcess] = []
         self.delays: list[float] = []
@@ -49,6 +51,7 @@ class House:
             name="t",
             restarts=RestartPolicy(most=most),
             launch=self.launch,
+            unix_sockets=unix_sockets,
             clock=clock,
             sleep=self.sleep,
         )
@@ -59,7 +62,7 @@ class House:
         if play == "missing":
             command = ["/no/such/program"]
         else:
-            socket = command[command.index("--socket") + 1]
+            socket = command[command.index("--socket") + 1] if "--socket" in command else ""
             command = [sys.executable, str(Path(played_engine.__file__)), play, socket]
         process = await EngineProcess.start(command, environment)
         self.processes.append(process)
@@ -96,8 +99,8 @@ async def houses(no_leaks: None) -> AsyncIterator[list[House]]:
         await house.backend.close()
 
 
-async def make(houses: list[House], clock: ManualClock, *plays: str, most: int = 2) -> House:
-    house = House(clock, *plays, most=most)
+async def make(houses: list[House], clock: ManualClock, *plays: str, **how: Any) -> House:
+    house = House(clock, *plays, **how)
     houses.append(house)
     await house.backend.start()
     return house
@@ -114,6 +117,15 @@ async def test_a_model_is_loading_until_its_engine_is_ready(houses: list[House],
     assert loaded.id == "t/played"
     assert loaded.slots == 3
     assert loaded.routes == ("completions",)
+
+
+async def test_without_unix_sockets_the_engine_listens_on_loopback_and_wants_a_key(
+    houses: list[House], clock: ManualClock
+) -> None:
+    house = await make(houses, clock, "serve", unix_sockets=False)
+    await house.until(DeploymentStatus.LOADED)
+    async with house.backend.request(HEAD, nothing()) as response:
+        assert response.status == 200
 
 
 async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
@@ -197,3 +209,8 @@ def test_options_that_can_never_work_are_refused_at_once() -> None:
         TorchBackend("demo", slots=0)
     with pytest.raises(ValueError, match="device"):
         TorchBackend("demo", device="tpu")
+
+
+def test_the_agents_side_does_not_import_torch() -> None:
+    code = "import sys, agent.backends.torch_engine.backend; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
