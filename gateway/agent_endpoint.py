@@ -114,15 +114,16 @@ class AgentEndpoint:
         for session, _ in list(self._agents.values()):
             self._send_drain(session, self._draining)
 
-    def close(self, code: ErrorCode = ErrorCode.DRAINING, reason: str = "the gateway stops") -> None:
-        """End every session and turn away every stranger. Idempotent."""
+    async def close(self, code: ErrorCode = ErrorCode.DRAINING, reason: str = "the gateway stops") -> None:
+        """End every session, turn away every stranger, and wait until nothing here uses the store any more.
+        Idempotent."""
         self._closed = True
         self._draining = self._draining or Drain(reason, 0.0)
         for session, _ in list(self._agents.values()):
             session.close(code, reason)
         for tunnel in list(self._strangers):
             tunnel.abort(TunnelClosed(reason, code))
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     @property
     def strangers(self) -> int:

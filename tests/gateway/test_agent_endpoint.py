@@ -77,7 +77,7 @@ async def running_gateway(
         yield gateway
     finally:
         await gateway.dispatcher.close()
-        gateway.agents.close()
+        await gateway.agents.close()
         watch.cancel()
         server.close()
         await eventually(lambda: not gateway.agents.strangers and not gateway.dispatcher.open_exchanges)
@@ -259,11 +259,11 @@ async def test_draining_tells_agents_and_turns_newcomers_away(tmp_path: Path) ->
 async def test_closing_ends_every_session(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         tunnel, _ = await Host(gateway).dial()
-        gateway.agents.close(reason="the gateway restarts")
+        await gateway.agents.close(reason="the gateway restarts")
         error = await tunnel.wait_closed()
         assert isinstance(error, TunnelClosed)
         assert (error.code, error.reason) == (ErrorCode.DRAINING, "the gateway restarts")
-        gateway.agents.close()
+        await gateway.agents.close()
 
 
 async def test_what_an_agent_may_not_serve_is_not_served(tmp_path: Path) -> None:
