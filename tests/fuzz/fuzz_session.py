@@ -34,39 +34,10 @@ _VALUES = [
     "loaded",
     200,
 ]
-_NAMES = [
-    *(
-        [
-            "deployment",
-            "method",
-            "path",
-            "headers",
-            "model",
-            "request_id",
-            "streaming",
-            "usage",
-            "tier",
-            "deadline_s",
-            "credit",
-            "trace",
-        ]
-    ),
-    *(
-        [
-            "status",
-            "deployments",
-            "gpus",
-            "id",
-            "version",
-            "routes",
-            "slots",
-            "queue_s",
-            "reason",
-            "deadline_s",
-            "gateways",
-        ]
-    ),
-]
+_NAMES = """
+deployment method path headers model request_id streaming usage tier deadline_s credit trace
+status deployments gpus id version routes slots queue_s reason gateways
+""".split()  # noqa: SIM905
 
 
 def _json(random: Random) -> bytes:

@@ -1,0 +1,84 @@
+"""Makes ``shared/vectors/frames.json``: ``python -m tests.support.frame_vectors``.
+
+The bytes are put together here by hand, from PROTOCOL §3, and not by the code that they are to prove.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+PATH = Path(__file__).parents[2] / "shared" / "vectors" / "frames.json"
+
+HEAD = b'{"status":200,"headers":[["content-type","text/event-stream"]]}'
+OPEN = (
+    b'{"deployment":"d1","method":"POST","path":"/v1/chat/completions",'
+    b'"headers":[["content-type","application/json"]],"model":"demo","request_id":"r1",'
+    b'"streaming":true,"usage":"strip","tier":"standard","deadline_s":null,"credit":131072,"trace":null}'
+)
+FRAMES: list[tuple[str, int, int, bytes]] = [
+    ("OPEN", 0x10, 1, OPEN),
+    ("HEAD", 0x11, 1, HEAD),
+    ("DATA", 0x12, 1, b"data: {}\n\n"),
+    ("END", 0x13, 1, b""),
+    ("END", 0x13, 2, b'{"usage":{"prompt_tokens":3,"completion_tokens":2,"cached_tokens":0}}'),
+    ("RESET", 0x14, 4294967295, b"\x00\x07client gone"),
+    ("CREDIT", 0x15, 0, bytes.fromhex("0000000002000000")),
+    ("CREDIT", 0x15, 9, bytes.fromhex("0000000000040000")),
+    ("SLOTS", 0x20, 0, b'{"d1":8}'),
+    ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[]}'),
+    ("DEMAND", 0x22, 0, b'{"demo":3}'),
+    ("COMMAND", 0x23, 0, b'{"id":"c1","verb":"load"}'),
+    ("RESULT", 0x24, 0, b'{"id":"c1","ok":false,"error":"unknown verb"}'),
+    ("DRAIN", 0x25, 0, b'{"reason":"upgrade","deadline_s":30.0,"gateways":[]}'),
+    ("PING", 0x30, 0, bytes.fromhex("00000000000f4240")),
+    ("PONG", 0x31, 0, bytes.fromhex("00000000000f4240")),
+    ("ACK", 0x32, 0, bytes.fromhex("0000000000000040")),
+    ("CLOSE", 0x33, 0, b"\x00\x0dstopping"),
+]
+
+
+def frame_bytes(frame_type: int, stream: int, payload: bytes) -> bytes:
+    """PROTOCOL §3.1."""
+    return bytes([frame_type]) + stream.to_bytes(4, "big") + len(payload).to_bytes(4, "big") + payload
+
+
+DATA = frame_bytes(0x12, 1, b"x")
+ACK = frame_bytes(0x32, 0, bytes(8))
+MALFORMED: list[tuple[str, bytes, str]] = [
+    ("no frame", b"", "PROTOCOL_ERROR"),
+    ("ends inside a header", DATA[:8], "PROTOCOL_ERROR"),
+    ("ends inside a payload", DATA[:-1], "PROTOCOL_ERROR"),
+    ("unknown type", frame_bytes(0x7F, 0, b""), "PROTOCOL_ERROR"),
+    ("DATA on stream 0", frame_bytes(0x12, 0, b"x"), "PROTOCOL_ERROR"),
+    ("DATA without a byte", frame_bytes(0x12, 1, b""), "PROTOCOL_ERROR"),
+    ("DATA longer than 16 KiB", frame_bytes(0x12, 1, bytes(16385)), "FRAME_TOO_LARGE"),
+    ("PING on a stream", frame_bytes(0x30, 1, bytes(8)), "PROTOCOL_ERROR"),
+    ("CREDIT of nine bytes", frame_bytes(0x15, 1, bytes(9)), "FRAME_TOO_LARGE"),
+    ("numbered and link frames together", DATA + ACK, "PROTOCOL_ERROR"),
+    ("longer than 64 KiB", DATA * 6554, "FRAME_TOO_LARGE"),
+]
+
+
+def make() -> bytes:
+    """The file's content."""
+    vectors: dict[str, Any] = {
+        "frames": [
+            {"name": name, "type": t, "stream": s, "payload": p.hex(), "bytes": frame_bytes(t, s, p).hex()}
+            for name, t, s, p in FRAMES
+        ],
+        "messages": [
+            {"kind": "numbered", "frames": 2, "bytes": (DATA + frame_bytes(0x13, 1, b"")).hex()},
+            {"kind": "link", "frames": 2, "bytes": (ACK + frame_bytes(0x30, 0, bytes(8))).hex()},
+        ],
+        "malformed": [
+            {"what": what, "unit": unit.hex(), "times": len(data) // max(len(unit), 1), "code": code}
+            for what, data, code in MALFORMED
+            for unit in (DATA if len(data) > 60_000 else data,)
+        ],
+    }
+    return orjson.dumps(vectors, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+if __name__ == "__main__":
+    PATH.write_bytes(make())
