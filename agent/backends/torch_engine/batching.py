@@ -51,7 +51,7 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
     """A running manager, and the model with the context that its memory allows.
 
     Raises :class:`ModelUnusable` when memory does not do for a context worth the name, or when the model's
-    architecture does not work with continuous batching.
+    architecture does not work with continuous batching, and MemoryError when memory ran out in trying it.
     """
     context, tokens, step_tokens = _budget(model)
     expected = _expect(model)
@@ -167,6 +167,8 @@ def _prove(manager: ResilientManager, expected: Sequence[_Expected]) -> None:
         result = manager.get_result(timeout=_PROOF_TIMEOUT_S)
         if result is None or result.error is not None:
             reason = manager.background_thread_status.fatal_error if result is None else result.error
+            if manager.out_of_memory:
+                raise MemoryError(reason)  # there may be more another time
             raise ModelUnusable(f"continuous batching fails with this model: {reason or 'no answer in time'}")
         if not _agrees(wanted.pop(result.request_id), result.generated_tokens):
             raise ModelUnusable("continuous batching computes something else than the model itself does")

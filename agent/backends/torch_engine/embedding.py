@@ -6,13 +6,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from agent.backends.torch_engine.faults import Stopping, fault_of, is_out_of_memory
+from agent.backends.torch_engine.faults import FAILURES_IN_A_ROW, Stopping, fault_of, is_out_of_memory
 from agent.backends.torch_engine.models import LoadedModel
 
 _log = logging.getLogger(__name__)
@@ -65,15 +65,16 @@ class EmbeddingMeter:
     out_of_memory: int = 0
 
 
-@dataclass(eq=False)
 class Embedder:
     """Runs ``compute`` in a thread of its own. How much may wait is the affair of admission."""
 
-    compute: Compute
-    batch_tokens: int
-    meter: EmbeddingMeter = field(default_factory=EmbeddingMeter)
-
-    def __post_init__(self) -> None:
+    def __init__(self, compute: Compute, batch_tokens: int) -> None:
+        self.compute = compute
+        self.meter = EmbeddingMeter()
+        self.on_broken: Callable[[BaseException], None] = lambda error: None
+        """Called on the computing thread when nothing can be computed any more."""
+        self._batch_tokens = batch_tokens
+        self._failed_texts = 0
         self._texts: deque[_Text] = deque()
         self._changed = threading.Condition()
         self._stopped = False
@@ -115,7 +116,7 @@ class Embedder:
                 for job in {text.job for text in window}:
                     _tell(job, job.done.set_exception, Stopping("The engine is stopping."))
                 return
-            for batch in batches(window, self.batch_tokens):
+            for batch in batches(window, self._batch_tokens):
                 self._compute(batch)
 
     def _compute(self, batch: Sequence[_Text]) -> None:
@@ -127,18 +128,15 @@ class Embedder:
         try:
             vectors = self.compute([text.ids for text in batch])
         except Exception as error:
-            memory = is_out_of_memory(error)
-            if memory and torch.cuda.is_available():
+            if is_out_of_memory(error) and torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if len(batch) > 1:
                 self._compute(batch[: len(batch) // 2])
                 self._compute(batch[len(batch) // 2 :])
-                return
-            self.meter.out_of_memory += 1 if memory else 0
-            _log.error("embedding given up: %s", error, exc_info=None if memory else error)
-            batch[0].job.dropped = True
-            _tell(batch[0].job, batch[0].job.done.set_exception, fault_of(error))
+            else:
+                self._give_up(batch[0].job, error)
             return
+        self._failed_texts = 0
         self.meter.batches += 1
         self.meter.texts += len(batch)
         for text, vector in zip(batch, vectors, strict=True):
@@ -146,6 +144,16 @@ class Embedder:
             text.job.missing -= 1
             if text.job.missing == 0:
                 _tell(text.job, text.job.done.set_result, text.job.vectors)
+
+    def _give_up(self, job: _Job, error: Exception) -> None:
+        memory = is_out_of_memory(error)
+        self.meter.out_of_memory += 1 if memory else 0
+        self._failed_texts += 0 if memory else 1
+        _log.error("embedding given up: %s", error, exc_info=None if memory else error)
+        job.dropped = True
+        _tell(job, job.done.set_exception, fault_of(error))
+        if self._failed_texts > FAILURES_IN_A_ROW:
+            self.on_broken(error)
 
 
 def _tell(job: _Job, function: Callable[[Any], None], value: Any) -> None:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -88,23 +89,22 @@ class Engine:
         """Give answers to the running loop from now on. ``on_failure`` is told when computing has come to an
         end."""
         loop = asyncio.get_running_loop()
-        if self.manager is None or self.texts is None:
-            return
 
-        def failed(error: BaseException | None) -> None:
+        def failed(error: BaseException) -> None:
+            self.failure = f"computing has come to an end: {error}"
+            on_failure(self.failure)
+
+        def tell(error: BaseException | None) -> None:
+            """On a computing thread."""
             if error is not None:
-                self.failure = f"computing ended: {error}"
-                on_failure(self.failure)
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(failed, error)
 
-        def on_stopped(error: BaseException | None) -> None:
-            try:
-                loop.call_soon_threadsafe(failed, error)
-            except RuntimeError:
-                if not loop.is_closed():
-                    raise
-
-        self.manager.on_stopped = on_stopped
-        self.manager.deliver_to(loop, self.texts)
+        if self.vectors is not None:
+            self.vectors.on_broken = tell
+        if self.manager is not None and self.texts is not None:
+            self.manager.on_stopped = tell
+            self.manager.deliver_to(loop, self.texts)
 
     def stop(self, timeout_s: float) -> bool:
         """Give up what runs. Whether the computing thread ended within ``timeout_s``."""

@@ -117,6 +117,11 @@ class ModelUnusable(Exception):
     """
 
 
+FAILURES_IN_A_ROW = 8
+"""Computations that may fail one after the other for another reason than memory. After so many the model or
+the device is broken (after a CUDA error nothing works any more), and the process had better be started
+afresh."""
+
 _OUT_OF_MEMORY_TEXTS = (
     "not enough memory",
     "can't allocate memory",

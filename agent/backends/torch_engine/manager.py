@@ -31,7 +31,7 @@ from transformers.generation.continuous_batching.requests import (
     RequestStatus,
 )
 
-from agent.backends.torch_engine.faults import is_out_of_memory
+from agent.backends.torch_engine.faults import FAILURES_IN_A_ROW, is_out_of_memory
 from agent.backends.torch_engine.sampling import PerRequestSampling
 
 _log = logging.getLogger(__name__)
@@ -39,10 +39,6 @@ _log = logging.getLogger(__name__)
 _STARVED_WAIT_S = 0.1
 """How long to wait when requests wait but none fits in the cache: what they wait for happens in this same
 loop, so this is only met between the cancelling of the last running request and the next look."""
-
-_FAILURES_IN_A_ROW = 8
-"""Steps that may fail one after the other for another reason than memory. After so many the model or the
-device is broken (after a CUDA error nothing works any more), and the process had better be started afresh."""
 
 
 class Sink(Protocol):
@@ -165,7 +161,7 @@ class ResilientManager(ContinuousBatchingManager):
         memory = is_out_of_memory(error)
         self._failed_steps += 0 if memory else 1
         self.out_of_memory += 1 if memory else 0
-        if not (states or waiting) or self._failed_steps > _FAILURES_IN_A_ROW:
+        if not (states or waiting) or self._failed_steps > FAILURES_IN_A_ROW:
             raise error
         victim = _likely_cause(states or waiting[:1])
         details = None if memory else error

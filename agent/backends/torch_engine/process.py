@@ -72,9 +72,8 @@ class EngineProcess:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._blamed = ""
-        """The last line that said it was an error."""
+        self._last: deque[tuple[int | None, str]] = deque(maxlen=_KEPT_LINES)
+        """Its last lines with their levels; None: a line without one."""
         self._log_task = asyncio.create_task(self._forward_log(), name="engine's log")
 
     @classmethod
@@ -106,9 +105,18 @@ class EngineProcess:
         status = await self._process.wait()
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._log_task), _STRAGGLER_S)
-        words = self._blamed or (self._last[-1] if self._last else "")
+        words = self._last_words(status)
         reason = f"the engine process {_how(status)}" + (f": {words}" if words else "")
         return EngineEnd(reason[:_REASON_CHARS], hopeless=status == EXIT_UNUSABLE)
+
+    def _last_words(self, status: int) -> str:
+        """What its log says of why it ended. One ended by a signal had no time to say so, but the code that
+        crashed may have."""
+        level, last = self._last[-1] if self._last else (None, "")
+        if status < 0:
+            return last if level is None else ""
+        errors = [words for level, words in self._last if level is not None and level >= logging.ERROR]
+        return errors[-1] if errors else last
 
     async def stop(self, grace_s: float) -> None:
         """Ask it to end, and end it if it has not after ``grace_s``."""
@@ -143,12 +151,10 @@ class EngineProcess:
         if not text:
             return
         found = _LEVEL.match(text)
-        level = logging.getLevelNamesMapping()[found[1]] if found else logging.WARNING
+        level = logging.getLevelNamesMapping()[found[1]] if found else None
         words = text[found.end() :] if found else text
-        self._last.append(words)
-        if level >= logging.ERROR:
-            self._blamed = words
-        log.log(level, "engine says", line=words, logger_name=found[2] if found else "")
+        self._last.append((level, words))
+        log.log(level or logging.WARNING, "engine says", line=words, logger_name=found[2] if found else "")
 
 
 def _how(status: int) -> str:

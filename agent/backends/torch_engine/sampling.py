@@ -42,7 +42,7 @@ class PerRequestSampling:
     """Stands where the manager keeps its list of logits processors, and offers what it asks of one.
 
     It keeps what the step being prepared needs in Python, not in tensors: it is not for CUDA graphs or
-    asynchronous batching, which replay or overlap steps (see `models.batching`).
+    asynchronous batching, which replay or overlap steps (see `batching`).
     """
 
     tensors_required = 0

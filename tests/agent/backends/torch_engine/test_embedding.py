@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agent.backends.torch_engine.embedding import Embedder, Vector, pooled, pooling_of
-from agent.backends.torch_engine.faults import ComputationFailed, OutOfMemory, Stopping
+from agent.backends.torch_engine.faults import FAILURES_IN_A_ROW, ComputationFailed, OutOfMemory, Stopping
 
 
 class Played:
@@ -77,6 +77,20 @@ async def test_memory_that_fails_a_batch_fails_only_the_text_that_is_too_much(em
     assert outcomes[3] == [[1.0]]
     assert embedder.meter.out_of_memory == 1
     embedder.stop()
+
+
+async def test_an_embedder_that_can_compute_nothing_says_so(embedder: Embedder) -> None:
+    broken: list[BaseException] = []
+    embedder.on_broken = broken.append
+    for _ in range(FAILURES_IN_A_ROW):
+        with pytest.raises(ComputationFailed):
+            await embedder.embed([[99]])
+    assert broken == []
+    with pytest.raises(ComputationFailed):
+        await embedder.embed([[99]])
+    embedder.stop()
+    await asyncio.to_thread(embedder._thread.join)
+    assert len(broken) == 1
 
 
 async def test_what_nobody_waits_for_is_not_computed(embedder: Embedder, played: Played) -> None:
