@@ -276,6 +276,46 @@ async def test_what_an_agent_may_not_serve_is_not_served(tmp_path: Path) -> None
         assert [model.id for model in gateway.registry.models()] == ["llama-3"]
 
 
+async def test_a_client_that_leaves_stops_the_engine_and_frees_its_slot(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        _, agent = await Host(gateway).dial()
+        agent.serve(deployment("m", 1))
+        await eventually(lambda: gateway.registry.models())
+        requests = Fleet()
+        leaving = asyncio.ensure_future(gateway.dispatcher.run(requests.request()))
+        staying = asyncio.ensure_future(gateway.dispatcher.run(requests.request()))
+        await eventually(lambda: agent.streams)
+        leaving.cancel()
+        await eventually(lambda: agent.streams[0].reset_code is ErrorCode.CANCELLED, within_s=1.0)
+        assert len(agent.streams) == 1
+        agent.streams[0].confirm()
+        await eventually(lambda: len(agent.streams) == 2)
+        staying.cancel()
+        await eventually(lambda: agent.streams[1].reset_code is ErrorCode.CANCELLED)
+        agent.streams[1].confirm()
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+
+
+async def test_a_request_whose_agent_vanishes_before_the_answer_is_moved(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        tunnel, first = await Host(gateway, "gpu-1").dial()
+        first.serve(deployment("m"))
+        await eventually(lambda: gateway.registry.models())
+        running = asyncio.ensure_future(gateway.dispatcher.run(Fleet().request()))
+        await eventually(lambda: first.streams)
+        _, second = await Host(gateway, "gpu-2").dial()
+        second.serve(deployment("m"))
+        tunnel.abort()
+        await eventually(lambda: second.streams)
+        second.streams[0].stream.send_head(ResponseHead(200, ()))
+        response = await running
+        assert (response.agent, response.attempts) == ("gpu-2", 2)
+        response.abort()
+        await eventually(lambda: second.streams[0].reset_code)
+        second.streams[0].confirm()
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+
+
 async def test_when_agents_were_last_seen_is_on_record(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         tunnel, _ = await Host(gateway).dial()
