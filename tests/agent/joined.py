@@ -1,0 +1,112 @@
+"""A gateway's endpoint and an agent's, joined in memory on the event loop; and a backend that tests play."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+from agent.backends.base import EngineError
+from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
+from shared.endpoint import Endpoint, SessionListener
+from shared.errors import TunnelClosed
+from shared.messages import DeploymentState, Headers, RequestHead
+from shared.session import Session
+from shared.streams import Role, own_limits
+
+
+class Joined:
+    """``gateway`` and ``agent``; what one sends the other has a turn of the loop later, while ``open``."""
+
+    def __init__(self, listener: SessionListener, gateway_listener: SessionListener | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self.open = True
+        self._turning = False
+        gateway = Session(Role.GATEWAY, own_limits(AGENT_WINDOWS), loop.time(), GATEWAY_WINDOWS)
+        agent = Session(Role.AGENT, own_limits(GATEWAY_WINDOWS), loop.time(), AGENT_WINDOWS)
+        self.gateway = Endpoint(gateway, loop.time, self._wake)
+        self.agent = Endpoint(agent, loop.time, self._wake)
+        self.agent.listener = listener
+        self.gateway.listener = gateway_listener
+
+    def _wake(self) -> None:
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        if not self.open:
+            return
+        moved = False
+        for sender, receiver in ((self.gateway, self.agent), (self.agent, self.gateway)):
+            for message in sender.session.data_to_send(64 * 1024):
+                receiver.session.receive_message(message, receiver.now())
+                moved = True
+            sender.dispatch()
+            receiver.dispatch()
+        if moved:
+            self._wake()
+
+    def cut(self) -> None:
+        """The connection is lost."""
+        self.open = False
+        for endpoint in (self.gateway, self.agent):
+            endpoint.lost(TunnelClosed("cut"))
+
+
+@dataclass
+class PlayedResponse:
+    status: int = 200
+    headers: Headers = (("content-type", "text/event-stream"),)
+    pieces: "asyncio.Queue[bytes | EngineError | None]" = field(default_factory=asyncio.Queue)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while (piece := await self.pieces.get()) is not None:
+            if isinstance(piece, EngineError):
+                raise piece
+            yield piece
+
+
+class PlayedBackend:
+    """A backend whose engine is the test: reads bodies whole, unless ``hold_body``, answers as told."""
+
+    def __init__(self, *deployments: DeploymentState, name: str = "e") -> None:
+        self.name = name
+        self.offered = deployments
+        self.response = PlayedResponse()
+        self.error: EngineError | None = None
+        self.hold_body = False
+        self.bodies: list[bytes] = []
+        self.begun = asyncio.Event()
+        self.released = 0
+        self.on_change: Callable[[], None] = lambda: None
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+    def deployments(self) -> tuple[DeploymentState, ...]:
+        return self.offered
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        self.on_change = on_change
+
+    def offer(self, *deployments: DeploymentState) -> None:
+        self.offered = deployments
+        self.on_change()
+
+    def request(
+        self, head: RequestHead, body: AsyncIterator[bytes]
+    ) -> AbstractAsyncContextManager[PlayedResponse]:
+        return self._request(body)
+
+    @asynccontextmanager
+    async def _request(self, body: AsyncIterator[bytes]) -> AsyncIterator[PlayedResponse]:
+        self.begun.set()
+        try:
+            if self.error is not None:
+                raise self.error
+            if not self.hold_body:
+                self.bodies.append(b"".join([piece async for piece in body]))
+            yield self.response
+        finally:
+            self.released += 1

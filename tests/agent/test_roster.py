@@ -1,0 +1,129 @@
+"""What is offered, and who is let in."""
+
+import pytest
+
+from agent.backends.base import EngineRefused
+from agent.capacity import GRACE_S
+from agent.roster import STATE_BYTES, Roster
+from shared.messages import AgentStatus, DeploymentState, DeploymentStatus, GpuState
+from tests.agent.joined import PlayedBackend
+from tests.support.clock import ManualClock
+
+
+def deployment(model: str = "m", engine: str = "e", slots: int = 2, **more: object) -> DeploymentState:
+    return DeploymentState(id=f"{engine}/{model}", model=model, slots=slots, **more)  # type: ignore[arg-type]
+
+
+def roster_of(*backends: PlayedBackend) -> tuple[Roster, list[int]]:
+    roster, changes = Roster(ManualClock()), []
+    for backend in backends:
+        roster.add(backend)
+    roster.on_change = lambda: changes.append(1)
+    return roster, changes
+
+
+async def test_places_are_given_until_they_are_all_taken() -> None:
+    roster, _ = roster_of(PlayedBackend(deployment()))
+    seats = [roster.enter("s", "e/m") for _ in range(2)]
+    with pytest.raises(EngineRefused, match="2 slots are taken"):
+        roster.enter("s", "e/m")
+    roster.leave(seats[0], failed=False)
+    roster.enter("s", "e/m")
+
+
+async def test_nobody_is_let_in_where_nothing_is_loaded_or_known() -> None:
+    backend = PlayedBackend(deployment(status=DeploymentStatus.FAILED, reason="it died"))
+    roster, _ = roster_of(backend)
+    with pytest.raises(EngineRefused, match="failed: it died"):
+        roster.enter("s", "e/m")
+    with pytest.raises(EngineRefused, match="no such deployment"):
+        roster.enter("s", "e/other")
+    assert roster.levels("s") == {"e/m": 0}
+
+
+async def test_draining_closes_the_door_and_lets_the_running_finish() -> None:
+    roster, changes = roster_of(PlayedBackend(deployment()))
+    idle: list[int] = []
+    roster.on_idle = lambda: idle.append(1)
+    seat = roster.enter("s", "e/m")
+    roster.drain()
+    assert changes == [1]
+    assert roster.levels("s") == {"e/m": 0}
+    assert roster.state().status is AgentStatus.DRAINING
+    with pytest.raises(EngineRefused, match="draining"):
+        roster.enter("s", "e/m")
+    assert not idle
+    roster.leave(seat, failed=False)
+    assert idle == [1]
+
+
+async def test_an_engine_with_one_deployment_keeps_its_level_whatever_runs() -> None:
+    roster, changes = roster_of(PlayedBackend(deployment()))
+    roster.enter("s", "e/m")
+    assert roster.levels("s") == {"e/m": 2}
+    assert not changes
+
+
+async def test_deployments_of_one_engine_share_its_places() -> None:
+    roster, changes = roster_of(PlayedBackend(deployment("a"), deployment("b")))
+    roster.enter("s", "e/a")
+    assert roster.levels("s") == {"e/a": 2, "e/b": 1}
+    assert changes == [1]
+    roster.enter("s", "e/b")
+    roster.enter("s", "e/b")  # it was on its way when the level fell
+    assert roster.levels("s") == {"e/a": 1, "e/b": 2}
+
+
+async def test_places_of_a_lost_session_are_not_promised_to_the_next() -> None:
+    roster, _ = roster_of(PlayedBackend(deployment()))
+    roster.enter("old", "e/m")
+    assert roster.levels("new") == {"e/m": 1}
+
+
+async def test_the_status_says_how_it_goes() -> None:
+    backend = PlayedBackend()
+    roster, _ = roster_of(backend)
+    assert roster.state().status is AgentStatus.READY
+    backend.offer(deployment())
+    assert roster.state().status is AgentStatus.READY
+    seats = [roster.enter("s", "e/m") for _ in range(2)]
+    assert roster.state().status is AgentStatus.BUSY
+    roster.leave(seats[0], failed=False)
+    assert roster.state().status is AgentStatus.READY
+    assert roster.state().deployments[0].running == 1
+    backend.offer(deployment(status=DeploymentStatus.FAILED))
+    assert roster.state().status is AgentStatus.FAILED
+    backend.offer(deployment(status=DeploymentStatus.LOADING))
+    assert roster.state().status is AgentStatus.READY
+
+
+async def test_an_engines_lasting_queue_lowers_its_level() -> None:
+    clock = ManualClock()
+    roster = Roster(clock)
+    roster.add(PlayedBackend(deployment(slots=8, waiting=4)))
+    changes: list[int] = []
+    roster.on_change = lambda: changes.append(1)
+    for _ in range(8):
+        roster.enter("s", "e/m")
+    clock.advance(GRACE_S)
+    roster.observe()
+    assert changes == [1]
+    assert roster.levels("s") == {"e/m": 8}  # those that run there are not taken away
+    assert roster.levels("other") == {"e/m": 0}
+
+
+async def test_failures_lower_the_level_and_are_told() -> None:
+    roster, changes = roster_of(PlayedBackend(deployment(slots=8)))
+    for _ in range(3):
+        roster.leave(roster.enter("s", "e/m"), failed=True)
+    assert changes == [1]
+    assert roster.levels("s") == {"e/m": 1}
+
+
+async def test_a_state_too_long_for_a_frame_is_cut() -> None:
+    roster, _ = roster_of(PlayedBackend(*(deployment("x" * 120 + str(number)) for number in range(200))))
+    gpu = GpuState(0, "GPU", 1, 0)
+    state = roster.state((gpu,) * 100)
+    assert len(state.to_payload()) <= STATE_BYTES
+    assert 50 < len(state.deployments) < 200
+    assert len(state.gpus) == 64

@@ -1,0 +1,326 @@
+"""A stream through the engine and back, at the pace of the slower side, and every way it can end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from agent.backends.base import EngineFailed, EngineTimeout, EngineUnreachable
+from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
+from agent.roster import Roster
+from agent.runner import Runner
+from shared.endpoint import Stream
+from shared.errors import ErrorCode
+from shared.messages import DeploymentState, Trailers, Usage, UsageMode
+from tests.agent.canned import until
+from tests.agent.joined import Joined, PlayedBackend
+from tests.support.clock import ManualClock
+from tests.support.scripted_engine import Fault, ScriptedEngine
+from tests.support.tunnels import Recorder, request_head
+
+TOKEN = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n'
+FINAL = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
+
+
+class Agent(Recorder):
+    """The agent's listener: gives streams to the runner."""
+
+    runner: Runner
+
+    def on_open(self, stream: Stream) -> None:
+        self.runner.open("s", stream)
+
+
+class Set:
+    """Everything a test plays with."""
+
+    def __init__(self, roster: Roster, joined: Joined, clock: ManualClock) -> None:
+        self.roster = roster
+        self.joined = joined
+        self.clock = clock
+
+    def ask(self, body: bytes | None = b"{}", **head: Any) -> tuple[Stream, Recorder]:
+        """A request from the gateway; with ``body`` None its body stays open."""
+        recorder = Recorder()
+        stream = self.joined.gateway.open(request_head(**{"deployment": "e/m", **head}), recorder)
+        if body is not None:
+            stream.send_data(body)
+            stream.end()
+        return stream, recorder
+
+
+@asynccontextmanager
+async def agent_with(
+    backend: PlayedBackend | OpenAIHTTPBackend, clock: ManualClock | None = None
+) -> AsyncIterator[Set]:
+    clock = clock or ManualClock()
+    roster, listener = Roster(clock), Agent()
+    roster.add(backend)
+    async with asyncio.TaskGroup() as tasks:
+        listener.runner = Runner(roster, tasks, clock)
+        joined = Joined(listener)
+        yield Set(roster, joined, clock)
+        joined.cut()
+    assert roster.running == 0
+
+
+def played(slots: int = 2) -> PlayedBackend:
+    return PlayedBackend(DeploymentState(id="e/m", model="m", slots=slots))
+
+
+async def test_a_request_goes_through_and_its_answer_back() -> None:
+    backend = played()
+    async with agent_with(backend) as here:
+        _, answer = here.ask(b'{"x":1}')
+        await backend.begun.wait()
+        here.clock.advance(0.5)
+        backend.response.pieces.put_nowait(TOKEN)
+        await answer.until("data")
+        here.clock.advance(1.5)
+        backend.response.pieces.put_nowait(None)
+        trailers = await answer.until("end")
+    assert backend.bodies == [b'{"x":1}']
+    assert answer.body == TOKEN
+    assert trailers == Trailers(None, 0.0, 0.5, 2.0)
+    assert answer.names()[0] == "head"
+    assert backend.released == 1
+
+
+async def test_usage_goes_into_the_trailers_and_out_of_the_answer_when_nobody_asked() -> None:
+    for mode, expected in ((UsageMode.STRIP, TOKEN), (UsageMode.KEEP, TOKEN + FINAL)):
+        backend = played()
+        async with agent_with(backend) as here:
+            _, answer = here.ask(usage=mode)
+            for piece in (TOKEN, FINAL[:30], FINAL[30:], None):
+                backend.response.pieces.put_nowait(piece)
+            trailers = await answer.until("end")
+        assert answer.body == expected
+        assert trailers.usage == Usage(7, 3)
+
+
+async def test_a_response_that_may_get_shorter_promises_no_length() -> None:
+    backend = played()
+    backend.response.headers = (("content-type", "text/event-stream"), ("content-length", "9"))
+    backend.response.pieces.put_nowait(None)
+    async with agent_with(backend) as here:
+        _, answer = here.ask(usage=UsageMode.STRIP)
+        head = await answer.until("head")
+    assert head.headers == (("content-type", "text/event-stream"),)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EngineUnreachable("refused"), ErrorCode.ENGINE_UNREACHABLE),
+        (EngineFailed("died"), ErrorCode.ENGINE_FAILED),
+        (EngineTimeout("silent"), ErrorCode.ENGINE_TIMEOUT),
+    ],
+)
+async def test_an_engines_error_becomes_the_code_of_a_reset(error: Any, code: ErrorCode) -> None:
+    backend = played()
+    backend.error = error
+    async with agent_with(backend) as here:
+        _, answer = here.ask()
+        assert await answer.until("reset") == (code, error.reason)
+        await answer.until("closed")
+        assert here.roster.running == 0
+
+
+async def test_an_engine_that_dies_in_its_answer_resets_after_what_it_said() -> None:
+    backend = played()
+    backend.response.pieces.put_nowait(TOKEN)
+    async with agent_with(backend) as here:
+        _, answer = here.ask()
+        await answer.until("data")
+        backend.response.pieces.put_nowait(EngineFailed("died"))
+        assert await answer.until("reset") == (ErrorCode.ENGINE_FAILED, "died")
+        assert answer.body == TOKEN
+
+
+async def test_more_than_the_slots_is_refused_at_once() -> None:
+    backend = played(slots=1)
+    async with agent_with(backend) as here:
+        here.ask()
+        await backend.begun.wait()
+        _, answer = here.ask()
+        code, reason = await answer.until("reset")
+        assert (code, reason) == (ErrorCode.REFUSED, "all 1 slots are taken")
+
+
+async def test_the_place_is_free_when_the_gateway_hears_of_the_end() -> None:
+    backend = played(slots=1)
+    async with agent_with(backend) as here:
+        for _ in range(20):
+            backend.response.pieces.put_nowait(None)
+            _, answer = here.ask()
+            await answer.until("closed")
+            assert "reset" not in answer.names()
+
+
+async def test_a_cancelled_request_is_confirmed_after_the_engine_let_go() -> None:
+    backend = played()
+    async with agent_with(backend) as here:
+        stream, answer = here.ask()
+        await backend.begun.wait()
+        stream.reset(ErrorCode.CANCELLED)
+        await answer.until("closed")
+        assert backend.released == 1
+        assert here.roster.running == 0
+
+
+async def test_a_request_cancelled_before_its_task_began_is_confirmed_too() -> None:
+    backend = played()
+    async with agent_with(backend) as here:
+        stream, answer = here.ask(body=None)
+        await until(lambda: here.roster.running)
+        next(iter(here.joined.agent.streams.values())).handler.on_reset(ErrorCode.CANCELLED, "")
+        await answer.until("closed")
+        assert here.roster.running == 0
+        assert not backend.begun.is_set()
+        stream.reset(ErrorCode.CANCELLED)
+
+
+@pytest.mark.parametrize("body", [b"{}", None])
+async def test_a_lost_session_lets_go_of_the_engine(body: bytes | None) -> None:
+    backend = played()
+    backend.hold_body = body is None
+    async with agent_with(backend) as here:
+        here.ask(body)
+        await backend.begun.wait()
+        here.joined.cut()
+        await until(lambda: here.roster.running == 0)
+        assert backend.released == 1
+
+
+async def test_a_request_out_of_time_is_reset() -> None:
+    backend = played()
+    async with agent_with(backend) as here:
+        _, answer = here.ask(deadline_s=0.01)
+        assert (await answer.until("reset"))[0] is ErrorCode.DEADLINE
+        assert backend.released == 1
+
+
+async def test_an_unforeseen_error_ends_the_request_and_nothing_else() -> None:
+    backend = played()
+    backend.response.status = 99_999_999  # no such status can be sent
+    backend.response.headers = None  # type: ignore[assignment]
+    async with agent_with(backend) as here:
+        _, answer = here.ask()
+        assert (await answer.until("reset"))[0] is ErrorCode.INTERNAL
+        assert here.roster.running == 0
+
+
+async def test_an_answer_nobody_reads_holds_the_engine_and_only_what_was_granted() -> None:
+    backend = played()
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 16_000
+            yield b"x" * 16_000
+
+    backend.response.chunks = endless  # type: ignore[method-assign]
+    async with agent_with(backend) as here:
+        stream, answer = here.ask()
+        await _still(lambda: sent)
+        held = sent
+        assert held < 400_000
+        stream.consumed(len(answer.body))
+        await until(lambda: sent > held)
+        stream.reset(ErrorCode.CANCELLED)
+        await answer.until("closed")
+
+
+async def test_a_body_is_credited_only_as_the_engine_takes_it() -> None:
+    backend = played()
+    backend.hold_body = True
+    async with agent_with(backend) as here:
+        stream, answer = here.ask(body=None)
+        await until(lambda: not stream.send_data(b"x" * 16_000))
+        await backend.begun.wait()
+        await _still(lambda: here.joined.agent.session.held_bytes)
+        assert 200_000 < here.joined.agent.session.held_bytes < 300_000
+        backend.response.pieces.put_nowait(None)
+        await answer.until("end")
+        await until(lambda: here.joined.agent.session.held_bytes == 0)
+
+
+async def _still(value: Callable[[], int]) -> None:
+    """Waits until ``value`` has stopped changing."""
+    before, same = value(), 0
+    while same < 20:
+        await asyncio.sleep(0)
+        same = same + 1 if value() == before else 0
+        before = value()
+
+
+@asynccontextmanager
+async def engine_behind() -> AsyncIterator[tuple[ScriptedEngine, Set]]:
+    async with ScriptedEngine(models=("m",)) as engine:
+        backend = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", slots=64, refresh_s=3600))
+        await backend.start()
+        try:
+            async with agent_with(backend) as here:
+                yield engine, here
+        finally:
+            await backend.close()
+
+
+def chat(**script: Any) -> bytes:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    return orjson.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "a b"}], "script": script, **options}
+    )
+
+
+async def test_a_real_engine_streams_through_with_its_usage(no_leaks: None) -> None:
+    async with engine_behind() as (_, here):
+        _, answer = here.ask(chat(tokens=5), usage=UsageMode.STRIP)
+        trailers = await answer.until("end")
+        assert trailers.usage == Usage(2, 5)
+        assert b'"usage":{' not in answer.body
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_real_engines_every_fault_has_its_code(no_leaks: None) -> None:
+    async with engine_behind() as (engine, here):
+        for fault in (Fault.DIE, Fault.CLOSE, Fault.GARBAGE):
+            for after in (0, 2):
+                _, answer = here.ask(chat(tokens=4, fault=fault, after=after))
+                assert (await answer.until("reset"))[0] is ErrorCode.ENGINE_FAILED
+        _, answer = here.ask(chat(status=429, retry_after="3"))
+        head = await answer.until("head")
+        assert (head.status, dict(head.headers)["retry-after"]) == (429, "3")
+        await answer.until("end")
+        await until(lambda: engine.stats.running == 0)
+
+
+async def test_cancelling_frees_a_real_engine(no_leaks: None) -> None:
+    async with engine_behind() as (engine, here):
+        streams = [here.ask(chat(tokens=1000, tokens_per_s=100)) for _ in range(20)]
+        for stream, answer in streams:
+            await answer.until("data")
+            stream.reset(ErrorCode.CANCELLED)
+        for _, answer in streams:
+            await answer.until("closed")
+        await until(lambda: engine.stats.cancelled == 20)
+        assert here.roster.running == 0
+
+
+async def test_a_big_upload_reaches_a_real_engine_whole(no_leaks: None) -> None:
+    async with engine_behind() as (engine, here):
+        stream, answer = here.ask(
+            None, path="/upload", headers=(("content-type", "application/octet-stream"),)
+        )
+        for _ in range(500):
+            if not stream.send_data(b"x" * 16_000):
+                answer.calls[:] = [call for call in answer.calls if call[0] != "writable"]
+                await answer.until("writable")
+        stream.end()
+        await answer.until("end")
+        assert orjson.loads(answer.body)["bytes"] == 8_000_000
+        assert engine.stats.received_bytes == 8_000_000
