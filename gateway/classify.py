@@ -1,4 +1,4 @@
-"""What a request is and how dear it will be, read from its head and body (SCHEDULING §1). Pure: no I/O, no clock."""
+"""What a request is and how dear it will be, read from its head and body (SCHEDULING §1). Pure."""
 
 import math
 import re
@@ -28,18 +28,18 @@ DEADLINE_MAX_S = 86_400.0
 FORM_MEMBERS = ("model", "stream", "user")
 """The form fields that classification reads."""
 
-_NOT_FORWARDED = frozenset(
+_NOT_FORWARDED = frozenset[str]().union(
     # hop-by-hop (RFC 9110 §7.6.1)
-    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    "transfer-encoding upgrade expect http2-settings "
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te"),
+    ("trailer", "transfer-encoding", "upgrade", "expect", "http2-settings"),
     # the client's credentials: they are for the gateway and nobody behind it
-    "authorization x-api-key api-key cookie "
+    ("authorization", "x-api-key", "api-key", "cookie"),
     # where the client is and by which name it knows the gateway
-    "host forwarded via x-real-ip true-client-ip cf-connecting-ip "
+    ("host", "forwarded", "via", "x-real-ip", "true-client-ip", "cf-connecting-ip"),
     # written anew, or carried by the head itself
-    "content-length x-request-id x-model "
-    # an engine on the same host gains nothing by compression, and the agent must read usage and stream as it comes
-    "accept-encoding".split()
+    ("content-length", "x-request-id", "x-model"),
+    # an engine on the same host gains nothing by compression, and the agent must read the answer as it comes
+    ("accept-encoding",),
 )
 _NOT_FORWARDED_PREFIXES = ("x-forwarded-", "x-stainless-", "x-trunkline-")
 
@@ -106,7 +106,7 @@ def body_kind(endpoint: Endpoint, method: str, fields: Mapping[bytes, bytes]) ->
 
 
 def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Request:
-    """The request for queue, scheduler and dispatch. Raises :class:`RequestError` saying what is wrong with it."""
+    """The request for queue, scheduler and dispatch. Raises :class:`RequestError`."""
     is_json = body.kind is BodyKind.JSON
     members = read_json(body.content.prefix) if is_json else dict(body.form)
     model = _model(head, members)
@@ -145,7 +145,8 @@ def read_json(body: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The request body is not valid JSON: {_fault(error, body)}.", code="invalid_json") from None
+        message = f"The request body is not valid JSON: {_fault(error, body)}."
+        raise BadRequest(message, code="invalid_json") from None
     if not isinstance(value, dict):
         raise BadRequest("The request body must be a JSON object.", code="invalid_json")
     return value
@@ -168,8 +169,8 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
     if model is None and b"x-model" in head.fields:
         return read_model(head.fields[b"x-model"])
     if model is None:
-        message = "Say which model to use: set 'model' in the body (or the x-model header). GET /v1/models lists them."
-        raise BadRequest(message, param="model", code="missing_model")
+        message = "Say which model to use: set 'model' in the body, or the header x-model."
+        raise BadRequest(f"{message} GET /v1/models lists them.", param="model", code="missing_model")
     if not isinstance(model, str):
         raise _wrong_type("model", "a string", model)
     return check_model(model)
@@ -182,7 +183,9 @@ def _streaming(head: ClientHead, kind: BodyKind, members: Mapping[str, Any]) -> 
         return stream in ("true", "True", "1")
     if stream is not None and not isinstance(stream, bool):
         raise _wrong_type("stream", "true or false", stream)
-    return bool(stream) or (kind is BodyKind.OPAQUE and b"text/event-stream" in head.fields.get(b"accept", b""))
+    return bool(stream) or (
+        kind is BodyKind.OPAQUE and b"text/event-stream" in head.fields.get(b"accept", b"")
+    )
 
 
 def _ask_usage(body: bytes, members: Mapping[str, Any]) -> tuple[UsageMode, bytes]:

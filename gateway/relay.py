@@ -14,10 +14,12 @@ HeaderList = list[tuple[bytes, bytes]]
 REFUSAL_BYTES = 64 * 1024
 """As much of an engine's refusal is read to tell it to a client whose stream has already begun."""
 
-_NOT_RELAYED = frozenset(
-    # hop-by-hop, and what this server says itself
-    "connection keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade "
-    "date server x-request-id request-id content-length".split()
+_NOT_RELAYED = frozenset[str]().union(
+    # hop-by-hop
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer"),
+    ("transfer-encoding", "upgrade"),
+    # what this server says itself
+    ("date", "server", "x-request-id", "request-id", "content-length"),
 )
 _NOT_RELAYED_EVENTS = frozenset(("cache-control", "x-accel-buffering"))
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
@@ -41,8 +43,8 @@ class Response(Protocol):
 class Answer(Protocol):
     """Where the bytes go; :class:`gateway.http.reply.Reply` over ASGI."""
 
-    started: bool
-
+    @property
+    def started(self) -> bool: ...
     async def settle(self) -> None: ...
     async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None: ...
     async def write(self, data: bytes) -> None: ...
@@ -52,9 +54,9 @@ class Answer(Protocol):
 async def relay(response: Response, answer: Answer, *, facts: bool = True) -> None:
     """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
 
-    One ``write`` for everything that has arrived, and only after it the engine may send as much again: a client
-    that reads slowly stops its own stream, and the gateway holds what was granted and no more. ``facts`` adds
-    the headers that say who answered and how long it waited.
+    One ``write`` for everything that has arrived, and only after it the engine may send as much again: a
+    client that reads slowly stops its own stream, and the gateway holds what was granted and no more.
+    ``facts`` adds the headers that say who answered and how long it waited.
     """
     try:
         await answer.settle()
@@ -100,7 +102,9 @@ async def _require_events(response: Response) -> None:
 
 
 def is_event_stream(headers: Headers) -> bool:
-    return any(name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers)
+    return any(
+        name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
+    )
 
 
 def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
@@ -147,5 +151,7 @@ def engine_refusal(status: int, body: bytes) -> RequestError:
         message = detail
     error = RequestError(message, code=code if isinstance(code, str) else "engine_refused")
     error.status = status
-    error.type = kind if isinstance(kind, str) else ("invalid_request_error" if status < 500 else "server_error")
+    error.type = (
+        kind if isinstance(kind, str) else ("invalid_request_error" if status < 500 else "server_error")
+    )
     return error

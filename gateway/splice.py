@@ -18,9 +18,9 @@ _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,]', re.DOTALL)
 def with_usage(body: bytes, options: Mapping[str, Any] | None, *, present: bool) -> bytes:
     """``body`` with ``stream_options.include_usage`` true and all else as it is.
 
-    ``body`` is a valid, non-empty JSON object, ``options`` the value of its ``stream_options`` (None for null)
-    and ``present`` says whether it has that member at all. Without it the option is put in front, which costs
-    one copy; with it the value is found and replaced, which costs a scan.
+    ``body`` is a valid, non-empty JSON object, ``options`` the value of its ``stream_options`` (None for
+    null) and ``present`` says whether it has that member at all. Without it the option is put in front, which
+    costs one copy; with it the value is found and replaced, which costs a scan.
     """
     if not present:
         start = body.index(b"{") + 1

@@ -2,9 +2,9 @@
 
 The built-in paths are constants, so nothing a client writes can turn one into another path of an engine.
 ``/engines/{model}/…`` reaches every other path of an engine. There the model is one path segment,
-percent-encoded when it holds a slash (``/engines/meta-llama%2FLlama-3-8B/tokenize``), and what follows goes to
-the engine byte for byte, after :func:`engine_target` has made sure that no reader of it could see another path
-in it.
+percent-encoded when it holds a slash (``/engines/meta-llama%2FLlama-3-8B/tokenize``), and what follows goes
+to the engine byte for byte, after :func:`engine_target` has made sure that no reader of it could see another
+path in it.
 """
 
 import difflib
@@ -123,9 +123,9 @@ def target(endpoint: Endpoint, path: str, raw_path: str, query: bytes) -> Target
 def engine_target(raw_path: str) -> Target:
     """The model and the engine's path in ``/engines/{model}/…``. Raises :class:`BadRequest`.
 
-    Refused are ``.`` and ``..`` however they are written, slashes, backslashes and control characters in escaped
-    form, escapes of escapes of these, and empty segments: wherever one reader of the path (a proxy, the agent's
-    client, the engine) could see another path than the next one.
+    Refused are ``.`` and ``..`` however they are written, slashes, backslashes and control characters in
+    escaped form, escapes of escapes of these, and empty segments: wherever one reader of the path (a proxy,
+    the agent's client, the engine) could see another path than the next one.
     """
     if not raw_path.startswith(ENGINES):
         raise _refused("the prefix /engines/ must be written out, not percent-encoded")
@@ -151,7 +151,9 @@ def _check_segment(segment: bytes) -> None:
 
 
 def _refused(why: str) -> BadRequest:
-    message = f"This /engines/{{model}}/… path is not passed on: {why}. Percent-encode slashes in the model's name."
+    message = (
+        f"This /engines/{{model}}/… path is not passed on: {why}. Percent-encode slashes in the model's name."
+    )
     return BadRequest(message, code="invalid_path")
 
 
@@ -167,7 +169,9 @@ def read_model(raw: bytes) -> str:
 def check_model(name: str) -> str:
     """``name`` if it can be a model's. Raises :class:`BadRequest`."""
     if not name or len(name) > MODEL_NAME_CHARS or not name.isprintable() or " " in name:
-        message = f"A model's name has 1 to {MODEL_NAME_CHARS} characters, none of them blank or a control character."
+        message = (
+            f"A model's name has 1 to {MODEL_NAME_CHARS} characters, none of them blank or a control one."
+        )
         raise BadRequest(message, param="model", code="invalid_model")
     return name
 

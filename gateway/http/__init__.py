@@ -1,1 +1,1 @@
-"""The HTTP surface: ASGI in, requests for the pipeline out, and every error in the shape its client expects."""
+"""The HTTP surface: ASGI in, requests for the pipeline out, every error in its client's shape."""

@@ -9,10 +9,10 @@ RESERVE_STEP_BYTES = 64 * 1024
 class BufferBudget:
     """Counts the bytes of request bodies that are held; being full is :class:`BuffersFull`, said at once.
 
-    A body reserves its declared length before the first byte is read (or steps of 64 KiB as it grows) and keeps
-    the reservation until its exchange is over, because a retry may need the bytes again. Waiting for room
-    instead of refusing could lock: many half-read bodies, each waiting for the others. What the server itself
-    holds of a body that nobody has asked for yet (64 KiB, and one read of the socket) comes on top.
+    A body reserves its declared length before the first byte is read (or steps of 64 KiB as it grows) and
+    keeps the reservation until its exchange is over, because a retry may need the bytes again. Waiting for
+    room instead of refusing could lock: many half-read bodies, each waiting for the others. What the server
+    itself holds of a body that nobody has asked for yet (64 KiB, and one read of the socket) comes on top.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -22,7 +22,9 @@ class BufferBudget:
     def reserve(self, size_bytes: int) -> None:
         """Raises :class:`BuffersFull` and reserves nothing when there is no room."""
         if self.used_bytes + size_bytes > self.limit_bytes:
-            raise BuffersFull("The gateway's memory for request bodies is in use; send the request again shortly.")
+            raise BuffersFull(
+                "The gateway's memory for request bodies is in use; send the request again shortly."
+            )
         self.used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:

@@ -60,7 +60,9 @@ def error_event(error: RequestError, dialect: Dialect, request_id: str) -> bytes
 
 def internal_error(request_id: str) -> InternalError:
     """For anything unexpected: says where to look, and nothing of what happened."""
-    return InternalError(f"The gateway failed on this request. Its log says why under the request id {request_id}.")
+    return InternalError(
+        f"The gateway failed on this request. Its log says why under the request id {request_id}."
+    )
 
 
 def _body(error: RequestError, dialect: Dialect, request_id: str) -> bytes:

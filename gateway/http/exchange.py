@@ -1,14 +1,14 @@
-"""One client's request and its answer: joins the ASGI side to the pipeline, and knows the facts for the log."""
+"""One client's request and its answer: joins the ASGI side to the pipeline, knows the facts for the log."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
-from gateway.errors import BadRequest, ClientGone, Unauthenticated
+from gateway.errors import ClientGone, Unauthenticated
 from gateway.http.buffers import BufferBudget
 from gateway.http.inbound import BodyLimits, Inbound, Receive
 from gateway.http.multipart import FormScan
@@ -25,9 +25,9 @@ _KEY = "trunkline.exchange"
 class HttpSettings:
     """How the HTTP surface treats its clients."""
 
-    body: BodyLimits = BodyLimits()
+    body: BodyLimits = field(default_factory=BodyLimits)
     comment_interval_s: float = 15.0
-    """An event stream that waits gets a comment this often; the first quick errors still get their own status."""
+    """An event stream that waits gets a comment this often; quick errors still get a status of their own."""
     facts: bool = True
     """Say in headers which agent answered, after how long in the queue, at which attempt."""
     metrics_public: bool = False
@@ -73,7 +73,7 @@ class Exchange:
         return self._head
 
     def aim(self, endpoint: Endpoint) -> bool:
-        """The request is for ``endpoint``; False when there is nothing at its path. Raises BadRequest, PathTooLong."""
+        """The request is for ``endpoint``; False if nothing is there. Raises BadRequest, PathTooLong."""
         raw_path: bytes = self._scope.get("raw_path") or self.path.encode()
         aimed_at = target(endpoint, self.path, raw_path.decode("latin-1"), self._scope["query_string"])
         if aimed_at is None:
@@ -103,14 +103,17 @@ class Exchange:
     async def body(self) -> ClientBody:
         """As much of the body as classification needs (ARCHITECTURE: nothing unbounded).
 
-        JSON whole; multipart until the model is known, but at least the first MiB; anything else the first MiB.
-        Raises what :meth:`Inbound.read` raises, UnsupportedEncoding, and BadRequest for broken multipart.
+        JSON whole; multipart until the model is known, but at least the first MiB; anything else the first
+        MiB. Raises what :meth:`Inbound.read` raises, UnsupportedEncoding, and BadRequest for broken
+        multipart.
         """
         kind = body_kind(self.head.endpoint, self.method, self.fields)
         if kind is BodyKind.FORM:
             return await self._form()
         whole = kind is BodyKind.JSON
-        prefix = await self.inbound.read(_Enough(None if whole else self._settings.body.prefix_bytes), self._hold(whole))
+        prefix = await self.inbound.read(
+            _Enough(None if whole else self._settings.body.prefix_bytes), self._hold(whole)
+        )
         return ClientBody(kind, self._content(prefix))
 
     async def _form(self) -> ClientBody:
@@ -134,7 +137,7 @@ class Exchange:
 
     @asynccontextmanager
     async def waiting(self, request: Request) -> AsyncIterator[None]:
-        """While inside, a client that leaves cancels the body of the ``with``, which then raises ClientGone."""
+        """While inside, a client that leaves cancels the block, which then raises ClientGone."""
         self.request = request
         if request.streaming:
             self.reply.keep_alive(self._settings.comment_interval_s)
@@ -162,15 +165,17 @@ class Exchange:
 class _Enough:
     """Decides chunk by chunk whether enough of a body was read. ``limit_bytes`` None reads it whole."""
 
-    def __init__(self, limit_bytes: int | None, scan: FormScan | None = None, model_known: bool = False) -> None:
+    def __init__(
+        self, limit_bytes: int | None, scan: FormScan | None = None, model_known: bool = False
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._scan = scan
-        self._model_known = model_known
+        self._named = model_known
         self._seen_bytes = 0
 
     def __call__(self, chunk: bytes) -> bool:
         self._seen_bytes += len(chunk)
-        scanned = self._scan is None or self._scan.feed(chunk) or self._model_known or "model" in self._scan.members
+        scanned = self._scan is None or self._scan.feed(chunk) or self._named or "model" in self._scan.members
         return scanned and self._limit_bytes is not None and self._seen_bytes >= self._limit_bytes
 
 
@@ -207,7 +212,7 @@ def exchange_of(scope: Mapping[str, Any]) -> Exchange:
     return cast(Exchange, scope[_KEY])
 
 
-def put_exchange(scope: dict[str, Any], exchange: Exchange) -> None:
+def put_exchange(scope: MutableMapping[str, Any], exchange: Exchange) -> None:
     scope[_KEY] = exchange
 
 
@@ -223,6 +228,4 @@ def _declared_bytes(fields: Mapping[bytes, bytes]) -> int | None:
     if b"transfer-encoding" in fields:
         return None
     length = fields.get(b"content-length", b"0")
-    if not length.isdigit():
-        raise BadRequest("Content-Length is no number.")
-    return int(length)
+    return int(length) if length.isdigit() and len(length) < 19 else None

@@ -1,4 +1,4 @@
-"""The one owner of a request's ASGI ``receive``: the body in bounded pieces, and the moment the client leaves."""
+"""The one owner of a request's ASGI ``receive``: its body in bounded pieces, and when the client leaves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -29,13 +29,15 @@ class BodyLimits:
 class Inbound:
     """A request's body and its end.
 
-    Two phases. First the handler reads: :meth:`read`. Then :meth:`until_gone` runs beside the answer: it reads
-    what is left one message ahead of :meth:`rest`, and otherwise waits for the client to leave. (While a body
-    waits for its reader the socket is not read, so a client that leaves then is noticed when the reader takes
-    more: nothing can be told from a socket nobody reads.)
+    Two phases. First the handler reads: :meth:`read`. Then :meth:`until_gone` runs beside the answer: it
+    reads what is left one message ahead of :meth:`rest`, and otherwise waits for the client to leave. (While
+    a body waits for its reader the socket is not read, so a client that leaves then is noticed when the
+    reader takes more: nothing can be told from a socket nobody reads.)
     """
 
-    def __init__(self, receive: Receive, declared_bytes: int | None, limits: BodyLimits, budget: BufferBudget) -> None:
+    def __init__(
+        self, receive: Receive, declared_bytes: int | None, limits: BodyLimits, budget: BufferBudget
+    ) -> None:
         self._receive = receive
         self._limits = limits
         self._reservation = Reservation(budget)
@@ -50,8 +52,8 @@ class Inbound:
     async def read(self, enough: Callable[[bytes], bool], hold_bytes: int | None = None) -> bytes:
         """The body up to the first chunk for which ``enough`` is true, or to its end (see ``complete``).
 
-        ``hold_bytes`` is reserved in the budget at once; beyond it the reservation grows with the body. Raises
-        BodyTooLarge, BodyTimeout, BuffersFull, ClientGone, and whatever ``enough`` raises.
+        ``hold_bytes`` is reserved in the budget at once; beyond it the reservation grows with the body.
+        Raises BodyTooLarge, BodyTimeout, BuffersFull, ClientGone, and whatever ``enough`` raises.
         """
         self._check_declared()
         if hold_bytes is not None:

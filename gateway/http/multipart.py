@@ -16,8 +16,8 @@ PARTS = 1000
 class FormScan:
     """Push parser over the beginning of a multipart/form-data body.
 
-    Python's SDK sends the fields before the file, Node's in the order the program wrote them. So the scan is over
-    (``done``) at the first file part after ``model`` is known; until then it goes on through files.
+    Python's SDK sends the fields before the file, Node's in the order the program wrote them. So the scan is
+    over (``done``) at the first file part after ``model`` is known; until then it goes on through files.
     """
 
     def __init__(self, content_type: bytes) -> None:
@@ -99,7 +99,9 @@ class FormScan:
             return
         self._value.extend(data[start:end])
         if len(self._value) > FIELD_BYTES:
-            raise BadRequest(f"The form field '{self._name}' is longer than {FIELD_BYTES} bytes.", param=self._name)
+            raise BadRequest(
+                f"The form field '{self._name}' is longer than {FIELD_BYTES} bytes.", param=self._name
+            )
 
     def _part_end(self) -> None:
         if self._name is None:

@@ -1,4 +1,4 @@
-"""The one owner of a request's ASGI ``send``: what has been said to the client so far, and how it may go on."""
+"""The one owner of a request's ASGI ``send``: what was said to the client, and how it may go on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -72,18 +72,22 @@ class Reply:
         self.bytes_out += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
-    async def whole(self, status: int, content_type: bytes, body: bytes, headers: HeaderList | None = None) -> None:
+    async def whole(
+        self, status: int, content_type: bytes, body: bytes, headers: HeaderList | None = None
+    ) -> None:
         """Send an answer that is there in one piece."""
         length = str(len(body)).encode("ascii")
-        await self.start(status, [(b"content-type", content_type), (b"content-length", length), *(headers or [])])
+        await self.start(
+            status, [(b"content-type", content_type), (b"content-length", length), *(headers or [])]
+        )
         await self.end(body)
 
     async def fail(self, error: RequestError) -> None:
         """Say what went wrong in the way that is still open.
 
         Before the head: a status and a body. In a stream of events: a last event. In the middle of any other
-        body nothing is sent and the answer stays unended, which makes the server close the connection, so that
-        the client sees it broken.
+        body nothing is sent and the answer stays unended, which makes the server close the connection, so
+        that the client sees it broken.
         """
         await self.settle()
         if self.ended:
@@ -103,7 +107,9 @@ class Reply:
     async def comment(self) -> None:
         """Write one comment, after the head of an event stream if nothing has been sent yet."""
         if not self.started:
-            await self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True)
+            await self._start(
+                200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True
+            )
         self._last = COMMENT
         await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
 

@@ -1,0 +1,69 @@
+"""The outermost ASGI application: every request gets an id, an answer, one log line and one count."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import structlog
+
+from gateway.errors import ClientGone, RequestError
+from gateway.http.buffers import BufferBudget
+from gateway.http.errors import internal_error
+from gateway.http.exchange import Exchange, HttpSettings, put_exchange
+from gateway.http.inbound import Receive
+from gateway.http.reply import Send
+from gateway.lifecycle import Lifecycle
+
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+Observer = Callable[[Exchange, int, RequestError | None], None]
+"""Called once for every finished exchange with its status (499 when the client left) and what went wrong."""
+
+_log = structlog.get_logger("gateway.http")
+
+
+class Front:
+    """Wraps the router. The handlers behind it raise; only this turns what they raise into answers."""
+
+    def __init__(
+        self,
+        router: App,
+        settings: HttpSettings,
+        budget: BufferBudget,
+        lifecycle: Lifecycle,
+        observe: Observer,
+    ) -> None:
+        self._router = router
+        self._settings = settings
+        self._budget = budget
+        self._lifecycle = lifecycle
+        self._observe = observe
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "the server handles lifespan and WebSockets itself"
+        lifecycle = self._lifecycle
+        exchange = Exchange(scope, receive, send, self._settings, self._budget, closing=lifecycle.draining)
+        put_exchange(scope, exchange)
+        failure: RequestError | None = None
+        lifecycle.enter()
+        try:
+            failure = await self._answer(exchange, scope, receive, send)
+        finally:
+            lifecycle.leave()
+            status = failure.status if failure is not None else exchange.reply.status
+            self._observe(exchange, status, failure)
+            exchange.close()
+
+    async def _answer(
+        self, exchange: Exchange, scope: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> RequestError | None:
+        try:
+            await self._router(scope, receive, send)
+            return None
+        except ClientGone as gone:
+            return gone
+        except RequestError as error:
+            failure = error
+        except Exception:
+            _log.exception("request_failed", id=exchange.id, method=exchange.method)
+            failure = internal_error(exchange.id)
+        await exchange.reply.fail(failure)
+        return failure

@@ -1,0 +1,182 @@
+"""What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
+
+from collections.abc import MutableMapping
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.errors import MethodNotAllowed, ModelNotFound, RouteNotFound, UpgradeRequired
+from gateway.http.exchange import Exchange, exchange_of
+from gateway.http.inbound import Receive
+from gateway.http.reply import Send
+from gateway.lifecycle import Lifecycle, Phase
+from gateway.pipeline import Keys, Pipeline
+from gateway.registry import ModelInfo
+from gateway.surface import Endpoint, check_model, nearest
+
+Scope = MutableMapping[str, Any]
+JSON = b"application/json"
+
+
+class Catalog(Protocol):
+    """What is served here; :class:`gateway.registry.Registry`."""
+
+    def models(self) -> list[ModelInfo]: ...
+    def model(self, name: str) -> ModelInfo | None: ...
+    @property
+    def agents_connected(self) -> int: ...
+
+
+class Exposition(Protocol):
+    """:class:`gateway.metrics.Metrics`."""
+
+    CONTENT_TYPE: str
+
+    def render(self) -> bytes: ...
+
+
+class Proxied:
+    """A path served by engines."""
+
+    def __init__(self, endpoint: Endpoint, pipeline: Pipeline, lifecycle: Lifecycle) -> None:
+        self._endpoint = endpoint
+        self._pipeline = pipeline
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        if not exchange.aim(self._endpoint):
+            raise not_found(exchange)
+        if not self._endpoint.takes(exchange.method):
+            raise wrong_method(exchange, ("POST",))
+        self._lifecycle.check()
+        await self._pipeline(exchange)
+
+
+class Models:
+    """``GET /v1/models`` and ``GET /v1/models/{id}``, in a shape that OpenAI's and Anthropic's SDKs both
+    read.
+
+    The list holds what can be used now. A single model is found as long as it was ever served; its ``ready``
+    says whether it can be used.
+    """
+
+    def __init__(self, keys: Keys, catalog: Catalog) -> None:
+        self._keys = keys
+        self._catalog = catalog
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "models"
+        only_get(exchange)
+        exchange.identified(self._keys.authenticate(exchange.credential()))
+        name = scope["path_params"].get("id")
+        found: object = self._list() if name is None else self._one(name)
+        await exchange.reply.whole(200, JSON, orjson.dumps(found))
+
+    def _list(self) -> dict[str, object]:
+        data = [_model(info) for info in self._catalog.models() if info.ready]
+        ends = (
+            {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
+            if data
+            else {"first_id": None, "last_id": None}
+        )
+        return {"object": "list", "data": data, "has_more": False, **ends}
+
+    def _one(self, name: str) -> dict[str, object]:
+        info = self._catalog.model(check_model(name))
+        if info is None:
+            message = f"The model '{name}' is not served here. GET /v1/models lists those that are."
+            raise ModelNotFound(message, param="model")
+        return _model(info)
+
+
+def _model(info: ModelInfo) -> dict[str, object]:
+    return {
+        "id": info.id,
+        "object": "model",
+        "created": info.created_s,
+        "owned_by": info.owned_by,
+        "ready": info.ready,
+        "type": "model",
+        "display_name": info.id,
+    }
+
+
+class Alive:
+    """``GET /healthz``: the process answers. Open to everybody."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "health"
+        only_get(exchange)
+        await exchange.reply.whole(200, JSON, b'{"status":"ok"}')
+
+
+class Ready:
+    """``GET /readyz``: requests are taken. Open to everybody.
+
+    Without agents the gateway is ready all the same: it must be reachable for agents to dial in, and it
+    answers clients with what is missing. The body says how many are connected, for whoever wants to wait for
+    them.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, catalog: Catalog) -> None:
+        self._lifecycle = lifecycle
+        self._catalog = catalog
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "health"
+        only_get(exchange)
+        phase, agents = self._lifecycle.phase, self._catalog.agents_connected
+        ready = phase is Phase.SERVING
+        body = orjson.dumps({"status": "ready" if ready else str(phase), "agents": agents})
+        await exchange.reply.whole(200 if ready else 503, JSON, body)
+
+
+class MetricsPage:
+    """``GET /metrics``: for holders of a key.
+
+    Any client key will do (Prometheus sends one with ``authorization``). Coming from loopback opens nothing:
+    behind a TLS terminator on the same host everybody does. ``public`` opens it on purpose.
+    """
+
+    def __init__(self, keys: Keys, metrics: Exposition, *, public: bool) -> None:
+        self._keys = keys
+        self._metrics = metrics
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "metrics"
+        only_get(exchange)
+        if not self._public:
+            exchange.identified(self._keys.authenticate(exchange.credential()))
+        await exchange.reply.whole(200, self._metrics.CONTENT_TYPE.encode("ascii"), self._metrics.render())
+
+
+async def tunnel_without_upgrade(scope: Scope, receive: Receive, send: Send) -> None:
+    """A plain request to ``/tunnel``; those that ask for a WebSocket never come here."""
+    raise UpgradeRequired("Agents open their WebSocket here; there is nothing for other clients.")
+
+
+async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    raise not_found(exchange_of(scope))
+
+
+def not_found(exchange: Exchange) -> RouteNotFound:
+    near = nearest(exchange.path)
+    hint = f"Did you mean {near}?" if near else "GET /v1/models is a good place to start."
+    shown = exchange.path[:200].encode("unicode_escape").decode("ascii")
+    return RouteNotFound(f"There is nothing at {exchange.method} {shown}. {hint}")
+
+
+def only_get(exchange: Exchange) -> None:
+    if exchange.method not in ("GET", "HEAD"):
+        raise wrong_method(exchange, ("GET", "HEAD"))
+
+
+def wrong_method(exchange: Exchange, allowed: tuple[str, ...]) -> MethodNotAllowed:
+    shown = exchange.path[:200].encode("unicode_escape").decode("ascii")
+    return MethodNotAllowed(f"{shown} takes {' or '.join(allowed)}, not {exchange.method}.", allowed)
