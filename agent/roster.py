@@ -48,8 +48,6 @@ class Roster:
         self._draining = False
         self._cut = False
         self.on_change: Callable[[], None] = lambda: None
-        self.on_idle: Callable[[], None] = lambda: None
-        """Called when the last running request has left."""
 
     @property
     def running(self) -> int:
@@ -106,8 +104,6 @@ class Roster:
         engine.limit.finished(failed=failed)
         if len(engine.deployments) > 1 or engine.limit.current != before:
             self.on_change()
-        if not self._ledger.running:
-            self.on_idle()
 
     def levels(self, session: Hashable) -> Mapping[str, int]:
         """Deployment id → how many requests ``session`` may have in flight there."""

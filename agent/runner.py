@@ -41,6 +41,18 @@ class Runner:
         self._roster = roster
         self._tasks = tasks
         self._clock = clock
+        self._runs: set[_Run] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def idle(self) -> None:
+        """Waits until no stream is open: all that engines answered is with the gateway."""
+        await self._empty.wait()
+
+    def cancel(self) -> None:
+        """Cut off what runs."""
+        for run in tuple(self._runs):
+            run.task.cancel()
 
     def open(self, session: Hashable, stream: Stream) -> None:
         """A request has come in ``session``. Refused at once when there is no place for it."""
@@ -50,8 +62,10 @@ class Runner:
             log.info("request refused", request=stream.head.request_id, reason=refusal.reason)
             stream.reset(ErrorCode.REFUSED, refusal.reason)
             return
-        run = _Run(stream, seat, self._clock)
+        run = _Run(stream, seat, self._clock, self._forget)
         stream.handler = run
+        self._runs.add(run)
+        self._empty.clear()
         run.task = self._tasks.create_task(run.run(), name=f"request {stream.head.request_id}")
         run.task.add_done_callback(lambda task: self._finish(run, task))
 
@@ -61,14 +75,22 @@ class Runner:
         self._roster.leave(run.seat, failed=outcome.engine_failed)
         run.finish(outcome)
 
+    def _forget(self, run: "_Run") -> None:
+        self._runs.discard(run)
+        if not self._runs:
+            self._empty.set()
+
 
 class _Run:
     """One request. Implements :class:`shared.endpoint.StreamHandler`."""
 
     task: "asyncio.Task[_Outcome]"
 
-    def __init__(self, stream: Stream, seat: Seat, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, stream: Stream, seat: Seat, clock: Callable[[], float], forget: "Callable[[_Run], None]"
+    ) -> None:
         self.seat = seat
+        self._forget = forget
         self._stream = stream
         self._clock = clock
         self._began_s = clock()
@@ -114,6 +136,7 @@ class _Run:
         """Before our end only when the session is lost; a stream whose request was whole hears no reset."""
         if not self._over:
             self.task.cancel()
+        self._forget(self)
 
     # --- what is done
 

@@ -1,0 +1,215 @@
+"""The agent put together: engines on one side, the tunnel on the other, and an orderly end."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from agent.backends.base import Backend
+from agent.backends.openai_http import OpenAIHTTPBackend
+from agent.config import AgentConfig, EngineConfig, default_name
+from agent.config_errors import ConfigError
+from agent.device import GpuSampler
+from agent.dialer import Dial, Dialer, Rejected, dial_with
+from agent.finder import Finder
+from agent.membership import Membership, MembershipError
+from agent.publisher import TICK_S, Publisher
+from agent.roster import Roster
+from agent.runner import Runner
+from agent.session import AgentSession
+from shared.errors import TrunklineError
+
+log = structlog.get_logger("agent")
+
+GPU_SAMPLE_S = 5.0
+
+FAREWELL_S = 0.2
+"""For the last bytes and CLOSE to leave the socket before the process ends."""
+
+OPEN_FILES = 65_536
+"""What the limit of open files is raised to if it may be: every stream is a connection to an engine."""
+
+
+class Stop:
+    """Asked once, the agent drains; asked twice, it ends at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
+
+    def ask(self) -> None:
+        (self.at_once if self.asked.is_set() else self.asked).set()
+
+
+class Agent:
+    """One agent. Use :meth:`run` once."""
+
+    def __init__(self, config: AgentConfig, stop: Stop, dial_gateway: Dial | None = None) -> None:
+        self._config = config
+        self._stop = stop
+        self._settings = config.dial_settings()
+        self._dial = dial_gateway or dial_with(self._settings, time.monotonic)
+        self._roster = Roster()
+        self._gpus = GpuSampler(GPU_SAMPLE_S)
+        self._publisher = Publisher(self._roster, lambda: self._gpus.latest)
+        self._backends = AsyncExitStack()
+
+    async def run(self) -> None:
+        """Returns when it was asked to stop. Raises Rejected or MembershipError when it cannot go on, and
+        ConfigError for an engine that can never work."""
+        config = self._config
+        backends = [make_backend(engine) for engine in config.engines]
+        join = None if config.join is None else config.join.get_secret_value()
+        with Membership.open(
+            config.state, join=join, name=config.name, default_name=default_name()
+        ) as membership:
+            self._say_start(membership)
+            self._gpus.start()
+            try:
+                async with self._backends:
+                    await self._run(membership, backends)
+            finally:
+                self._gpus.stop()
+
+    async def _run(self, membership: Membership, backends: list[Backend]) -> None:
+        failure: TrunklineError | None = None
+        async with asyncio.TaskGroup() as tasks:
+            runner = Runner(self._roster, tasks)
+            dialer = Dialer(membership, lambda: AgentSession(runner, self._publisher), self._dial)
+            services: list[asyncio.Task[Any]] = [
+                tasks.create_task(self._open(backend)) for backend in backends
+            ]
+            services.append(tasks.create_task(self._tick()))
+            if self._config.looks_for_engines:
+                services.append(tasks.create_task(Finder(self._found).run()))
+            dialling = tasks.create_task(_failure_of(dialer))
+            services.append(dialling)
+            try:
+                await _first_of(self._stop.asked, dialling)
+                if dialling.done():
+                    failure = dialling.result()
+                else:
+                    await self._drain(dialer, runner)
+            finally:
+                runner.cancel()
+                for service in services:
+                    service.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _drain(self, dialer: Dialer, runner: Runner) -> None:
+        """Let what runs finish, take nothing new, then leave."""
+        drain_s = self._config.drain_s
+        log.info("draining", running=self._roster.running, at_most_s=drain_s)
+        self._roster.drain()
+        if dialer.session is not None:
+            dialer.session.drain("the agent is stopping", drain_s)
+        idle = asyncio.ensure_future(runner.idle())
+        try:
+            async with asyncio.timeout(drain_s):
+                await _first_of(self._stop.at_once, idle)
+        except TimeoutError:
+            pass
+        finally:
+            idle.cancel()
+        if self._roster.running:
+            log.warning("requests cut off", running=self._roster.running)
+        dialer.close("the agent stopped")
+        await asyncio.sleep(FAREWELL_S)
+        log.info("stopped")
+
+    async def _open(self, backend: Backend) -> None:
+        self._backends.push_async_callback(backend.close)
+        await backend.start()
+        self._roster.add(backend)
+
+    async def _found(self, url: str, name: str) -> None:
+        log.info("engine found", engine=name, url=url)
+        engine = self._config.found_engine.model_copy(update={"url": url, "name": name})
+        await self._open(OpenAIHTTPBackend(engine.settings()))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._publisher.tick()
+
+    def _say_start(self, membership: Membership) -> None:
+        config = self._config
+        log.info(
+            "agent starts",
+            name=membership.name,
+            gateway=config.gateway,
+            state=str(config.state),
+            engines=[engine.url or engine.torch for engine in config.engines],
+        )
+        if membership.has_spare_token:
+            log.info("the join token is not needed: this agent has joined already")
+        if self._settings.proxy is not None:
+            log.info("dialling through a proxy", proxy=urlsplit(self._settings.proxy).hostname)
+
+
+def make_backend(engine: EngineConfig) -> Backend:
+    """Raises :class:`ConfigError` for a model directory or a device that can never work."""
+    if engine.torch is None:
+        return OpenAIHTTPBackend(engine.settings())
+    from agent.backends.torch_engine.backend import TorchBackend
+
+    try:
+        return TorchBackend(engine.torch, name=engine.name, slots=engine.slots, device=engine.device)
+    except ValueError as error:
+        raise ConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
+
+
+async def _failure_of(dialer: Dialer) -> TrunklineError | None:
+    """Runs the dialer; gives what it failed with instead of raising it into the task group."""
+    try:
+        await dialer.run()
+    except (Rejected, MembershipError) as error:
+        return error
+    return None
+
+
+async def _first_of(event: asyncio.Event, other: asyncio.Future[Any]) -> None:
+    """Waits until ``event`` is set or ``other`` is done."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({waiting, other}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+
+
+def raise_file_limit(most: int = OPEN_FILES) -> None:
+    """Lets this process have as many files open as it may."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def listen_for_signals(ask: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT ask the agent to stop."""
+    import signal
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, ask)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(ask))
+
+
+async def serve(config: AgentConfig) -> None:
+    """Run an agent until a signal ends it. Raises what :meth:`Agent.run` raises."""
+    raise_file_limit()
+    stop = Stop()
+    listen_for_signals(stop.ask)
+    await Agent(config, stop).run()

@@ -1,0 +1,48 @@
+"""When to dial again. Pure: time and chance are arguments."""
+
+from dataclasses import dataclass
+
+STEADY_S = 10.0
+"""A tunnel that lived this long was a good one: its loss is answered at once. Whatever accepts connections
+and drops them again (a proxy without its gateway) must not be dialled in a loop."""
+
+SUSPICIOUS_S = 30.0
+"""When another agent took over our identity: two that take it from each other must not do so in a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffSettings:
+    base_s: float = 1.0
+    cap_s: float = 30.0
+
+
+class Backoff:
+    """Full jitter: before the n-th attempt in a row wait a random share of ``base * 2**(n-1)``, capped.
+
+    So a thousand agents whose gateway restarted come back spread out, not all in the same second.
+    """
+
+    def __init__(self, settings: BackoffSettings | None = None) -> None:
+        self._settings = settings or BackoffSettings()
+        self._failures = 0
+
+    def lost(self, lived_s: float) -> None:
+        """A tunnel that was up for ``lived_s`` is gone."""
+        if lived_s >= STEADY_S:
+            self._failures = 0
+        else:
+            self._failures += 1
+
+    def failed(self) -> None:
+        """An attempt came to nothing."""
+        self._failures += 1
+
+    def delay_s(self, chance: float, told_s: float | None = None) -> float:
+        """How long to wait before the next attempt; ``chance`` is from [0, 1). What the gateway told wins,
+        with up to a quarter more so that not everybody who was told it comes at once."""
+        if told_s is not None:
+            return told_s * (1 + chance / 4)
+        if not self._failures:
+            return 0.0
+        exponent = min(self._failures - 1, 30)
+        return chance * min(self._settings.cap_s, self._settings.base_s * 2.0**exponent)

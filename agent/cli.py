@@ -1,0 +1,127 @@
+"""``trunkline agent``; ``python -m agent`` is the same. Exit codes: 0 done, 1 failed, 2 wrong usage."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = """
+Join a gateway and serve what a local vLLM serves:
+
+  trunkline agent --gateway https://llm.example.com --join tlj_… --engine http://localhost:8000
+
+Afterwards the token is not needed any more. Without --engine, engines on the usual local ports are found.
+Every setting may come from the environment as well, so that secrets are not seen in the list of processes:
+TRUNKLINE_AGENT_JOIN, TRUNKLINE_AGENT_ENGINE_KEY.
+"""
+
+Flags = dict[str, Any]
+
+
+def commands(app: typer.Typer) -> None:
+    """Registers the agent's command on the root of the command line."""
+    app.command("agent", epilog=EXAMPLES, no_args_is_help=False)(agent)
+
+
+def agent(
+    gateway: Annotated[
+        str | None, typer.Option(help="The gateway's URL: https://HOST[:PORT]; http:// on loopback only.")
+    ] = None,
+    join: Annotated[
+        str | None, typer.Option(help="Join token (`trunkline token create`); needed the first time only.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="URL of a running engine with an OpenAI API. May be repeated.")
+    ] = None,
+    torch: Annotated[
+        list[str] | None,
+        typer.Option(help="Serve this Hugging Face model directory, or 'demo', with the built-in engine."),
+    ] = None,
+    state: Annotated[Path | None, typer.Option(help="Where the agent keeps its key and certificate.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The agent's name. Default: the host's, or the one it joined with.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Requests an engine may have at once. Default: what it says itself.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE. May be repeated.")] = None,
+    find_engines: Annotated[
+        bool | None,
+        typer.Option(
+            "--find-engines/--no-find-engines",
+            help="Look for engines on the usual local ports. Default: when none is named.",
+        ),
+    ] = None,
+    drain_s: Annotated[
+        float | None, typer.Option(help="Seconds that running requests may take to finish when stopping.")
+    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust for the gateway's TLS.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run an agent: dial out to a gateway and serve this host's engines through it."""
+    flags: Flags = {
+        "gateway": gateway,
+        "join": join,
+        "state": state,
+        "name": name,
+        "slots": slots,
+        "engine": [{"url": url} for url in engine or ()] + [{"torch": model} for model in torch or ()],
+        "labels": label,
+        "find_engines": find_engines,
+        "drain_s": drain_s,
+        "ca_file": ca_file,
+        "log_format": log_format,
+        "log_level": log_level,
+    }
+    given = {key: value for key, value in flags.items() if value not in (None, [])}
+    raise typer.Exit(run(given, config))
+
+
+def run(flags: Flags, file: Path | None) -> int:
+    """The exit code: 0 done, 1 failed, 2 wrong usage."""
+    from agent.app import serve
+    from agent.config import load
+    from agent.config_errors import ConfigError
+    from agent.logs import set_up
+    from shared.errors import TrunklineError
+
+    try:
+        config = load(flags, file)
+        set_up(config.log_format, config.log_level)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(config))
+    except ConfigError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    except TrunklineError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 1
+    except KeyboardInterrupt:
+        return 1
+    return 0
+
+
+def _loop_factory() -> Any:
+    """uvloop's event loop where there is one."""
+    if sys.platform == "win32":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def main() -> None:
+    """``python -m agent``."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(epilog=EXAMPLES)(agent)
+    app(prog_name="python -m agent")

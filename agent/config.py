@@ -1,0 +1,279 @@
+"""The agent's settings: flag, then environment, then TOML file, then default.
+
+Nothing else reads the environment. Every field is a key of the file and, as ``TRUNKLINE_AGENT_<FIELD>``, a
+variable. Unknown keys and impossible values are errors that name the key, the value and where it stands.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from agent.backends.settings import EngineSettings, EngineTimeouts, base_url
+from agent.config_errors import ConfigError, TomlFile, explain, unknown_variables
+from agent.dialer import DialSettings
+from agent.proxy import is_loopback, proxy_for
+from shared.errors import JoinTokenInvalid
+from shared.identity import NAME_RULE, JoinToken, is_name
+
+PREFIX = "TRUNKLINE_AGENT_"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+
+Slots = Annotated[int, Field(ge=1, le=100_000)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class EngineConfig(BaseModel):
+    """One ``[[engine]]``: the ``url`` of an engine that runs, or ``torch``, a model for the built-in one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str | None = None
+    torch: str | None = None
+    """A Hugging Face model directory, or ``demo``."""
+    name: str = ""
+    slots: Slots | None = None
+    api_key: SecretStr | None = None
+    models: tuple[str, ...] = ()
+    version: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Kept beside the engine; no gateway is told of them yet."""
+    device: str = "auto"
+    """For ``torch``: auto, cpu or cuda."""
+    connect_s: Seconds = 5.0
+    first_byte_s: Seconds = 600.0
+    idle_s: Seconds = 300.0
+    refresh_s: Seconds = 5.0
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        return None if value is None else base_url(value)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if value and not is_name(value):
+            raise ValueError(NAME_RULE)
+        return value
+
+    @model_validator(mode="after")
+    def _check_either(self) -> Self:
+        if (self.url is None) == (self.torch is None):
+            raise ValueError("an engine has either a url or a torch model")
+        return self
+
+    def settings(self) -> EngineSettings:
+        """For :class:`agent.backends.openai_http.OpenAIHTTPBackend`."""
+        assert self.url is not None
+        timeouts = EngineTimeouts(
+            connect_s=self.connect_s, first_byte_s=self.first_byte_s, idle_s=self.idle_s
+        )
+        return EngineSettings(
+            url=self.url,
+            name=self.name,
+            api_key=None if self.api_key is None else self.api_key.get_secret_value(),
+            slots=self.slots,
+            models=self.models,
+            version=self.version,
+            refresh_s=self.refresh_s,
+            timeouts=timeouts,
+        )
+
+
+class AgentConfig(BaseSettings):
+    """All of the agent's settings, checked and frozen."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    gateway: str
+    """``https://HOST[:PORT]``; ``http://`` on loopback only."""
+    join: SecretStr | None = None
+    """The join token; needed the first time only."""
+    state: Path = Field(default_factory=lambda: default_state_dir(os.environ))
+    name: str | None = None
+    engine: Annotated[tuple[EngineConfig, ...], NoDecode] = ()
+    engine_key: SecretStr | None = None
+    """The API key of engines that have none of their own here."""
+    slots: Slots | None = None
+    """For engines that have none of their own here."""
+    labels: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
+    """Kept beside the agent; what a gateway goes by are the labels of the join token."""
+    find_engines: bool | None = None
+    """Look for engines on the usual local ports. Default: when no engine is named."""
+    drain_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
+    """How long running requests may take to finish when the agent is told to stop."""
+    dial_timeout_s: Seconds = 10.0
+    ca_file: Path | None = None
+    """Certificates to trust for the gateway's TLS, in place of the system's."""
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        values = dict(init_settings.init_kwargs)
+        file = InitSettingsSource(settings_cls, values.pop(_FILE, {}))
+        return InitSettingsSource(settings_cls, values), env_settings, file
+
+    @field_validator("gateway")
+    @classmethod
+    def _check_gateway(cls, value: str) -> str:
+        tunnel_url(value)
+        return value
+
+    @field_validator("join")
+    @classmethod
+    def _check_join(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                JoinToken.decode(value.get_secret_value())
+            except JoinTokenInvalid as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str | None) -> str | None:
+        if value is not None and not is_name(value):
+            raise ValueError(NAME_RULE)
+        return value
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _split_engines(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [{"url": part.strip()} for part in value.split(",") if part.strip()]
+        return value
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _split_labels(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list | tuple):
+            return value
+        pairs = [str(part).partition("=") for part in value]
+        if any(not key or not mark for key, mark, _ in pairs):
+            raise ValueError("a label is written KEY=VALUE")
+        return {key: text for key, _, text in pairs}
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [engine.name for engine in self.engines]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two engines have the same name: {', '.join(names)}")
+        return self
+
+    @property
+    def engines(self) -> tuple[EngineConfig, ...]:
+        """The engines with everything filled in: names, and what is common to all."""
+        kinds = ["torch" if engine.torch is not None else "engine" for engine in self.engine]
+        filled = []
+        for place, (engine, kind) in enumerate(zip(self.engine, kinds, strict=True)):
+            name = kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}"
+            filled.append(
+                engine.model_copy(
+                    update={
+                        "name": engine.name or name,
+                        "slots": engine.slots or self.slots,
+                        "api_key": engine.api_key or self.engine_key,
+                    }
+                )
+            )
+        return tuple(filled)
+
+    @property
+    def looks_for_engines(self) -> bool:
+        return not self.engine if self.find_engines is None else self.find_engines
+
+    @property
+    def found_engine(self) -> EngineConfig:
+        """What is known beforehand of an engine that is found by itself."""
+        return EngineConfig(url="http://127.0.0.1", slots=self.slots, api_key=self.engine_key)
+
+    def dial_settings(self) -> DialSettings:
+        """Raises :class:`ConfigError` when ``ca_file`` cannot be used."""
+        url = tunnel_url(self.gateway)
+        tls: ssl.SSLContext | None = None
+        if url.startswith("wss:"):
+            try:
+                tls = ssl.create_default_context(cafile=self.ca_file)
+            except OSError as error:  # ssl.SSLError among them
+                raise ConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
+        return DialSettings(url=url, proxy=proxy_for(url, os.environ), tls=tls, timeout_s=self.dial_timeout_s)
+
+
+_FILE = "_file"
+"""Under which the file's values travel to ``settings_customise_sources``."""
+
+
+def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:
+    """Settings from ``flags`` (those that were given), the environment, and ``file``. Raises ConfigError."""
+    if file is None and os.environ.get(CONFIG_VARIABLE):
+        file = Path(os.environ[CONFIG_VARIABLE])
+    toml = TomlFile() if file is None else TomlFile.read(file)
+    known = {*AgentConfig.model_fields, "config"}
+    if unknown := unknown_variables(os.environ, PREFIX, known):
+        raise ConfigError(f"{unknown[0]}: no such setting; {PREFIX}… are: {', '.join(sorted(known))}")
+    values: dict[str, Any] = {_FILE: toml.values, **flags}
+    try:
+        return AgentConfig(**values)
+    except ValidationError as error:
+        raise ConfigError(explain(error, flags, os.environ, PREFIX, toml)) from None
+
+
+def tunnel_url(gateway: str) -> str:
+    """The tunnel's URL at a gateway's. Raises ValueError, saying what is wrong."""
+    parts = urlsplit(gateway)
+    scheme = {"https": "wss", "wss": "wss", "http": "ws", "ws": "ws"}.get(parts.scheme)
+    if scheme is None or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("a gateway's URL is written https://HOST[:PORT]")
+    _ = parts.port  # raises ValueError for what is no port
+    if scheme == "ws" and not is_loopback(parts.hostname):
+        raise ValueError("http:// goes to loopback only: across a network, use https://")
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/tunnel')}/tunnel"
+
+
+def default_state_dir(environ: Mapping[str, str]) -> Path:
+    """Where an agent keeps its key when nobody says otherwise."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return Path("/var/lib/trunkline/agent")
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "trunkline" / "agent"
+
+
+def default_name() -> str:
+    """The host's name, brought to what a name may be."""
+    letters = [
+        c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in socket.gethostname().lower()
+    ]
+    name = "".join(letters).strip("._-")[:63]
+    return name if is_name(name) else "agent"

@@ -1,0 +1,205 @@
+"""Keeps one tunnel to the gateway up, for as long as the gateway wants this agent."""
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from agent.backoff import SUSPICIOUS_S, Backoff
+from agent.membership import Membership, MembershipError
+from agent.session import AgentSession
+from shared import __version__
+from shared.endpoint import Endpoint, SessionListener
+from shared.errors import (
+    ErrorCode,
+    GatewayUntrusted,
+    HandshakeRejected,
+    TrunklineError,
+    TunnelClosed,
+)
+from shared.handshake import AgentHandshake, Welcome
+from shared.tunnel import dial
+
+log = structlog.get_logger("agent.tunnel")
+
+FINAL = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.REVOKED, ErrorCode.VERSION})
+"""Codes after which trying again as we are cannot help."""
+
+
+class Rejected(TrunklineError):
+    """The gateway does not want this agent, and will not want it later. The message says what to do."""
+
+
+class UpTunnel(Protocol):
+    """What the dialer uses of :class:`shared.tunnel.DialledTunnel`."""
+
+    endpoint: Endpoint
+    welcome: Welcome
+
+    async def wait_closed(self) -> TrunklineError | None: ...
+
+    def abort(self, error: TrunklineError | None = None) -> None: ...
+
+
+Dial = Callable[[AgentHandshake, SessionListener], Awaitable[UpTunnel]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialSettings:
+    """``url`` is the tunnel's (``ws[s]://…/tunnel``); ``proxy`` an HTTP or SOCKS proxy's."""
+
+    url: str
+    proxy: str | None = None
+    tls: ssl.SSLContext | None = None
+    timeout_s: float = 10.0
+
+
+def dial_with(settings: DialSettings, clock: Callable[[], float]) -> Dial:
+    """Real dialling."""
+
+    async def dial_gateway(handshake: AgentHandshake, listener: SessionListener) -> UpTunnel:
+        try:
+            return await dial(
+                settings.url,
+                handshake=handshake,
+                listener=listener,
+                clock=clock,
+                proxy=settings.proxy,
+                ssl=settings.tls,
+                timeout_s=settings.timeout_s,
+            )
+        except ImportError as error:
+            raise Rejected("a SOCKS proxy needs one more package: pip install 'trunkline[socks]'") from error
+
+    return dial_gateway
+
+
+class Dialer:
+    """Dials, and dials again: at once after the loss of a good tunnel, else with backoff and full jitter.
+
+    What the gateway says about when to come wins. One line is logged per change, not per attempt.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        new_session: Callable[[], AgentSession],
+        dial_gateway: Dial,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._membership = membership
+        self._new_session = new_session
+        self._dial = dial_gateway
+        self._clock = clock
+        self._sleep = sleep
+        self._chance = chance
+        self._backoff = Backoff()
+        self._told_s: float | None = None
+        self._complaint = ""
+        self._closing = False
+        self.session: AgentSession | None = None
+        """While a tunnel is up."""
+
+    async def run(self) -> None:
+        """Runs until :meth:`close` or cancelled. Raises :class:`Rejected` when the gateway does not want us,
+        and :class:`~agent.membership.MembershipError` when what it gave us cannot be kept."""
+        while not self._closing:
+            told_s, self._told_s = self._told_s, None
+            await self._sleep(self._backoff.delay_s(self._chance(), told_s))
+            session = self._new_session()
+            handshake = self._membership.handshake(f"trunkline {__version__}")
+            try:
+                tunnel = await self._dial(handshake, session)
+            except Rejected:
+                raise
+            except HandshakeRejected as error:
+                self._refused(error)
+            except TrunklineError as error:
+                self._failed(error)
+            else:
+                await self._live(tunnel, session)
+
+    def close(self, reason: str) -> None:
+        """Leave in order: close the session, if there is one, and dial no more."""
+        self._closing = True
+        if self.session is not None:
+            self.session.close(ErrorCode.NO_ERROR, reason)
+
+    async def _live(self, tunnel: UpTunnel, session: AgentSession) -> None:
+        """A tunnel's life, from WELCOME to its end."""
+        try:
+            self._welcomed(tunnel.welcome)
+            log.info("connected", gateway=self._membership.gateway, name=self._membership.name)
+            self._complaint = ""
+            began_s = self._clock()
+            self.session = session
+            session.begin(tunnel.endpoint)
+            error = await tunnel.wait_closed()
+        except BaseException:
+            tunnel.abort()
+            raise
+        finally:
+            self.session = None
+        if not self._closing:
+            self._lost(error, self._clock() - began_s)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        member = self._membership.joined
+        try:
+            if self._membership.welcomed(welcome):
+                log.info("joined", gateway=self._membership.gateway, name=self._membership.name)
+        except MembershipError as error:
+            if not member:
+                raise
+            log.warning("the renewed certificate cannot be kept", reason=str(error))
+
+    def _lost(self, error: TrunklineError | None, lived_s: float) -> None:
+        reason = str(error or "closed")
+        code = error.code if isinstance(error, TunnelClosed) else ErrorCode.NO_ERROR
+        if code in FINAL:
+            raise Rejected(_final_words(code, reason))
+        log.warning("disconnected", reason=reason, after_s=round(lived_s, 1))
+        if code is ErrorCode.REPLACED:
+            log.error("another agent came with this agent's identity; give each a state directory of its own")
+            self._told_s = SUSPICIOUS_S
+        elif code is ErrorCode.DRAINING:
+            self._backoff.failed()  # the gateway is going down: a moment's patience, spread over all agents
+        else:
+            self._backoff.lost(lived_s)
+
+    def _refused(self, error: HandshakeRejected) -> None:
+        if self._membership.try_otherwise(error):
+            log.warning("certificate refused, joining again with the token", reason=error.reason)
+            return
+        if error.code in FINAL and error.retry_after_s is None:
+            raise Rejected(_final_words(error.code, error.reason)) from error
+        self._told_s = error.retry_after_s
+        self._failed(error)
+
+    def _failed(self, error: TrunklineError) -> None:
+        """Raises :class:`Rejected` for the wrong gateway when joining: something was typed wrongly."""
+        if isinstance(error, GatewayUntrusted) and not self._membership.joined:
+            raise Rejected(str(error)) from error
+        self._backoff.failed()
+        complaint = str(error)
+        if complaint != self._complaint:
+            self._complaint = complaint
+            log.warning("cannot connect, trying again and again", reason=complaint)
+
+
+def _final_words(code: ErrorCode, reason: str) -> str:
+    match code:
+        case ErrorCode.REVOKED:
+            return f"the gateway sent this agent away for good: {reason}"
+        case ErrorCode.UNAUTHENTICATED:
+            return f"the gateway does not accept this agent: {reason}"
+        case _:
+            return reason

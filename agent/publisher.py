@@ -1,0 +1,95 @@
+"""Tells the gateway what the agent serves and how much of it may be asked for (PROTOCOL §4.6, §4.7)."""
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from agent.roster import Roster
+from shared.endpoint import Endpoint
+from shared.errors import TrunklineError
+from shared.messages import AgentState, AgentStatus, GpuState
+
+log = structlog.get_logger("agent.publisher")
+
+TICK_S = 1.0
+"""How often engines' queues are looked at, and figures that only drift are compared."""
+
+DRIFT_S = 2.0
+"""Figures that only drift (load, GPUs, busy or not) are sent no more often than this: a STATE carries
+everything, and the slots, which are what counts, are sent at once."""
+
+
+class Publisher:
+    """Sends STATE and SLOTS on one session: both at first, then what changed, once per turn of the loop."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        gpus: Callable[[], tuple[GpuState, ...]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._roster = roster
+        self._gpus = gpus
+        self._clock = clock
+        self._endpoint: Endpoint | None = None
+        self._session: Hashable = None
+        self._scheduled = False
+        self._state: AgentState | None = None
+        self._levels: Mapping[str, int] = {}
+        self._sent_s = 0.0
+        roster.on_change = self.changed
+
+    def attach(self, endpoint: Endpoint, session: Hashable) -> None:
+        """From now on tell ``endpoint``, whose requests the roster knows under ``session``."""
+        self._endpoint, self._session = endpoint, session
+        self._state, self._levels = None, {}
+        self._flush()
+
+    def detach(self, session: Hashable) -> None:
+        """That session is over."""
+        if self._session is session:
+            self._endpoint = None
+
+    def changed(self) -> None:
+        """Something may have changed: look once everything of this turn has happened."""
+        if not self._scheduled and self._endpoint is not None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def tick(self) -> None:
+        """To be called every ``TICK_S``."""
+        self._roster.observe()
+        if self._endpoint is not None and self._clock() - self._sent_s >= DRIFT_S:
+            self._publish(lambda old, new: old != new)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self._publish(lambda old, new: old is None or _lasting(old) != _lasting(new))
+
+    def _publish(self, differ: Callable[[AgentState | None, AgentState], bool]) -> None:
+        endpoint = self._endpoint
+        if endpoint is None or endpoint.closed:
+            return
+        state = self._roster.state(self._gpus())
+        offered = {deployment.id for deployment in state.deployments}
+        levels = {key: level for key, level in self._roster.levels(self._session).items() if key in offered}
+        try:
+            if differ(self._state, state):
+                endpoint.send_state(state)
+                self._state, self._sent_s = state, self._clock()
+            if levels != self._levels:
+                endpoint.send_slots(levels)
+                self._levels = levels
+        except TrunklineError as error:
+            log.warning("state not sent", reason=str(error))
+
+
+def _lasting(state: AgentState) -> AgentState:
+    """``state`` without what only drifts."""
+    status = AgentStatus.READY if state.status is AgentStatus.BUSY else state.status
+    return AgentState(
+        status, tuple(replace(d, running=0, waiting=0, kv_use=None) for d in state.deployments), ()
+    )

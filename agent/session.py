@@ -1,0 +1,71 @@
+"""What the agent does with what a gateway says on one session."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from agent.publisher import Publisher
+from agent.runner import Runner
+from shared.endpoint import Endpoint, Stream
+from shared.errors import ErrorCode, TrunklineError
+from shared.messages import AgentState, Drain
+
+log = structlog.get_logger("agent.session")
+
+
+class AgentSession:
+    """Implements :class:`shared.endpoint.SessionListener`; is the key of its requests in the roster."""
+
+    def __init__(self, runner: Runner, publisher: Publisher) -> None:
+        self._runner = runner
+        self._publisher = publisher
+        self._endpoint: Endpoint | None = None
+        self.demand: Mapping[str, int] = {}
+        """Model → requests waiting at the gateway. With one gateway there is nothing to share out by it."""
+
+    def begin(self, endpoint: Endpoint) -> None:
+        """The tunnel is up: say what there is."""
+        self._endpoint = endpoint
+        self._publisher.attach(endpoint, self)
+
+    def drain(self, reason: str, deadline_s: float) -> None:
+        """Tell the gateway that the agent is about to leave."""
+        self._quietly(lambda endpoint: endpoint.send_drain(Drain(reason, deadline_s)))
+
+    def close(self, code: ErrorCode, reason: str) -> None:
+        self._quietly(lambda endpoint: endpoint.close(code, reason))
+
+    def _quietly(self, act: Callable[[Endpoint], None]) -> None:
+        if self._endpoint is None or self._endpoint.closed:
+            return
+        try:
+            act(self._endpoint)
+        except TrunklineError:
+            log.debug("not sent: the session is over")
+
+    def on_open(self, stream: Stream) -> None:
+        self._runner.open(self, stream)
+
+    def on_demand(self, waiting: Mapping[str, int]) -> None:
+        self.demand = waiting
+
+    def on_command(self, command: Mapping[str, Any]) -> None:
+        """No verb is defined yet (PROTOCOL §4.8)."""
+        answer = {"id": command.get("id"), "ok": False, "error": "this agent knows no such verb"}
+        self._quietly(lambda endpoint: endpoint.send_command(answer))
+
+    def on_drain(self, drain: Drain) -> None:
+        log.info("gateway drains", reason=drain.reason, deadline_s=drain.deadline_s)
+
+    def on_session_closed(self, error: TrunklineError | None) -> None:
+        self._publisher.detach(self)
+
+    def on_slots(self, levels: Mapping[str, int]) -> None:
+        """Never called: SLOTS goes to gateways only."""
+
+    def on_state(self, state: AgentState) -> None:
+        """Never called: STATE goes to gateways only."""
+
+    def on_result(self, result: Mapping[str, Any]) -> None:
+        """Never called: RESULT goes to gateways only."""
