@@ -23,6 +23,7 @@ The tree::
     ├── InternalError                 500     server_error            internal_error
     ├── EngineError                   502     server_error            engine_failed
     ├── BuffersFull                   503     overloaded_error        buffers_full
+    ├── StateUnavailable              503     server_error            state_unavailable
     ├── NoDeployment                  503     server_error            no_deployment
     ├── ShuttingDown                  503     server_error            shutting_down
     └── DeadlineExceeded              504     timeout_error           deadline_exceeded
@@ -156,6 +157,13 @@ class BuffersFull(RequestError):
 
     status, type, code = 503, "overloaded_error", "buffers_full"
     retry_after_s = 1.0
+
+
+class StateUnavailable(RequestError):
+    """The gateway's database cannot be asked who holds a key, so nobody is let in."""
+
+    status, type, code = 503, "server_error", "state_unavailable"
+    retry_after_s = 5.0
 
 
 class NoDeployment(RequestError):

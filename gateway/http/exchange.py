@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, cast
 
 from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
@@ -52,12 +53,14 @@ class Exchange:
             fields.setdefault(name, value)
         self._scope = scope
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
         self.fields: Mapping[bytes, bytes] = fields
         self.id = request_id(fields)
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.arrived_s = self._loop.time()
+        self.arrived_s = asyncio.get_running_loop().time()
+        """On the loop's clock, which queue and dispatch reckon with; uvloop's counts milliseconds."""
+        self.began_s = monotonic()
+        """The same moment, fine enough for the log."""
         self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
         self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing)
         self.route = "other"

@@ -5,13 +5,14 @@ from typing import Any
 
 import structlog
 
-from gateway.errors import ClientGone, RequestError
+from gateway.errors import ClientGone, RequestError, StateUnavailable
 from gateway.http.buffers import BufferBudget
 from gateway.http.errors import internal_error
 from gateway.http.exchange import Exchange, HttpSettings, put_exchange
 from gateway.http.inbound import Receive
 from gateway.http.reply import Send
 from gateway.lifecycle import Lifecycle
+from gateway.store.errors import StateError
 
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 Observer = Callable[[Exchange, int, RequestError | None], None]
@@ -62,6 +63,9 @@ class Front:
             return gone
         except RequestError as error:
             failure = error
+        except StateError as error:
+            _log.error("state_failed", id=exchange.id, error=str(error))
+            failure = StateUnavailable("This gateway cannot check API keys just now; send the request again.")
         except Exception:
             _log.exception("request_failed", id=exchange.id, method=exchange.method)
             failure = internal_error(exchange.id)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from time import monotonic
 from typing import Any
 
 from gateway.errors import RequestError
@@ -29,13 +30,12 @@ class Reply:
         self._id = request_id
         self._dialect = dialect
         self._closing = closing
-        self._loop = asyncio.get_running_loop()
         self._comments: _Comments | None = None
         self._last = b""
         self.status = 0
         self.bytes_out = 0
         self.first_byte_s: float | None = None
-        """When the first byte of the body went out; seconds of the loop's clock."""
+        """When the first byte of the body went out; seconds of ``time.monotonic``."""
         self.started = False
         self.ended = False
         self.event_stream = False
@@ -59,7 +59,7 @@ class Reply:
     async def write(self, data: bytes) -> None:
         """Send the next bytes of the body."""
         if self.first_byte_s is None:
-            self.first_byte_s = self._loop.time()
+            self.first_byte_s = monotonic()
         self._last = data
         self.bytes_out += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
@@ -67,7 +67,7 @@ class Reply:
     async def end(self, data: bytes = b"") -> None:
         """Send the last bytes of the body."""
         if data and self.first_byte_s is None:
-            self.first_byte_s = self._loop.time()
+            self.first_byte_s = monotonic()
         self.ended = True
         self.bytes_out += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": False})

@@ -1,0 +1,206 @@
+"""The composition root: makes every part of a gateway from its settings, runs them, stops them in order."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
+
+from gateway.access import AgentDirectory, KeyRing
+from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
+from gateway.config import ConfigError, Settings
+from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
+from gateway.http.buffers import BufferBudget
+from gateway.http.exchange import HttpSettings
+from gateway.http.front import Front
+from gateway.http.inbound import BodyLimits
+from gateway.http.protocol import ConnectionLimits
+from gateway.http.request_log import RequestLog
+from gateway.http.routes import build_router
+from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
+from gateway.lifecycle import Lifecycle
+from gateway.metrics import Metrics
+from gateway.pipeline import Pipeline
+from gateway.registry import Registry, RegistrySettings
+from gateway.store import Store
+
+_log = structlog.get_logger("gateway")
+
+STOPPING = "this gateway is shutting down"
+
+
+class StopSignals:
+    """What the operator asked for: the first signal asks to finish, the second to end at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.forced = asyncio.Event()
+
+    def receive(self) -> None:
+        (self.forced if self.asked.is_set() else self.asked).set()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """SIGTERM and SIGINT come here while inside."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self.receive)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+class Gateway:
+    """One gateway process. Create it on the event loop that runs it."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        """Raises ConfigError, StateError, ListenFailed (for TLS files)."""
+        loop = asyncio.get_running_loop()
+        self._settings = settings
+        self.lifecycle = Lifecycle()
+        metrics = Metrics()
+        registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
+        self._dispatcher = _dispatcher(settings, registry, metrics)
+        self._agents = AgentEndpoint(
+            store.gateway_identity,
+            AgentDirectory(store),
+            registry,
+            metrics,
+            AgentEndpointSettings(max_strangers=settings.agents.max_strangers),
+            note_seen=store.agents.touch,
+        )
+        keys, http = KeyRing(store), http_settings(settings)
+        pipeline = Pipeline(keys, self._dispatcher, facts=http.facts)
+        router = build_router(pipeline, keys, registry, metrics, self.lifecycle, http)
+        budget = BufferBudget(settings.http.buffer_bytes)
+        log = RequestLog(metrics, lines=settings.log.requests)
+        self.app = Front(router, http, budget, self.lifecycle, log)
+        self.address = Address(*settings.address, settings.tls.cert, settings.tls.key)
+        self._server = build_server(
+            self.app, self.address, _connection_limits(settings), self._agents.protocol
+        )
+
+    async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
+        """Serve until ``stop`` is asked, then drain. ``announce`` is told the URL once clients can connect.
+
+        Raises ListenFailed.
+        """
+        listener = bind(self.address)
+        host, port = listener.getsockname()[:2]
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._agents.watch())
+            serving = tasks.create_task(self._server.serve([listener]))
+            await self._server.ready.wait()
+            self.lifecycle.serve()
+            announce(f"{self.address.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+            await stop.asked.wait()
+            await self._drain(stop.forced)
+            self._server.should_exit = True
+            watching.cancel()
+            await serving
+
+    async def _drain(self, forced: asyncio.Event) -> None:
+        """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""
+        _log.info("stopping", requests=self.lifecycle.in_flight, drain_s=self._settings.drain_s)
+        self.lifecycle.drain()
+        self._dispatcher.stop_accepting()
+        self._agents.drain(STOPPING, self._settings.drain_s)
+        async with _patience(self._settings.drain_s, forced):
+            await self.lifecycle.wait_idle()
+        async with _patience(LAST_WORDS_S, forced):
+            await self._dispatcher.wait_idle()
+        if self.lifecycle.in_flight:
+            _log.warning("cutting_requests", requests=self.lifecycle.in_flight)
+        await self._dispatcher.close()
+        async with _patience(LAST_WORDS_S, forced):
+            await self.lifecycle.wait_idle()
+        await self._agents.close()
+        if self.lifecycle.in_flight:
+            self._server.abort_connections()
+
+
+@asynccontextmanager
+async def _patience(seconds: float, forced: asyncio.Event) -> AsyncIterator[None]:
+    """Leave the block when it is done, after ``seconds``, or as soon as ``forced`` is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds) as limit, asyncio.TaskGroup() as tasks:
+
+            async def hurry() -> None:
+                await forced.wait()
+                limit.reschedule(0)
+
+            hurrying = tasks.create_task(hurry())
+            yield
+            hurrying.cancel()
+
+
+def http_settings(settings: Settings) -> HttpSettings:
+    """The slice of the settings that the HTTP surface gets."""
+    table = settings.http
+    return HttpSettings(
+        body=BodyLimits(body_bytes=table.body_bytes, grace_s=table.body_silence_s),
+        comment_interval_s=table.comment_s,
+        facts=table.facts,
+        metrics_public=table.metrics_public,
+    )
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    table = settings.http
+    return ConnectionLimits(table.head_bytes, table.head_s, table.connections)
+
+
+def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dispatcher:
+    queue, dispatch = settings.queue, settings.dispatch
+    try:
+        return Dispatcher(
+            registry,
+            metrics,
+            asyncio.get_running_loop(),
+            queue=QueueSettings(
+                queue.max_requests, queue.max_requests_total, queue.max_body_bytes, queue.max_wait_s
+            ),
+            settings=DispatchSettings(
+                dispatch.max_attempts,
+                dispatch.first_byte_s,
+                dispatch.idle_s,
+                dispatch.total_s,
+                dispatch.reconnect_grace_s,
+            ),
+            policy=dispatch.policy,
+        )
+    except ValueError as error:
+        raise ConfigError(f"dispatch.policy = {dispatch.policy!r}: {error}") from error
+
+
+async def _run(settings: Settings, store: Store, announce: Callable[[str], None]) -> None:
+    stop = StopSignals()
+    with stop.installed():
+        gateway = Gateway(settings, store)
+        await gateway.run(stop, announce)
+
+
+def run(settings: Settings, state_dir: Path, announce: Callable[[str, Store], None]) -> None:
+    """Run a gateway in this process until it is told to stop.
+
+    ``announce`` gets the URL and the store once clients can connect. Raises ConfigError, StateError and
+    ListenFailed.
+    """
+    with Store.open(state_dir) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run(settings, store, lambda url: announce(url, store)))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,12 @@
+"""The gateway's part of the command line."""
+
+import typer
+
+from gateway import cli_access, cli_gateway, quickstart
+
+
+def commands(app: typer.Typer) -> None:
+    """Add every command of this package (entry point ``trunkline.commands``)."""
+    cli_gateway.register(app)
+    cli_access.register(app)
+    quickstart.register(app)

@@ -1,0 +1,169 @@
+"""``trunkline gateway``: run one, and look at its settings."""
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from gateway.app import run
+from gateway.cli_output import fail, note
+from gateway.config import CONFIG_VARIABLE, DEFAULT_LISTEN, ConfigError, Loaded, Settings, is_loopback, load
+from gateway.http.server import ListenFailed
+from gateway.logging import configure
+from gateway.store import DEFAULT_TENANT, Store, own_state_dir
+from gateway.store.errors import NameTaken, StateError
+
+FIRST_KEY = "first"
+
+app = typer.Typer(
+    help="Run a gateway.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", envvar=CONFIG_VARIABLE, help="A TOML file.", metavar="FILE")
+]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``gateway`` to a command line."""
+    parent.add_typer(app, name="gateway")
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="example: trunkline gateway --listen 127.0.0.1:8700 --state ~/trunkline",
+)
+def gateway(
+    context: typer.Context,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Default: {DEFAULT_LISTEN}.")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TRUNKLINE_STATE",
+            help="State directory. Default: $XDG_STATE_HOME/trunkline or ~/.local/state/trunkline; "
+            "for root /var/lib/trunkline if it exists.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM.", metavar="FILE")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, PEM.", metavar="FILE")] = None,
+    behind_tls_terminator: Annotated[
+        bool | None,
+        typer.Option(
+            "--behind-tls-terminator",
+            help="Listen beyond this machine without TLS, because something in front ends it.",
+        ),
+    ] = None,
+    drain_s: Annotated[
+        float | None, typer.Option(help="Seconds that streams may go on once told to stop.", metavar="S")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run a gateway: clients and agents both come to this one address.
+
+    The first SIGTERM or Ctrl-C lets streams finish, the second ends them. All settings:
+    trunkline gateway config --show
+    """
+    flags = _flags(
+        listen=listen,
+        state=state,
+        behind_tls_terminator=behind_tls_terminator or None,
+        drain_s=drain_s,
+        tls=_flags(cert=tls_cert, key=tls_key),
+        log=_flags(level=log_level),
+    )
+    if context.invoked_subcommand is not None:
+        context.obj = (flags, config)
+        return
+    _serve(_load(flags, config).settings)
+
+
+@app.command("config")
+def config_command(
+    context: typer.Context,
+    show: Annotated[bool, typer.Option("--show", help="Print the effective settings as TOML.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Check the settings; with --show print them and where each comes from.
+
+    Example: trunkline gateway config --show > gateway.toml
+    """
+    flags, outer = context.obj
+    loaded = _load(flags, config or outer)
+    if show:
+        print(loaded.toml())  # noqa: T201
+    else:
+        note("The settings are valid; --show prints them.")
+
+
+def _flags(**given: Any) -> dict[str, Any]:
+    """Those that were given."""
+    return {name: value for name, value in given.items() if value is not None and value != {}}
+
+
+def _load(flags: dict[str, Any], config: Path | None) -> Loaded:
+    try:
+        return load(flags, config)
+    except ConfigError as error:
+        _wrong_usage(error)
+
+
+def _wrong_usage(error: Exception) -> NoReturn:
+    note(f"trunkline gateway: {error}")
+    raise typer.Exit(2) from None
+
+
+def _serve(settings: Settings) -> None:
+    configure(settings.log.level, settings.log.style)
+    state_dir = settings.state or own_state_dir()
+    try:
+        run(settings, state_dir, lambda url, store: _announce(url, store, settings))
+    except ConfigError as error:
+        _wrong_usage(error)
+    except (StateError, ListenFailed) as error:
+        fail(str(error))
+
+
+def _announce(url: str, store: Store, settings: Settings) -> None:
+    """Where it listens, where its state is, and what to do next."""
+    state = store.state_dir.absolute()
+    seen_as = url if is_loopback(settings.address[0]) else _public_url(url)
+    note(f"trunkline gateway {_version()}")
+    note(f"  listens     {url}")
+    note(f"  for clients base URL {seen_as}/v1")
+    note(f"  state       {state}")
+    note(f"  add a GPU   trunkline token create --state {state}")
+    note(f"              then on its host: trunkline agent --gateway {seen_as} --join TOKEN")
+    key = first_key(store)
+    if key is not None:
+        note(f"  API key     {key}")
+        note(f"              named {FIRST_KEY!r}, shown this once; more: trunkline key create --name NAME")
+
+
+def _public_url(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"https://YOUR-HOST:{rest.rpartition(':')[2]}" if scheme == "https" else "https://YOUR-HOST"
+
+
+def first_key(store: Store) -> str | None:
+    """A key to begin with, if this state never had any."""
+    if store.keys.list():
+        return None
+    try:
+        return store.keys.create(FIRST_KEY, DEFAULT_TENANT, time.time())
+    except NameTaken:
+        return None
+
+
+def _version() -> str:
+    try:
+        return version("trunkline")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,152 @@
+"""What can be set, with the default of each and its bounds."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FilePath, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "TRUNKLINE_GATEWAY_"
+DEFAULT_LISTEN = "127.0.0.1:8700"
+MIB = 1024 * 1024
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TlsTable(_Table):
+    """Files for ending TLS here."""
+
+    cert: FilePath | None = None
+    """Certificate chain, PEM."""
+    key: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> "TlsTable":
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("tls.cert and tls.key go together")
+        return self
+
+
+class HttpTable(_Table):
+    """How clients are treated."""
+
+    body_bytes: Annotated[int, Field(ge=1024, le=4096 * MIB)] = 64 * MIB
+    """Longest request body."""
+    buffer_bytes: Annotated[int, Field(ge=MIB)] = 1024 * MIB
+    """Memory for the bodies of all requests together."""
+    body_silence_s: Seconds = 30.0
+    """Longest pause in a request body."""
+    comment_s: Seconds = 15.0
+    """How often a stream that waits gets a comment."""
+    facts: bool = True
+    """Send x-trunkline-agent, x-trunkline-queue-ms, x-trunkline-attempts."""
+    metrics_public: bool = False
+    """Let /metrics be read without a key."""
+    head_bytes: Annotated[int, Field(ge=4096, le=MIB)] = 64 * 1024
+    """Longest request line and headers."""
+    head_s: Seconds = 15.0
+    """Longest time for them to come."""
+    connections: Count = 16_384
+    """Client connections at once."""
+
+
+class QueueTable(_Table):
+    """Bounds of the waiting room."""
+
+    max_requests: Count = 1000
+    """Waiting for one model."""
+    max_requests_total: Count = 10_000
+    max_body_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
+    """Bodies of all waiting requests."""
+    max_wait_s: Seconds = 60.0
+
+
+class DispatchTable(_Table):
+    """Time budgets, attempts, policy."""
+
+    policy: str = "least-outstanding"
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    first_byte_s: Seconds = 600.0
+    """For an engine's first byte; answers in one piece are computed within it."""
+    idle_s: Seconds = 300.0
+    """Longest silence in a response."""
+    total_s: Seconds = 3600.0
+    reconnect_grace_s: Seconds = 5.0
+    """How long requests are held for a model whose last agent went away."""
+
+
+class AgentsTable(_Table):
+    """Bounds on agents."""
+
+    max_agents: Count = 4096
+    max_strangers: Count = 1024
+    """Connections that have not proved who they are."""
+
+
+class LogTable(_Table):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    style: Literal["auto", "json", "text"] = "auto"
+    requests: bool = True
+    """A line for every request."""
+
+
+class Settings(BaseSettings):
+    """Frozen; handed down in slices."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    listen: str = DEFAULT_LISTEN
+    """HOST:PORT for clients and agents."""
+    state: Path | None = None
+    """Directory of the durable state; the default depends on the user (``trunkline gateway --help``)."""
+    behind_tls_terminator: bool = False
+    """Something in front of this gateway ends TLS, so it may listen beyond loopback without."""
+    drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """How long streams may go on once the gateway was told to stop."""
+    tls: TlsTable = TlsTable()
+    http: HttpTable = HttpTable()
+    queue: QueueTable = QueueTable()
+    dispatch: DispatchTable = DispatchTable()
+    agents: AgentsTable = AgentsTable()
+    log: LogTable = LogTable()
+
+    @field_validator("listen")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        split_address(value)
+        return value
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        return split_address(self.listen)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port in ``HOST:PORT`` or ``[IPv6]:PORT``. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    bare = ":" in host and not text.startswith("[")
+    if not colon or not host or bare or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError("write HOST:PORT, for example 127.0.0.1:8700 or [::]:8700")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,195 @@
+"""Reads settings from flags, environment and file, and says exactly what is wrong with them."""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from gateway.config.settings import PREFIX, Settings, is_loopback
+
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+
+
+class ConfigError(Exception):
+    """Settings that cannot be right. The message names every key, value and place, one a line."""
+
+
+class Loaded:
+    """Settings and where each value came from."""
+
+    def __init__(self, settings: Settings, sources: "_Sources") -> None:
+        self.settings = settings
+        self._sources = sources
+
+    def toml(self) -> str:
+        """The effective settings as a TOML file, with the source of each value that is no default."""
+        return "\n".join(_toml_lines(self.settings.model_dump(), self._sources))
+
+
+def load(
+    flags: Mapping[str, Any], config: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Loaded:
+    """Settings from all sources. ``flags`` is a nested mapping like the file, without flags not given.
+
+    Raises :class:`ConfigError`.
+    """
+    sources = _Sources(flags, os.environ if environment is None else environment, config)
+    unknown = sources.unknown_variables()
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+
+    class Sourced(Settings):
+        model_config = SettingsConfigDict(toml_file=config)
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            assert isinstance(env_settings, EnvSettingsSource)
+            env_settings.env_vars = sources.environment
+            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    try:
+        settings = Sourced(**flags)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_complaints(error, sources))) from None
+    _refuse_exposure(settings)
+    return Loaded(settings, sources)
+
+
+def _refuse_exposure(settings: Settings) -> None:
+    host, _ = settings.address
+    if is_loopback(host) or settings.tls.cert is not None or settings.behind_tls_terminator:
+        return
+    raise ConfigError(
+        f"listen = {settings.listen!r}: others could read keys and prompts on the way, so beyond this "
+        "machine the gateway wants TLS. Give --tls-cert and --tls-key, or, if something in front of it ends "
+        "TLS, --behind-tls-terminator."
+    )
+
+
+def _complaints(error: ValidationError, sources: "_Sources") -> Iterator[str]:
+    for problem in error.errors(include_url=False):
+        path = tuple(str(part) for part in problem["loc"])
+        key, place = ".".join(path) or "settings", sources.place(path)
+        if problem["type"] == "extra_forbidden":
+            yield f"{key}: there is no such key{place}"
+        else:
+            value = "" if isinstance(problem["input"], BaseModel | dict) else f" = {problem['input']!r}"
+            yield f"{key}{value}: {problem['msg'].removeprefix('Value error, ')}{place}"
+
+
+class _Sources:
+    """Where settings come from, to be able to say so."""
+
+    def __init__(self, flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None) -> None:
+        """Raises :class:`ConfigError` for a file that cannot be read."""
+        self._flags = flags
+        self.environment = {name.lower(): value for name, value in environment.items()}
+        """As pydantic wants it: lower-case names."""
+        self._config = config
+        self._text = "" if config is None else _read(config)
+
+    def unknown_variables(self) -> list[str]:
+        """Complaints about variables with our prefix that set nothing."""
+        known = {_variable(path) for path in _paths(Settings)} | {CONFIG_VARIABLE}
+        ours = (name.upper() for name in sorted(self.environment) if name.upper().startswith(PREFIX))
+        return [f"{name}: there is no such setting (environment)" for name in ours if name not in known]
+
+    def place(self, path: tuple[str, ...]) -> str:
+        """`` (line 3 of F)`` and the like; empty for a default."""
+        if _holds(self._flags, path):
+            return f" (flag --{'-'.join(path).replace('_', '-')})"
+        for length in range(len(path), 0, -1):
+            if _variable(path[:length]).lower() in self.environment:
+                return f" (environment {_variable(path[:length])})"
+        line = _line_of(self._text, path)
+        return f" (line {line} of {self._config})" if line else ""
+
+
+def _read(config: Path) -> str:
+    try:
+        text = config.read_text("utf-8")
+        tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {config}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{config} is not valid TOML: {error}") from error
+    return text
+
+
+def _variable(path: tuple[str, ...]) -> str:
+    return PREFIX + "__".join(path).upper()
+
+
+def _paths(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, field in model.model_fields.items():
+        yield (*above, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _paths(field.annotation, (*above, name))
+
+
+def _holds(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    for part in path:
+        if not isinstance(values, Mapping) or part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def _line_of(text: str, path: tuple[str, ...]) -> int | None:
+    """The line of a TOML file that sets ``path``, or the table it is in."""
+    table: tuple[str, ...] = ()
+    best: tuple[int, int] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if stripped.startswith("["):
+            here = table = _key_parts(stripped.strip("[]"))
+        elif "=" in stripped and not stripped.startswith("#"):
+            here = (*table, *_key_parts(stripped.partition("=")[0]))
+        else:
+            continue
+        if here and path[: len(here)] == here and (best is None or len(here) > best[0]):
+            best = (len(here), number)
+    return best[1] if best else None
+
+
+def _key_parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in text.split("#")[0].rstrip(" ]").split("."))
+
+
+def _toml_lines(values: Mapping[str, Any], sources: _Sources, table: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            place = sources.place((*table, name)).strip(" ()")
+            yield _toml_line(name, value) + (f"  # {place}" if place else "")
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ("", f"[{'.'.join((*table, name))}]")
+            yield from _toml_lines(value, sources, (*table, name))
+
+
+def _toml_line(name: str, value: Any) -> str:
+    if value is None:
+        return f"# {name} is not set"
+    if isinstance(value, bool):
+        return f"{name} = {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f"{name} = {value}"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name} = "{escaped}"'

@@ -1,0 +1,187 @@
+"""Uvicorn's HTTP protocol with the bounds it lacks (it reads heads of any size, for as long as they take).
+
+What the parser (llhttp) and uvicorn enforce already: well-formed requests, one Content-Length, no
+Content-Length beside Transfer-Encoding. What is added: the size of a request's head (431) and the time it may
+take (408), the number of connections (503), how much of a body is thrown away after its answer has gone, and
+the error shape and request id of everything that is refused here.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.errors import BadRequest, BodyTimeout, BuffersFull, HeadersTooLarge, RequestError
+from gateway.http.errors import http_error, id_headers
+from gateway.http.request_id import new_request_id
+from gateway.surface import TUNNEL, Dialect
+
+UNREAD_BYTES = 1024 * 1024
+"""Thrown away of a body whose answer has gone (so that the client sees the answer, not a reset) before the
+connection is closed."""
+
+UNREAD_S = 5.0
+"""The longest that may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds on those who have not yet sent a whole head."""
+
+    head_bytes: int = 64 * 1024
+    """Request line and header fields together; trailers count too."""
+    head_s: float = 15.0
+    """From the connection, or from the first byte of a later head, to its last byte."""
+    connections: int = 16_384
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One client connection. Create it through :func:`bounded`."""
+
+    limits = ConnectionLimits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = True
+        self._head_bytes = 0
+        self._fields_bytes = 0
+        self._unread_bytes = 0
+        self._refusal: RequestError | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            self._refuse(BuffersFull("This gateway has as many connections as it takes; try again shortly."))
+            return
+        self._be_patient(self.limits.head_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self.transport.get_protocol() is not self or self.transport.is_closing():
+            self._stop_waiting()
+        elif self._in_head and self._head_bytes > self.limits.head_bytes:
+            self._refuse(self._head_too_large())
+        elif self._in_head and self._head_bytes and self._patience is None:
+            self._be_patient(self.limits.head_s)
+
+    # --- The parser's callbacks ---
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._fields_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._bound_head(len(self.url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._fields_bytes += len(name) + len(value) + 4
+        self._bound_head(len(self.url) + self._fields_bytes)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = self._unread_bytes = 0
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.cycle is not None and self.cycle.response_complete:
+            self._throw_away(len(body))
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+        self._stop_waiting()
+
+    # --- uvicorn's own hooks ---
+
+    def send_400_response(self, msg: str) -> None:
+        """Called for whatever the parser or a callback refused."""
+        self._refuse(self._refusal or BadRequest("This is not a valid HTTP/1.1 request."))
+
+    def _should_upgrade(self) -> bool:
+        """Only agents speak WebSocket here; elsewhere an upgrade that is asked for is not made."""
+        return self.url.partition(b"?")[0] == TUNNEL.encode("ascii") and super()._should_upgrade()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
+        follows for the other protocol and drops it, so this connection must not be used again."""
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    # --- Bounds ---
+
+    def _bound_head(self, size_bytes: int) -> None:
+        if size_bytes > self.limits.head_bytes:
+            self._refusal = self._head_too_large()
+            raise self._refusal
+
+    def _head_too_large(self) -> HeadersTooLarge:
+        most = self.limits.head_bytes
+        return HeadersTooLarge(f"The request's line and headers may be {most} bytes long together.")
+
+    def _throw_away(self, size_bytes: int) -> None:
+        self._unread_bytes += size_bytes
+        if self._unread_bytes > UNREAD_BYTES:
+            self.transport.close()
+        elif self._patience is None:
+            self._be_patient(UNREAD_S)
+
+    def _be_patient(self, seconds: float) -> None:
+        self._patience = self.loop.call_later(seconds, self._out_of_patience)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _out_of_patience(self) -> None:
+        self._patience = None
+        if self.transport.is_closing():
+            return
+        if self._in_head and self._head_bytes:
+            self._refuse(BodyTimeout("The request's head did not come in time."))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer in the application's place, unless it has begun to or another answer is due first; close."""
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        unanswered = not self._in_head and not self.pipeline and not (cycle and cycle.response_started)
+        if cycle is None or cycle.response_complete or unanswered:
+            request_id = new_request_id()
+            headers, body = http_error(error, Dialect.OPENAI, request_id)
+            headers += [*id_headers(Dialect.OPENAI, request_id), (b"connection", b"close")]
+            lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+            self.transport.write(b"".join((STATUS_LINE[error.status], lines, b"\r\n", body)))
+        self.transport.close()
+
+
+def bounded(limits: ConnectionLimits) -> type[BoundedHttpProtocol]:
+    """The protocol class with these limits, for uvicorn's ``http=``."""
+    return type("HttpProtocol", (BoundedHttpProtocol,), {"limits": limits})

@@ -1,0 +1,67 @@
+"""One line and one count for every finished request. Facts only: no body, no prompt, no key, no query."""
+
+from time import monotonic
+from typing import Any, Protocol
+
+import structlog
+
+from gateway.errors import RequestError
+from gateway.http.exchange import Exchange
+
+
+class RequestCounter(Protocol):
+    """:class:`gateway.metrics.Metrics`."""
+
+    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None: ...
+
+
+_UNLOGGED = frozenset({"health", "metrics"})
+"""Asked every few seconds by machines; logged only when they fail."""
+
+PATH_CHARS = 200
+
+
+class RequestLog:
+    """An observer for :class:`gateway.http.front.Front`."""
+
+    def __init__(self, counter: RequestCounter, *, lines: bool = True) -> None:
+        self._counter = counter
+        self._lines = lines
+        self._log = structlog.get_logger("gateway.request").bind()
+
+    def __call__(self, exchange: Exchange, status: int, failure: RequestError | None) -> None:
+        total_s = monotonic() - exchange.began_s
+        model = exchange.request.model if exchange.request is not None else ""
+        self._counter.request_finished(exchange.route, model, status, total_s)
+        if self._lines and (exchange.route not in _UNLOGGED or status >= 500):
+            self._log.info("request", **facts(exchange, status, failure, total_s))
+
+
+def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s: float) -> dict[str, Any]:
+    """What is known of a request at its end; times in milliseconds. Unknown facts are left out."""
+    request, response, reply = exchange.request, exchange.response, exchange.reply
+    found: dict[str, Any] = {
+        "id": exchange.id,
+        "method": exchange.method,
+        "path": exchange.path[:PATH_CHARS],
+        "status": status,
+        "total_ms": round(total_s * 1000, 2),
+        "bytes_in": exchange.inbound.received_bytes,
+        "bytes_out": reply.bytes_out,
+    }
+    if exchange.principal is not None:
+        found["key"] = exchange.principal.key_name
+    if request is not None:
+        found |= {"model": request.model, "route": request.route, "tier": str(request.tier)}
+        found["stream"] = request.streaming
+    if reply.first_byte_s is not None:
+        found["first_byte_ms"] = round((reply.first_byte_s - exchange.began_s) * 1000, 2)
+    if response is not None:
+        found |= {"agent": response.agent, "attempts": response.attempts}
+        found["queue_ms"] = round(response.queue_s * 1000, 1)
+        usage = response.trailers.usage if response.trailers is not None else None
+        if usage is not None:
+            found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
+    if failure is not None:
+        found["error"] = failure.code
+    return found

@@ -1,0 +1,105 @@
+"""Uvicorn, run by our own hand: our sockets, our signals, our way to stop."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.config import Config
+
+from gateway.http.protocol import ConnectionLimits, bounded
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 75
+"""Longer than the 60 s of common proxies, so that they close idle connections, not we under them."""
+
+LAST_WORDS_S = 1
+"""For connections to take the last bytes of answers that are over."""
+
+
+class ListenFailed(Exception):
+    """The address cannot be listened on, or the TLS files cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls_cert is not None else "http"
+
+
+def bind(address: Address) -> socket.socket:
+    """A listening socket. Raises :class:`ListenFailed`."""
+    try:
+        family, *_ = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        where = f"{address.host}:{address.port}"
+        raise ListenFailed(f"cannot listen on {where}: {error.strerror or error}") from error
+
+
+class GatewayServer(uvicorn.Server):
+    """Serves until :attr:`should_exit`; leaves signals to whoever runs it. Create it on the event loop."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        """Set once clients can connect."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def abort_connections(self) -> None:
+        """Cut every client connection that is still there."""
+        for connection in list(self.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+
+
+def build_server(
+    app: Any, address: Address, limits: ConnectionLimits, tunnel_protocol: Callable[..., Any]
+) -> GatewayServer:
+    """The server for ``app``, with ``tunnel_protocol`` as what becomes of upgraded connections.
+
+    Headers of proxies are not believed (anyone can write them, and nothing here depends on addresses). Raises
+    :class:`ListenFailed` for TLS files that cannot be used.
+    """
+    config = Config(
+        app,
+        http=bounded(limits),
+        ws=tunnel_protocol,  # type: ignore[arg-type]
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LAST_WORDS_S,
+        ssl_certfile=address.tls_cert,
+        ssl_keyfile=address.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise ListenFailed(f"cannot use {address.tls_cert} and {address.tls_key} for TLS: {error}") from error
+    return GatewayServer(config)
