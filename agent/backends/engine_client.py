@@ -164,6 +164,7 @@ class EngineClient:
             response.close()
             raise EngineFailed(f"the engine answered with status {response.status}")
         _expect_within(response, timeouts.idle_s)
+        _end_with_connection(response)
         return response
 
 
@@ -179,6 +180,29 @@ def _expect_within(response: aiohttp.ClientResponse, idle_s: float | None) -> No
     if protocol is not None and not response.content.is_eof():
         protocol.read_timeout = idle_s
         protocol.start_timeout()
+
+
+def _end_with_connection(response: aiohttp.ClientResponse) -> None:
+    """An answer cannot outlive its connection.
+
+    aiohttp tells nobody who waits for a body that its framing turned out malformed: it closes the connection,
+    stops its timeouts, and the reader would wait for ever.
+    """
+    protocol = response.connection.protocol if response.connection is not None else None
+    closed = protocol.closed if protocol is not None else None
+    content = response.content
+    if closed is None or content.is_eof():
+        return
+
+    def broken(_: asyncio.Future[None]) -> None:
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection closed before the end"))
+
+    def whole() -> None:
+        closed.remove_done_callback(broken)
+
+    closed.add_done_callback(broken)
+    content.on_eof(whole)
 
 
 def _let_go(response: aiohttp.ClientResponse, upload: Upload | None) -> None:

@@ -151,6 +151,12 @@ async def test_an_engine_that_dies_is_its_failure(fault: Fault, after: int) -> N
             await fetch(made, chat(tokens=5, fault=fault, after=after))
 
 
+async def test_framing_that_breaks_while_the_reader_waits_is_its_failure() -> None:
+    async with ScriptedEngine() as engine, client(engine.url) as made, asyncio.timeout(10):
+        with pytest.raises(EngineFailed):
+            await fetch(made, chat(tokens=5, fault=Fault.GARBAGE, after=2, tokens_per_s=50.0))
+
+
 async def test_silence_before_and_in_an_answer_times_out() -> None:
     timeouts = EngineTimeouts(first_byte_s=0.05, idle_s=0.05)
     async with ScriptedEngine() as engine, client(engine.url, timeouts=timeouts) as made:
