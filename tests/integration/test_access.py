@@ -47,6 +47,7 @@ def test_a_join_token_lets_in_as_many_agents_as_it_says(site: Site) -> None:
     code = second.ended(30)
     assert code == 1, second.tail()
     assert "second-in" not in trunkline(site, "agents")
+    house.children.stop(second)
     house.children.stop(first)
 
 
@@ -55,6 +56,7 @@ def test_a_revoked_token_lets_nobody_in(site: Site) -> None:
     trunkline(site, "token", "revoke", token)
     agent = site.house.agent(site.gateway, site.engine.url, name="too-late", token=token)
     assert agent.ended(30) == 1, agent.tail()
+    site.house.children.stop(agent)
 
 
 def test_revoking_an_agent_ends_its_tunnel_within_a_second(site: Site) -> None:

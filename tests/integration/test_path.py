@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import io
 import json
 import time
 
@@ -43,6 +44,7 @@ async def test_a_request_id_from_the_client_comes_back_and_a_silly_one_is_replac
     async with client(site) as session:
         for sent, kept in (("order-66", True), ("x" * 5000, False)):
             response = await session.get("/v1/models", headers={"x-request-id": sent})
+            await response.read()
             assert (response.headers["x-request-id"] == sent) is kept
 
 
@@ -89,6 +91,7 @@ async def test_embeddings_and_models_are_answered(site: Site) -> None:
         response = await session.post("/v1/embeddings", json={"model": MODEL, "input": ["a", "b"]})
         vectors = await response.json()
         missing = await session.get("/v1/models/nothing-of-this-name")
+        await missing.read()
     assert MODEL in [entry["id"] for entry in models["data"]]
     assert [entry["embedding"] for entry in vectors["data"]] == [embedding_of("a"), embedding_of("b")]
     assert missing.status == 404
@@ -97,7 +100,7 @@ async def test_embeddings_and_models_are_answered(site: Site) -> None:
 async def test_an_upload_arrives_whole_through_a_multipart_form(site: Site) -> None:
     audio = bytes(range(256)) * 12_000
     form = aiohttp.FormData({"model": MODEL})
-    form.add_field("file", audio, filename="a.wav", content_type="audio/wav")
+    form.add_field("file", io.BytesIO(audio), filename="a.wav", content_type="audio/wav")
     async with client(site) as session:
         response = await session.post("/v1/audio/transcriptions", data=form)
         seen = await response.json()
@@ -136,8 +139,10 @@ async def test_a_client_that_goes_away_before_the_head_frees_the_engine_too(site
 
 async def test_health_readiness_and_metrics_are_served(site: Site) -> None:
     async with client(site) as session:
-        assert (await session.get("/healthz")).status == 200
-        assert (await session.get("/readyz")).status == 200
+        for path in ("/healthz", "/readyz"):
+            health = await session.get(path)
+            await health.read()
+            assert health.status == 200
         text = await (await session.get("/metrics")).text()
     assert "# TYPE" in text
     assert site.key not in text

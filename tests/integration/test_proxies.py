@@ -1,7 +1,6 @@
 """An agent whose only way out is a company's HTTP proxy, and a gateway behind somebody else's TLS."""
 
 import asyncio
-import urllib.parse
 from pathlib import Path
 
 from tests.integration.conftest import MODEL, Site
@@ -25,15 +24,19 @@ async def test_an_agent_dials_out_through_the_proxy_of_https_proxy(site: Site, t
     engine = await asyncio.to_thread(house.engine, "--model", "proxied", name="proxied-engine")
     async with (
         TlsTerminator(site.gateway.port, certificate, key) as tls,
-        ConnectProxy(credentials=("user", "pass word")) as proxy,
+        ConnectProxy(("user", "pass word"), names={"gateway.test:443": tls.port}) as proxy,
     ):
         login = f"http://user:pass%20word@127.0.0.1:{proxy.port}"
         environment = {"HTTPS_PROXY": login, "https_proxy": login, "SSL_CERT_FILE": str(certificate)}
         agent = house.agent(
-            site.gateway, engine.url, name="proxied", dial=tls.url, environment=environment | _NO_OTHER_WAY
+            site.gateway,
+            engine.url,
+            name="proxied",
+            dial="https://gateway.test",
+            environment=environment | _NO_OTHER_WAY,
         )
         await asyncio.to_thread(house.wait_for_model, site.gateway, site.key, "proxied")
-        assert proxy.tunnels == [urllib.parse.urlsplit(tls.url).netloc]
+        assert proxy.tunnels == ["gateway.test:443"]
         assert await asyncio.to_thread(_ask, site, "proxied") == answer_to("hi", 3)
         await asyncio.to_thread(house.children.stop, agent)
         await asyncio.to_thread(house.children.stop, engine.child)
@@ -53,4 +56,5 @@ async def test_plain_http_is_refused_for_a_gateway_that_is_not_on_loopback(site:
     agent = site.house.agent(site.gateway, site.engine.url, name="plain", dial="http://192.0.2.1:8080")
     assert await asyncio.to_thread(agent.ended, 30.0) in (1, 2), agent.tail()
     assert "https" in agent.tail()
+    site.house.children.stop(agent)
     assert MODEL in site.gateway.models(site.key)

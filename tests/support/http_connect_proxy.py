@@ -3,14 +3,21 @@
 import asyncio
 import base64
 import contextlib
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 
 class ConnectProxy:
-    """Listens on an ephemeral port of 127.0.0.1. ``tunnels`` lists the targets asked for, in order."""
+    """Listens on an ephemeral port of 127.0.0.1. ``tunnels`` lists the targets asked for, in order.
 
-    def __init__(self, credentials: tuple[str, str] | None = None) -> None:
+    ``names`` is its DNS: the port of 127.0.0.1 that a target ``HOST:PORT`` is; others stay as they are.
+    """
+
+    def __init__(
+        self, credentials: tuple[str, str] | None = None, names: Mapping[str, int] | None = None
+    ) -> None:
+        self._names = names or {}
         self.tunnels: list[str] = []
         self.refused = 0
         """Requests answered 407 or 405."""
@@ -60,8 +67,10 @@ class ConnectProxy:
         if self._expected is not None and headers.get("proxy-authorization") != self._expected:
             return self._refuse(writer, "407 Proxy Authentication Required")
         self.tunnels.append(target)
-        host, _, port = target.rpartition(":")
-        onward_reader, onward = await asyncio.open_connection(host, int(port))
+        host, _, said_port = target.rpartition(":")
+        port = self._names.get(target)
+        where = (host, int(said_port)) if port is None else ("127.0.0.1", port)
+        onward_reader, onward = await asyncio.open_connection(*where)
         self._writers.add(onward)
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         try:

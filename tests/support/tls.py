@@ -17,12 +17,13 @@ from tests.support.http_connect_proxy import pump
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for ``localhost`` and 127.0.0.1, and its key, as PEM files."""
+    """A self-signed certificate for localhost, gateway.test and 127.0.0.1, and its key, as PEM files."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
     names: list[x509.GeneralName] = [
         x509.DNSName("localhost"),
+        x509.DNSName("gateway.test"),
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
     ]
     certificate = (
@@ -58,9 +59,13 @@ class TlsTerminator:
         self._writers: set[asyncio.StreamWriter] = set()
 
     @property
-    def url(self) -> str:
+    def port(self) -> int:
         assert self._server is not None, "not started"
-        return f"https://localhost:{self._server.sockets[0].getsockname()[1]}"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}"
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
