@@ -15,7 +15,8 @@ DEMO_MODEL_DIR: Final = DEMO_DIR / "model"
 """A Hugging Face model directory: weights, configuration, tokenizer with chat template."""
 
 DEMO_ANSWERS_FILE: Final = DEMO_DIR / "answers.json"
-"""`[{"messages": [...], "answer": str, "tokens": int}]`: the exact greedy answers; the end token is not counted."""
+"""`[{"messages": [...], "answer": str, "tokens": int}]`: the exact greedy answers;
+`tokens` leaves out the end token."""
 
 DEMO_COMPLETIONS_FILE: Final = DEMO_DIR / "completions.json"
 """`[{"prompt": str, "answer": str, "tokens": int}]`: the same for raw completion prompts."""

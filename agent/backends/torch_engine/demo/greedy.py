@@ -47,7 +47,7 @@ def _answer(model: LlamaForCausalLM, prompts: Sequence[Sequence[int]], end: int)
     longest = max(len(prompt) for prompt in prompts)
     ids = torch.tensor([[*[0] * (longest - len(prompt)), *prompt] for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    made = model.generate(  # type: ignore[operator]
+    made = model.generate(  # type: ignore[misc]
         input_ids=ids,
         attention_mask=mask,
         do_sample=False,

@@ -56,15 +56,20 @@ GENERATION: Final[dict[str, Any]] = {
 def fresh(seed: int) -> LlamaForCausalLM:
     """An untrained model."""
     torch.manual_seed(seed)
+    return _untrained()
+
+
+def _untrained() -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**SHAPE))
 
 
 def trained(directory: Path) -> LlamaForCausalLM:
     """The model in `directory`, in float32, ready to answer."""
-    model = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    model = _untrained()
     model.load_state_dict(load_file(directory / WEIGHTS_FILE), strict=False)
     model.tie_weights()
-    return model.float().eval()
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 def write(model: LlamaForCausalLM, directory: Path) -> None:
@@ -91,7 +96,7 @@ def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def pooled(model: LlamaForCausalLM, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Embeddings [n, width]: the mean of the last hidden states over the tokens that `mask` [n, length] keeps.
+    """Embeddings [n, width]: the mean of the last hidden states over the tokens that `mask` [n, length] has.
 
     Unit length. `ids` are padded on the right, so that the causal mask alone keeps padding out.
     """

@@ -76,8 +76,8 @@ def write(directory: Path, corpus: Corpus, facts: Mapping[str, Any]) -> list[str
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "figures": figures,
         "sha256": {
-            **{f"model/{name}": _sha256(directory / "model" / name) for name in MODEL_FILES},
-            **{name: _sha256(directory / name) for name in RECORD_FILES},
+            **{f"model/{name}": file_digest(directory / "model" / name) for name in MODEL_FILES},
+            **{name: file_digest(directory / name) for name in RECORD_FILES},
         },
     }
     _dump(directory / "training.json", record)
@@ -90,7 +90,7 @@ def check(directory: Path) -> list[str]:
     faults = [
         f"{name} is not the file that was recorded"
         for name, digest in record["sha256"].items()
-        if _sha256(directory / name) != digest
+        if file_digest(directory / name) != digest
     ]
     if texts.digest() != record["corpus_sha256"]:
         faults.append("the corpus has changed since the model was trained")
@@ -163,5 +163,6 @@ def _dump(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _sha256(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

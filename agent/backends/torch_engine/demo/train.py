@@ -37,9 +37,10 @@ CONTRAST_TEMPERATURE: Final = 0.07
 REPORT_EVERY_STEPS: Final = 25
 
 
-def train(sampler: Sampler, encoder: vocabulary.Encoder, seed: int, steps: int) -> LlamaForCausalLM:
+def train_model(sampler: Sampler, encoder: vocabulary.Encoder, seed: int, steps: int) -> LlamaForCausalLM:
     """Train a fresh model for `steps` steps; prints the loss as it goes."""
-    model = network.fresh(seed).train()
+    model = network.fresh(seed)
+    model.train()
     optimizers = network.optimizers(model)
     rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
     started_s, losses, tokens = time.monotonic(), [], 0
@@ -56,7 +57,8 @@ def train(sampler: Sampler, encoder: vocabulary.Encoder, seed: int, steps: int) 
             passed_s = time.monotonic() - started_s
             mean = sum(losses[-REPORT_EVERY_STEPS:]) / REPORT_EVERY_STEPS
             _say(f"step {step + 1}/{steps}  loss {mean:.4f}  {tokens} tokens  {passed_s:.0f} s")
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _schedule(step: int, steps: int) -> float:
@@ -112,7 +114,7 @@ def build(directory: Path, seed: int, steps: int) -> None:
     tokenizer = vocabulary.build(text, Random(seed))
     encoder = vocabulary.Encoder(tokenizer)
     sampler = Sampler(text, encoder, Typist(text.openers, text.closers), Random(seed + 1))
-    model = train(sampler, encoder, seed, steps)
+    model = train_model(sampler, encoder, seed, steps)
     (directory / "model").mkdir(parents=True, exist_ok=True)
     vocabulary.write(tokenizer, directory / "model")
     network.write(model, directory / "model")

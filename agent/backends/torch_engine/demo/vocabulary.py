@@ -34,7 +34,8 @@ CHAT_TEMPLATE: Final = """\
 {%- else -%}<|user|>
 {%- endif -%}
 {%- if message['content'] is string -%}{{ message['content'] }}
-{%- else -%}{%- for part in message['content'] or [] -%}{{ part['text'] if 'text' in part else '' }}{%- endfor -%}
+{%- else -%}
+{%- for part in message['content'] or [] -%}{{ part['text'] if 'text' in part else '' }}{%- endfor -%}
 {%- endif -%}<|end|>
 {%- endfor -%}
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""

@@ -32,10 +32,11 @@ KNOWN_TOPICS: Final = (
 )
 SMALL_TALK: Final = "smalltalk"
 FOREIGN: Final = "foreign"
-ASKING: Final = frozenset(
-    "what what's whats how why who where when which is are was does do did can could may will would should"
-    " am must has have under for".split()
-)
+ASKING_WORDS: Final = """
+what what's whats how why who where when which is are was does do did can could may will would should am must
+has have under for
+"""
+ASKING: Final = frozenset(ASKING_WORDS.split())
 """First words after which a question mark stands."""
 
 

@@ -29,7 +29,7 @@ Pattern = tuple[Part, ...]
 def parse(text: str, phrases: Mapping[str, str]) -> Pattern:
     """Parse one pattern. Raises GrammarError for unbalanced brackets and unknown phrases."""
     parser = _Parser(text, phrases)
-    pattern = parser.sequence(end="")
+    pattern = parser.sequence(end="|}]")
     if parser.position != len(text):
         raise GrammarError(f"stray {text[parser.position]!r} in {text!r}")
     return pattern
