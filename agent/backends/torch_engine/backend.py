@@ -7,10 +7,11 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -181,11 +182,7 @@ class TorchBackend:
         finally:
             http, self._http = self._http, None
             self._become(DeploymentStatus.FAILED, end.reason)
-            if http is not None:
-                await http.close()
-            if process is not None:
-                await process.stop(_STOP_GRACE_S)
-            shutil.rmtree(directory, ignore_errors=True)
+            await _to_the_end(_clean_up(http, process, directory))
 
     async def _serve(self, ready: EngineReady, unix_socket: Path | None, key: str | None) -> None:
         http = OpenAIHTTPBackend(
@@ -217,3 +214,28 @@ class TorchBackend:
 
     def _changed(self) -> None:
         self._on_change()
+
+
+async def _clean_up(http: OpenAIHTTPBackend | None, process: EngineProcess | None, directory: Path) -> None:
+    """Leave nothing of an engine behind. Takes at most a little more than the grace its process has."""
+    try:
+        if http is not None:
+            await http.close()
+        if process is not None:
+            await process.stop(_STOP_GRACE_S)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Carry out ``work``, which ends by itself, even when cancelled; the cancellation comes after it."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()

@@ -209,6 +209,7 @@ def _end_with_parent(path: Path | None) -> None:
         if path is not None:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+                path.parent.rmdir()  # made for the socket, and if not, it is hardly empty
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

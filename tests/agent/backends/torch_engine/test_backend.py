@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,16 @@ class House:
 
 
 @pytest.fixture
-async def houses(no_leaks: None) -> AsyncIterator[list[House]]:
+async def houses(no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[House]]:
+    """Each house's backend is closed after the test, at whatever point of its life that finds it."""
     made: list[House] = []
-    yield made
-    for house in made:
-        await house.backend.close()
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # a socket's path has to be short
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield made
+        for house in made:
+            await house.backend.close()
+        assert os.listdir(directory) == []
+    assert all(process._process.returncode is not None for house in made for process in house.processes)
 
 
 async def make(houses: list[House], clock: ManualClock, *plays: str, **how: Any) -> House:
