@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -94,7 +95,15 @@ class TokenStream(asyncio.Protocol):
         return self.seen
 
 
-async def open_stream(port: int, request: bytes, measured: bool = True) -> TokenStream:
+async def open_stream(
+    port: int, request: bytes, measured: bool = True, buffer_bytes: int | None = None
+) -> TokenStream:
+    """Send the request; ``buffer_bytes`` keeps the kernel from reading megabytes ahead of this client."""
     loop = asyncio.get_running_loop()
-    _, protocol = await loop.create_connection(lambda: TokenStream(request, measured), "127.0.0.1", port)
+    sock = socket.socket()
+    sock.setblocking(False)
+    if buffer_bytes is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    await loop.sock_connect(sock, ("127.0.0.1", port))
+    _, protocol = await loop.create_connection(lambda: TokenStream(request, measured), sock=sock)
     return protocol

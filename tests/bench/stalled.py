@@ -14,6 +14,9 @@ CLIENT_BUFFER_BYTES = 128 * 1024
 _SLACK_BYTES = 24 * 2**20
 """Python's own: objects, arenas, and allocators that keep what was freed."""
 _LONG_TOKENS = 200_000
+_KERNEL_BYTES = 64 * 1024
+_SETTLE_S = 30.0
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,10 @@ async def run(site: LoadSite, stalled: int, readers: int, seconds: float) -> Sta
     flood = chat_request(site.key, MODEL, tokens=_LONG_TOKENS, pad_bytes=200)
     stuck = []
     for _ in range(stalled):
-        stream = await open_stream(site.gateway.port, flood, measured=False)
+        stream = await open_stream(site.gateway.port, flood, False, _KERNEL_BYTES)
         stream.transport.pause_reading()
         stuck.append(stream)
+    await _settled(site)
     beside, complete = await _paced(site, readers, seconds)
     grown = [rss_bytes(pid) - begun for pid, begun in zip(pids, before, strict=True)]
     for stream in stuck:
@@ -78,3 +82,12 @@ async def _paced(site: LoadSite, readers: int, seconds: float) -> tuple[list[flo
     readings = await asyncio.gather(*(stream.finished() for stream in opened))
     gaps = [gap for reading in readings for gap in reading.gaps_s or ()]
     return gaps, sum(reading.done for reading in readings)
+
+
+async def _settled(site: LoadSite) -> None:
+    """Return once all buffers on the way are full: the engine sends nothing more."""
+    deadline_s = asyncio.get_running_loop().time() + _SETTLE_S
+    sent, before = 0, -1
+    while sent != before and asyncio.get_running_loop().time() < deadline_s:
+        await asyncio.sleep(_LOOK_S)
+        sent, before = int((await asyncio.to_thread(site.engine.stats))["sent_tokens"]), sent

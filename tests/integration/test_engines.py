@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import AsyncOpenAI, UnprocessableEntityError
 from openai.types.chat import ChatCompletionUserMessageParam
 
 from gateway.quickstart.processes import free_port
@@ -98,7 +98,7 @@ async def test_a_plain_chat_has_the_streamed_text_and_usage(served: Served) -> N
 
 async def test_what_the_engine_refuses_comes_back_as_its_refusal(served: Served) -> None:
     async with AsyncOpenAI(base_url=served.gateway.base_url, api_key=served.key, max_retries=0) as sdk:
-        with pytest.raises(BadRequestError):
+        with pytest.raises(UnprocessableEntityError):
             await sdk.chat.completions.create(
                 model=_MODEL, messages=_PROMPT, extra_body={"no_such_parameter": 1}
             )

@@ -30,10 +30,18 @@ async def test_clients_that_stop_reading_cost_what_was_granted_and_hold_up_nobod
     assert seen.gap_p99_beside_s < max(0.15, 3 * seen.gap_p99_alone_s), seen
 
 
-@pytest.mark.parametrize("down", [False, True], ids=["upload", "download"])
-async def test_a_large_body_leaves_the_tokens_beside_it_their_pace(tmp_path: Path, down: bool) -> None:
+@pytest.mark.parametrize(
+    ("down", "most"),
+    [
+        pytest.param(False, 2.0, id="upload"),  # PROTOCOL, Order on the wire
+        pytest.param(True, 4.0, id="download"),  # shares the tokens' direction, and their place in the link
+    ],
+)
+async def test_a_large_body_leaves_the_tokens_beside_it_their_pace(
+    tmp_path: Path, down: bool, most: float
+) -> None:
     with House(tmp_path) as house:
         site = build(house, slots=16, rate_mbit=upload.RATE_MBIT, delay_ms=10)
         seen = await upload.run(site, size_bytes=4_000_000, streams=4, alone_s=3, down=down)
     assert seen.intact
-    assert seen.ratio < 2, seen
+    assert seen.ratio < most, seen

@@ -55,10 +55,19 @@ class Script:
         return cls(**merged)
 
 
+def tag_of(prompt: str) -> str:
+    return f"{zlib.crc32(prompt.encode()) & 0xFFFFFF:06x}"
+
+
+def token_of(tag: str, index: int, pad_bytes: int = 0) -> str:
+    """One token of an answer: it says which it is and of which prompt, so that a loss shows."""
+    return f"{index}:{tag} ".ljust(pad_bytes, ".")
+
+
 def tokens_of(prompt: str, count: int, pad_bytes: int = 0) -> list[str]:
-    """The answer to ``prompt``: each token says which it is and of which prompt, so that a loss shows."""
-    tag = f"{zlib.crc32(prompt.encode()) & 0xFFFFFF:06x}"
-    return [f"{index}:{tag} ".ljust(pad_bytes, ".") for index in range(count)]
+    """The answer to ``prompt``."""
+    tag = tag_of(prompt)
+    return [token_of(tag, index, pad_bytes) for index in range(count)]
 
 
 def prompt_of(body: Mapping[str, Any]) -> str:

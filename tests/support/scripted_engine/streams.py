@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from tests.support.scripted_engine.answers import answer_length, response_of, usage_of
-from tests.support.scripted_engine.script import Script, prompt_of, tokens_of
+from tests.support.scripted_engine.script import Script, prompt_of, tag_of, token_of
 
 
 def event(value: Mapping[str, Any]) -> bytes:
@@ -27,7 +27,7 @@ class Streamed:
         self.id = request_id
         self.model = str(body.get("model", ""))
         self.count = answer_length(body, script)
-        self.tokens = tokens_of(prompt_of(body), self.count, script.pad_bytes)
+        self._tag = tag_of(prompt_of(body))
 
     def opening(self) -> bytes:
         return b""
@@ -37,6 +37,9 @@ class Streamed:
 
     def closing(self) -> bytes:
         raise NotImplementedError
+
+    def token(self, index: int) -> str:
+        return token_of(self._tag, index, self.script.pad_bytes)
 
     def stamp(self, now_s: float) -> dict[str, float]:
         return {"sent_s": now_s} if self.script.stamp else {}
@@ -52,7 +55,7 @@ class Completions(Streamed):
         return text
 
     def chunk(self, index: int, now_s: float) -> bytes:
-        return event(self._choice(self.piece(self.tokens[index]), None) | self.stamp(now_s))
+        return event(self._choice(self.piece(self.token(index)), None) | self.stamp(now_s))
 
     def closing(self) -> bytes:
         last = event(self._choice(self.piece(""), "length"))
@@ -84,13 +87,14 @@ class Responses(Streamed):
         return named_event({"type": "response.created", "response": self._response([]), "sequence_number": 0})
 
     def chunk(self, index: int, now_s: float) -> bytes:
-        delta = {"type": "response.output_text.delta", "delta": self.tokens[index], "item_id": "i"}
+        delta = {"type": "response.output_text.delta", "delta": self.token(index), "item_id": "i"}
         place = {"output_index": 0, "content_index": 0, "sequence_number": index + 1, "logprobs": []}
         return named_event(delta | place | self.stamp(now_s))
 
     def closing(self) -> bytes:
         last = {"type": "response.completed", "sequence_number": self.count + 1}
-        return named_event(last | {"response": self._response(self.tokens)})
+        tokens = [self.token(index) for index in range(self.count)]
+        return named_event(last | {"response": self._response(tokens)})
 
     def _response(self, tokens: list[str]) -> dict[str, Any]:
         return response_of(self.model, tokens, self.id)
@@ -103,7 +107,7 @@ class Messages(Streamed):
         return named_event({"type": "message_start", "message": message | {"usage": usage}})
 
     def chunk(self, index: int, now_s: float) -> bytes:
-        delta = {"type": "text_delta", "text": self.tokens[index]}
+        delta = {"type": "text_delta", "text": self.token(index)}
         return named_event({"type": "content_block_delta", "index": 0, "delta": delta} | self.stamp(now_s))
 
     def closing(self) -> bytes:
