@@ -25,6 +25,9 @@ prompt of a million token numbers has half as many."""
 
 DEADLINE_MAX_S = 86_400.0
 
+DEADLINE_GRACE_S = 1.0
+"""Added to what a client says it waits: it shall see its own timeout, not one of ours a moment before."""
+
 FORM_MEMBERS = ("model", "stream", "user")
 """The form fields that classification reads."""
 
@@ -239,7 +242,7 @@ def _deadline_s(head: ClientHead) -> float | None:
         return None
     if not math.isfinite(wait_s) or not 0 < wait_s <= DEADLINE_MAX_S:
         return None
-    return head.arrived_s + wait_s
+    return head.arrived_s + wait_s + DEADLINE_GRACE_S
 
 
 def _session_key(members: Mapping[str, Any]) -> str | None:

@@ -227,8 +227,7 @@ def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
 
 
 def _declared_bytes(fields: Mapping[bytes, bytes]) -> int | None:
-    """``Content-Length``, 0 when the request announces no body at all, None when it is chunked."""
-    if b"transfer-encoding" in fields:
-        return None
-    length = fields.get(b"content-length", b"0")
-    return int(length) if length.isdigit() and len(length) < 19 else None
+    """``Content-Length``, if there is one that counts."""
+    length = fields.get(b"content-length", b"")
+    usable = length.isdigit() and len(length) < 19 and b"transfer-encoding" not in fields
+    return int(length) if usable else None

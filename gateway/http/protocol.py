@@ -19,12 +19,15 @@ from gateway.http.errors import http_error, id_headers
 from gateway.http.request_id import new_request_id
 from gateway.surface import TUNNEL, Dialect
 
-UNREAD_BYTES = 1024 * 1024
-"""Thrown away of a body whose answer has gone (so that the client sees the answer, not a reset) before the
-connection is closed."""
+UNREAD_BYTES = 256 * 1024 * 1024
+"""Read and thrown away of a body whose answer has gone. Most clients send all of it before they look for the
+answer, and closing the connection under them would lose it: the kernel resets what is not read."""
 
-UNREAD_S = 5.0
+UNREAD_S = 30.0
 """The longest that may take."""
+
+LINGER_S = 5.0
+"""The longest a client that was refused may take to hang up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._fields_bytes = 0
         self._unread_bytes = 0
         self._refusal: RequestError | None = None
+        self._refused = False
         self._patience: asyncio.TimerHandle | None = None
 
     # --- asyncio ---
@@ -63,6 +67,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
+            self._refused = True
             self._refuse(BuffersFull("This gateway has as many connections as it takes; try again shortly."))
             return
         self._be_patient(self.limits.head_s)
@@ -74,14 +79,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self._refused:
+            self._throw_away(len(data))
+            return
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
         if self.transport.get_protocol() is not self or self.transport.is_closing():
             self._stop_waiting()
-        elif self._in_head and self._head_bytes > self.limits.head_bytes:
+        elif self._in_head and self._head_bytes and not self._refused:
+            self._look_at_unfinished_head()
+
+    def _look_at_unfinished_head(self) -> None:
+        if self._head_bytes > self.limits.head_bytes:
             self._refuse(self._head_too_large())
-        elif self._in_head and self._head_bytes and self._patience is None:
+        elif self._patience is None:
             self._be_patient(self.limits.head_s)
 
     # --- The parser's callbacks ---
@@ -162,7 +174,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._patience = None
         if self.transport.is_closing():
             return
-        if self._in_head and self._head_bytes:
+        if self._in_head and self._head_bytes and not self._refused:
             self._refuse(BodyTimeout("The request's head did not come in time."))
         else:
             self.transport.close()
@@ -173,13 +185,29 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         cycle = self.cycle
         unanswered = not self._in_head and not self.pipeline and not (cycle and cycle.response_started)
-        if cycle is None or cycle.response_complete or unanswered:
-            request_id = new_request_id()
-            headers, body = http_error(error, Dialect.OPENAI, request_id)
-            headers += [*id_headers(Dialect.OPENAI, request_id), (b"connection", b"close")]
-            lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-            self.transport.write(b"".join((STATUS_LINE[error.status], lines, b"\r\n", body)))
-        self.transport.close()
+        if cycle is not None and not cycle.response_complete and not unanswered:
+            self.transport.close()
+            return
+        request_id = new_request_id()
+        headers, body = http_error(error, Dialect.OPENAI, request_id)
+        headers += [*id_headers(Dialect.OPENAI, request_id), (b"connection", b"close")]
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self.transport.write(b"".join((STATUS_LINE[error.status], lines, b"\r\n", body)))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close our direction and let the client's run out, or it may never see what was written."""
+        self._stop_waiting()
+        if self._refused or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._refused = True
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._be_patient(LINGER_S)
 
 
 def bounded(limits: ConnectionLimits) -> type[BoundedHttpProtocol]:

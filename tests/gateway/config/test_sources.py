@@ -1,0 +1,150 @@
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.agent_endpoint import AgentEndpointSettings
+from gateway.app import http_settings
+from gateway.config import ConfigError, Loaded, load
+from gateway.config.settings import AgentsTable, DispatchTable, HttpTable, QueueTable
+from gateway.dispatch import DispatchSettings, QueueSettings
+from gateway.http.exchange import HttpSettings
+from gateway.http.protocol import ConnectionLimits
+from gateway.registry import RegistrySettings
+
+
+def loaded(flags: dict[str, Any] | None = None, file: Path | None = None, **environment: str) -> Loaded:
+    return load(
+        flags or {}, file, {f"TRUNKLINE_GATEWAY_{name}": value for name, value in environment.items()}
+    )
+
+
+def complaint(flags: dict[str, Any] | None = None, file: Path | None = None, **environment: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(flags, file, **environment)
+    return str(caught.value)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "gateway.toml"
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = loaded().settings
+    assert settings.listen == "127.0.0.1:8700"
+    assert settings.http.body_bytes == 64 * 1024 * 1024
+    assert settings.drain_s == 30
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(file: Path) -> None:
+    file.write_text('listen = "127.0.0.1:1"\ndrain_s = 1\n[http]\ncomment_s = 1\nhead_s = 1\n')
+    settings = loaded(
+        {"listen": "127.0.0.1:3"}, file, LISTEN="127.0.0.1:2", DRAIN_S="2", HTTP__COMMENT_S="2"
+    ).settings
+    assert settings.listen == "127.0.0.1:3"
+    assert settings.drain_s == 2
+    assert (settings.http.comment_s, settings.http.head_s) == (2, 1)
+
+
+def test_an_unknown_key_in_the_file_is_named_with_its_line(file: Path) -> None:
+    file.write_text('listen = "127.0.0.1:1"\n\n[http]\n# comment\nbodybytes = 5\n[htpp]\nx = 1\n')
+    said = complaint(None, file)
+    assert f"http.bodybytes: there is no such key (line 5 of {file})" in said
+    assert f"htpp: there is no such key (line 6 of {file})" in said
+
+
+def test_an_impossible_value_is_named_with_its_key_and_place(file: Path) -> None:
+    file.write_text("[queue]\nmax_wait_s = -1\n")
+    assert "queue.max_wait_s = -1" in complaint(None, file)
+    assert f"(line 2 of {file})" in complaint(None, file)
+    said = complaint(HTTP__BODY_BYTES="many")
+    assert "http.body_bytes = 'many'" in said
+    assert "(environment TRUNKLINE_GATEWAY_HTTP__BODY_BYTES)" in said
+    assert "(flag --log-level)" in complaint({"log": {"level": "loud"}})
+
+
+def test_an_inline_table_and_dotted_keys_have_lines_too(file: Path) -> None:
+    file.write_text('log = { level = "loud" }\nhttp.comment_s = 0\n')
+    said = complaint(None, file)
+    assert f"(line 1 of {file})" in said
+    assert f"(line 2 of {file})" in said
+
+
+def test_an_unknown_variable_is_an_error() -> None:
+    assert "TRUNKLINE_GATEWAY_LISTN: there is no such setting" in complaint(LISTN="x")
+    assert "TRUNKLINE_GATEWAY_HTTP__X" in complaint(HTTP__X="x")
+
+
+def test_the_variable_that_names_the_file_is_known() -> None:
+    assert loaded(CONFIG="/etc/gateway.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("listen = ", "is not valid TOML"), ('listen = "\udcff"', "cannot read")]
+)
+def test_a_file_that_cannot_be_read_is_said(file: Path, text: str, says: str) -> None:
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    assert says in complaint(None, file)
+
+
+def test_a_file_that_is_not_there_is_said(file: Path) -> None:
+    assert "cannot read" in complaint(None, file)
+
+
+@pytest.mark.parametrize("listen", ["8700", "host:", ":8700", "h:99999", "::1:8700", "[::1]", "h:x", ""])
+def test_an_address_that_is_none_is_said(listen: str) -> None:
+    assert "HOST:PORT" in complaint({"listen": listen})
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:80", ("::1", 80)), ("localhost:80", ("localhost", 80))],
+)
+def test_an_address_has_a_host_and_a_port(listen: str, address: tuple[str, int]) -> None:
+    assert loaded({"listen": listen}).settings.address == address
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:8700", "[::]:8700", "10.0.0.1:80", "gateway.example.com:80"])
+def test_beyond_loopback_tls_is_wanted(listen: str, file: Path) -> None:
+    assert "--behind-tls-terminator" in complaint({"listen": listen})
+    assert loaded({"listen": listen, "behind_tls_terminator": True})
+    file.write_text("pem")
+    assert loaded({"listen": listen, "tls": {"cert": file, "key": file}})
+
+
+def test_tls_files_go_together_and_must_be_there(file: Path) -> None:
+    file.write_text("pem")
+    assert "go together" in complaint({"tls": {"cert": file}})
+    assert "tls.key" in complaint({"tls": {"cert": file, "key": Path("/nowhere")}})
+
+
+def test_what_is_shown_can_be_loaded_again_and_says_where_it_came_from(file: Path) -> None:
+    file.write_text("[queue]\nmax_requests = 7\n")
+    shown = loaded({"state": Path("/s\\t"), "log": {"level": "debug"}}, file, DRAIN_S="5").toml()
+    assert "max_requests = 7  # line 2 of" in shown
+    assert "drain_s = 5.0  # environment TRUNKLINE_GATEWAY_DRAIN_S" in shown
+    assert 'level = "debug"  # flag --log-level' in shown
+    assert tomllib.loads(shown)["state"] == "/s\\t"
+    file.write_text(shown)
+    again = loaded(None, file).settings
+    assert (again.queue.max_requests, again.drain_s, again.log.level) == (7, 5.0, "debug")
+
+
+def _same(table: Any, part: Any) -> None:
+    ours = table.model_dump()
+    shared = {field.name for field in fields(part)} & ours.keys()
+    assert shared
+    assert {name: ours[name] for name in shared} == {name: getattr(part, name) for name in shared}
+
+
+def test_the_defaults_are_those_of_the_parts() -> None:
+    _same(QueueTable(), QueueSettings())
+    _same(DispatchTable(), DispatchSettings())
+    _same(AgentsTable(), AgentEndpointSettings())
+    _same(AgentsTable(), RegistrySettings())
+    assert http_settings(loaded().settings) == HttpSettings()
+    http = HttpTable()
+    assert ConnectionLimits() == ConnectionLimits(http.head_bytes, http.head_s, http.connections)

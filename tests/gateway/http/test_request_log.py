@@ -1,0 +1,103 @@
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.errors import QueueFull, RequestError
+from gateway.http.request_log import RequestLog
+from shared.messages import Trailers, Usage
+from tests.gateway.http.support import EVENTS, JSON_TYPE, FakeResponse, Surface
+
+CHAT = "/v1/chat/completions"
+ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfish"}]}'
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.counted: list[tuple[str, str, int]] = []
+
+    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
+        assert duration_s >= 0
+        self.counted.append((route, model, status))
+
+
+def lines_of(surface: Surface, counter: Counter | None = None) -> list[dict[str, Any]]:
+    with capture_logs() as lines:
+        log = RequestLog(counter or Counter())
+        for exchange, status, failure in surface.finished:
+            log(exchange, status, failure)
+    return [dict(line) for line in lines]
+
+
+@pytest.fixture
+async def surface() -> Surface:
+    return Surface()
+
+
+async def test_a_line_says_who_what_where_how_long_and_how_much(surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
+    response.trailers = Trailers(Usage(5, 7))
+    await surface.post(CHAT, ASK, JSON_TYPE, (b"x-request-id", b"r1"))
+    counter = Counter()
+    [line] = lines_of(surface, counter)
+    assert line.pop("total_ms") >= line.pop("first_byte_ms") >= 0
+    assert line == {
+        "event": "request",
+        "log_level": "info",
+        "id": "r1",
+        "method": "POST",
+        "path": CHAT,
+        "status": 200,
+        "key": "tests",
+        "model": "m",
+        "route": "chat",
+        "tier": "standard",
+        "stream": True,
+        "agent": "gpu-1",
+        "attempts": 1,
+        "queue_ms": 12.5,
+        "tokens_in": 5,
+        "tokens_out": 7,
+        "bytes_in": len(ASK),
+        "bytes_out": 9,
+    }
+    assert counter.counted == [("chat", "m", 200)]
+
+
+async def test_a_refusal_names_its_code(surface: Surface) -> None:
+    surface.dispatcher.fail(QueueFull("full"))
+    await surface.post(CHAT, ASK)
+    [line] = lines_of(surface)
+    assert (line["status"], line["error"]) == (429, "queue_full")
+
+
+async def test_no_content_no_key_and_no_query_is_ever_logged(surface: Surface) -> None:
+    for path in (CHAT, "/engines/m/x", "/v1/nowhere"):
+        call = surface.ask("POST", path, (b"authorization", b"Bearer sk-tl-test"), query=b"token=swordfish")
+        call.body(ASK)
+        await call.done()
+    await surface.post(CHAT, b'{"model": swordfish}')
+    written = json.dumps(lines_of(surface))
+    assert "swordfish" not in written
+    assert "sk-tl-test" not in written
+
+
+async def test_probes_are_counted_but_not_logged(surface: Surface) -> None:
+    await surface.get("/healthz")
+    await surface.get("/metrics")
+    counter = Counter()
+    assert lines_of(surface, counter) == []
+    assert [route for route, _, _ in counter.counted] == ["health", "metrics"]
+
+
+async def test_lines_can_be_left_out(surface: Surface) -> None:
+    await surface.post(CHAT, ASK)
+    counter = Counter()
+    with capture_logs() as lines:
+        log = RequestLog(counter, lines=False)
+        exchange, status, failure = surface.finished[0]
+        assert failure is None or isinstance(failure, RequestError)
+        log(exchange, status, failure)
+    assert lines == []
+    assert counter.counted

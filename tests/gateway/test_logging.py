@@ -1,0 +1,63 @@
+import logging
+from collections.abc import Iterator
+
+import orjson
+import pytest
+import structlog
+
+from gateway.logging import configure
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_lines_are_json_off_a_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    configure("info", "json")
+    structlog.get_logger().info("request", status=200, key="größe")
+    line = orjson.loads(capfdbinary.readouterr().err)
+    assert (line["event"], line["status"], line["level"], line["key"]) == ("request", 200, "info", "größe")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_lines_below_the_level_are_not_written(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    configure("warning", "json")
+    structlog.get_logger().info("quiet")
+    assert capfdbinary.readouterr().err == b""
+
+
+def test_a_traceback_goes_along_without_the_values_of_variables(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for style in ("json", "text"):
+        configure("info", style)
+        prompt = "".join(["swor", "dfish"])
+        try:
+            raise ValueError(len(prompt))
+        except ValueError:
+            structlog.get_logger().exception("request_failed")
+        written = capfd.readouterr().err
+        assert "ValueError" in written
+        assert "swordfish" not in written
+
+
+def test_what_libraries_warn_of_goes_the_same_way(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    configure("info", "json")
+    logging.getLogger("some.library").warning("careful with %s", "this")
+    line = orjson.loads(capfdbinary.readouterr().err)
+    assert (line["event"], line["logger"], line["level"]) == ("careful with this", "some.library", "warning")
+
+
+def test_parsers_that_quote_requests_stay_silent(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    configure("debug", "json")
+    logging.getLogger("python_multipart.multipart").warning("Found invalid character 'p'")
+    logging.getLogger("uvicorn.error").error("ASGI callable returned without completing response.")
+    logging.getLogger("uvicorn.error").error("something real")
+    lines = capfdbinary.readouterr().err.splitlines()
+    assert [orjson.loads(line)["event"] for line in lines] == ["something real"]

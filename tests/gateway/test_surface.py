@@ -1,0 +1,125 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import BadRequest, PathTooLong
+from gateway.surface import CHAT, ENDPOINTS, ENGINE, Endpoint, Target, engine_target, nearest, target
+
+
+def endpoint(path: str) -> Endpoint:
+    return next(each for each in ENDPOINTS if each.path == path)
+
+
+def test_a_built_in_path_is_a_constant_whatever_was_written() -> None:
+    assert target(CHAT, "/v1/chat/completions", "/v1/chat%2Fcompletions", b"") == Target(
+        "/v1/chat/completions"
+    )
+
+
+def test_the_query_goes_along() -> None:
+    found = target(CHAT, CHAT.path, CHAT.path, b"api-version=1&x=%20")
+    assert found == Target("/v1/chat/completions?api-version=1&x=%20")
+
+
+def test_a_path_that_is_too_long_is_refused() -> None:
+    with pytest.raises(PathTooLong):
+        target(CHAT, CHAT.path, CHAT.path, b"a" * 9000)
+
+
+def test_bytes_in_a_query_that_no_url_has_are_refused() -> None:
+    with pytest.raises(BadRequest):
+        target(CHAT, CHAT.path, CHAT.path, b"a=\xff")
+
+
+@pytest.mark.parametrize("tail", ["transcriptions", "speech", "voices/list"])
+def test_paths_below_audio_are_served(tail: str) -> None:
+    path = f"/v1/audio/{tail}"
+    assert target(endpoint("/v1/audio/"), path, path, b"") == Target(path)
+
+
+@pytest.mark.parametrize("tail", ["", "../models", "a/../b", "a//b", "a\n", "a?b", "é", "a/"])
+def test_what_is_no_plain_path_below_audio_is_not_there(tail: str) -> None:
+    path = f"/v1/audio/{tail}"
+    assert target(endpoint("/v1/audio/"), path, path, b"") is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "model", "path"),
+    [
+        ("/engines/llama/v1/tokenize", "llama", "/v1/tokenize"),
+        ("/engines/meta-llama%2FLlama-3-8B/tokenize", "meta-llama/Llama-3-8B", "/tokenize"),
+        ("/engines/qwen2.5:7b/api/show", "qwen2.5:7b", "/api/show"),
+        ("/engines/m", "m", "/"),
+        ("/engines/m/", "m", "/"),
+        ("/engines/m/a/", "m", "/a/"),
+        ("/engines/m/a%20b;v=1/.hidden/..x", "m", "/a%20b;v=1/.hidden/..x"),
+    ],
+)
+def test_an_engine_path_names_its_model_and_goes_on_as_it_is(raw: str, model: str, path: str) -> None:
+    assert engine_target(raw) == Target(path, model)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "/engines/m/../n/x",
+        "/engines/m/a/%2e%2e/b",
+        "/engines/m/%2E./b",
+        "/engines/m/./b",
+        "/engines/m/..;x/b",
+        "/engines/m/a%2fb",
+        "/engines/m/a%5Cb",
+        "/engines/m/a\\b",
+        "/engines/m/a%252e%252e/b",
+        "/engines/m/a%252Fb",
+        "/engines/m//b",
+        "/engines/m/a%00b",
+        "/engines/m/a%0d%0ab",
+        "/engines/m/%zz",
+        "/engines/m/%",
+        "/engines//x",
+        "/engines/%20/x",
+        "/engines/%ff/x",
+        "/engines/a%00b/x",
+        "/engines/" + "m" * 300,
+        "/%65ngines/m/x",
+    ],
+)
+def test_a_path_that_could_be_read_in_two_ways_is_refused(raw: str) -> None:
+    with pytest.raises(BadRequest):
+        engine_target(raw)
+
+
+@given(st.text(st.sampled_from("./%2eEfF5cC\\;a"), max_size=30))
+def test_no_engine_path_climbs(rest: str) -> None:
+    try:
+        path = engine_target("/engines/m/" + rest).path
+    except BadRequest:
+        return
+    depth = 0
+    for segment in path.split("/"):
+        assert segment.lower().replace("%2e", ".") not in (".", "..")
+        depth += 1
+    assert depth >= 1
+    assert "\\" not in path
+    assert "%2f" not in path.lower()
+
+
+def test_only_engine_paths_take_any_method() -> None:
+    assert ENGINE.takes("DELETE")
+    assert CHAT.takes("POST")
+    assert not CHAT.takes("GET")
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/models", "/v1/models"),
+        ("/health", "/healthz"),
+        ("/wp-login.php", None),
+    ],
+)
+def test_the_nearest_path_is_named(path: str, near: str | None) -> None:
+    assert nearest(path) == near
