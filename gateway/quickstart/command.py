@@ -19,6 +19,7 @@ from gateway.quickstart.processes import Children, free_port
 from gateway.store import Store
 
 PREFERRED_PORT = 8787
+DEMO = "demo"
 _GATEWAY_START_S = 60.0
 _AGENT_START_S = 180.0
 """Importing torch and loading a model from a cold disk."""
@@ -41,13 +42,16 @@ def quickstart(
         int | None,
         typer.Option(min=1, max=65535, help=f"The gateway's port. Default: {PREFERRED_PORT} or a free one."),
     ] = None,
-    model: Annotated[str, typer.Option(help="A local Hugging Face directory, or demo.")] = "demo",
+    model: Annotated[str, typer.Option(help=f"A local Hugging Face directory, or {DEMO}.")] = DEMO,
 ) -> None:
     """Run a gateway, an agent and a small model on this machine, and show an answer.
 
     Everything it makes is in a temporary directory and goes when it ends.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    if model != DEMO and not (Path(model) / "config.json").is_file():
+        raise typer.BadParameter(f"{model} is no Hugging Face model directory", param_hint="--model")
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _interrupt)
     try:
         with tempfile.TemporaryDirectory(prefix="trunkline-") as directory:
             _run(Path(directory), port if port is not None else free_port(PREFERRED_PORT), model, check)

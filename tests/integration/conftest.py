@@ -1,6 +1,8 @@
 """One house for the whole session (gateway, engine, agent), and houses for tests that break things."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from tests.support.processes import Engine, Gateway, House, until
 
 MODEL = "scripted"
 DEMO = "trunkline-demo"
+TINY = "tests/tiny"
 _HOUSES: list[House] = []
 _KEPT = 2
 """An agent keeps a connection to its engine open for the next request, and may poll on another."""
@@ -48,6 +51,24 @@ def leave(house: House) -> None:
     """Stop everything in it."""
     house.children.__exit__(None, None, None)
     _HOUSES.remove(house)
+
+
+@pytest.fixture(scope="session")
+def tiny_hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face cache, as engines look for models in one, that holds the tiny model ``TINY``."""
+    hub = tmp_path_factory.mktemp("hub")
+    model = hub / "models--tests--tiny"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0")
+    command = [sys.executable, "-m", "tests.support.tiny_model", str(model / "snapshots" / "0")]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return hub
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_hub: Path) -> Path:
+    """The directory of the tiny model itself."""
+    return tiny_hub / "models--tests--tiny" / "snapshots" / "0"
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """A real engine nobody here wrote, behind an agent: ``transformers serve`` with a tiny model."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +10,11 @@ from openai import AsyncOpenAI, UnprocessableEntityError
 from openai.types.chat import ChatCompletionUserMessageParam
 
 from gateway.quickstart.processes import free_port
+from tests.integration.conftest import TINY
 from tests.support.processes import Gateway, House, fetch
 
 pytestmark = pytest.mark.engine
 
-_MODEL = "tests/tiny"
 _FULL = os.environ.get("TRUNKLINE_TEST_ENGINES") == "full"
 _PROMPT: list[ChatCompletionUserMessageParam] = [{"role": "user", "content": "hello"}]
 
@@ -30,33 +28,22 @@ class Served:
     key: str
 
 
-def _make_model(hub: Path) -> None:
-    """A tiny model in the layout of a Hugging Face cache, where ``transformers serve`` looks for models."""
-    snapshot = hub / "models--tests--tiny" / "snapshots" / "0"
-    snapshot.mkdir(parents=True)
-    (hub / "models--tests--tiny" / "refs").mkdir()
-    (hub / "models--tests--tiny" / "refs" / "main").write_text("0")
-    command = [sys.executable, "-m", "tests.support.tiny_model", str(snapshot)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-
-
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory, tiny_hub: Path) -> Iterator[Served]:
     pytest.importorskip("fastapi", reason="transformers serve needs fastapi")
     directory = tmp_path_factory.mktemp("engines")
-    _make_model(directory / "hub")
     with House(directory) as house:
         port = free_port()
-        environment = {"HF_HUB_CACHE": str(directory / "hub"), "HF_HUB_OFFLINE": "1"}
+        environment = {"HF_HUB_CACHE": str(tiny_hub), "HF_HUB_OFFLINE": "1"}
         where = ("--host", "127.0.0.1", "--port", str(port), "--device", "cpu")
         module = "transformers.cli.transformers"
-        house.children.start("serve", module, "serve", _MODEL, *where, environment=environment)
+        house.children.start("serve", module, "serve", TINY, *where, environment=environment)
         url = f"http://127.0.0.1:{port}"
         house.children.wait_until(lambda: _healthy(url), "transformers serve is healthy", 180)
         gateway = house.gateway()
         key = gateway.key("tests")
         house.agent(gateway, url)
-        house.wait_for_model(gateway, key, _MODEL)
+        house.wait_for_model(gateway, key, TINY)
         yield Served(url, gateway, key)
 
 
@@ -71,7 +58,7 @@ def _healthy(url: str) -> bool:
 async def _streamed(base_url: str, key: str, count: int) -> list[str]:
     async with AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0) as sdk:
         stream = await sdk.chat.completions.create(
-            model=_MODEL, messages=_PROMPT, max_tokens=count, temperature=0, stream=True
+            model=TINY, messages=_PROMPT, max_tokens=count, temperature=0, stream=True
         )
         pieces = [choice.delta.content async for chunk in stream for choice in chunk.choices]
     return [piece for piece in pieces if piece]
@@ -87,9 +74,7 @@ async def test_a_chat_is_streamed_through_exactly_as_the_engine_gives_it(served:
 
 async def test_a_plain_chat_has_the_streamed_text_and_usage(served: Served) -> None:
     async with AsyncOpenAI(base_url=served.gateway.base_url, api_key=served.key) as sdk:
-        answer = await sdk.chat.completions.create(
-            model=_MODEL, messages=_PROMPT, max_tokens=24, temperature=0
-        )
+        answer = await sdk.chat.completions.create(model=TINY, messages=_PROMPT, max_tokens=24, temperature=0)
     streamed = await _streamed(served.gateway.base_url, served.key, 24)
     assert answer.choices[0].message.content == "".join(streamed)
     assert answer.usage is not None
@@ -100,5 +85,5 @@ async def test_what_the_engine_refuses_comes_back_as_its_refusal(served: Served)
     async with AsyncOpenAI(base_url=served.gateway.base_url, api_key=served.key, max_retries=0) as sdk:
         with pytest.raises(UnprocessableEntityError):
             await sdk.chat.completions.create(
-                model=_MODEL, messages=_PROMPT, extra_body={"no_such_parameter": 1}
+                model=TINY, messages=_PROMPT, extra_body={"no_such_parameter": 1}
             )

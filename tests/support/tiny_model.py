@@ -22,6 +22,7 @@ def make(directory: Path, seed: int = 7) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+    directory.mkdir(parents=True, exist_ok=True)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: index for index, letter in enumerate(letters)} | {"<s>": 256, "</s>": 257}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

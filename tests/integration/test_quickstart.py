@@ -1,0 +1,74 @@
+"""``trunkline quickstart``, as a newcomer runs it, with the tiny model for speed."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import command, fetch, until
+
+pytestmark = pytest.mark.slow
+
+
+def _descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found |= {child} | _descendants(child)
+    return found
+
+
+@pytest.fixture
+def started(tiny_model: Path, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    with (tmp_path / "output").open("wb") as output:
+        line = command("quickstart", "--model", str(tiny_model))
+        process = subprocess.Popen(
+            line, stdout=output, stderr=output, env=os.environ | {"TMPDIR": str(tmp_path)}
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def test_the_check_passes_and_says_how_long_the_first_token_took(tiny_model: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    line = command("quickstart", "--check", "--model", str(tiny_model))
+    done = subprocess.run(line, capture_output=True, text=True, timeout=180, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"time to first token: \d+ ms", done.stdout)
+    assert [part in done.stdout for part in ("streamed chat  ok", "plain chat     ok", "embeddings     ok")]
+    assert not list(tmp_path.glob("trunkline-*")), "temporary files stayed behind"
+
+
+def test_a_directory_that_holds_no_model_is_wrong_usage(tmp_path: Path) -> None:
+    line = command("quickstart", "--check", "--model", str(tmp_path / "nothing-here"))
+    environment = os.environ | {"COLUMNS": "200"}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2
+    assert "nothing-here" in done.stderr
+
+
+def test_it_stays_up_until_ctrl_c_and_leaves_nothing_behind(
+    started: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    log = tmp_path / "output"
+    until("it is up", lambda: "until Ctrl-C" in log.read_text(), 120)
+    text = log.read_text()
+    found = re.search(r"base URL +(\S+)\nAPI key +(\S+)", text)
+    assert found is not None, text
+    assert fetch(f"{found[1]}/models", key=found[2])["data"]
+    family = _descendants(started.pid)
+    assert len(family) >= 3
+    began_s = time.monotonic()
+    started.send_signal(signal.SIGINT)
+    assert started.wait(30) == 0, log.read_text()
+    assert time.monotonic() - began_s < 15
+    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+    assert not list(tmp_path.glob("trunkline-*"))
