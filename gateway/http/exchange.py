@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, cast
+from urllib.parse import quote
 
 from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
@@ -57,6 +58,10 @@ class Exchange:
         self.id = request_id(fields)
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        """Decoded."""
+        raw_path: bytes = scope.get("raw_path") or quote(self.path).encode("ascii")
+        self.raw_path = raw_path.decode("latin-1")
+        """As the client wrote it: printable, unlike the decoded one."""
         self.arrived_s = asyncio.get_running_loop().time()
         """On the loop's clock, which queue and dispatch reckon with; uvloop's counts milliseconds."""
         self.began_s = monotonic()
@@ -77,8 +82,7 @@ class Exchange:
 
     def aim(self, endpoint: Endpoint) -> bool:
         """The request is for ``endpoint``; False if nothing is there. Raises BadRequest, PathTooLong."""
-        raw_path: bytes = self._scope.get("raw_path") or self.path.encode()
-        aimed_at = target(endpoint, self.path, raw_path.decode("latin-1"), self._scope["query_string"])
+        aimed_at = target(endpoint, self.path, self.raw_path, self._scope["query_string"])
         if aimed_at is None:
             return False
         self.route = endpoint.route

@@ -16,6 +16,8 @@ from gateway.surface import Endpoint, check_model, nearest
 
 Scope = MutableMapping[str, Any]
 JSON = b"application/json"
+PATH_CHARS = 200
+"""Of a path that is told back."""
 
 
 class Catalog(Protocol):
@@ -168,8 +170,7 @@ async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
 def not_found(exchange: Exchange) -> RouteNotFound:
     near = nearest(exchange.path)
     hint = f"Did you mean {near}?" if near else "GET /v1/models is a good place to start."
-    shown = exchange.path[:200].encode("unicode_escape").decode("ascii")
-    return RouteNotFound(f"There is nothing at {exchange.method} {shown}. {hint}")
+    return RouteNotFound(f"There is nothing at {exchange.method} {exchange.raw_path[:PATH_CHARS]}. {hint}")
 
 
 def only_get(exchange: Exchange) -> None:
@@ -178,5 +179,5 @@ def only_get(exchange: Exchange) -> None:
 
 
 def wrong_method(exchange: Exchange, allowed: tuple[str, ...]) -> MethodNotAllowed:
-    shown = exchange.path[:200].encode("unicode_escape").decode("ascii")
-    return MethodNotAllowed(f"{shown} takes {' or '.join(allowed)}, not {exchange.method}.", allowed)
+    message = f"{exchange.raw_path[:PATH_CHARS]} takes {' or '.join(allowed)}, not {exchange.method}."
+    return MethodNotAllowed(message, allowed)

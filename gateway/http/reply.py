@@ -16,6 +16,10 @@ EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), (b"x-accel-
 
 COMMENT = b": waiting\n\n"
 
+UNDRAINED_BYTES = 64 * 1024
+"""A server waits for a full socket before it writes, not after. So after a write longer than its buffer
+(64 KiB in uvicorn) an empty one follows, that waits: what a client leaves unread stays under two buffers."""
+
 
 class Reply:
     """An answer on its way. Every write returns when the server's socket buffer has room again.
@@ -63,6 +67,8 @@ class Reply:
         self._last = data
         self.bytes_out += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if len(data) > UNDRAINED_BYTES:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last bytes of the body."""

@@ -43,7 +43,7 @@ def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s
     found: dict[str, Any] = {
         "id": exchange.id,
         "method": exchange.method,
-        "path": exchange.path[:PATH_CHARS],
+        "path": exchange.raw_path[:PATH_CHARS],
         "status": status,
         "total_ms": round(total_s * 1000, 2),
         "bytes_in": exchange.inbound.received_bytes,

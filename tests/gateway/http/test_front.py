@@ -161,6 +161,17 @@ async def test_a_plain_request_for_the_tunnel_is_told_what_it_is(surface: Surfac
     assert (await surface.get("/tunnel")).status == 426
 
 
+async def test_anthropic_clients_get_errors_in_their_shape(surface: Surface) -> None:
+    for call in (
+        await surface.post("/v1/messages", b"{", (b"x-api-key", b"sk-tl-test"), key=False),
+        await surface.get("/v1/models/nope", (b"anthropic-version", b"2023-06-01")),
+    ):
+        body = orjson.loads(call.content)
+        assert body["type"] == "error"
+        assert body["error"]["type"] in ("invalid_request_error", "not_found_error")
+        assert body["request_id"] == call.headers["request-id"]
+
+
 async def test_the_clients_request_id_is_kept_everywhere(surface: Surface) -> None:
     call = await surface.post(CHAT, ASK, (b"x-request-id", b"my-1"))
     assert call.headers["x-request-id"] == "my-1"

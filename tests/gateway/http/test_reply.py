@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BadRequest, EngineError
-from gateway.http.reply import COMMENT, Reply
+from gateway.http.reply import COMMENT, UNDRAINED_BYTES, Reply
 from gateway.surface import Dialect
 
 TICK_S = 0.001
@@ -157,6 +157,15 @@ async def test_a_comment_that_is_being_written_is_let_finish(client: Client) -> 
     await settling
     await reply.write(b"data: 1\n\n")
     assert client.content == COMMENT + b"data: 1\n\n"
+
+
+async def test_after_a_long_write_room_in_the_socket_is_waited_for(client: Client) -> None:
+    reply = reply_to(client)
+    await reply.start(200, [])
+    await reply.write(b"x" * UNDRAINED_BYTES)
+    assert len(client.sent) == 2
+    await reply.write(b"x" * (UNDRAINED_BYTES + 1))
+    assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": True}
 
 
 async def test_what_went_out_is_counted(client: Client) -> None:

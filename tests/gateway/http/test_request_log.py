@@ -83,6 +83,13 @@ async def test_no_content_no_key_and_no_query_is_ever_logged(surface: Surface) -
     assert "sk-tl-test" not in written
 
 
+async def test_a_path_cannot_write_to_the_terminal(surface: Surface) -> None:
+    call = surface.ask("GET", "/%1b%5b2J%0aforged", decoded="/\x1b[2J\nforged")
+    await call.done()
+    [line] = lines_of(surface)
+    assert line["path"] == "/%1b%5b2J%0aforged"
+
+
 async def test_probes_are_counted_but_not_logged(surface: Surface) -> None:
     await surface.get("/healthz")
     await surface.get("/metrics")
