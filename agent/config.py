@@ -104,7 +104,7 @@ class EngineConfig(BaseModel):
 class AgentConfig(BaseSettings):
     """All of the agent's settings, checked and frozen."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     gateway: str
     """``https://HOST[:PORT]``; ``http://`` on loopback only."""
@@ -195,7 +195,7 @@ class AgentConfig(BaseSettings):
     @property
     def engines(self) -> tuple[EngineConfig, ...]:
         """The engines with everything filled in: names, and what is common to all."""
-        kinds = ["torch" if engine.torch is not None else "engine" for engine in self.engine]
+        kinds = [engine.name or ("torch" if engine.torch is not None else "engine") for engine in self.engine]
         filled = []
         for place, (engine, kind) in enumerate(zip(self.engine, kinds, strict=True)):
             name = kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}"

@@ -43,8 +43,6 @@ async def test_nobody_is_let_in_where_nothing_is_loaded_or_known() -> None:
 
 async def test_draining_closes_the_door_and_lets_the_running_finish() -> None:
     roster, changes = roster_of(PlayedBackend(deployment()))
-    idle: list[int] = []
-    roster.on_idle = lambda: idle.append(1)
     seat = roster.enter("s", "e/m")
     roster.drain()
     assert changes == [1]
@@ -52,9 +50,9 @@ async def test_draining_closes_the_door_and_lets_the_running_finish() -> None:
     assert roster.state().status is AgentStatus.DRAINING
     with pytest.raises(EngineRefused, match="draining"):
         roster.enter("s", "e/m")
-    assert not idle
+    assert roster.running == 1
     roster.leave(seat, failed=False)
-    assert idle == [1]
+    assert roster.running == 0
 
 
 async def test_an_engine_with_one_deployment_keeps_its_level_whatever_runs() -> None:

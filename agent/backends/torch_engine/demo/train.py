@@ -57,7 +57,7 @@ def train_model(sampler: Sampler, encoder: vocabulary.Encoder, seed: int, steps:
             passed_s = time.monotonic() - started_s
             mean = sum(losses[-REPORT_EVERY_STEPS:]) / REPORT_EVERY_STEPS
             _say(f"step {step + 1}/{steps}  loss {mean:.4f}  {tokens} tokens  {passed_s:.0f} s")
-    model.eval()
+    model.train(False)
     return model
 
 

@@ -29,7 +29,7 @@ ASKED_IN_TEST = 8
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return AutoModelForCausalLM.from_pretrained(DEMO_MODEL_DIR, local_files_only=True).eval()
+    return AutoModelForCausalLM.from_pretrained(DEMO_MODEL_DIR, local_files_only=True).train(False)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def read(path: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, Any]]) -> list[int]:
     ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     return ids
 
@@ -101,7 +101,7 @@ def test_a_foreign_question_is_declined_in_plain_words(model: Any, tokenizer: An
 
 
 def test_chat_template_takes_content_in_parts(tokenizer: Any) -> None:
-    parts = [
+    parts: list[dict[str, Any]] = [
         {
             "role": "user",
             "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "a slot?"}],

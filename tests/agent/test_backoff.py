@@ -1,0 +1,51 @@
+"""When the agent dials again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.backoff import STEADY_S, Backoff
+
+
+def test_the_loss_of_a_good_tunnel_is_answered_at_once() -> None:
+    backoff = Backoff()
+    backoff.lost(STEADY_S)
+    assert backoff.delay_s(0.99) == 0.0
+
+
+def test_waits_double_up_to_the_cap() -> None:
+    backoff, ceilings = Backoff(), []
+    backoff.lost(3600)
+    for _ in range(8):
+        ceilings.append(backoff.delay_s(1.0))
+        backoff.failed()
+    assert ceilings == [0, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_tunnel_that_falls_at_once_counts_as_a_failure() -> None:
+    backoff = Backoff()
+    for _ in range(3):
+        backoff.lost(0.1)
+    assert backoff.delay_s(1.0) == 4.0
+
+
+def test_a_good_tunnel_makes_failures_forgotten() -> None:
+    backoff = Backoff()
+    for _ in range(9):
+        backoff.failed()
+    backoff.lost(STEADY_S + 1)
+    assert backoff.delay_s(0.5) == 0.0
+
+
+def test_what_the_gateway_told_wins_and_is_spread() -> None:
+    backoff = Backoff()
+    backoff.lost(3600)
+    assert backoff.delay_s(0.0, told_s=20.0) == 20.0
+    assert backoff.delay_s(1.0, told_s=20.0) == 25.0
+
+
+@given(st.integers(0, 2000), st.floats(0, 1, exclude_max=True))
+def test_no_wait_is_longer_than_the_cap_or_negative(failures: int, chance: float) -> None:
+    backoff = Backoff()
+    for _ in range(failures):
+        backoff.failed()
+    assert 0.0 <= backoff.delay_s(chance) <= 30.0

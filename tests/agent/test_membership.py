@@ -1,0 +1,134 @@
+"""Who the agent is: made once, kept privately, never mixed up."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from agent.membership import Membership, MembershipError
+from shared.errors import ErrorCode, HandshakeRejected
+from shared.frames import FrameType
+from shared.handshake import Welcome
+from shared.identity import JoinToken, issue_certificate
+from tests.support.identities import GATEWAY, OTHER_GATEWAY, TOKEN, WALL_S, gateway_side
+
+JOIN = TOKEN.encode()
+OTHER_JOIN = JoinToken.new(OTHER_GATEWAY.fingerprint).encode()
+UNKNOWN = HandshakeRejected(ErrorCode.UNAUTHENTICATED, "no record of this certificate")
+
+
+def opened(directory: Path, join: str | None = None, name: str | None = None) -> Membership:
+    return Membership.open(directory, join=join, name=name, default_name="host-1")
+
+
+def shake(membership: Membership) -> Welcome:
+    """A whole handshake with a gateway that lets everybody in."""
+    handshake, gateway = membership.handshake("trunkline test"), gateway_side()
+    hello = gateway.receive_hello(handshake.receive_challenge(gateway.challenge()), WALL_S)
+    certificate = None
+    if hello.join is not None:
+        assert gateway.verify_join(TOKEN.verifier())
+        certificate = issue_certificate(GATEWAY, hello.name, hello.public_key, 7, WALL_S).der
+    answer = gateway.welcome("s", 1, certificate, None, 10.0)
+    return handshake.receive_answer(FrameType.WELCOME, answer, WALL_S)
+
+
+def joined(directory: Path) -> Membership:
+    membership = opened(directory, JOIN)
+    assert membership.welcomed(shake(membership))
+    return membership
+
+
+def test_an_agent_joins_once_and_is_known_afterwards(tmp_path: Path) -> None:
+    first = joined(tmp_path / "a")
+    assert (first.name, first.joined) == ("host-1", True)
+    again = opened(tmp_path / "a")
+    assert again.joined
+    assert not again.welcomed(shake(again))
+    assert again.gateway == GATEWAY.id
+
+
+def test_what_is_kept_is_for_the_owner_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "deep" / "state"
+    joined(directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    for path in directory.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert {path.name for path in directory.iterdir()} == {"agent.key", "membership.json"}
+    assert not any(TOKEN.secret.hex() in path.read_text() for path in directory.iterdir())
+
+
+def test_without_a_token_nobody_can_join(tmp_path: Path) -> None:
+    with pytest.raises(MembershipError, match="trunkline token create"):
+        opened(tmp_path)
+
+
+def test_a_token_given_again_is_not_used(tmp_path: Path) -> None:
+    joined(tmp_path)
+    again = opened(tmp_path, JOIN)
+    assert again.has_spare_token
+    assert not again.welcomed(shake(again))
+
+
+def test_a_token_for_another_gateway_is_refused_with_the_ways_out(tmp_path: Path) -> None:
+    joined(tmp_path)
+    with pytest.raises(MembershipError, match=r"belongs to gateway .* --state of its own"):
+        opened(tmp_path, OTHER_JOIN)
+
+
+def test_a_member_keeps_its_name(tmp_path: Path) -> None:
+    joined(tmp_path)
+    assert Membership.open(tmp_path, join=None, name=None, default_name="renamed").name == "host-1"
+    assert opened(tmp_path, name="host-1").name == "host-1"
+    with pytest.raises(MembershipError, match="cannot become 'other'"):
+        opened(tmp_path, name="other")
+
+
+def test_a_certificate_that_is_refused_is_replaced_with_the_token_once(tmp_path: Path) -> None:
+    joined(tmp_path)
+    again = opened(tmp_path, JOIN)
+    assert again.try_otherwise(UNKNOWN)
+    assert again.welcomed(shake(again))
+    assert not opened(tmp_path).try_otherwise(UNKNOWN)
+    fresh = opened(tmp_path, JOIN)
+    assert fresh.try_otherwise(UNKNOWN)
+    assert not fresh.try_otherwise(UNKNOWN)
+
+
+def test_a_token_never_undoes_a_revocation(tmp_path: Path) -> None:
+    joined(tmp_path)
+    again = opened(tmp_path, JOIN)
+    assert not again.try_otherwise(HandshakeRejected(ErrorCode.REVOKED, "revoked"))
+
+
+def test_two_agents_cannot_share_a_directory(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path, JOIN),
+        pytest.raises(MembershipError, match="another agent runs"),
+        opened(tmp_path, JOIN),
+    ):
+        pass
+    with opened(tmp_path, JOIN):
+        pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"name":"x","gateway":"zz","certificate":""}',
+        '{"name":"x","gateway":"00","certificate":""}',
+    ],
+)
+def test_a_damaged_record_says_what_to_do(tmp_path: Path, text: str) -> None:
+    (tmp_path / "membership.json").write_text(text)
+    with pytest.raises(MembershipError, match=r"damaged: remove it and join again"):
+        opened(tmp_path, JOIN)
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MembershipError, match="file"):
+        opened(tmp_path / "file", JOIN)
