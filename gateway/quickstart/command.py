@@ -99,8 +99,9 @@ def _start(children: Children, directory: Path, port: int, model: str) -> _House
     children.start("gateway", "gateway", "--listen", f"127.0.0.1:{port}", "--state", str(state))
     children.wait_until(client.ready, "the gateway is ready", _GATEWAY_START_S)
     _say(f"starting an agent with the model {model}")
-    dial = ["--gateway", f"http://127.0.0.1:{port}", "--join", token, "--name", "quickstart"]
-    children.start("agent", "agent", *dial, "--torch", model, "--state", str(directory / "agent"))
+    dial = ["--gateway", f"http://127.0.0.1:{port}", "--name", "quickstart"]
+    serve = ["--torch", model, "--state", str(directory / "agent")]
+    children.start("agent", "agent", *dial, *serve, environment={"TRUNKLINE_AGENT_JOIN": token})
     children.wait_until(lambda: bool(client.models()), "a model is on offer", _AGENT_START_S)
     _say(f"ready after {time.monotonic() - began_s:.1f} s\n")
     return _House(children, client, f"http://127.0.0.1:{port}/v1", key, client.models()[0])

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +35,13 @@ class Site:
         return self.gateway.base_url
 
 
-def build_site(directory: Path, *agent_arguments: str, gateway_arguments: tuple[str, ...] = ()) -> Site:
+def build_site(
+    directory: Path, *agent_arguments: str, gateway_environment: Mapping[str, str] | None = None
+) -> Site:
     """Start all three and wait until the model is on offer."""
     house = House(directory)
     _HOUSES.append(house)
-    gateway = house.gateway(*gateway_arguments)
+    gateway = house.gateway(environment=gateway_environment)
     engine = house.engine("--model", MODEL)
     key = gateway.key("tests")
     house.agent(gateway, engine.url, *agent_arguments)
@@ -89,12 +91,12 @@ def demo_site(site: Site) -> Site:
 
 @pytest.fixture
 def new_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    """Makes sites for this test alone, with further arguments for the agent (and ``gateway_arguments``)."""
+    """Makes sites for this test alone: arguments are the agent's, ``gateway_environment`` the gateway's."""
     built: list[Site] = []
 
-    def make(*agent_arguments: str, gateway_arguments: tuple[str, ...] = ()) -> Site:
+    def make(*agent_arguments: str, gateway_environment: Mapping[str, str] | None = None) -> Site:
         directory = tmp_path / f"site{len(built)}"
-        built.append(build_site(directory, *agent_arguments, gateway_arguments=gateway_arguments))
+        built.append(build_site(directory, *agent_arguments, gateway_environment=gateway_environment))
         return built[-1]
 
     yield make

@@ -118,12 +118,14 @@ class House:
     ) -> None:
         self.children.__exit__(kind, error, trace)
 
-    def gateway(self, *arguments: str, name: str = "gateway") -> Gateway:
+    def gateway(
+        self, *arguments: str, name: str = "gateway", environment: Mapping[str, str] | None = None
+    ) -> Gateway:
         """Start a gateway and wait until it takes requests."""
         port = free_port()
         state = self.directory / f"{name}-state"
         listen = ("--listen", f"127.0.0.1:{port}", "--state", str(state))
-        child = self.children.start(name, "gateway", *listen, *arguments)
+        child = self.children.start(name, "gateway", *listen, *arguments, environment=environment)
         gateway = Gateway(child, port, state)
         self.children.wait_until(gateway.serving, "the gateway is ready", START_S)
         return gateway
