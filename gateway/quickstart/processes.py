@@ -1,6 +1,7 @@
 """Child processes that do not outlive their parent's wish, with their output kept for the day they fail."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from gateway.quickstart.errors import ProcessEnded
 STOP_GRACE_S = 10.0
 """How long a process may take to stop when asked before it is killed."""
 _POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 _TAIL_LINES = 25
 
 
@@ -29,6 +32,11 @@ def free_port(preferred: int = 0) -> int:
                 probe.bind(("127.0.0.1", port))
                 return int(probe.getsockname()[1])
     raise ProcessEnded("no free port on 127.0.0.1")
+
+
+def _die_with_parent() -> None:
+    """In the child: ask the kernel for a SIGTERM when the parent (its thread) is gone, even if killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Child:
@@ -47,6 +55,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
                 env={**os.environ, **(environment or {})},
             )
 

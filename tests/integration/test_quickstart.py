@@ -55,6 +55,17 @@ def test_a_directory_that_holds_no_model_is_wrong_usage(tmp_path: Path) -> None:
     assert "nothing-here" in done.stderr
 
 
+def test_killed_it_takes_gateway_and_agent_with_it(
+    started: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    log = tmp_path / "output"
+    until("it is up", lambda: "until Ctrl-C" in log.read_text(), 120)
+    family = _descendants(started.pid)
+    started.kill()
+    started.wait(10)
+    until("they are gone", lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], 15)
+
+
 def test_it_stays_up_until_ctrl_c_and_leaves_nothing_behind(
     started: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
