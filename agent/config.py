@@ -29,6 +29,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from agent.backends.engine_models import is_nameable
 from agent.backends.settings import EngineSettings, EngineTimeouts, base_url
 from agent.config_errors import ConfigError, TomlFile, explain, unknown_variables
 from agent.dialer import DialSettings
@@ -69,6 +70,18 @@ class EngineConfig(BaseModel):
     @classmethod
     def _check_url(cls, value: str | None) -> str | None:
         return None if value is None else base_url(value)
+
+    @field_validator("torch")
+    @classmethod
+    def _check_torch(cls, value: str | None) -> str | None:
+        if value in (None, "demo"):
+            return value
+        directory = Path(str(value)).expanduser().absolute()
+        if not directory.is_dir():
+            raise ValueError("a model is 'demo' or a directory, and there is no such directory")
+        if not is_nameable(directory.name):
+            raise ValueError("the model is called after its directory, whose name must hold no blanks")
+        return str(directory)
 
     @field_validator("name")
     @classmethod

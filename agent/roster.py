@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from agent.backends.base import Backend, EngineRefused
+from agent.backends.engine_models import is_nameable
 from agent.capacity import EngineLimit, Ledger
 from shared import limits
 from shared.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus, GpuState
@@ -155,7 +156,11 @@ class Roster:
         raise EngineRefused("this agent has no such deployment")
 
     def _changed(self, engine: _Engine) -> None:
-        engine.deployments = engine.backend.deployments()
+        offered = engine.backend.deployments()
+        engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
+        if len(engine.deployments) < len(offered) and not self._cut:
+            self._cut = True
+            log.warning("models whose names hold blanks or are too long are not offered")
         slots = max((deployment.slots for deployment in engine.deployments), default=0)
         if slots:
             engine.limit.set_slots(slots)

@@ -201,8 +201,16 @@ def _end_with_connection(response: aiohttp.ClientResponse) -> None:
     def whole() -> None:
         closed.remove_done_callback(broken)
 
+    closed.remove_done_callback(_seen)  # of the connection's answer before this one
+    closed.add_done_callback(_seen)
     closed.add_done_callback(broken)
     content.on_eof(whole)
+
+
+def _seen(closed: asyncio.Future[None]) -> None:
+    """Takes note of how a connection ended, which asyncio would otherwise complain that nobody did."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 def _let_go(response: aiohttp.ClientResponse, upload: Upload | None) -> None:

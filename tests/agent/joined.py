@@ -1,6 +1,7 @@
 """A gateway's endpoint and an agent's, joined in memory on the event loop; and a backend that tests play."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -8,10 +9,15 @@ from dataclasses import dataclass, field
 from agent.backends.base import EngineError
 from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
 from shared.endpoint import Endpoint, SessionListener
-from shared.errors import TunnelClosed
+from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
+from shared.handshake import GatewayHandshake, Hello
+from shared.identity import issue_certificate
 from shared.messages import DeploymentState, Headers, RequestHead
 from shared.session import Session
 from shared.streams import Role, own_limits
+from shared.tunnel import Accepted
+from tests.support.identities import GATEWAY, TOKEN
+from tests.support.tunnels import Acceptor
 
 
 class Joined:
@@ -110,3 +116,17 @@ class PlayedBackend:
             yield self.response
         finally:
             self.released += 1
+
+
+class Doorman(Acceptor):
+    """Lets in whoever has the test token or a certificate of the test's gateway."""
+
+    async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
+        if self.refusal is not None:
+            raise self.refusal
+        if hello.join is None:
+            return Accepted(hello.name, "session", 1, None)
+        if not handshake.verify_join(TOKEN.verifier()):
+            raise HandshakeRejected(ErrorCode.UNAUTHENTICATED, "unknown token")
+        certificate = issue_certificate(GATEWAY, hello.name, hello.public_key, 1, time.time())
+        return Accepted(hello.name, "session", 1, certificate.der)

@@ -123,6 +123,10 @@ def test_engines_given_by_flag_replace_those_of_the_file(tmp_path: Path) -> None
             ":7: engine[1].slots = 0: ",
         ),
         ('[[engine]]\nurl = "ftp://a"', ":3: engine[0].url = 'ftp://a': 'ftp://a' is not an engine's URL"),
+        (
+            '[[engine]]\ntorch = "/nowhere"',
+            ":3: engine[0].torch = '/nowhere': a model is 'demo' or a directory",
+        ),
         ('[[engine]]\nname = "x"', ":2: engine[0]: an engine has either a url or a torch model"),
         (
             '[[engine]]\nurl = "http://a"\napi_key = 5',

@@ -118,6 +118,11 @@ async def test_failures_lower_the_level_and_are_told() -> None:
     assert roster.levels("s") == {"e/m": 1}
 
 
+async def test_a_model_that_cannot_be_named_is_not_offered() -> None:
+    roster, _ = roster_of(PlayedBackend(deployment("a b"), deployment("x" * 200), deployment("c")))
+    assert [offered.id for offered in roster.state().deployments] == ["e/c"]
+
+
 async def test_a_state_too_long_for_a_frame_is_cut() -> None:
     roster, _ = roster_of(PlayedBackend(*(deployment("x" * 120 + str(number)) for number in range(200))))
     gpu = GpuState(0, "GPU", 1, 0)

@@ -1,0 +1,156 @@
+"""The whole agent in one process: it serves, drains, and ends as it should."""
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from agent.app import Agent, Stop, raise_file_limit
+from agent.config import load
+from agent.config_errors import ConfigError
+from agent.dialer import Rejected
+from shared.errors import ErrorCode, HandshakeRejected
+from shared.messages import AgentStatus
+from tests.agent.canned import until
+from tests.agent.joined import Doorman
+from tests.support.identities import TOKEN
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.tunnels import Recorder, accepting, request_head
+
+
+class Running:
+    """An agent, its gateway's end and its engine."""
+
+    def __init__(self, acceptor: Doorman, stop: Stop, task: "asyncio.Task[None]") -> None:
+        self.acceptor = acceptor
+        self.gateway = acceptor.listener
+        self.stop = stop
+        self.task = task
+
+    def ask(self, tokens: int, tokens_per_s: float = 0.0) -> Recorder:
+        answer = Recorder()
+        script = {"tokens": tokens, "tokens_per_s": tokens_per_s}
+        body = {"model": "scripted", "stream": True, "messages": [], "script": script}
+        stream = self.acceptor.tunnels[-1].endpoint.open(request_head(deployment="engine/scripted"), answer)
+        stream.send_data(orjson.dumps(body))
+        stream.end()
+        return answer
+
+
+@asynccontextmanager
+async def agent_on(engine_url: str, directory: Path, **settings: Any) -> AsyncIterator[Running]:
+    acceptor, stop = Doorman(), Stop()
+    async with accepting(acceptor) as url:
+        flags = {
+            "gateway": url,
+            "join": TOKEN.encode(),
+            "state": directory,
+            "engine": [{"url": engine_url}],
+            **settings,
+        }
+        task = asyncio.ensure_future(Agent(load(flags, None), stop).run())
+        try:
+            await acceptor.listener.until("state")
+            yield Running(acceptor, stop, task)
+        finally:
+            stop.ask()
+            stop.ask()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def offers(running: Running, slots: dict[str, int]) -> None:
+    await until(lambda: ("slots", slots) in running.gateway.calls)
+
+
+async def test_an_agent_offers_its_engine_serves_and_leaves(tmp_path: Path, no_leaks: None) -> None:
+    async with ScriptedEngine() as engine, agent_on(engine.url, tmp_path, slots=7) as running:
+        await offers(running, {"engine/scripted": 7})
+        answer = running.ask(tokens=3)
+        await answer.until("end")
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        running.stop.ask()
+        await running.task
+        assert running.gateway.names()[-1] == "session_closed"
+
+
+async def test_draining_lets_running_answers_finish_and_takes_nothing_new(
+    tmp_path: Path, no_leaks: None
+) -> None:
+    async with ScriptedEngine() as engine, agent_on(engine.url, tmp_path) as running:
+        await offers(running, {"engine/scripted": 8})
+        answer = running.ask(tokens=20, tokens_per_s=50)
+        await answer.until("data")
+        running.stop.ask()
+        assert (await running.gateway.until("drain")).deadline_s == 30.0
+        await offers(running, {"engine/scripted": 0})
+        states = [value.status for name, value in running.gateway.calls if name == "state"]
+        assert states[-1] is AgentStatus.DRAINING
+        late = running.ask(tokens=1)
+        assert (await late.until("reset"))[0] is ErrorCode.REFUSED
+        await answer.until("end")
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        await running.task
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path, no_leaks: None) -> None:
+    async with ScriptedEngine() as engine, agent_on(engine.url, tmp_path) as running:
+        await offers(running, {"engine/scripted": 8})
+        answer = running.ask(tokens=100_000, tokens_per_s=10)
+        await answer.until("data")
+        running.stop.ask()
+        running.stop.ask()
+        await running.task
+        await answer.until("closed")
+        await until(lambda: engine.stats.cancelled == 1)
+
+
+async def test_a_drain_that_takes_too_long_is_cut_off(tmp_path: Path, no_leaks: None) -> None:
+    async with ScriptedEngine() as engine, agent_on(engine.url, tmp_path, drain_s=0.05) as running:
+        await offers(running, {"engine/scripted": 8})
+        answer = running.ask(tokens=100_000, tokens_per_s=10)
+        await answer.until("data")
+        running.stop.ask()
+        await running.task
+        await until(lambda: engine.stats.running == 0)
+
+
+async def test_an_engine_that_is_not_there_yet_is_offered_when_it_comes(
+    tmp_path: Path, no_leaks: None
+) -> None:
+    async with ScriptedEngine() as first:
+        port = first.port
+    async with agent_on(f"http://127.0.0.1:{port}", tmp_path) as running, ScriptedEngine(port=port):
+        await offers(running, {"engine/scripted": 8})
+
+
+async def test_a_gateway_that_says_no_ends_the_agent(tmp_path: Path, no_leaks: None) -> None:
+    acceptor = Doorman(HandshakeRejected(ErrorCode.REVOKED, "agent x was revoked"))
+    async with accepting(acceptor) as url:
+        flags = {"gateway": url, "join": TOKEN.encode(), "state": tmp_path, "find_engines": False}
+        with pytest.raises(Rejected, match="was revoked"):
+            await Agent(load(flags, None), Stop()).run()
+
+
+async def test_a_device_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+    flags = {
+        "gateway": "http://localhost:1",
+        "state": tmp_path,
+        "engine": [{"torch": str(tmp_path), "device": "abacus"}],
+    }
+    with pytest.raises(ConfigError, match="engine torch"):
+        await Agent(load(flags, None), Stop()).run()
+
+
+def test_the_limit_of_open_files_is_raised_and_never_lowered() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raise_file_limit(16)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+    raise_file_limit()
+    raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert raised == resource.RLIM_INFINITY or raised >= min(soft, 65_536)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,125 @@
+"""The command, as scripts call it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import typer
+from typer.testing import CliRunner
+
+from agent import cli
+from agent.logs import set_up
+from tests.support.identities import TOKEN
+
+URL = "http://127.0.0.1:9"
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, dict[str, Any], Path | None]:
+    """The exit code, flags and file that the command line comes to."""
+    seen: list[tuple[dict[str, Any], Path | None]] = []
+
+    def run(flags: dict[str, Any], file: Path | None) -> int:
+        seen.append((flags, file))
+        return 0
+
+    monkeypatch.setattr(cli, "run", run)
+    app = typer.Typer()
+    cli.commands(app)
+    app.command("other")(lambda: None)
+    result = CliRunner().invoke(app, ["agent", *arguments])
+    return (result.exit_code, *(seen[0] if seen else ({}, None)))
+
+
+def test_the_stable_flags_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (
+        "--gateway G --join T --engine A --engine B --torch demo --state S --name N --slots 4 --label a=b"
+    )
+    code, flags, file = invoke(monkeypatch, *arguments.split(), "--config", "F")
+    assert (code, file) == (0, Path("F"))
+    assert flags == {
+        "gateway": "G",
+        "join": "T",
+        "engine": [{"url": "A"}, {"url": "B"}, {"torch": "demo"}],
+        "state": Path("S"),
+        "name": "N",
+        "slots": 4,
+        "labels": ["a=b"],
+    }
+
+
+def test_a_flag_that_is_not_given_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert invoke(monkeypatch) == (0, {}, None)
+    assert invoke(monkeypatch, "--no-find-engines")[1] == {"find_engines": False}
+
+
+def test_wrong_usage_is_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert invoke(monkeypatch, "--no-such-flag")[0] == 2
+    assert invoke(monkeypatch, "--slots", "many")[0] == 2
+
+
+def python_m_agent(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "agent", *arguments],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_python_m_agent_is_the_same_command_and_errors_go_to_stderr(tmp_path: Path) -> None:
+    wrong = python_m_agent("--gateway", "http://10.0.0.1")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "http:// goes to loopback only" in wrong.stderr
+    stranger = python_m_agent("--gateway", URL, "--state", str(tmp_path), "--no-find-engines")
+    assert (stranger.returncode, stranger.stdout) == (1, "")
+    assert "has not joined a gateway yet" in stranger.stderr
+    misspelt = python_m_agent("--gateway", URL, TRUNKLINE_AGENT_JION=TOKEN.encode())
+    assert misspelt.returncode == 2
+    assert TOKEN.encode() not in misspelt.stderr
+
+
+def test_help_shows_an_example() -> None:
+    helped = python_m_agent("--help")
+    assert helped.returncode == 0
+    assert "--engine" in helped.stdout
+    assert "trunkline agent --gateway" in helped.stdout
+
+
+@pytest.fixture
+def _logging() -> Any:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_logging")
+def test_logs_are_lines_of_json_when_asked_for() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log = structlog.get_logger("agent")
+    log.debug("not this")
+    log.info("connected", gateway="abc")
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        log.exception("failed")
+    first, second = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert (first["event"], first["level"], first["gateway"]) == ("connected", "info", "abc")
+    assert "RuntimeError: broken" in second["exception"]
+
+
+@pytest.mark.usefixtures("_logging")
+def test_logs_are_readable_and_without_colours_off_a_terminal() -> None:
+    out = io.StringIO()
+    set_up("text", "info", out)
+    structlog.get_logger("agent").warning("disconnected", reason="x")
+    assert "disconnected" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
