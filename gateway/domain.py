@@ -87,3 +87,7 @@ class Request:
     trace: str | None = None
     attempts: list[str] = field(default_factory=list)
     """Deployments this request was given to so far, oldest first."""
+    version: str | None = None
+    """Only deployments of this version will do: an answer has begun that must go on as it is."""
+    continuing: bool = False
+    """Only deployments will do that can go on with an answer of this route which another one began."""

@@ -7,7 +7,7 @@ raises :class:`~shared.errors.FrameMalformed`; unknown members are ignored, so t
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -58,6 +58,10 @@ def read_object(payload: bytes | memoryview) -> dict[str, Any]:
     return value
 
 
+CONTINUATION_WAYS = frozenset({"final_message", "prefill", "prompt"})
+"""How an engine may be asked to go on with an answer (PROTOCOL §4.7)."""
+
+
 def _text(value: Mapping[str, Any], key: str, default: str | None = None, most: int = 4096) -> str:
     item = value.get(key, default)
     if not isinstance(item, str) or len(item) > most:
@@ -85,6 +89,13 @@ def _number(value: Mapping[str, Any], key: str, most: float = 1e15) -> float | N
     if not math.isfinite(item) or not -most <= item <= most:
         raise FrameMalformed(f"member {key!r} is out of range")
     return float(item)
+
+
+def _continues(value: Any) -> Mapping[str, str]:
+    """Route → way. Words this version does not know are left out."""
+    if not isinstance(value, dict) or len(value) > 32:
+        raise FrameMalformed("member 'continues' must be an object with at most 32 members")
+    return {route: way for route, way in value.items() if isinstance(way, str) and way in CONTINUATION_WAYS}
 
 
 def _choice(value: Mapping[str, Any], key: str, kind: type[_E], default: str | None = None) -> _E:
@@ -244,6 +255,9 @@ class DeploymentState:
     waiting: int = 0
     kv_use: float | None = None
     reason: str = ""
+    continues: Mapping[str, str] = field(default_factory=dict)
+    """Route → how the engine can be asked to go on with an answer that another one began: ``final_message``,
+    ``prefill`` or ``prompt`` (PROTOCOL §4.7)."""
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> "DeploymentState":
@@ -269,6 +283,7 @@ class DeploymentState:
             waiting=_integer(value, "waiting", 0),
             kv_use=_number(value, "kv_use"),
             reason=_text(value, "reason", "")[: limits.REASON_CHARS],
+            continues=_continues(value.get("continues", {})),
         )
 
 
