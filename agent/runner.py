@@ -132,6 +132,12 @@ class _Run:
     def on_writable(self) -> None:
         self._writable.set()
 
+    def on_suspended(self) -> None:
+        """The engine works on meanwhile, as far as credit goes."""
+
+    def on_resumed(self) -> None:
+        """Whoever waits is told by ``on_writable``."""
+
     def on_closed(self) -> None:
         """Before our end only when the session is lost; a stream whose request was whole hears no reset."""
         if not self._over:

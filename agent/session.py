@@ -58,6 +58,12 @@ class AgentSession:
     def on_drain(self, drain: Drain) -> None:
         log.info("gateway drains", reason=drain.reason, deadline_s=drain.deadline_s)
 
+    def on_session_suspended(self, error: TrunklineError | None) -> None:
+        pass
+
+    def on_session_resumed(self) -> None:
+        pass
+
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self._publisher.detach(self)
 

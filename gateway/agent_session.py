@@ -185,6 +185,12 @@ class AgentSession:
         self.draining = True
         self._update_all()
 
+    def on_session_suspended(self, error: TrunklineError | None) -> None:
+        pass
+
+    def on_session_resumed(self) -> None:
+        pass
+
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self.end()
         if error is not None:

@@ -92,6 +92,12 @@ class Attempt:
         if self.upload is not None:
             self.upload.writable()
 
+    def on_suspended(self) -> None:
+        pass
+
+    def on_resumed(self) -> None:
+        pass
+
     def on_closed(self) -> None:
         self._stop_upload()
         self._owner.closed(self)

@@ -52,6 +52,13 @@ class StreamHandler(Protocol):
     def on_writable(self) -> None:
         """``send_data`` had returned False; now it may be called again."""
 
+    def on_suspended(self) -> None:
+        """The tunnel is gone or silent. The session is kept for a while; nothing of the stream is lost, and
+        what is done with it meanwhile takes effect at the peer later (PROTOCOL §7.4)."""
+
+    def on_resumed(self) -> None:
+        """The stream goes on where it was."""
+
     def on_closed(self) -> None:
         """Both halves are over. The last call, made exactly once for every stream."""
 
@@ -80,6 +87,14 @@ class SessionListener(Protocol):
     def on_drain(self, drain: Drain) -> None:
         """The peer wants no new streams."""
 
+    def on_session_suspended(self, error: TrunklineError | None) -> None:
+        """The tunnel is gone (``error`` says why) or silent (None). The streams have been told.
+
+        Whoever does not want to wait for another tunnel calls ``endpoint.lost``."""
+
+    def on_session_resumed(self) -> None:
+        """The session goes on; the streams have been told."""
+
     def on_session_closed(self, error: TrunklineError | None) -> None:
         """The session is over, every stream has been told. ``error`` None: we closed it ourselves."""
 
@@ -96,6 +111,8 @@ class _NoHandler:
     def on_end(self, trailers: Trailers | None) -> None: ...
     def on_reset(self, code: ErrorCode, reason: str) -> None: ...
     def on_writable(self) -> None: ...
+    def on_suspended(self) -> None: ...
+    def on_resumed(self) -> None: ...
     def on_closed(self) -> None: ...
 
 

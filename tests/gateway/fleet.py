@@ -112,6 +112,12 @@ class EngineStream:
     def on_writable(self) -> None:
         self.ready = True
 
+    def on_suspended(self) -> None:
+        pass
+
+    def on_resumed(self) -> None:
+        pass
+
     def on_closed(self) -> None:
         self.closed = True
 
@@ -159,6 +165,12 @@ class FakeAgent:
 
     def on_drain(self, drain: Drain) -> None:
         self.drained = drain
+
+    def on_session_suspended(self, error: TrunklineError | None) -> None:
+        pass
+
+    def on_session_resumed(self) -> None:
+        pass
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self.lost, self.lost_error = True, error

@@ -56,6 +56,12 @@ class Recorder:
     def on_writable(self) -> None:
         self.note("writable")
 
+    def on_suspended(self) -> None:
+        self.note("suspended")
+
+    def on_resumed(self) -> None:
+        self.note("resumed")
+
     def on_closed(self) -> None:
         self.note("closed")
 
@@ -82,6 +88,12 @@ class Recorder:
 
     def on_drain(self, drain: Drain) -> None:
         self.note("drain", drain)
+
+    def on_session_suspended(self, error: TrunklineError | None) -> None:
+        self.note("session_suspended", error)
+
+    def on_session_resumed(self) -> None:
+        self.note("session_resumed")
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self.note("session_closed", error)
