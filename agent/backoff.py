@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
-STEADY_S = 10.0
-"""A tunnel that lived this long was a good one: its loss is answered at once. Whatever accepts connections
-and drops them again (a proxy without its gateway) must not be dialled in a loop."""
+STEADY_S = 1.0
+"""A tunnel that lived this long after the gateway let it in was a good one: its loss is answered at once.
+Whatever lets us in and drops us again must not be dialled in a loop."""
+
+PATIENT_ATTEMPTS = 20
+"""Attempts before the waits grow: some ten seconds, which a gateway's restart or a moved address takes. Until
+then the mean wait is half of the base, so that everybody is back soon after it is."""
 
 SUSPICIOUS_S = 30.0
 """When another agent took over our identity: two that take it from each other must not do so in a loop."""
@@ -17,9 +21,10 @@ class BackoffSettings:
 
 
 class Backoff:
-    """Full jitter: before the n-th attempt in a row wait a random share of ``base * 2**(n-1)``, capped.
+    """Full jitter: wait a random share of the base before each of the first attempts in a row, then of twice
+    as much each time, capped.
 
-    So a thousand agents whose gateway restarted come back spread out, not all in the same second.
+    So a thousand agents whose gateway restarted come back spread out, not all in the same moment.
     """
 
     def __init__(self, settings: BackoffSettings | None = None) -> None:
@@ -44,5 +49,5 @@ class Backoff:
             return told_s * (1 + chance / 4)
         if not self._failures:
             return 0.0
-        exponent = min(self._failures - 1, 30)
+        exponent = min(max(0, self._failures - PATIENT_ATTEMPTS), 30)
         return chance * min(self._settings.cap_s, self._settings.base_s * 2.0**exponent)

@@ -1,4 +1,5 @@
-"""Keeps one tunnel to the gateway up, for as long as the gateway wants this agent."""
+"""Keeps one session with the gateway up, over any number of tunnels, for as long as the gateway wants this
+agent (PROTOCOL §7.4)."""
 
 import asyncio
 import random
@@ -19,10 +20,11 @@ from shared.errors import (
     ErrorCode,
     GatewayUntrusted,
     HandshakeRejected,
+    ResumeRefused,
     TrunklineError,
     TunnelClosed,
 )
-from shared.handshake import AgentHandshake, Welcome
+from shared.handshake import AgentHandshake, ResumeRequest, Welcome
 from shared.tunnel import dial
 
 log = structlog.get_logger("agent.tunnel")
@@ -40,13 +42,15 @@ class UpTunnel(Protocol):
 
     endpoint: Endpoint
     welcome: Welcome
+    resumed: bool
 
     async def wait_closed(self) -> TrunklineError | None: ...
 
     def abort(self, error: TrunklineError | None = None) -> None: ...
 
 
-Dial = Callable[[AgentHandshake, SessionListener], Awaitable[UpTunnel]]
+Dial = Callable[[AgentHandshake, SessionListener, Endpoint | None], Awaitable[UpTunnel]]
+"""With the listener of a new session, and the session that the handshake asks to go on with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +66,16 @@ class DialSettings:
 def dial_with(settings: DialSettings, clock: Callable[[], float]) -> Dial:
     """Real dialling."""
 
-    async def dial_gateway(handshake: AgentHandshake, listener: SessionListener) -> UpTunnel:
+    async def dial_gateway(
+        handshake: AgentHandshake, listener: SessionListener, resumes: Endpoint | None
+    ) -> UpTunnel:
         try:
             return await dial(
                 settings.url,
                 handshake=handshake,
                 listener=listener,
                 clock=clock,
+                resumes=resumes,
                 proxy=settings.proxy,
                 ssl=settings.tls,
                 timeout_s=settings.timeout_s,
@@ -77,6 +84,20 @@ def dial_with(settings: DialSettings, clock: Callable[[], float]) -> Dial:
             raise Rejected("a SOCKS proxy needs one more package: pip install 'trunkline[socks]'") from error
 
     return dial_gateway
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A session without a tunnel."""
+
+    id: str
+    session: AgentSession
+    endpoint: Endpoint
+    expiry: asyncio.TimerHandle
+
+    @property
+    def claim(self) -> ResumeRequest:
+        return ResumeRequest(self.id, self.endpoint.session.log.received)
 
 
 class Dialer:
@@ -105,27 +126,20 @@ class Dialer:
         self._told_s: float | None = None
         self._complaint = ""
         self._closing = False
+        self._kept: _Kept | None = None
         self.session: AgentSession | None = None
-        """While a tunnel is up."""
+        """While there is one, with a tunnel or waiting for the next."""
 
     async def run(self) -> None:
         """Runs until :meth:`close` or cancelled. Raises :class:`Rejected` when the gateway does not want us,
         and :class:`~agent.membership.MembershipError` when what it gave us cannot be kept."""
-        while not self._closing:
-            told_s, self._told_s = self._told_s, None
-            await self._sleep(self._backoff.delay_s(self._chance(), told_s))
-            session = self._new_session()
-            handshake = self._membership.handshake(f"trunkline {__version__}")
-            try:
-                tunnel = await self._dial(handshake, session)
-            except Rejected:
-                raise
-            except HandshakeRejected as error:
-                self._refused(error)
-            except TrunklineError as error:
-                self._failed(error)
-            else:
-                await self._live(tunnel, session)
+        try:
+            while not self._closing:
+                told_s, self._told_s = self._told_s, None
+                await self._sleep(self._backoff.delay_s(self._chance(), told_s))
+                await self._dial_once()
+        finally:
+            self._give_up("the agent dials no more")
 
     def close(self, reason: str) -> None:
         """Leave in order: close the session, if there is one, and dial no more."""
@@ -133,23 +147,78 @@ class Dialer:
         if self.session is not None:
             self.session.close(ErrorCode.NO_ERROR, reason)
 
+    async def _dial_once(self) -> None:
+        kept, session = self._kept, self._new_session()
+        handshake = self._membership.handshake(
+            f"trunkline {__version__}", None if kept is None else kept.claim
+        )
+        try:
+            tunnel = await self._dial(handshake, session, None if kept is None else kept.endpoint)
+        except Rejected:
+            raise
+        except ResumeRefused as error:
+            self._give_up(str(error))
+        except HandshakeRejected as error:
+            self._refused(error)
+        except TrunklineError as error:
+            self._failed(error)
+        else:
+            await self._live(tunnel, self._session_on(tunnel, kept, session))
+
+    def _session_on(self, tunnel: UpTunnel, kept: _Kept | None, session: AgentSession) -> AgentSession:
+        """The session that goes on on a new tunnel: the one asked for, or a new one in its place."""
+        if kept is not None and tunnel.resumed:
+            kept.expiry.cancel()
+            self._kept = None
+            return kept.session
+        self._give_up("the gateway does not have the session any more")
+        return session
+
     async def _live(self, tunnel: UpTunnel, session: AgentSession) -> None:
         """A tunnel's life, from WELCOME to its end."""
         try:
             self._welcomed(tunnel.welcome)
-            log.info("connected", gateway=self._membership.gateway, name=self._membership.name)
+            log.info(
+                "connected",
+                gateway=self._membership.gateway,
+                name=self._membership.name,
+                resumed=tunnel.resumed,
+            )
             self._complaint = ""
             began_s = self._clock()
             self.session = session
-            session.begin(tunnel.endpoint)
+            if not tunnel.resumed:
+                session.begin(tunnel.endpoint)
             error = await tunnel.wait_closed()
         except BaseException:
             tunnel.abort()
-            raise
-        finally:
             self.session = None
+            raise
+        self._keep(tunnel, session, error)
         if not self._closing:
             self._lost(error, self._clock() - began_s)
+
+    def _keep(self, tunnel: UpTunnel, session: AgentSession, error: TrunklineError | None) -> None:
+        """The tunnel is gone: its session waits for another one, unless it is over."""
+        if tunnel.endpoint.closed:
+            self.session = None
+            return
+        expiry = asyncio.get_running_loop().call_later(
+            tunnel.welcome.resume_window_s, self._give_up, f"no tunnel since: {error}"
+        )
+        self._kept = _Kept(tunnel.welcome.session_id, session, tunnel.endpoint, expiry)
+
+    def _give_up(self, reason: str) -> None:
+        """The session that waits for a tunnel, if there is one, is over; its requests are cut off."""
+        kept, self._kept = self._kept, None
+        if kept is None:
+            return
+        kept.expiry.cancel()
+        if self.session is kept.session:
+            self.session = None
+        if not kept.endpoint.closed:
+            log.warning("session given up", reason=reason, requests=len(kept.endpoint.streams))
+            kept.endpoint.lost(TunnelClosed(reason))
 
     def _welcomed(self, welcome: Welcome) -> None:
         member = self._membership.joined

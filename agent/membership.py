@@ -19,7 +19,7 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.errors import ErrorCode, HandshakeRejected, JoinTokenInvalid, TrunklineError
-from shared.handshake import NONCE_BYTES, AgentHandshake, Welcome
+from shared.handshake import NONCE_BYTES, AgentHandshake, ResumeRequest, Welcome
 from shared.identity import JoinToken, KeyFileError, create_key_file
 from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
 from shared.streams import OWN_WINDOWS, Role, own_limits
@@ -147,8 +147,9 @@ class Membership:
         assert self._token is not None
         return self._token
 
-    def handshake(self, software: str) -> AgentHandshake:
-        """A handshake for the next tunnel: with the certificate, or to join. Raises MembershipError."""
+    def handshake(self, software: str, session: ResumeRequest | None = None) -> AgentHandshake:
+        """A handshake for the next tunnel: with the certificate, or to join. ``session`` is the one to go on
+        with. Raises MembershipError."""
         record = None if self._use_token else self._record
         try:
             return AgentHandshake(
@@ -160,6 +161,7 @@ class Membership:
                 pinned_fingerprint=None if record is None else record.fingerprint,
                 software=software,
                 limits=own_limits(OWN_WINDOWS[Role.AGENT]).to_mapping(),
+                session=session,
             )
         except ValueError as error:
             raise MembershipError(str(error)) from error

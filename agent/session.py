@@ -59,10 +59,10 @@ class AgentSession:
         log.info("gateway drains", reason=drain.reason, deadline_s=drain.deadline_s)
 
     def on_session_suspended(self, error: TrunklineError | None) -> None:
-        pass
+        """Requests go on; the dialer says what becomes of the session."""
 
     def on_session_resumed(self) -> None:
-        pass
+        """What changed meanwhile is sent by itself: of every level and state the newest waits."""
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self._publisher.detach(self)

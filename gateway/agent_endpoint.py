@@ -19,9 +19,10 @@ from gateway.agent_session import AgentSession
 from gateway.metrics import Metrics, TunnelFigures
 from gateway.registry import Registry
 from gateway.store.errors import StateError
-from shared.endpoint import SessionListener
+from shared import limits
+from shared.endpoint import Endpoint, SessionListener
 from shared.errors import ErrorCode, HandshakeRejected, LocalError, TrunklineError, TunnelClosed
-from shared.handshake import GatewayHandshake, Hello
+from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.identity import GatewayIdentity
 from shared.messages import Drain
 from shared.tunnel import Accepted, AcceptedTunnel
@@ -82,7 +83,10 @@ class AgentEndpoint:
         self._strangers: dict[AcceptedTunnel, str] = {}
         """Tunnels whose agent has not proved who it is, with their address."""
         self._addresses: Counter[str] = Counter()
-        self._agents: dict[AcceptedTunnel, tuple[AgentSession, AdmittedAgent]] = {}
+        self._tunnels: dict[AcceptedTunnel, str] = {}
+        """Tunnels of agents, with their names."""
+        self._agents: dict[AgentSession, AdmittedAgent] = {}
+        """Sessions, with a tunnel or waiting for one, and what their agents were admitted with."""
         self._left: set[str] = set()
         """Agents that left since it was last noted who is here; no more than are enrolled."""
         self._past = TunnelFigures()
@@ -102,16 +106,17 @@ class AgentEndpoint:
         return AcceptedTunnel(self, asyncio.get_running_loop().time)
 
     async def watch(self) -> None:
-        """Ends the sessions of agents that are revoked, whoever revokes them, and keeps the record of when
-        agents were last seen. Runs until cancelled or :meth:`close`."""
+        """Ends the sessions of agents that are revoked, whoever revokes them, and those that have had no
+        tunnel for too long; keeps the record of when agents were last seen. Runs until cancelled or
+        :meth:`close`."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self._look_for_revoked, self._settings.revocation_tick_s))
+            tasks.create_task(self._repeat(self._look_after_sessions, self._settings.revocation_tick_s))
             tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
 
     def drain(self, reason: str, deadline_s: float) -> None:
         """Tell every agent to take its new work elsewhere, and turn away those that come from now on."""
         self._draining = Drain(reason, deadline_s)
-        for session, _ in list(self._agents.values()):
+        for session in list(self._agents):
             self._send_drain(session, self._draining)
 
     async def close(self, code: ErrorCode = ErrorCode.DRAINING, reason: str = "the gateway stops") -> None:
@@ -119,7 +124,7 @@ class AgentEndpoint:
         Idempotent."""
         self._closed = True
         self._draining = self._draining or Drain(reason, 0.0)
-        for session, _ in list(self._agents.values()):
+        for session in list(self._agents):
             session.close(code, reason)
         for tunnel in list(self._strangers):
             tunnel.abort(TunnelClosed(reason, code))
@@ -136,7 +141,7 @@ class AgentEndpoint:
         total = TunnelFigures(
             past.bytes_received, past.bytes_sent, past.messages_received, past.messages_sent
         )
-        for tunnel in (*self._strangers, *self._agents):
+        for tunnel in (*self._strangers, *self._tunnels):
             _add(total, tunnel)
         return total
 
@@ -150,7 +155,7 @@ class AgentEndpoint:
         """Takes a stranger in. Raises LocalError when there are too many."""
         address = tunnel.peer_address.rpartition(":")[0]
         settings = self._settings
-        if self._draining is not None:
+        if self._closed:
             raise LocalError("this gateway is shutting down")
         if len(self._strangers) >= settings.max_strangers:
             self._metrics.tunnel("too_many_strangers")
@@ -162,9 +167,9 @@ class AgentEndpoint:
         self._addresses[address] += 1
 
     def disconnected(self, tunnel: AcceptedTunnel) -> None:
-        agent = self._agents.pop(tunnel, None)
-        if agent is not None:
-            self._left.add(agent[1].name)
+        name = self._tunnels.pop(tunnel, None)
+        if name is not None:
+            self._left.add(name)
         elif self._no_stranger(tunnel):
             self._metrics.tunnel("not_authenticated")
         _add(self._past, tunnel)
@@ -172,7 +177,7 @@ class AgentEndpoint:
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
         """Raises HandshakeRejected."""
         try:
-            if self._draining is not None:
+            if self._draining is not None and not self._goes_on(hello):
                 raise HandshakeRejected(ErrorCode.DRAINING, "this gateway is shutting down", RETRY_AFTER_S)
             self._registry.check_room(hello.name)
             admitted = await asyncio.get_running_loop().run_in_executor(
@@ -183,14 +188,28 @@ class AgentEndpoint:
             raise
         return Accepted(admitted, token_hex(16), self._registry.next_generation(), admitted.certificate_der)
 
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+        """The newest tunnel wins: the one the session still has, if it has, is dropped."""
+        admitted: AdmittedAgent = accepted.identity
+        session = self._registry.resumable(admitted.principal, request)
+        if session is None:
+            return None
+        session.endpoint.drop_tunnel()
+        return None if session.closed or not session.endpoint.session.suspended else session.endpoint
+
     def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> SessionListener:
         admitted: AdmittedAgent = accepted.identity
         self._no_stranger(tunnel)
-        session = self._registry.attach(admitted.principal, tunnel.endpoint, accepted.generation)
-        if session.closed:
-            return session
-        self._metrics.tunnel("accepted")
-        self._agents[tunnel] = (session, admitted)
+        session = self._registry.session_on(tunnel.endpoint, admitted.name)
+        self._metrics.tunnel("accepted" if session is None else "resumed")
+        if session is None:
+            session = self._registry.attach(
+                admitted.principal, tunnel.endpoint, accepted.generation, accepted.session_id
+            )
+            if session.closed:
+                return session
+        self._tunnels[tunnel] = admitted.name
+        self._agents[session] = admitted
         try:
             self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted
         except StateError as error:
@@ -216,20 +235,30 @@ class AgentEndpoint:
                     _log.error("state_failed", doing=look.__name__.strip("_"), error=str(error))
                 failing = True
 
-    async def _look_for_revoked(self) -> None:
+    async def _look_after_sessions(self) -> None:
+        self._registry.give_up_lost(limits.RESUME_WINDOW_S)
+        for session in [session for session in self._agents if session.closed]:
+            del self._agents[session]
         self._unchecked = self._directory.changed() or self._unchecked
         if self._unchecked:
-            for session, admitted in list(self._agents.values()):
+            for session, admitted in list(self._agents.items()):
                 self._end_if_revoked(session, admitted)
             self._unchecked = False
 
     async def _record_seen(self) -> None:
-        names = self._left | {admitted.name for _, admitted in self._agents.values()}
+        names = self._left | set(self._tunnels.values())
         self._left = set()
         if names:
             await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._note_seen, sorted(names), self._wall()
             )
+
+    def _goes_on(self, hello: Hello) -> bool:
+        """Whether an agent comes for a session that it has here: its requests may end while we drain."""
+        wanted = hello.session
+        return wanted is not None and any(
+            session.id == wanted.id and session.principal.name == hello.name for session in self._agents
+        )
 
     def _end_if_revoked(self, session: AgentSession, admitted: AdmittedAgent) -> None:
         reason = self._directory.refusal(admitted)

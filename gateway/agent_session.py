@@ -17,6 +17,9 @@ from shared.messages import AgentState, AgentStatus, DeploymentState, Drain, Gpu
 
 _log = structlog.get_logger(__name__)
 
+SUSPENDED = "SUSPENDED"
+"""Shown of an agent whose tunnel is gone and whose session is kept."""
+
 ROUTES = frozenset(
     {"chat", "completions", "responses", "embeddings", "rerank", "audio", "images", "messages", "any"}
 )
@@ -74,11 +77,17 @@ class AgentSession:
     """
 
     def __init__(
-        self, owner: SessionOwner, principal: AgentPrincipal, endpoint: Endpoint, generation: int
+        self,
+        owner: SessionOwner,
+        principal: AgentPrincipal,
+        endpoint: Endpoint,
+        generation: int,
+        session_id: str = "",
     ) -> None:
         self.principal = principal
         self.endpoint = endpoint
         self.generation = generation
+        self.id = session_id
         self.connected_s = owner.clock()
         self.deployments: dict[str, Deployment] = {}
         """By id. Those the agent no longer names stay until their last stream is closed."""
@@ -86,6 +95,10 @@ class AgentSession:
         """The session has as many streams as the agent allows; cleared when one closes."""
         self.draining = False
         self.closed = False
+        self.suspended = False
+        """Its tunnel is gone or silent: nothing new is sent there, and what runs waits to go on."""
+        self.lost_s: float | None = None
+        """When its tunnel went; None while there is one."""
         self._owner = owner
         self._levels: dict[str, int] = {}
         self._state = AgentState(AgentStatus.READY)
@@ -98,6 +111,8 @@ class AgentSession:
 
     @property
     def shown_status(self) -> str:
+        if self.suspended:
+            return SUSPENDED
         return AgentStatus.DRAINING.value if self.draining else self._state.status.value
 
     def describe(self) -> AgentInfo:
@@ -186,10 +201,22 @@ class AgentSession:
         self._update_all()
 
     def on_session_suspended(self, error: TrunklineError | None) -> None:
-        pass
+        self.suspended = True
+        if error is not None:
+            self.lost_s = self._owner.clock()
+        _log.info(
+            "agent_suspended",
+            agent=self.principal.name,
+            reason="silent" if error is None else str(error),
+            streams=len(self.endpoint.streams),
+        )
+        self._update_all()
 
     def on_session_resumed(self) -> None:
-        pass
+        _log.info("agent_resumed", agent=self.principal.name, streams=len(self.endpoint.streams))
+        self.suspended = False
+        self.lost_s = None
+        self._update_all()
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self.end()

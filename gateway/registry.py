@@ -16,7 +16,8 @@ from gateway.domain import AgentPrincipal
 from gateway.metrics import FleetFigures, Metrics
 from shared import limits
 from shared.endpoint import Endpoint
-from shared.errors import ErrorCode, HandshakeRejected
+from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
+from shared.handshake import ResumeRequest
 
 _log = structlog.get_logger(__name__)
 
@@ -92,14 +93,37 @@ class Registry:
         self._generation += 1
         return self._generation
 
+    def resumable(self, principal: AgentPrincipal, request: ResumeRequest) -> AgentSession | None:
+        """The session an agent asks to go on with: its own, not over, and with everything still kept that the
+        agent says it has not received. The agent's rights are those of now."""
+        session = self._sessions.get(principal.name)
+        if session is None or session.closed or not session.id or session.id != request.id:
+            return None
+        if not session.endpoint.session.log.can_resume(request.received):
+            _log.warning("agent_cannot_resume", agent=principal.name, received=request.received)
+            return None
+        session.principal = principal
+        return session
+
+    def give_up_lost(self, window_s: float) -> None:
+        """End the sessions that have had no tunnel for ``window_s``."""
+        now = self.clock()
+        for session in list(self._sessions.values()):
+            if session.lost_s is not None and now - session.lost_s >= window_s:
+                session.endpoint.lost(TunnelClosed(f"no tunnel for {now - session.lost_s:.0f} s"))
+
     def attach(
-        self, principal: AgentPrincipal, endpoint: Endpoint, generation: int | None = None
+        self,
+        principal: AgentPrincipal,
+        endpoint: Endpoint,
+        generation: int | None = None,
+        session_id: str = "",
     ) -> AgentSession:
         """A new session of an agent. It replaces the one the agent had, whose streams are lost with it.
 
         The newest wins: a session whose ``generation`` is older than the connected one's is closed itself.
         """
-        session = AgentSession(self, principal, endpoint, generation or self.next_generation())
+        session = AgentSession(self, principal, endpoint, generation or self.next_generation(), session_id)
         old = self._sessions.get(principal.name)
         if old is not None and old.generation > session.generation:
             session.close(ErrorCode.REPLACED, "a newer tunnel of the same agent is there already")
@@ -110,6 +134,11 @@ class Registry:
             old.close(ErrorCode.REPLACED, "a newer tunnel of the same agent took over")
         _log.info("agent_connected", agent=principal.name, agents=len(self._sessions))
         return session
+
+    def session_on(self, endpoint: Endpoint, agent: str) -> AgentSession | None:
+        """The agent's session if it is the one on ``endpoint``."""
+        session = self._sessions.get(agent)
+        return session if session is not None and session.endpoint is endpoint else None
 
     def detach(self, session: AgentSession) -> None:
         """A session ended. Removes itself only: a newer one of the same agent stays."""

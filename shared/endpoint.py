@@ -16,6 +16,8 @@ from shared.events import (
     Event,
     HeadReceived,
     PeerClosed,
+    PeerHeard,
+    PeerSilent,
     ResultReceived,
     SlotsReceived,
     StateReceived,
@@ -174,7 +176,7 @@ class Endpoint:
 
     ``now`` gives seconds of the monotonic clock. ``wake`` is called whenever there may be something to send;
     whoever moves the bytes sets it. Methods that send raise :class:`~shared.errors.SessionClosed` when the
-    session is over.
+    session is over; while there is no tunnel they work as always.
     """
 
     def __init__(self, session: Session, now: Callable[[], float], wake: Callable[[], None]) -> None:
@@ -184,7 +186,11 @@ class Endpoint:
         self.listener: SessionListener | None = None
         self.on_close: Callable[[], None] = _nothing
         """Called when the program closed the session: CLOSE is to leave; whoever moves the bytes sets it."""
+        self.drop_tunnel: Callable[[], None] = _nothing
+        """Ends the tunnel and keeps the session; whoever moves the bytes sets it."""
         self._streams: dict[int, Stream] = {}
+        self._stopped = False
+        """The streams have been told that nothing comes just now."""
 
     @property
     def streams(self) -> Mapping[int, Stream]:
@@ -247,11 +253,32 @@ class Endpoint:
                         stream.handler.on_data(event.data)
                 elif isinstance(event, PeerClosed):
                     closed = event
+                elif isinstance(event, PeerSilent):
+                    self._stop(None)
+                elif isinstance(event, PeerHeard):
+                    self._go_on()
                 else:
                     self._dispatch_one(event)
         if closed is None:
             return None
         return TunnelClosed(closed.reason or closed.code.name, closed.code)
+
+    def suspend(self, error: TrunklineError) -> None:
+        """The tunnel is gone; the session is kept if its listener wants to wait for another one."""
+        if self.session.closed or self.session.suspended:
+            return
+        self.wake = self.on_close = self.drop_tunnel = _nothing
+        self.session.suspend()
+        self.dispatch()
+        if self.listener is None:
+            self.lost(error)
+        else:
+            self._stop(error)
+
+    def resume(self, peer_received: int) -> None:
+        """Another tunnel is up. Raises :class:`~shared.errors.ResumeRefused`: the session cannot go on."""
+        self.session.resume(peer_received, self.now())
+        self._go_on()
 
     def lost(self, error: TrunklineError | None) -> None:
         """The session cannot go on: tells every stream, then the listener, unless they know already."""
@@ -268,6 +295,24 @@ class Endpoint:
         listener, self.listener = self.listener, None
         if listener is not None:
             listener.on_session_closed(error)
+
+    def _stop(self, error: TrunklineError | None) -> None:
+        """Nothing comes just now: the streams are told once, the listener each time something is new."""
+        told, self._stopped = self._stopped, True
+        if not told:
+            for stream in list(self._streams.values()):
+                stream.handler.on_suspended()
+        if self.listener is not None:
+            self.listener.on_session_suspended(error)
+
+    def _go_on(self) -> None:
+        if not self._stopped:
+            return
+        self._stopped = False
+        for stream in list(self._streams.values()):
+            stream.handler.on_resumed()
+        if self.listener is not None:
+            self.listener.on_session_resumed()
 
     def _dispatch_one(self, event: Event) -> None:
         action = _ACTIONS.get(type(event))

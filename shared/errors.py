@@ -184,6 +184,10 @@ class HeartbeatLost(TunnelError):
     """Nothing was heard from the peer for the heartbeat's limit (PROTOCOL §7.2)."""
 
 
+class ResumeRefused(TunnelError):
+    """A session cannot go on: the peer says it has other messages than it can have (PROTOCOL §7.4)."""
+
+
 class LocalError(TrunklineError):
     """Our own side asked for something it may not. Nothing was sent."""
 

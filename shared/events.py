@@ -100,6 +100,16 @@ class DrainReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerSilent:
+    """The peer owes an answer for too long; its tunnel may be dead (PROTOCOL §7.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHeard:
+    """It was heard again, on the same tunnel."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeerClosed:
     """The peer ended the session with CLOSE."""
 
@@ -121,5 +131,7 @@ Event = (
     | CommandReceived
     | ResultReceived
     | DrainReceived
+    | PeerSilent
+    | PeerHeard
     | PeerClosed
 )

@@ -8,28 +8,47 @@ _SMOOTHING = 4
 
 
 class Heartbeat:
-    """When to send PING, when to give the peer up, and how far away it is."""
+    """When to send PING, when a peer is silent, when to give it up, and how far away it is."""
 
-    __slots__ = ("_heard_at", "_outstanding", "_ping_at", "rtt_s")
+    __slots__ = ("_awaiting_at", "_heard_at", "_outstanding", "_ping_at", "rtt_s", "silent")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, rtt_s: float | None = None) -> None:
         self._heard_at = now
         self._ping_at = now
+        self._awaiting_at: float | None = None
+        """When the oldest thing was sent that the peer answers and that nothing has been heard since."""
         self._outstanding: tuple[int, float] | None = None
-        self.rtt_s: float | None = None
+        self.silent = False
+        """The peer owes an answer for longer than a good line takes."""
+        self.rtt_s = rtt_s
         """Smoothed round trip, None until the first answer."""
 
-    def heard(self, now: float) -> None:
-        """Any inbound byte is a sign of life."""
+    def heard(self, now: float) -> bool:
+        """Any inbound byte is a sign of life. True when it ends a silence."""
         self._heard_at = now
+        self._awaiting_at = None
+        was_silent, self.silent = self.silent, False
+        return was_silent
+
+    def sent(self, now: float) -> None:
+        """Something left that the peer answers: a PING or a numbered message."""
+        if self._awaiting_at is None:
+            self._awaiting_at = now
 
     def next_deadline(self) -> float:
-        return min(self._ping_at, self._heard_at + limits.DEAD_AFTER_S)
+        deadline = min(self._ping_at, self._heard_at + limits.DEAD_AFTER_S)
+        if self._awaiting_at is not None and not self.silent:
+            deadline = min(deadline, self._awaiting_at + limits.SILENT_AFTER_S)
+        return deadline
 
     def handle_deadline(self, now: float) -> int | None:
-        """The number to send in a PING, when one is due. Raises :class:`HeartbeatLost`."""
+        """The number to send in a PING, when one is due. Sets ``silent``. Raises :class:`HeartbeatLost`."""
+        if now - self.next_deadline() > limits.LATE_S:
+            self._stood_still(now)
         if now - self._heard_at >= limits.DEAD_AFTER_S:
             raise HeartbeatLost(f"nothing heard for {now - self._heard_at:.0f} s")
+        if self._awaiting_at is not None and now - self._awaiting_at >= limits.SILENT_AFTER_S:
+            self.silent = True
         if now < self._ping_at:
             return None
         self._ping_at = now + limits.HEARTBEAT_S
@@ -47,3 +66,10 @@ class Heartbeat:
             self.rtt_s = sample_s
         else:
             self.rtt_s += (sample_s - self.rtt_s) / _SMOOTHING
+
+    def _stood_still(self, now: float) -> None:
+        """Our own program did not run: what came meanwhile has not been read yet."""
+        self._heard_at = max(self._heard_at, now - limits.DEAD_AFTER_S + limits.HEARTBEAT_S)
+        if self._awaiting_at is not None:
+            self._awaiting_at = now
+        self._ping_at = now

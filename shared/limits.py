@@ -82,6 +82,17 @@ DEAD_AFTER_S = 30.0
 """No byte for this long: the tunnel is dead and its socket is aborted. Three heartbeats, so that one lost
 packet's retransmission does not end a session."""
 
+SILENT_AFTER_S = 3.0
+"""Something was sent that the peer answers at once, and no byte came for this long: the tunnel is silent. An
+ACK is held back for 0.2 s at most; what is left covers a retransmission on a bad line."""
+
+LATE_S = 1.0
+"""A deadline met later than this says that our own program stood still: the peer cannot have been heard, and
+is given another heartbeat's time."""
+
+RESUME_WINDOW_S = 30.0
+"""How long a session is kept without a tunnel: a router's restart, another network, a laptop's nap."""
+
 ACK_MESSAGES = 64
 """Numbered messages received before an ACK is due at once."""
 

@@ -1,13 +1,13 @@
 """Numbered messages: counted, kept until acknowledged, acknowledged in time (PROTOCOL §7.1).
 
-Numbers are implicit: the first numbered message of a session is number 1, on each side. Replay on a new
-tunnel needs nothing that is not here.
+Numbers are implicit: the first numbered message of a session is number 1, on each side. On a new tunnel what
+the peer has not received is sent again, the same messages in the same order (PROTOCOL §7.4).
 """
 
 from collections import deque
 
 from shared import limits
-from shared.errors import UnexpectedFrame
+from shared.errors import ResumeRefused, UnexpectedFrame
 
 
 class MessageLog:
@@ -15,6 +15,7 @@ class MessageLog:
 
     __slots__ = (
         "_ack_at",
+        "_replay",
         "_retained",
         "_unacked_bytes",
         "_unacked_messages",
@@ -29,9 +30,16 @@ class MessageLog:
         self.retained_bytes = 0
         self._retained: deque[bytes] = deque()
         """The newest messages sent, oldest first; the last one is number ``sent``."""
+        self._replay: deque[bytes] = deque()
+        """Of these, what is still to be sent again on the tunnel there is now."""
         self._unacked_messages = 0
         self._unacked_bytes = 0
         self._ack_at: float | None = None
+
+    @property
+    def replaying(self) -> bool:
+        """Some messages are to be sent again before anything new."""
+        return bool(self._replay)
 
     @property
     def room_bytes(self) -> int:
@@ -47,6 +55,27 @@ class MessageLog:
         self.sent += 1
         self._retained.append(message)
         self.retained_bytes += len(message)
+
+    def can_resume(self, peer_received: int) -> bool:
+        """Whether a peer that has received so many messages has all that is not kept here any more."""
+        return self.sent - len(self._retained) <= peer_received <= self.sent
+
+    def resume(self, peer_received: int) -> None:
+        """A new tunnel, on which both sides have said what they received. Raises :class:`ResumeRefused`."""
+        if not self.can_resume(peer_received):
+            kept_from = self.sent - len(self._retained)
+            raise ResumeRefused(f"the peer has {peer_received} messages; {kept_from} to {self.sent} are kept")
+        self.acknowledged(peer_received)
+        self._replay = deque(self._retained)
+        self.acknowledge()
+
+    def take_replay(self, budget_bytes: int) -> list[bytes]:
+        """Messages to send again, oldest first, until the budget is used up or overrun by one."""
+        messages: list[bytes] = []
+        while self._replay and budget_bytes > 0:
+            messages.append(self._replay.popleft())
+            budget_bytes -= len(messages[-1])
+        return messages
 
     def acknowledged(self, count: int) -> None:
         """Takes an ACK of the first ``count`` messages; an older one changes nothing.

@@ -23,6 +23,8 @@ from shared.events import (
     DrainReceived,
     Event,
     PeerClosed,
+    PeerHeard,
+    PeerSilent,
     ResultReceived,
     SlotsReceived,
     StateReceived,
@@ -75,6 +77,8 @@ class Session:
     ) -> None:
         self.role = role
         self.closed = False
+        self.suspended = False
+        """There is no tunnel just now; see :meth:`suspend`."""
         self.log = MessageLog()
         self._events: list[Event] = []
         self._streams = StreamTable(role, peer, windows or OWN_WINDOWS[role], self._events)
@@ -170,11 +174,36 @@ class Session:
             self.closed = True
             self._link.append(encode(FrameType.CLOSE, 0, encode_reason(code, reason)))
 
+    # --- Tunnels come and go (PROTOCOL §7.4) ---
+
+    def suspend(self) -> None:
+        """The tunnel is gone. Everything may still be asked for; it leaves when there is a tunnel again."""
+        self.suspended = True
+        self._link.clear()
+        self._ack_due = False
+        self._streams.set_suspended(True)
+
+    def resume(self, peer_received: int, now: float) -> None:
+        """A new tunnel is up, on which the peer said how many messages it has received.
+
+        What it lacks is sent again before anything new. Raises :class:`~shared.errors.ResumeRefused`, and
+        changes nothing then.
+        """
+        assert self.suspended
+        self.log.resume(peer_received)
+        self.suspended = False
+        self._ack_due = False
+        self._heartbeat = Heartbeat(now, self._heartbeat.rtt_s)
+        self._streams.set_suspended(False)
+
     # --- Bytes in ---
 
-    def bytes_received(self, now: float) -> None:
-        """Any inbound byte is a sign of life (PROTOCOL §7.2)."""
-        self._heartbeat.heard(now)
+    def bytes_received(self, now: float) -> bool:
+        """Any inbound byte is a sign of life (PROTOCOL §7.2). True when it ended a silence."""
+        if not self._heartbeat.heard(now):
+            return False
+        self._events.append(PeerHeard())
+        return True
 
     def receive_message(self, message: bytes, now: float) -> None:
         """Takes one message. Raises :class:`~shared.errors.ProtocolError`: the tunnel must end."""
@@ -252,9 +281,13 @@ class Session:
 
     def handle_deadline(self, now: float) -> None:
         """Sends what is due. Raises :class:`~shared.errors.HeartbeatLost` after too long a silence."""
+        was_silent = self._heartbeat.silent
         number = self._heartbeat.handle_deadline(now)
+        if self._heartbeat.silent and not was_silent:
+            self._events.append(PeerSilent())
         if number is not None:
             self._put_link(encode(FrameType.PING, 0, encode_offset(number)))
+            self._heartbeat.sent(now)
         ack_at = self.log.next_deadline()
         if ack_at is not None and now >= ack_at:
             self._ack_due = True
@@ -264,26 +297,28 @@ class Session:
     @property
     def wants_to_send(self) -> bool:
         """True when :meth:`data_to_send` may have something, given room."""
-        return bool(self._link or self._ack_due or (self._outbox and not self.closed))
+        if self.suspended:
+            return False
+        waiting = self.log.replaying or self._outbox
+        return bool(self._link or self._ack_due or (waiting and not self.closed))
 
-    def data_to_send(self, budget_bytes: int) -> list[bytes]:
+    def data_to_send(self, budget_bytes: int, now: float) -> list[bytes]:
         """Messages to write now, in order: about ``budget_bytes``, at most one turn of a stream more.
 
         What stays behind can still be overtaken by something more urgent, so the budget is to be small.
         """
-        if budget_bytes <= 0:
+        if budget_bytes <= 0 or self.suspended:
             return []
         if self._ack_due:
             self._ack_due = False
             self._link.appendleft(encode(FrameType.ACK, 0, encode_offset(self.log.acknowledge())))
         messages = _pack(self._link)
         self._link.clear()
-        room = min(budget_bytes, self.log.room_bytes)
-        if room > 0 and not self.closed:
-            for message in _pack(self._outbox.take(room)):
-                self.log.record_sent(message)
-                messages.append(message)
-            self._streams.after_output()
+        if not self.closed:
+            numbered = self.log.take_replay(budget_bytes) or self._new_messages(budget_bytes)
+            if numbered:
+                self._heartbeat.sent(now)
+                messages += numbered
         return messages
 
     def take_events(self) -> list[Event]:
@@ -293,6 +328,16 @@ class Session:
         return events
 
     # --- Steps ---
+
+    def _new_messages(self, budget_bytes: int) -> list[bytes]:
+        room = min(budget_bytes, self.log.room_bytes)
+        if room <= 0:
+            return []
+        messages = _pack(self._outbox.take(room))
+        for message in messages:
+            self.log.record_sent(message)
+        self._streams.after_output()
+        return messages
 
     def _check_open(self) -> None:
         if self.closed:

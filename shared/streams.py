@@ -112,6 +112,7 @@ class StreamTable:
         self._owed: dict[int, ReceiveCredit] = {}
         """Windows of closed streams whose last bytes the program still holds."""
         self._last_id = 0
+        self._suspended = False
         self.outbox = Outbox(self._send_credit)
         self.rtt_s: float | None = None
 
@@ -162,7 +163,7 @@ class StreamTable:
             raise SendBufferFull(f"stream {stream_id} has {out.pending_bytes} bytes waiting")
         out.chunks.append(data)
         out.pending_bytes += len(data)
-        out.waiting = out.pending_bytes > limits.SEND_BUFFER_BYTES
+        out.waiting = out.pending_bytes > self._send_buffer(out)
         self.outbox.queue(out)
         return not out.waiting
 
@@ -279,6 +280,16 @@ class StreamTable:
         elif not self._is_closed(frame.stream_id):
             raise StreamStateError(f"CREDIT on stream {frame.stream_id}, which was never opened")
 
+    def set_suspended(self, suspended: bool) -> None:
+        """Without a tunnel an agent's engines work on as far as the gateway's credit goes, which is memory
+        the gateway has set aside for them (PROTOCOL §7.4)."""
+        self._suspended = suspended
+        for stream_id, stream in self._streams.items():
+            out = stream.out
+            if out.waiting and out.pending_bytes <= self._send_buffer(out):
+                out.waiting = False
+                self._events.append(StreamWritable(stream_id))
+
     def after_output(self) -> None:
         """Makes the events of what has just left the outbox."""
         outbox = self.outbox
@@ -291,6 +302,12 @@ class StreamTable:
             outbox.ended.clear()
 
     # --- Steps ---
+
+    def _send_buffer(self, out: OutStream) -> int:
+        """How much of a body is taken before its writer is to wait."""
+        if self._suspended and self._role is Role.AGENT:
+            return max(limits.SEND_BUFFER_BYTES, out.credit.available)
+        return limits.SEND_BUFFER_BYTES
 
     def _local(self, stream_id: int, step: Input) -> _Stream:
         """Moves our half on. Raises :class:`StreamClosed` when it is over."""

@@ -22,6 +22,7 @@ from shared.handshake.messages import (
     Challenge,
     HelloClaims,
     JoinProof,
+    ResumeRequest,
     Welcome,
     WelcomeTerms,
     join_statement,
@@ -95,6 +96,7 @@ class AgentHandshake:
         pinned_fingerprint: bytes | None = None,
         software: str = "trunkline",
         limits: Mapping[str, int] | None = None,
+        session: ResumeRequest | None = None,
     ) -> None:
         if not is_name(name):
             raise ValueError(f"{name!a} cannot name an agent: {NAME_RULE}")
@@ -114,6 +116,7 @@ class AgentHandshake:
         self._pinned = _pin(join_token, pinned_fingerprint)
         self._software = software
         self._limits = limits or {}
+        self._session = session
         self._state = State.START
         self._transcript = Transcript()
         self._gateway_key = b""
@@ -194,7 +197,7 @@ class AgentHandshake:
             public_key=self._public_key,
             nonce=self._nonce,
             software=self._software,
-            session=None,
+            session=self._session,
             limits=self._limits,
             certificate=self._certificate,
             join=join,
@@ -213,7 +216,16 @@ class AgentHandshake:
             certificate=self._check_certificate(terms.certificate, wall_s),
             heartbeat_s=terms.heartbeat_s,
             resume_window_s=terms.resume_window_s,
+            received=self._check_received(terms),
         )
+
+    def _check_received(self, terms: WelcomeTerms) -> int | None:
+        """What the gateway has of the session asked for; None when it is a new one."""
+        if terms.received is None:
+            return None
+        if self._session is None or terms.session_id != self._session.id:
+            raise HandshakeMalformed("WELCOME resumes a session that was not asked for")
+        return terms.received
 
     def _check_certificate(self, der: bytes | None, wall_s: float) -> AgentCertificate | None:
         if der is None:

@@ -133,11 +133,15 @@ class GatewayHandshake:
         limits: Mapping[str, int] | None,
         heartbeat_s: float,
         resume_window_s: float = 0.0,
+        received: int | None = None,
     ) -> bytes:
-        """The payload of WELCOME. ``limits`` None stands for those given at construction."""
+        """The payload of WELCOME. ``limits`` None stands for those given at construction, ``received`` None
+        for a new session."""
         self._move(Input.WELCOME_SENT)
         limits = self._limits if limits is None else limits
-        terms = WelcomeTerms(session_id, generation, limits, certificate_der, heartbeat_s, resume_window_s)
+        terms = WelcomeTerms(
+            session_id, generation, limits, certificate_der, heartbeat_s, resume_window_s, received
+        )
         return self._transcript.seal(FrameType.WELCOME, terms.to_body(), self._identity.sign)
 
     def reject(self, code: ErrorCode, reason: str, retry_after_s: float | None = None) -> bytes:

@@ -167,10 +167,12 @@ class WelcomeTerms:
     certificate: bytes | None
     heartbeat_s: float
     resume_window_s: float
+    received: int | None = None
 
     def to_body(self) -> bytes:
         """The JSON text."""
         certificate = self.certificate
+        resumed = {} if self.received is None else {"received": self.received}
         return orjson.dumps(
             {
                 "session": self.session_id,
@@ -180,6 +182,7 @@ class WelcomeTerms:
                 "heartbeat_s": self.heartbeat_s,
                 "resume_window_s": self.resume_window_s,
             }
+            | resumed
         )
 
     @classmethod
@@ -193,6 +196,7 @@ class WelcomeTerms:
             certificate=_read_certificate(fields),
             heartbeat_s=fields.seconds("heartbeat_s", 0.1, HEARTBEAT_MAX_S),
             resume_window_s=fields.seconds("resume_window_s", 0, RESUME_WINDOW_MAX_S),
+            received=fields.integer("received", 0) if fields.has("received") else None,
         )
 
 
@@ -207,6 +211,8 @@ class Welcome:
     """A fresh certificate to keep in place of the one held; always set after joining with a token."""
     heartbeat_s: float
     resume_window_s: float
+    received: int | None = None
+    """The session asked for goes on and the gateway has so many of its messages; None: a new one."""
 
 
 def reject_body(code: ErrorCode, reason: str, retry_after_s: float | None) -> bytes:

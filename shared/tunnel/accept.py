@@ -12,7 +12,7 @@ from websockets.protocol import Event as WebSocketEvent
 from websockets.server import ServerProtocol
 
 from shared import limits
-from shared.endpoint import SessionListener
+from shared.endpoint import Endpoint, SessionListener
 from shared.errors import (
     ErrorCode,
     HandshakeError,
@@ -22,7 +22,7 @@ from shared.errors import (
     UnexpectedFrame,
 )
 from shared.frames import Frame, FrameType, encode
-from shared.handshake import GatewayHandshake, Hello
+from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.handshake.messages import NONCE_BYTES
 from shared.identity import GatewayIdentity
 from shared.streams import OWN_WINDOWS, Role, own_limits
@@ -56,8 +56,13 @@ class TunnelAcceptor(Protocol):
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
         """Raises :class:`~shared.errors.HandshakeError`, whose code and text the agent is told."""
 
-    def attach(self, accepted: Accepted, tunnel: "AcceptedTunnel") -> SessionListener:
-        """WELCOME is out, ``tunnel.endpoint`` may be used."""
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+        """The session the agent asks for, if it is the agent's and can go on: its tunnel, if it still has
+        one, has been dropped. None: the agent gets a new one."""
+
+    def attach(self, accepted: Accepted, tunnel: "AcceptedTunnel") -> SessionListener | None:
+        """WELCOME is out, ``tunnel.endpoint`` may be used. Gives the listener of a new session; one that
+        goes on has one, and None is given."""
 
 
 class AcceptedTunnel(Tunnel):
@@ -137,12 +142,23 @@ class AcceptedTunnel(Tunnel):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        resumed = None if hello.session is None else self._acceptor.resume(accepted, hello.session)
         welcome = handshake.welcome(
-            accepted.session_id, accepted.generation, accepted.certificate_der, None, limits.HEARTBEAT_S
+            accepted.session_id if resumed is None or hello.session is None else hello.session.id,
+            accepted.generation,
+            accepted.certificate_der,
+            None,
+            limits.HEARTBEAT_S,
+            limits.RESUME_WINDOW_S,
+            None if resumed is None else resumed.session.log.received,
         )
         self._send_messages([encode(FrameType.WELCOME, 0, welcome)])
-        self._start_session(Role.GATEWAY, hello.limits)
-        self.endpoint.listener = self._acceptor.attach(accepted, self)
+        if resumed is not None and hello.session is not None:
+            self._resume_session(resumed, hello.session.received)
+            self._acceptor.attach(accepted, self)
+        else:
+            self._start_session(Role.GATEWAY, hello.limits)
+            self.endpoint.listener = self._acceptor.attach(accepted, self)
 
     def _reject(self, error: HandshakeError) -> None:
         if self._closing:

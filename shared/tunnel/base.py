@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from shared import limits
 from shared.endpoint import Endpoint
-from shared.errors import ProtocolError, TrunklineError, TunnelClosed, UnexpectedFrame
+from shared.errors import ErrorCode, ProtocolError, TrunklineError, TunnelClosed, UnexpectedFrame
 from shared.frames import Frame, MessageKind, decode_message
 from shared.session import Session
 from shared.streams import Role, read_limits
@@ -101,8 +101,8 @@ class Tunnel(asyncio.Protocol):
         if self._closing:
             return
         self.traffic.bytes_received += len(data)
-        if self._session is not None:
-            self._session.bytes_received(self._clock())
+        if self._session is not None and self._session.bytes_received(self._clock()):
+            self._dispatch()
         self._websocket.receive_data(data)
         self._handle_events(self._websocket.events_received())
         self._after_input()
@@ -173,7 +173,7 @@ class Tunnel(asyncio.Protocol):
             return
         broken = self._websocket.parser_exc or self._websocket.handshake_exc
         if broken is not None:
-            self._fail(ProtocolError(f"not a WebSocket: {broken}"))
+            self._close_after_output(TunnelClosed(f"not a WebSocket: {broken}", ErrorCode.PROTOCOL_ERROR))
             return
         self._write_websocket()
         if self._websocket.state in _ALREADY_CLOSED:
@@ -196,10 +196,10 @@ class Tunnel(asyncio.Protocol):
         session, transport = self._session, self._transport
         if session is None or transport is None or self._closing:
             return
-        while session.wants_to_send and not self._paused:
+        while session.wants_to_send and not self._paused and not self._closing:
             # One byte over the mark makes the transport say when there is room again.
             room = limits.SOCKET_BUFFER_BYTES + 1 - transport.get_write_buffer_size()
-            messages = session.data_to_send(room)
+            messages = session.data_to_send(room, self._clock())
             if not messages:
                 break
             self._send_messages(messages)
@@ -242,6 +242,7 @@ class Tunnel(asyncio.Protocol):
             now = self._clock()
             if now >= self._session.next_deadline():
                 self._session.handle_deadline(now)
+            self._dispatch()
         except TrunklineError as error:
             self.abort(error)
             return
@@ -250,11 +251,26 @@ class Tunnel(asyncio.Protocol):
     # --- Beginning and end of the session ---
 
     def _start_session(self, role: Role, peer_limits: Mapping[str, int]) -> None:
-        self._session = Session(role, read_limits(role, peer_limits), self._clock())
+        session = Session(role, read_limits(role, peer_limits), self._clock())
+        self._carry(Endpoint(session, self._clock, self._wake))
+
+    def _resume_session(self, endpoint: Endpoint, peer_received: int) -> None:
+        """Goes on with a session whose tunnel is gone. Raises :class:`ResumeRefused`."""
+        endpoint.resume(peer_received)
+        self._carry(endpoint)
+
+    def _carry(self, endpoint: Endpoint) -> None:
+        """From now on this tunnel moves the bytes of ``endpoint``."""
         self._websocket.max_message_size = limits.MESSAGE_BYTES
-        self.endpoint = Endpoint(self._session, self._clock, self._wake)
-        self.endpoint.on_close = self._close_ourselves
+        self.endpoint, self._session = endpoint, endpoint.session
+        endpoint.wake = self._wake
+        endpoint.on_close = self._close_ourselves
+        endpoint.drop_tunnel = self._drop
         self._wake()
+
+    def _drop(self) -> None:
+        """The session leaves for another tunnel."""
+        self.abort(TunnelClosed("a newer tunnel of the same session took over", ErrorCode.REPLACED))
 
     def _close_ourselves(self) -> None:
         """The program closed the session: CLOSE is in the session's output."""
@@ -270,7 +286,7 @@ class Tunnel(asyncio.Protocol):
         if self._closing or self._transport is None:
             return
         if self._session is not None and self._websocket.state is State.OPEN:
-            self._send_messages(self._session.data_to_send(limits.MESSAGE_BYTES))
+            self._send_messages(self._session.data_to_send(limits.MESSAGE_BYTES, self._clock()))
         if self._websocket.state is State.OPEN:
             self._websocket.send_close(1000)
         self._write_websocket()
@@ -286,6 +302,15 @@ class Tunnel(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         if self._session is not None:
-            self.endpoint.lost(error)
+            self._let_go(error)
         if not self._closed.done():
             self._closed.set_result(error)
+
+    def _let_go(self, error: TrunklineError | None) -> None:
+        """A session that was not closed goes on without us; one that was is over."""
+        if self._session is None:
+            return
+        if self._session.closed or error is None:
+            self.endpoint.lost(error)
+        else:
+            self.endpoint.suspend(error)

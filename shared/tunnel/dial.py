@@ -12,8 +12,8 @@ from websockets.protocol import Event as WebSocketEvent
 from websockets.protocol import Protocol as WebSocket
 
 from shared import __version__, limits
-from shared.endpoint import SessionListener
-from shared.errors import DialFailed, HandshakeError, TrunklineError, TunnelClosed
+from shared.endpoint import Endpoint, SessionListener
+from shared.errors import DialFailed, HandshakeError, ResumeRefused, TrunklineError, TunnelClosed
 from shared.frames import Frame, FrameType, encode
 from shared.handshake import AgentHandshake, Welcome
 from shared.streams import Role
@@ -43,10 +43,14 @@ class DialledTunnel(Tunnel):
         clock: Callable[[], float],
         handshake: AgentHandshake,
         listener: SessionListener,
+        resumes: Endpoint | None = None,
     ) -> None:
         super().__init__(websocket, clock)
         self._listener = listener
+        self._resumes = resumes
         self.welcome: Welcome
+        self.resumed = False
+        """The session asked for goes on; ``endpoint`` is the one it had."""
         self._handshake = handshake
         self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
 
@@ -69,9 +73,23 @@ class DialledTunnel(Tunnel):
         except HandshakeError as error:
             self._close_after_output(error)
             return
-        self._start_session(Role.AGENT, self.welcome.limits)
-        self.endpoint.listener = self._listener
+        try:
+            self._begin()
+        except ResumeRefused as error:
+            self._close_after_output(error)
+            return
         self._welcomed.set_result(self.welcome)
+
+    def _begin(self) -> None:
+        resumes, received = self._resumes, self.welcome.received
+        if resumes is not None and received is not None and not resumes.closed:
+            self._resume_session(resumes, received)
+            self.resumed = True
+        elif received is None:
+            self._start_session(Role.AGENT, self.welcome.limits)
+            self.endpoint.listener = self._listener
+        else:
+            raise ResumeRefused("the session was given up while the gateway was asked for it")
 
     def _finish(self, error: TrunklineError | None) -> None:
         super()._finish(error)
@@ -86,13 +104,17 @@ async def dial(
     handshake: AgentHandshake,
     listener: SessionListener,
     clock: Callable[[], float],
+    resumes: Endpoint | None = None,
     proxy: str | None = None,
     ssl: ssl_module.SSLContext | None = None,
     timeout_s: float = 10.0,
 ) -> DialledTunnel:
     """Dials the gateway at ``url`` (``ws://`` or ``wss://``, with the path) and authenticates both ends.
 
-    Raises :class:`~shared.errors.DialFailed` when there is no WebSocket to be had within ``timeout_s``,
+    ``resumes`` is the session that ``handshake`` asks for; the tunnel says in ``resumed`` whether it goes on.
+
+    Raises :class:`~shared.errors.ResumeRefused` when it was to go on and cannot,
+    :class:`~shared.errors.DialFailed` when there is no WebSocket to be had within ``timeout_s``,
     :class:`~shared.errors.HandshakeError` when one side does not accept the other, and
     :class:`~shared.errors.TunnelClosed` when the connection breaks before that is decided.
     """
@@ -111,7 +133,7 @@ async def dial(
                 create_connection=_DiallingConnection,
                 **({} if ssl is None else cast(Any, {"ssl": ssl})),
             )
-            tunnel = DialledTunnel(connection.protocol, clock, handshake, listener)
+            tunnel = DialledTunnel(connection.protocol, clock, handshake, listener, resumes)
             await tunnel.start(cast(_DiallingConnection, connection))
     except TimeoutError:
         if tunnel is not None:

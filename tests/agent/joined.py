@@ -45,7 +45,7 @@ class Joined:
             return
         moved = False
         for sender, receiver in ((self.gateway, self.agent), (self.agent, self.gateway)):
-            for message in sender.session.data_to_send(64 * 1024):
+            for message in sender.session.data_to_send(64 * 1024, sender.now()):
                 receiver.session.receive_message(message, receiver.now())
                 moved = True
             sender.dispatch()

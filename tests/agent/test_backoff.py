@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.backoff import STEADY_S, Backoff
+from agent.backoff import PATIENT_ATTEMPTS, STEADY_S, Backoff
 
 
 def test_the_loss_of_a_good_tunnel_is_answered_at_once() -> None:
@@ -12,20 +12,22 @@ def test_the_loss_of_a_good_tunnel_is_answered_at_once() -> None:
     assert backoff.delay_s(0.99) == 0.0
 
 
-def test_waits_double_up_to_the_cap() -> None:
+def test_waits_are_short_for_a_while_and_then_double_up_to_the_cap() -> None:
     backoff, ceilings = Backoff(), []
     backoff.lost(3600)
-    for _ in range(8):
+    for _ in range(PATIENT_ATTEMPTS + 7):
         ceilings.append(backoff.delay_s(1.0))
         backoff.failed()
-    assert ceilings == [0, 1, 2, 4, 8, 16, 30, 30]
+    assert ceilings[0] == 0
+    assert set(ceilings[1 : PATIENT_ATTEMPTS + 1]) == {1}
+    assert ceilings[PATIENT_ATTEMPTS + 1 :] == [2, 4, 8, 16, 30, 30]
 
 
 def test_a_tunnel_that_falls_at_once_counts_as_a_failure() -> None:
     backoff = Backoff()
     for _ in range(3):
         backoff.lost(0.1)
-    assert backoff.delay_s(1.0) == 4.0
+    assert backoff.delay_s(1.0) == 1.0
 
 
 def test_a_good_tunnel_makes_failures_forgotten() -> None:

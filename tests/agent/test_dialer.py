@@ -14,7 +14,7 @@ from agent.publisher import Publisher
 from agent.roster import Roster
 from agent.runner import Runner
 from agent.session import AgentSession
-from shared.endpoint import SessionListener
+from shared.endpoint import Endpoint, SessionListener
 from shared.errors import (
     DialFailed,
     ErrorCode,
@@ -44,6 +44,7 @@ class Tunnel:
         self.ended: asyncio.Future[TrunklineError | None] = asyncio.get_running_loop().create_future()
         self.endpoint.on_close = lambda: self.ended.set_result(None)
         self.aborted = False
+        self.resumed = False
 
     async def wait_closed(self) -> TrunklineError | None:
         return await self.ended
@@ -84,7 +85,9 @@ class World:
         self.clock.advance(delay_s)
         await asyncio.sleep(0)
 
-    async def _dial(self, handshake: AgentHandshake, listener: SessionListener) -> UpTunnel:
+    async def _dial(
+        self, handshake: AgentHandshake, listener: SessionListener, resumes: Endpoint | None
+    ) -> UpTunnel:
         fate = self.plan.pop(0) if self.plan else None
         if isinstance(fate, TrunklineError):
             raise fate
@@ -142,14 +145,14 @@ async def test_the_loss_of_a_good_tunnel_is_answered_at_once(tmp_path: Path) -> 
     assert await World(tmp_path).until_up((LOST, STEADY_S)) == [0.0, 0.0]
 
 
-async def test_failures_are_answered_with_growing_waits(tmp_path: Path) -> None:
+async def test_failures_are_answered_with_short_waits_at_first(tmp_path: Path) -> None:
     waits = await World(tmp_path).until_up((LOST, 60.0), DOWN, DOWN, DOWN, (LOST, 0.5))
-    assert waits == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0]
+    assert waits == [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
 
 
 async def test_what_the_gateway_says_about_when_to_come_wins(tmp_path: Path) -> None:
     busy = HandshakeRejected(ErrorCode.OVERLOADED, "too many agents", 20.0)
-    assert await World(tmp_path).until_up(busy, DOWN) == [0.0, 25.0, 2.0]
+    assert await World(tmp_path).until_up(busy, DOWN) == [0.0, 25.0, 1.0]
 
 
 async def test_a_gateway_that_restarts_is_given_a_moment(tmp_path: Path) -> None:
@@ -321,5 +324,5 @@ async def test_a_socks_proxy_without_its_package_says_which(monkeypatch: pytest.
     handshake: Any = None
     with pytest.raises(Rejected, match=r"trunkline\[socks\]"):
         await dial_with(DialSettings(url="wss://x/tunnel", proxy="socks5://p"), ManualClock())(
-            handshake, Recorder()
+            handshake, Recorder(), None
         )

@@ -127,7 +127,7 @@ def _one_session(random: Random) -> int:
             session.close(error.code, str(error))
         assert session.held_bytes <= WINDOWS.session + limits.DATA_PAYLOAD_BYTES
         _answer(random, session, now, headed)
-        session.data_to_send(random.choice((0, 100, 10_000)))
+        session.data_to_send(random.choice((0, 100, 10_000)), now)
         if session.closed:
             break
     return frames

@@ -347,7 +347,7 @@ class Client:
 
 
 def _carry(sender: Endpoint, receiver: Endpoint, now: float) -> bool:
-    messages = sender.session.data_to_send(MESSAGE_BUDGET_BYTES)
+    messages = sender.session.data_to_send(MESSAGE_BUDGET_BYTES, sender.now())
     moved = _dispatch(sender) or bool(messages)
     for message in messages:
         if not receiver.closed:

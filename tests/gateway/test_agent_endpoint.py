@@ -11,15 +11,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.access.agents import AdmittedAgent, AgentDirectory
-from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
-from gateway.dispatch import Dispatcher
+from gateway.agent_endpoint import RETRY_AFTER_S, AgentEndpoint, AgentEndpointSettings
+from gateway.dispatch import Dispatcher, EngineResponse
 from gateway.errors import StreamBroken
 from gateway.metrics import Metrics
 from gateway.registry import Registry, RegistrySettings
 from gateway.store import Store
 from gateway.store.errors import StateBusy
+from shared import limits
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
-from shared.handshake import AgentHandshake, GatewayHandshake, Hello
+from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.identity import JoinToken
 from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers
 from shared.tunnel import DialledTunnel, dial
@@ -34,6 +35,9 @@ async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> 
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen"
         await asyncio.sleep(0.002)
+
+
+Running = asyncio.Future[EngineResponse]
 
 
 class Gateway:
@@ -94,8 +98,12 @@ class Host:
         self.token: JoinToken | None = token or gateway.token()
         self.certificate: bytes | None = None
 
-    async def dial(self) -> tuple[DialledTunnel, FakeAgent]:
+    async def dial(self, lost: DialledTunnel | None = None) -> tuple[DialledTunnel, FakeAgent]:
+        """With ``lost`` for the session of a tunnel that is gone."""
         agent = FakeAgent(self.name, Loop(), None)  # type: ignore[arg-type]
+        claim = None
+        if lost is not None:
+            claim = ResumeRequest(lost.welcome.session_id, lost.endpoint.session.log.received)
         handshake = AgentHandshake(
             self.key,
             self.name,
@@ -103,9 +111,13 @@ class Host:
             certificate=self.certificate,
             join_token=None if self.certificate else self.token,
             pinned_fingerprint=self.gateway.store.gateway_identity.fingerprint,
+            session=claim,
         )
         clock = asyncio.get_running_loop().time
-        tunnel = await dial(self.gateway.url, handshake=handshake, listener=agent, clock=clock)
+        resumes = None if lost is None else lost.endpoint
+        tunnel = await dial(
+            self.gateway.url, handshake=handshake, listener=agent, clock=clock, resumes=resumes
+        )
         if tunnel.welcome.certificate is not None:
             self.certificate = tunnel.welcome.certificate.der
         agent.endpoint = tunnel.endpoint
@@ -252,8 +264,10 @@ async def test_draining_tells_agents_and_turns_newcomers_away(tmp_path: Path) ->
         await eventually(lambda: agent.drained)
         assert agent.drained is not None
         assert agent.drained.deadline_s == 30.0
-        with pytest.raises(DialFailed, match="503"):
+        with pytest.raises(HandshakeRejected) as refused:
             await Host(gateway, "gpu-2").dial()
+        assert refused.value.code is ErrorCode.DRAINING
+        assert refused.value.retry_after_s == RETRY_AFTER_S
 
 
 async def test_closing_ends_every_session(tmp_path: Path) -> None:
@@ -296,7 +310,7 @@ async def test_a_client_that_leaves_stops_the_engine_and_frees_its_slot(tmp_path
         await eventually(lambda: not gateway.dispatcher.open_exchanges)
 
 
-async def test_a_request_whose_agent_vanishes_before_the_answer_is_moved(tmp_path: Path) -> None:
+async def test_a_request_whose_agent_leaves_before_the_answer_is_moved(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         tunnel, first = await Host(gateway, "gpu-1").dial()
         first.serve(deployment("m"))
@@ -305,7 +319,7 @@ async def test_a_request_whose_agent_vanishes_before_the_answer_is_moved(tmp_pat
         await eventually(lambda: first.streams)
         _, second = await Host(gateway, "gpu-2").dial()
         second.serve(deployment("m"))
-        tunnel.abort()
+        tunnel.endpoint.close(ErrorCode.NO_ERROR, "the agent stopped")
         await eventually(lambda: second.streams)
         second.streams[0].stream.send_head(ResponseHead(200, ()))
         response = await running
@@ -313,6 +327,113 @@ async def test_a_request_whose_agent_vanishes_before_the_answer_is_moved(tmp_pat
         response.abort()
         await eventually(lambda: second.streams[0].reset_code)
         second.streams[0].confirm()
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+
+
+async def serving_one_request(gateway: Gateway, host: Host) -> tuple[DialledTunnel, FakeAgent, Running]:
+    tunnel, agent = await host.dial()
+    agent.serve(deployment("m"))
+    await eventually(lambda: gateway.registry.models())
+    running = asyncio.ensure_future(gateway.dispatcher.run(Fleet().request()))
+    await eventually(lambda: agent.streams)
+    return tunnel, agent, running
+
+
+async def test_an_agent_that_comes_back_goes_on_with_its_session(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        tunnel, agent, running = await serving_one_request(gateway, host)
+        agent.streams[0].stream.send_head(ResponseHead(200, ()))
+        tunnel.abort(TunnelClosed("cut"))
+        agent.streams[0].stream.send_data(b"said without a tunnel")
+        agent.streams[0].stream.end(Trailers())
+        newer, _ = await host.dial(tunnel)
+        assert newer.resumed
+        assert newer.welcome.generation > tunnel.welcome.generation
+        response = await running
+        assert await response.next_chunks() == [b"said without a tunnel"]
+        assert await response.next_chunks() == []
+        response.consumed(21)
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        assert (gateway.count("accepted"), gateway.count("resumed")) == (1, 1)
+        assert gateway.registry.agents_connected == 1
+
+
+async def test_a_session_is_nobody_elses(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        tunnel, _, running = await serving_one_request(gateway, Host(gateway))
+        stranger, _ = await Host(gateway, "gpu-2").dial(tunnel)
+        assert not stranger.resumed
+        assert gateway.registry.agents_connected == 2
+        running.cancel()
+
+
+async def test_a_restarted_agent_ends_the_session_it_had(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        tunnel, _, running = await serving_one_request(gateway, host)
+        tunnel.abort(TunnelClosed("killed"))
+        _, again = await host.dial()
+        again.serve(deployment("m"))
+        await eventually(lambda: again.streams)
+        again.streams[0].stream.send_head(ResponseHead(200, ()))
+        response = await running
+        assert response.attempts == 2
+        response.abort()
+        await eventually(lambda: again.streams[0].reset_code)
+        again.streams[0].confirm()
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+
+
+async def test_a_session_that_does_not_come_back_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESUME_WINDOW_S", 0.3)
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        tunnel, agent, running = await serving_one_request(gateway, host)
+        agent.streams[0].stream.send_head(ResponseHead(200, ()))
+        response = await running
+        tunnel.abort(TunnelClosed("cut"))
+        with pytest.raises(StreamBroken) as broken:
+            await response.next_chunks()
+        assert broken.value.code is ErrorCode.SESSION_LOST
+        await eventually(lambda: not gateway.registry.agents_connected)
+        newer, _ = await host.dial(tunnel)
+        assert not newer.resumed
+        response.abort()
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+
+
+async def test_a_session_that_lost_messages_is_not_gone_on_with(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        tunnel, _, running = await serving_one_request(gateway, host)
+        tunnel.abort(TunnelClosed("cut"))
+        tunnel.endpoint.session.log.received += 5
+        newer, again = await host.dial(tunnel)
+        assert not newer.resumed
+        again.serve(deployment("m"))
+        await eventually(lambda: again.streams)
+        running.cancel()
+        await eventually(lambda: again.streams[0].reset_code)
+        again.streams[0].confirm()
+        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+
+
+async def test_while_draining_an_agent_may_come_back_for_its_session(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        tunnel, agent, running = await serving_one_request(gateway, host)
+        gateway.agents.drain("restart", 30.0)
+        tunnel.abort(TunnelClosed("cut"))
+        newer, _ = await host.dial(tunnel)
+        assert newer.resumed
+        await eventually(lambda: agent.drained)
+        agent.streams[0].stream.send_head(ResponseHead(200, ()))
+        response = await running
+        agent.streams[0].stream.end()
+        assert await response.next_chunks() == []
         await eventually(lambda: not gateway.dispatcher.open_exchanges)
 
 
@@ -327,7 +448,7 @@ async def test_when_agents_were_last_seen_is_on_record(tmp_path: Path) -> None:
 
         await eventually(last_seen_s)
         tunnel.abort()
-        await eventually(lambda: not gateway.registry.agents_connected)
+        await eventually(lambda: gateway.registry.sessions[0].shown_status == "SUSPENDED")
         left_s = time.time()
         await eventually(lambda: (last_seen_s() or 0) >= left_s)
 

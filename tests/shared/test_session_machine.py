@@ -1,7 +1,8 @@
 """Two sessions driven at random: whatever both programs do, in whatever order messages arrive.
 
 What is checked: nothing is sent beyond what was granted, nothing is lost, doubled or out of order, every
-stream closes on both sides once both halves are over, and in the end nothing is left behind.
+stream closes on both sides once both halves are over, and in the end nothing is left behind; and all that
+however often the tunnel is cut, with whatever is on its way.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from shared.credit import WindowSettings
 from shared.errors import ErrorCode, TooManyStreams
-from shared.events import DataReceived, HeadReceived, StreamEnded, StreamOpened, StreamReset, StreamWritable
+from shared.events import (
+    DataReceived,
+    HeadReceived,
+    PeerHeard,
+    PeerSilent,
+    StreamEnded,
+    StreamOpened,
+    StreamReset,
+    StreamWritable,
+)
 from shared.events import StreamClosed as Closed
 from shared.messages import ResponseHead
 from shared.session import Session
@@ -119,8 +129,19 @@ class Sessions(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.pair.now += seconds
         for session in (self.pair.gateway, self.pair.agent):
-            session.bytes_received(self.pair.now)
-            session.handle_deadline(self.pair.now)
+            if not session.suspended:
+                session.bytes_received(self.pair.now)
+                session.handle_deadline(self.pair.now)
+
+    @precondition(lambda self: self.pair.connected)
+    @rule()
+    def cut(self) -> None:
+        self.pair.cut()
+
+    @precondition(lambda self: not self.pair.connected)
+    @rule()
+    def reconnect(self) -> None:
+        self.pair.reconnect()
 
     # --- What must hold ---
 
@@ -185,6 +206,8 @@ class Sessions(RuleBasedStateMachine):
     # --- Helpers ---
 
     def _settle(self) -> None:
+        if not self.pair.connected:
+            self.pair.reconnect()
         for _ in range(10_000):
             moved = [self.pair.send(session) for session in (self.pair.gateway, self.pair.agent)]
             for session in (self.pair.agent, self.pair.gateway):
@@ -204,6 +227,8 @@ class Sessions(RuleBasedStateMachine):
 
     def _note(self, session: Session, events: list[Any]) -> None:
         for event in events:
+            if isinstance(event, PeerSilent | PeerHeard):
+                continue
             model = self.models[event.stream_id]
             side = model.gateway if session is self.pair.gateway else model.agent
             assert not side.closed, "an event after the last"

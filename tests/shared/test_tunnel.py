@@ -143,15 +143,117 @@ async def test_closing_the_session_tells_both_sides_and_every_stream() -> None:
         assert await acceptor.tunnels[0].wait_closed() is None
 
 
-async def test_a_lost_connection_ends_the_session_on_both_sides() -> None:
+async def test_a_lost_connection_suspends_the_session_on_both_sides() -> None:
     acceptor, agent = Acceptor(), Recorder()
     async with accepting(acceptor) as url:
         tunnel = await dial_with_token(url, agent)
         await acceptor.listener.until("attached")
-        tunnel.abort()
+        client = Recorder()
+        acceptor.tunnels[0].endpoint.open(request_head(), client)
+        await agent.until("open")
+        tunnel.abort(TunnelClosed("cut"))
         error = await acceptor.tunnels[0].wait_closed()
         assert isinstance(error, TunnelClosed)
-        assert isinstance(await acceptor.listener.until("session_closed"), TunnelClosed)
+        assert isinstance(await acceptor.listener.until("session_suspended"), TunnelClosed)
+        assert client.names() == ["suspended"]
+        assert agent.names()[-2:] == ["suspended", "session_suspended"]
+        acceptor.tunnels[0].endpoint.lost(error)
+        assert client.names() == ["suspended", "reset", "closed"]
+        assert await acceptor.listener.until("session_closed") is error
+
+
+async def test_a_session_goes_on_over_another_tunnel_byte_for_byte() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client = Recorder()
+        request = acceptor.tunnels[0].endpoint.open(request_head(), client)
+        request.send_data(b"question")
+        request.end()
+        await agent.until("end")
+        answer = agent.streams[0]
+        answer.send_head(ResponseHead(200, ()))
+        said = b""
+        for number in range(30):
+            piece = bytes([number]) * 700
+            said += piece
+            answer.send_data(piece)
+            if number % 3 == 0:  # cut it before, while or after the piece leaves
+                if number % 2:
+                    await asyncio.sleep(0)
+                tunnel.abort(TunnelClosed("cut"))
+                tunnel = await dial_with_token(url, Recorder(), lost=tunnel)
+                assert tunnel.resumed
+        answer.end(Trailers(Usage(1, 2)))
+        await client.until("closed")
+        assert client.body == said
+        assert [name for name in client.names() if name in ("head", "end", "reset")] == ["head", "end"]
+        assert client.names().count("suspended") == client.names().count("resumed") == 10
+        await agent.until("closed")
+        assert not tunnel.endpoint.streams
+        assert len(acceptor.tunnels) == 11
+        tunnel.abort()
+
+
+async def test_a_newer_tunnel_takes_the_session_from_one_that_only_seems_alive() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client = Recorder()
+        acceptor.tunnels[0].endpoint.open(request_head(), client)
+        await agent.until("open")
+        there = acceptor.tunnels[0]
+        tunnel.endpoint.suspend(TunnelClosed("the network is another one"))
+        newer = await dial_with_token(url, Recorder(), lost=tunnel)
+        assert newer.resumed
+        error = await there.wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert error.code is ErrorCode.REPLACED
+        answer = agent.streams[0]
+        answer.send_head(ResponseHead(200, ()))
+        answer.end()
+        await client.until("end")
+        newer.abort()
+
+
+async def test_an_agent_whose_session_is_gone_gets_a_new_one() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        tunnel.abort(TunnelClosed("cut"))
+        acceptor.forgets = True
+        newer = await dial_with_token(url, Recorder(), lost=tunnel)
+        assert not newer.resumed
+        assert newer.endpoint is not tunnel.endpoint
+        assert not newer.endpoint.session.log.received
+        newer.abort()
+
+
+async def test_what_is_done_without_a_tunnel_takes_effect_on_the_next() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client, other = Recorder(), Recorder()
+        endpoint = acceptor.tunnels[0].endpoint
+        request = endpoint.open(request_head(), client)
+        await agent.until("open")
+        tunnel.abort(TunnelClosed("cut"))
+        await acceptor.listener.until("session_suspended")
+        request.reset(ErrorCode.CANCELLED, "nobody wants it")
+        endpoint.open(request_head(), other)
+        tunnel.endpoint.send_slots({"d1": 1})
+        tunnel.endpoint.send_slots({"d1": 7})
+        newer = await dial_with_token(url, Recorder(), lost=tunnel)
+        assert await agent.until("reset") == (ErrorCode.CANCELLED, "nobody wants it")
+        assert await acceptor.listener.until("slots") == {"d1": 7}
+        assert len(agent.streams) == 2
+        agent.streams[0].reset(ErrorCode.CANCELLED)
+        await client.until("closed")
+        newer.abort()
 
 
 @pytest.mark.parametrize(

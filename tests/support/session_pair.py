@@ -37,7 +37,7 @@ class SessionPair:
 
     def send(self, session: Session, budget_bytes: int = 1 << 20) -> list[bytes]:
         """Takes what a session has to send and puts it on its way."""
-        messages = session.data_to_send(budget_bytes)
+        messages = session.data_to_send(budget_bytes, self.now)
         (self.to_agent if session is self.gateway else self.to_gateway).extend(messages)
         return messages
 
@@ -48,6 +48,23 @@ class SessionPair:
             session.receive_message(queue.popleft(), self.now)
             count -= 1
         return session.take_events()
+
+    def cut(self) -> None:
+        """The tunnel is lost, with everything on its way."""
+        self.to_agent.clear()
+        self.to_gateway.clear()
+        for session in (self.gateway, self.agent):
+            session.suspend()
+
+    def reconnect(self) -> None:
+        """Another tunnel: HELLO and WELCOME say what each side has received."""
+        at_agent, at_gateway = self.agent.log.received, self.gateway.log.received
+        self.gateway.resume(at_agent, self.now)
+        self.agent.resume(at_gateway, self.now)
+
+    @property
+    def connected(self) -> bool:
+        return not self.gateway.suspended
 
     def settle(self) -> tuple[list[Event], list[Event]]:
         """Moves messages to and fro until nothing moves; returns the events of gateway and agent."""

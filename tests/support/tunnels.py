@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from shared.endpoint import Stream
+from shared.endpoint import Endpoint, Stream
 from shared.errors import ErrorCode, HandshakeRejected, TrunklineError
-from shared.handshake import AgentHandshake, GatewayHandshake, Hello
+from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.identity import GatewayIdentity, JoinToken
 from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, dial
@@ -106,6 +106,8 @@ class Acceptor:
         self.refusal = refusal
         self.tunnels: list[AcceptedTunnel] = []
         self.listener = Recorder()
+        self.forgets = False
+        """Agents that come for their session get a new one."""
         self.connections = 0
         self.all_gone = asyncio.Event()
 
@@ -130,6 +132,14 @@ class Acceptor:
         certificate = certificate_of(hello.name, key_of(hello.name), wall_s=time.time())
         return Accepted(hello.name, "session-1", 1, certificate.der)
 
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+        """Whatever session the newest tunnel has, unless ``forgets``."""
+        endpoint = self.tunnels[-1].endpoint if self.tunnels else None
+        if self.forgets or endpoint is None or endpoint.closed or request.id != accepted.session_id:
+            return None
+        endpoint.drop_tunnel()
+        return endpoint if endpoint.session.log.can_resume(request.received) else None
+
     def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> Recorder:
         self.tunnels.append(tunnel)
         self.listener.note("attached")
@@ -150,11 +160,17 @@ async def accepting(acceptor: Acceptor) -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-async def dial_with_token(url: str, listener: Recorder, token: JoinToken = TOKEN) -> DialledTunnel:
-    """An authenticated tunnel of the agent that the test token lets in."""
-    handshake = AgentHandshake(key_of(NAME), NAME, AGENT_NONCE, join_token=token)
+async def dial_with_token(
+    url: str, listener: Recorder, token: JoinToken = TOKEN, lost: DialledTunnel | None = None
+) -> DialledTunnel:
+    """An authenticated tunnel of the agent that the test token lets in; with ``lost``, for its session."""
+    claim = None
+    if lost is not None:
+        claim = ResumeRequest(lost.welcome.session_id, lost.endpoint.session.log.received)
+    handshake = AgentHandshake(key_of(NAME), NAME, AGENT_NONCE, join_token=token, session=claim)
     loop = asyncio.get_running_loop()
-    return await dial(url, handshake=handshake, listener=listener, clock=loop.time)
+    resumes = None if lost is None else lost.endpoint
+    return await dial(url, handshake=handshake, listener=listener, clock=loop.time, resumes=resumes)
 
 
 def request_head(**changes: Any) -> RequestHead:
