@@ -98,7 +98,31 @@ class Metrics:
             "trunkline_requests_refused", "Requests that were given no slot.", "model", "reason"
         )
         self._retries = counter(
-            "trunkline_retries", "Requests given to another deployment.", "model", "reason"
+            "trunkline_retries", "Requests given to a deployment again, by trouble.", "model", "reason"
+        )
+        self._unretried = counter(
+            "trunkline_retry_budget_exhausted", "Retries that the retry budget did not allow.", "model"
+        )
+        self._failovers = counter(
+            "trunkline_failovers",
+            "Requests without an answer yet that were taken from a deployment to be given to another.",
+            "model",
+            "reason",
+        )
+        self._continuations = counter(
+            "trunkline_continuations",
+            "Answers begun by one deployment and gone on with by another, by how that went.",
+            "model",
+            "outcome",
+        )
+        self._hedges = counter(
+            "trunkline_hedges", "Second copies of late requests: started, and won.", "model", "outcome"
+        )
+        self._opened = counter(
+            "trunkline_circuits_opened", "Circuits of deployments that opened.", "model", "reason"
+        )
+        self._ejected = counter(
+            "trunkline_deployments_ejected", "Deployments set aside for being slow.", "model"
         )
         self._broken = counter(
             "trunkline_streams_broken", "Responses that broke after their head.", "model", "reason"
@@ -138,8 +162,37 @@ class Metrics:
         self._refused.labels(self._label(model), reason).inc()
 
     def retried(self, model: str, reason: str) -> None:
-        """A request goes to another deployment; ``reason`` is the wire code's name."""
+        """A request is given to a deployment again; ``reason`` names the trouble."""
         self._retries.labels(self._label(model), reason).inc()
+
+    def retry_refused(self, model: str) -> None:
+        """A request failed that might have been served elsewhere, had the retry budget not been used up."""
+        self._unretried.labels(self._label(model)).inc()
+
+    def failed_over(self, model: str, reason: str) -> None:
+        """A request whose answer has not begun was taken from a deployment; ``reason`` names the trouble."""
+        self._failovers.labels(self._label(model), reason).inc()
+
+    def continued(self, model: str, outcome: str) -> None:
+        """An answer was to go on elsewhere; ``outcome`` is ``begun``, ``done``, or why it could not: one of a
+        fixed set of words, never a message."""
+        self._continuations.labels(self._label(model), outcome).inc()
+
+    def hedged(self, model: str) -> None:
+        """A second copy of a request was started."""
+        self._hedges.labels(self._label(model), "started").inc()
+
+    def hedge_won(self, model: str) -> None:
+        """A second copy answered first."""
+        self._hedges.labels(self._label(model), "won").inc()
+
+    def circuit_opened(self, model: str, reason: str) -> None:
+        """A deployment's circuit opened; ``reason`` names the trouble that did it."""
+        self._opened.labels(self._label(model), reason).inc()
+
+    def ejected(self, model: str) -> None:
+        """A deployment was set aside because it is slow beside its peers."""
+        self._ejected.labels(self._label(model)).inc()
 
     def broken(self, model: str, reason: str) -> None:
         """A response broke after its head; ``reason`` is the wire code's name."""
@@ -172,6 +225,10 @@ class Metrics:
         """Read requests waiting, by model, from here."""
         self._sources.depths = depths
 
+    def watch_health(self, figures: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        """Read the deployments by model and state of health from here."""
+        self._sources.health = figures
+
     def watch_tunnels(self, figures: Callable[[], TunnelFigures]) -> None:
         """Read the tunnels' totals from here."""
         self._sources.tunnels = figures
@@ -192,16 +249,19 @@ class _Sources(Collector):
         self._label = label
         self.fleet: Callable[[], FleetFigures] = FleetFigures
         self.depths: Callable[[], Mapping[str, int]] = dict
+        self.health: Callable[[], Mapping[tuple[str, str], int]] = dict
         self.tunnels: Callable[[], TunnelFigures] = TunnelFigures
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """See prometheus_client's Collector."""
         fleet = self.fleet()
         yield _gauge("trunkline_agents_connected", "Agents by status.", ["status"], _keyed(fleet.agents))
-        deployments = Tally[tuple[str, ...]]()
-        for (model, status), count in fleet.deployments.items():
-            deployments[self._label(model), status] += count
-        yield _gauge("trunkline_deployments", "Deployments.", ["model", "status"], deployments)
+        yield self._by_model_and(
+            "status", "trunkline_deployments", "Deployments by what agents say of them.", fleet.deployments
+        )
+        yield self._by_model_and(
+            "state", "trunkline_circuits", "Deployments by what is seen of their health.", self.health()
+        )
         yield self._by_model("trunkline_slots_granted", "Requests that agents take at once.", fleet.slots)
         yield self._by_model("trunkline_requests_in_flight", "Slots in use.", fleet.in_flight)
         yield self._by_model("trunkline_queue_requests", "Requests waiting for a slot.", self.depths())
@@ -217,6 +277,14 @@ class _Sources(Collector):
             "WebSocket messages through all tunnels.",
             {"received": tunnels.messages_received, "sent": tunnels.messages_sent},
         )
+
+    def _by_model_and(
+        self, label: str, name: str, text: str, values: Mapping[tuple[str, str], int]
+    ) -> GaugeMetricFamily:
+        labelled = Tally[tuple[str, ...]]()
+        for (model, value), count in values.items():
+            labelled[self._label(model), value] += count
+        return _gauge(name, text, ["model", label], labelled)
 
     def _by_model(self, name: str, text: str, values: Mapping[str, int]) -> GaugeMetricFamily:
         labelled = Tally[tuple[str, ...]]()

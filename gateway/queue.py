@@ -64,6 +64,12 @@ class Fit(NamedTuple):
 
     route: str
     avoid: frozenset[str] = frozenset()
+    version: str | None = None
+    continuing: bool = False
+
+    @classmethod
+    def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
+        return cls(request.route, frozenset(avoid), request.version, request.continuing)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,10 +100,11 @@ class Order(Protocol):
 
 
 class TierThenArrival:
-    """Realtime before standard before batch, and who came first within a tier."""
+    """Realtime before standard before batch; within a tier those whose answer has begun, their clients are in
+    the middle of a sentence, and then who came first."""
 
     def key(self, ticket: Ticket, now: float) -> tuple[float, ...]:
-        return (_TIER_RANK[ticket.request.tier], ticket.number)
+        return (_TIER_RANK[ticket.request.tier], not ticket.request.continuing, ticket.number)
 
 
 class WaitingRoom:
@@ -119,7 +126,7 @@ class WaitingRoom:
             number=next(self._numbers),
             request=request,
             work=estimated_work(request.input_tokens, request.output_tokens),
-            fit=Fit(request.route),
+            fit=Fit.of(request),
             entered_s=now,
             expires_s=self._expiry(request, now),
         )
@@ -131,7 +138,7 @@ class WaitingRoom:
         """Take a request in again that left for a slot and could not be served. Never refused: it was here
         before, and keeps its turn."""
         assert not ticket.waiting
-        ticket.fit = Fit(ticket.request.route, frozenset(avoid))
+        ticket.fit = Fit.of(ticket.request, avoid)
         ticket.entered_s = now
         ticket.expires_s = self._expiry(ticket.request, now)
         self._put(self._queue(ticket.request.model, now), ticket, now)

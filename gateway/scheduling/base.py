@@ -4,8 +4,8 @@ Nothing here or in a policy does I/O, reads a clock or draws random numbers. The
 out; a policy never changes what it was given.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.domain import Tier
@@ -19,6 +19,9 @@ PREFILL_WORK = 0.02
 FIXED_WORK = 8.0
 """Work of a request before its first token, in output tokens."""
 
+NO_CAP = 1 << 30
+"""More slots than any deployment has."""
+
 
 def estimated_work(input_tokens: int, output_tokens: int) -> float:
     """What a request costs, in output tokens (SCHEDULING §2 will learn it per model and device)."""
@@ -29,7 +32,9 @@ def estimated_work(input_tokens: int, output_tokens: int) -> float:
 class Waiting:
     """A request that waits; a sequence of these is in order of turns.
 
-    ``number`` is its ticket's. ``avoid`` holds the keys of deployments it must not go to.
+    ``number`` is its ticket's. ``avoid`` holds the keys of deployments it must not go to. With ``version``
+    only deployments of that version will do; one that is ``continuing`` wants a deployment that can go on
+    with an answer of its route which another one began.
     """
 
     number: int
@@ -41,6 +46,8 @@ class Waiting:
     deadline_s: float | None = None
     session_key: str | None = None
     avoid: frozenset[str] = frozenset()
+    version: str | None = None
+    continuing: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +56,8 @@ class DeploymentView:
 
     ``outstanding`` is the estimated work (see :func:`estimated_work`) of what it runs; ``speed`` its work per
     second and slot, relative to others. ``usable`` is False while it may take nothing whatever its slots say:
-    not loaded, draining, resting after a failure, its session over or full.
+    not loaded, draining, resting after a failure, its session over, suspended or full. ``cap`` is how many of
+    its slots its health lets it use. ``continues`` maps routes to the way it goes on with another's answer.
     """
 
     key: str
@@ -61,14 +69,23 @@ class DeploymentView:
     outstanding: float = 0.0
     speed: float = 1.0
     usable: bool = True
+    cap: int = NO_CAP
+    version: str = ""
+    continues: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def free(self) -> int:
         """Requests it takes now, 0 or more."""
-        return max(0, self.slots - self.in_flight) if self.usable else 0
+        return max(0, min(self.slots, self.cap) - self.in_flight) if self.usable else 0
 
     def does(self, route: str) -> bool:
         return route in self.routes or ANY_ROUTE in self.routes
+
+    def suits(self, route: str, version: str | None, continuing: bool) -> bool:
+        """Whether it may take a request of this kind, now or ever."""
+        if not (route in self.routes or ANY_ROUTE in self.routes):
+            return False
+        return (version is None or version == self.version) and (not continuing or route in self.continues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +107,8 @@ class Policy(Protocol):
         """Who goes where, now. Both sequences are of one model.
 
         ``waiting`` is in order of turns; one that fits nowhere must not hold back those behind it.
-        Assigns each request at most once, to a deployment that does its route, is not avoided, and has
-        a slot free after the assignments before it; assigns as many as fit. Equal input gives equal
+        Assigns each request at most once, to a deployment that suits it, is not avoided, and has a slot
+        free after the assignments before it; assigns as many as fit. Equal input gives equal
         output.
         """
         ...

@@ -51,18 +51,19 @@ class _Round:
 
     def place(self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView]) -> list[Waiting]:
         """Assign what fits, in order; returns what did not fit."""
-        heaps: dict[tuple[str, frozenset[str]], list[_Entry]] = {}
+        heaps: dict[tuple[str, frozenset[str], str | None, bool], list[_Entry]] = {}
         left: list[Waiting] = []
         for item in waiting:
-            fit = (item.route, item.avoid)
+            fit = (item.route, item.avoid, item.version, item.continuing)
             heap = heaps.get(fit)
             if heap is None:
                 heap = heaps[fit] = [
                     self._entry(view)
                     for view in deployments
-                    if view.slots - view.in_flight > self._given.get(view.key, 0)
+                    if view.slots - view.in_flight > (given := self._given.get(view.key, 0))
+                    and view.cap - view.in_flight > given
                     and view.usable
-                    and view.does(item.route)
+                    and view.suits(item.route, item.version, item.continuing)
                     and view.key not in item.avoid
                 ]
                 heapq.heapify(heap)
@@ -74,7 +75,7 @@ class _Round:
         while heap:
             _, _, key, given_then, view = heap[0]
             given = self._given.get(key, 0)
-            if view.slots - view.in_flight <= given:
+            if min(view.slots, view.cap) - view.in_flight <= given:
                 heapq.heappop(heap)
             elif given != given_then:  # something of another route went there meanwhile
                 heapq.heapreplace(heap, self._entry(view))

@@ -64,6 +64,27 @@ def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
     assert value(metrics, "trunkline_tunnel_messages_total", direction="sent") == 2
 
 
+def test_what_is_done_about_trouble_is_counted(metrics: Metrics) -> None:
+    metrics.watch_health(lambda: {("m", "closed"): 3, ("m", "open"): 1, ("gone", "open"): 2})
+    metrics.circuit_opened("m", "unreachable")
+    metrics.ejected("m")
+    metrics.retry_refused("m")
+    metrics.failed_over("m", "lost")
+    metrics.continued("m", "done")
+    metrics.hedged("m")
+    metrics.hedged("m")
+    metrics.hedge_won("m")
+    assert value(metrics, "trunkline_circuits", model="m", state="closed") == 3
+    assert value(metrics, "trunkline_circuits", model="other", state="open") == 2
+    assert value(metrics, "trunkline_circuits_opened_total", model="m", reason="unreachable") == 1
+    assert value(metrics, "trunkline_deployments_ejected_total", model="m") == 1
+    assert value(metrics, "trunkline_retry_budget_exhausted_total", model="m") == 1
+    assert value(metrics, "trunkline_failovers_total", model="m", reason="lost") == 1
+    assert value(metrics, "trunkline_continuations_total", model="m", outcome="done") == 1
+    assert value(metrics, "trunkline_hedges_total", model="m", outcome="started") == 2
+    assert value(metrics, "trunkline_hedges_total", model="m", outcome="won") == 1
+
+
 def test_two_gateways_in_one_process_count_apart() -> None:
     one, two = Metrics(), Metrics()
     one.tunnel("accepted")

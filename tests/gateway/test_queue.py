@@ -64,6 +64,17 @@ def test_who_comes_back_keeps_its_turn() -> None:
     assert waiting.in_turn([second, first]) == [first, second]
 
 
+def test_answers_that_have_begun_go_before_others_of_their_tier() -> None:
+    waiting = room()
+    first, begun = waiting.enter(request(), NO_SLOT, 0.0), waiting.enter(request(), NO_SLOT, 0.0)
+    realtime = waiting.enter(request(tier=Tier.REALTIME), NO_SLOT, 0.0)
+    waiting.leave(begun, 1.0, departed=True)
+    begun.request.version, begun.request.continuing = "v1", True
+    waiting.come_back(begun, {"a/d"}, 2.0)
+    assert begun.fit == Fit("chat", frozenset({"a/d"}), "v1", continuing=True)
+    assert waiting.in_turn([first, begun, realtime]) == [realtime, begun, first]
+
+
 def test_lanes_do_not_hold_each_other_up() -> None:
     waiting = room()
     waiting.enter(request(), NO_SLOT, 0.0)

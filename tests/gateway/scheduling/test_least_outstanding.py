@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.scheduling import POLICIES, policy_named
-from gateway.scheduling.base import Assignment, DeploymentView, Waiting
+from gateway.scheduling.base import NO_CAP, Assignment, DeploymentView, Waiting
 from gateway.scheduling.least_outstanding import SAMPLE, LeastOutstanding
 
 ROUTES = ("chat", "embeddings", "rerank")
@@ -22,14 +22,35 @@ def view(
     outstanding: float = 0.0,
     speed: float = 1.0,
     usable: bool = True,
+    cap: int = NO_CAP,
+    version: str = "",
+    continues: Iterable[str] = (),
 ) -> DeploymentView:
     return DeploymentView(
-        key, "agent", "m", frozenset(routes), slots, in_flight, outstanding, speed=speed, usable=usable
+        key,
+        "agent",
+        "m",
+        frozenset(routes),
+        slots,
+        in_flight,
+        outstanding,
+        speed=speed,
+        usable=usable,
+        cap=cap,
+        version=version,
+        continues=dict.fromkeys(continues, "prompt"),
     )
 
 
-def waiting(number: int, work: float = 100.0, route: str = "chat", avoid: tuple[str, ...] = ()) -> Waiting:
-    return Waiting(number, route, work, 0.0, avoid=frozenset(avoid))
+def waiting(
+    number: int,
+    work: float = 100.0,
+    route: str = "chat",
+    avoid: tuple[str, ...] = (),
+    version: str | None = None,
+    continuing: bool = False,
+) -> Waiting:
+    return Waiting(number, route, work, 0.0, avoid=frozenset(avoid), version=version, continuing=continuing)
 
 
 def assign(requests: list[Waiting], deployments: list[DeploymentView]) -> list[tuple[int, str]]:
@@ -74,6 +95,25 @@ def test_unusable_deployments_and_other_routes_and_avoided_ones_get_nothing() ->
     assert assign([waiting(1, avoid=("avoided",))], views) == []
 
 
+def test_no_deployment_gets_more_than_its_health_lets_it_have() -> None:
+    views = [view("ramping", 8, 1, cap=3), view("shut", 8, cap=0)]
+    assert assign([waiting(n) for n in range(5)], views) == [(0, "ramping"), (1, "ramping")]
+
+
+def test_an_answer_goes_on_only_where_the_version_and_the_ability_are() -> None:
+    views = [
+        view("old", 4, version="v1", continues=["chat"]),
+        view("unable", 4, version="v2"),
+        view("able", 4, 3, version="v2", continues=["chat"], outstanding=9e9),
+    ]
+    requests = [waiting(n, version="v2", continuing=True) for n in range(2)]
+    assert assign(requests, views) == [(0, "able")]
+    assert {key for _, key in assign([waiting(n, version="v2") for n in range(5)], views)} == {
+        "unable",
+        "able",
+    }
+
+
 def test_a_deployment_of_any_route_takes_every_route() -> None:
     assert assign([waiting(1, route="images")], [view("a", routes=frozenset({"any"}))]) == [(1, "a")]
 
@@ -107,6 +147,9 @@ def fleets(draw: st.DrawFn) -> tuple[list[Waiting], list[DeploymentView]]:
             outstanding=draw(st.floats(0, 1e4)),
             usable=draw(st.integers(0, 9)) > 0,
             routes=draw(st.sets(st.sampled_from((*ROUTES, "any")), max_size=2)),
+            cap=draw(st.sampled_from([NO_CAP, NO_CAP, 0, 1, 2])),
+            version=draw(st.sampled_from(["v1", "v2"])),
+            continues=draw(st.sets(st.sampled_from(ROUTES), max_size=2)),
         )
         for key in keys
     ]
@@ -116,6 +159,8 @@ def fleets(draw: st.DrawFn) -> tuple[list[Waiting], list[DeploymentView]]:
             draw(st.floats(1, 1e4)),
             draw(st.sampled_from(ROUTES)),
             tuple(draw(st.sets(st.sampled_from(keys), max_size=2))) if keys else (),
+            draw(st.sampled_from([None, None, "v1", "v2"])),
+            draw(st.integers(0, 4)) == 0,
         )
         for number in range(draw(st.integers(0, 12)))
     ]
@@ -123,6 +168,10 @@ def fleets(draw: st.DrawFn) -> tuple[list[Waiting], list[DeploymentView]]:
 
 
 def fits(request: Waiting, deployment: DeploymentView, given: int) -> bool:
+    if request.version not in (None, deployment.version):
+        return False
+    if request.continuing and request.route not in deployment.continues:
+        return False
     return deployment.free > given and deployment.does(request.route) and deployment.key not in request.avoid
 
 
