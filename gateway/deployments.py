@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from gateway.queue import Capacity, Fit
-from gateway.scheduling.base import DeploymentView
+from gateway.scheduling.base import NO_CAP, DeploymentView
 from shared.endpoint import Endpoint
 from shared.messages import DeploymentStatus
 
@@ -26,6 +26,8 @@ class Host(Protocol):
 
     endpoint: Endpoint
     full: bool
+    suspended: bool
+    """Its tunnel is gone or silent, and it is kept: what runs may go on, nothing new is sent."""
 
     @property
     def takes_work(self) -> bool: ...
@@ -56,7 +58,6 @@ class Deployment(DeploymentView):
 
     id: str
     session: Host
-    version: str = ""
     status: DeploymentStatus = DeploymentStatus.LOADED
     listed: bool = True
     """Named by the agent's latest state. One that is not goes away with its last stream."""
@@ -70,7 +71,7 @@ class Deployment(DeploymentView):
 
     @property
     def promising(self) -> bool:
-        """It serves, or will in a moment: requests may wait for it."""
+        """It serves, or will in a moment: requests may wait for it. So while its session is suspended."""
         return (
             self.listed
             and self.session.takes_work
@@ -83,6 +84,7 @@ class Deployment(DeploymentView):
             and not self.resting
             and self.status is DeploymentStatus.LOADED
             and self.session.takes_work
+            and not self.session.suspended
             and not self.session.full
         )
 
@@ -99,7 +101,7 @@ class ModelRecord:
     open: dict[str, Deployment] = field(default_factory=dict)
     """Those with a slot free, by key."""
     slots: int = 0
-    """Slots of ``serving`` together."""
+    """Slots of ``serving`` together, as far as their health lets them be used."""
     lost_s: float | None = None
     """When the last of ``serving`` went, on the gateway's clock; None while there is one."""
     hold_s: float = HOLD_GUESS_S
@@ -114,6 +116,7 @@ class ModelIndex:
         self._max_models = max_models
         self._models: dict[str, ModelRecord] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self._cap: Callable[[Deployment], int] = _no_cap
 
     @property
     def models(self) -> Mapping[str, ModelRecord]:
@@ -123,8 +126,16 @@ class ModelIndex:
         """``on_change(model)`` is called, within the same turn, whenever what serves a model has changed."""
         self._listeners.append(on_change)
 
+    def watch_health(self, cap: Callable[[Deployment], int]) -> None:
+        """``cap(deployment)`` is asked at every change of a deployment, before anything is counted, how many
+        of its slots its health lets it use; 0 when it may take nothing new."""
+        self._cap = cap
+
     def learn(self, model: str, wall_s: float) -> bool:
-        """Remember that ``model`` is served. False when there is no room for one more name."""
+        """Remember that ``model`` is, or once was, served. False when there is no room for one more name.
+
+        Until a deployment of it comes it counts as lost just now: requests for it wait, for a while.
+        """
         if model in self._models:
             return True
         if len(self._models) >= self._max_models and not self._forget_one():
@@ -137,8 +148,9 @@ class ModelIndex:
         record = self._models.get(deployment.model)
         if record is None:
             return
+        deployment.cap = self._cap(deployment)
         deployment.usable = deployment.compute_usable()
-        slots = deployment.slots if deployment.promising else 0
+        slots = min(deployment.slots, deployment.cap) if deployment.promising else 0
         record.slots += slots - deployment.counted_slots
         deployment.counted_slots = slots
         _keep(record.serving, deployment, deployment.promising)
@@ -186,15 +198,15 @@ class ModelIndex:
         record = self._models.get(model)
         if record is None:
             return Capacity(0, 0, HOLD_GUESS_S)
-        return Capacity(record.slots, self.free(model, route, enough), record.hold_s)
+        return Capacity(record.slots, self.free(model, Fit(route), enough), record.hold_s)
 
-    def free(self, model: str, route: str, enough: int) -> int:
-        """Free slots for ``route``, counted up to ``enough``."""
+    def free(self, model: str, fit: Fit, enough: int) -> int:
+        """Free slots for requests of this fit, whomever they avoid, counted up to ``enough``."""
         free = 0
         for deployment in self._models[model].open.values() if model in self._models else ():
             if free >= enough:
                 break
-            if deployment.does(route):
+            if deployment.suits(fit.route, fit.version, fit.continuing):
                 free += deployment.free
         return min(free, enough)
 
@@ -204,10 +216,17 @@ class ModelIndex:
         return record.open if record is not None else {}
 
     def someone_else(self, model: str, fit: Fit) -> bool:
-        """Whether a request of this fit has anywhere to go but to the deployments it avoids."""
+        """Whether a request of this fit has anywhere to go, now or soon, but to the deployments it avoids.
+
+        Those whose session is suspended and those that may take nothing for their health do not count.
+        """
         record = self._models.get(model)
         return record is not None and any(
-            key not in fit.avoid and deployment.does(fit.route) for key, deployment in record.serving.items()
+            key not in fit.avoid
+            and deployment.cap > 0
+            and not deployment.session.suspended
+            and deployment.suits(fit.route, fit.version, fit.continuing)
+            for key, deployment in record.serving.items()
         )
 
     def _forget_one(self) -> bool:
@@ -216,6 +235,10 @@ class ModelIndex:
             return False
         del self._models[min(gone, key=lambda record: record.lost_s or 0.0).name]
         return True
+
+
+def _no_cap(_: Deployment) -> int:
+    return NO_CAP
 
 
 def _keep(index: dict[str, Deployment], deployment: Deployment, wanted: bool) -> None:

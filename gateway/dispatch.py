@@ -251,7 +251,7 @@ class Dispatcher:
         tickets: list[Ticket] = []
         avoiding: dict[int, frozenset[str]] = {}
         for fit in room.lanes(model):
-            front = room.front(model, fit, index.free(model, fit.route, depth))
+            front = room.front(model, fit, index.free(model, fit, depth))
             tickets += front
             if front and fit.avoid and index.someone_else(model, fit):
                 avoiding.update((ticket.number, fit.avoid) for ticket in front)
@@ -318,4 +318,6 @@ def _as_waiting(ticket: Ticket, avoiding: Mapping[int, frozenset[str]]) -> Waiti
         deadline_s=request.deadline_s,
         session_key=request.session_key,
         avoid=avoiding.get(ticket.number, frozenset()),
+        version=request.version,
+        continuing=request.continuing,
     )
