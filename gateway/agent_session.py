@@ -255,6 +255,7 @@ class AgentSession:
         deployment.version = claim.version
         deployment.status = claim.status
         deployment.routes = ROUTES.intersection(claim.routes)
+        deployment.continues = claim.continues
         deployment.slots = self._level(claim.id)
 
     def _unlist(self, deployment: Deployment) -> None:
