@@ -1,0 +1,27 @@
+"""From a record to what can be done with it: the one place that knows the reader of every route."""
+
+from collections.abc import Callable, Mapping
+
+from gateway.continuation.errors import NotContinuable
+from gateway.continuation.interface import Progress
+from gateway.continuation.record import Record
+
+_READERS: Mapping[str, Callable[[bytes, bytes, bool], Progress]] = {}
+
+
+def read_progress(
+    route: str, request_body: bytes, record: Record, *, usage_wanted: bool | None = None
+) -> Progress:
+    """How far the answer in ``record`` came. Raises :class:`NotContinuable` when it cannot go on.
+
+    ``usage_wanted``: whether the client gets to see the usage of a chat or completion stream; None: as the
+    body says, which is not what the client said when the gateway itself added the option.
+    """
+    reader = _READERS.get(route)
+    if reader is None:
+        raise NotContinuable(f"answers of the route {route!r} cannot go on at another engine")
+    if record.overflowed:
+        raise NotContinuable("the answer was too large to be kept, or in a form that was not understood")
+    if not request_body:
+        raise NotContinuable("the request was not kept")
+    return reader(request_body, record.data, True if usage_wanted is None else usage_wanted)

@@ -1,0 +1,194 @@
+"""What a client has been sent of one streamed answer: whole events only, bounded, never parsed here.
+
+A stream may break at any byte. Held back is therefore what of an event has come as long as it is unfinished:
+when the stream breaks, it is dropped, and the client never has half an event. Nothing else is held back: an
+engine whose events are not understood (no blank lines between them, no server-sent events at all, an event
+above :data:`HELD_BYTES`) makes the record overflow, and all it sends passes at once.
+"""
+
+import re
+
+KIB = 1024
+MIB = 1024 * KIB
+
+HELD_BYTES = 64 * KIB
+"""Longest unfinished event that is held back."""
+
+CHUNKS = 1024
+"""Recorded pieces are joined when there are so many, so that small ones cost their bytes only."""
+
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+"""Two line ends. Atomic, so that one CRLF is never read as two."""
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_OVERLAP_BYTES = 3
+_FIELDS = (b"data", b"event", b"id", b"retry", b":")
+_WHOLE_LINE = re.compile(rb"data: ?[\[{].*[\]}]\r?\Z", re.DOTALL)
+"""A data line that needs no second one."""
+
+_END_OF_OPENAI = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
+_END_OF_RESPONSES = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
+_END_OF_MESSAGES = re.compile(rb'"type"\s*:\s*"message_stop"')
+_ENDS = {
+    "chat": _END_OF_OPENAI,
+    "completions": _END_OF_OPENAI,
+    "responses": _END_OF_RESPONSES,
+    "messages": _END_OF_MESSAGES,
+}
+"""The route's own end. In a JSON string quotes and line ends are escaped, so no text looks like it."""
+_END_BYTES = 64
+"""Longer than any of these marks."""
+
+
+class RecordBudget:
+    """Bytes that all records of a gateway may hold together."""
+
+    def __init__(self, total_bytes: int = 64 * MIB) -> None:
+        self.total_bytes = total_bytes
+        self.taken_bytes = 0
+
+    def take(self, size_bytes: int) -> bool:
+        """Whether there was room; nothing is taken when there was not."""
+        if self.taken_bytes + size_bytes > self.total_bytes:
+            return False
+        self.taken_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        self.taken_bytes -= size_bytes
+        assert self.taken_bytes >= 0
+
+
+class Record:
+    """The response so far, of one streamed answer. ``most_bytes`` of it are kept at the most.
+
+    Its owner calls :meth:`release` when the answer is done with, one way or the other.
+    """
+
+    def __init__(self, route: str, budget: RecordBudget, most_bytes: int = MIB) -> None:
+        self.route = route
+        self.overflowed = False
+        """No longer recorded: the answer cannot go on elsewhere, and :meth:`feed` passes everything."""
+        self._budget = budget
+        self._most_bytes = most_bytes
+        self._size_bytes = 0
+        self._chunks: list[bytes] = []
+        self._held = bytearray()
+        self._searched = 0
+        """So many bytes of what is held hold no end of an event."""
+        self._line_start = 0
+        self._whole_lines = 0
+        self._released = False
+        self._end = _ENDS.get(route)
+        self._tail = b""
+        self._ended = False
+
+    @property
+    def held(self) -> bytes:
+        """The unfinished event: not passed on, not recorded, to be dropped when the stream breaks."""
+        return bytes(self._held)
+
+    @property
+    def data(self) -> bytes:
+        """Every event recorded. Empty once the record overflowed or was released."""
+        if len(self._chunks) > 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0] if self._chunks else b""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the route's own end went out: ``[DONE]``, ``response.completed`` and the like,
+        ``message_stop``."""
+        if self._end is None or self.overflowed or self._released:
+            return self._ended
+        return self._end.search(_last_event(self.data)) is not None
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes the next bytes of the answer; gives those that may go to the client now, perhaps none."""
+        if not self._held and data.endswith((b"\n\n", b"\r\n\r\n")):
+            return self._keep(data)
+        if self.overflowed:
+            return self._keep(data)
+        self._held += data
+        end = self._last_end()
+        out = b""
+        if end:
+            out = bytes(self._held[:end])
+            del self._held[:end]
+            self._searched = self._line_start = self._whole_lines = 0
+            self._keep(out)
+        if not self.overflowed and self._held and not self._understood():
+            self._overflow()
+        if self.overflowed:
+            rest, self._held = bytes(self._held), bytearray()
+            out += self._keep(rest)
+        return out
+
+    def finish(self) -> bytes:
+        """The stream is over in order: gives what was held back."""
+        rest, self._held = bytes(self._held), bytearray()
+        return self._keep(rest)
+
+    def release(self) -> None:
+        """Give back the memory. Idempotent; :attr:`complete` goes on telling what it told."""
+        self._ended = self.complete
+        self._released = True
+        self._drop()
+
+    def _keep(self, data: bytes) -> bytes:
+        size_bytes = self._size_bytes + len(data)
+        if self.overflowed or self._released:
+            self._look_for_end(data)
+        elif size_bytes <= self._most_bytes and self._budget.take(len(data)):
+            self._size_bytes = size_bytes
+            self._chunks.append(data)
+            if len(self._chunks) >= CHUNKS:
+                self._chunks = [b"".join(self._chunks)]
+        else:
+            self._overflow()
+            self._look_for_end(data)
+        return data
+
+    def _overflow(self) -> None:
+        self._ended = self.complete
+        self._tail = self.data[-_END_BYTES:]
+        self.overflowed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        self._budget.give_back(self._size_bytes)
+        self._size_bytes = 0
+        self._chunks = []
+
+    def _look_for_end(self, data: bytes) -> None:
+        if self._end is not None and not self._ended:
+            seen = self._tail + data
+            self._ended = self._end.search(seen) is not None
+            self._tail = seen[-_END_BYTES:]
+
+    def _last_end(self) -> int:
+        """Where the last whole event in what is held ends; 0 when none does."""
+        end = 0
+        for found in _EVENT_END.finditer(self._held, self._searched):
+            if found.end() == len(self._held) and found[0].endswith(b"\n\r"):
+                break  # the LF that belongs to this CR is on its way
+            end = found.end()
+        self._searched = max(0, len(self._held) - _OVERLAP_BYTES)
+        return end
+
+    def _understood(self) -> bool:
+        """Whether what is held may well be one unfinished event."""
+        if len(self._held) > HELD_BYTES:
+            return False
+        while (line_end := self._held.find(b"\n", self._line_start)) >= 0:
+            line = bytes(self._held[self._line_start : line_end])
+            if line.strip(b"\r") and not line.startswith(_FIELDS):
+                return False
+            self._line_start = line_end + 1
+            self._whole_lines += _WHOLE_LINE.match(line) is not None
+        return self._whole_lines < 2
+
+
+def _last_event(data: bytes) -> bytes:
+    """The last event of ``data`` that is not blank."""
+    end = len(data.rstrip(b"\r\n"))
+    return data[max(data.rfind(mark, 0, end) for mark in _EVENT_ENDS) + 1 : end]

@@ -1,0 +1,158 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.continuation import Record, RecordBudget
+from gateway.continuation.record import HELD_BYTES
+
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def _record(route: str = "chat", most_bytes: int = 1024 * 1024) -> Record:
+    return Record(route, RecordBudget(), most_bytes)
+
+
+def _events(separator: bytes) -> list[bytes]:
+    lines = [
+        [b"event: a", b'data: {"type":"a","text":"\\n\\n"}'],
+        [b": a comment"],
+        [b"data:{", b'data:"b":1}'],
+        [b"id: 7", b"data: [DONE]"],
+    ]
+    return [separator.join(event) + 2 * separator for event in lines]
+
+
+@pytest.mark.parametrize("separator", [b"\n", b"\r\n"])
+def test_only_whole_events_get_out_wherever_the_stream_is_cut(separator: bytes) -> None:
+    events = _events(separator)
+    stream = b"".join(events)
+    ends = {sum(map(len, events[:count])) for count in range(len(events) + 1)}
+    for cut in range(len(stream) + 1):
+        record = _record()
+        out = record.feed(stream[:cut])
+        assert out == record.data
+        assert len(out) == max(end for end in ends if end <= cut)
+        assert record.held == stream[len(out) : cut]
+        assert not record.overflowed
+
+
+@given(st.sampled_from([b"\n", b"\r\n", b"\r"]), st.integers(0, 2**32))
+def test_however_the_bytes_are_grouped_all_of_them_get_out_in_order(separator: bytes, seed: int) -> None:
+    stream, rng, record, out = b"".join(_events(separator)), random.Random(seed), _record(), b""
+    rest = stream
+    while rest:
+        size = rng.randint(1, 20)
+        out += record.feed(rest[:size])
+        rest = rest[size:]
+    out += record.finish()
+    assert out == stream == record.data
+    assert record.complete
+    assert not record.overflowed
+
+
+def test_what_was_held_back_gets_out_when_the_stream_is_over_in_order() -> None:
+    record = _record()
+    assert record.feed(EVENT + b"data: [DO") == EVENT
+    assert record.feed(b"NE]") == b""
+    assert record.finish() == b"data: [DONE]"
+    assert record.complete
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b'{"text":"a"}\n{"text":"b"}\n',
+        b'data: {"text":"a"}\ndata: {"text":"b"}\n',
+        b"x" * (HELD_BYTES + 1),
+        b"data: " + b"x" * HELD_BYTES,
+    ],
+)
+def test_a_stream_that_is_not_understood_passes_at_once_and_is_not_recorded(stream: bytes) -> None:
+    record = _record()
+    assert record.feed(EVENT) + record.feed(stream) == EVENT + stream
+    assert record.overflowed
+    assert record.feed(b"any") == b"any"
+    assert record.feed(b"thing\n\n") == b"thing\n\n"
+    assert record.finish() == b""
+
+
+def test_a_stream_that_is_not_understood_never_stalls_byte_by_byte() -> None:
+    stream, record, out = b'{"text":"a"}\n' * 3, _record(), b""
+    for place in range(len(stream)):
+        out += record.feed(stream[place : place + 1])
+        assert place + 1 - len(out) < len(b'{"text":"a"}\n')
+    assert out == stream
+
+
+def test_an_event_of_several_data_lines_is_understood() -> None:
+    record, event = _record(), b'data: {\ndata: "choices":[{\ndata: "index":0}]}\n\n'
+    assert b"".join(record.feed(event[i : i + 1]) for i in range(len(event))) == event
+    assert not record.overflowed
+
+
+def test_a_record_above_its_bound_passes_all_and_gives_its_memory_back() -> None:
+    budget = RecordBudget()
+    record = Record("chat", budget, 2 * len(EVENT))
+    record.feed(EVENT)
+    record.feed(EVENT)
+    assert budget.taken_bytes == 2 * len(EVENT)
+    assert record.feed(EVENT) == EVENT
+    assert record.overflowed
+    assert (budget.taken_bytes, record.data) == (0, b"")
+
+
+def test_records_together_stay_within_their_budget() -> None:
+    budget = RecordBudget(3 * len(EVENT))
+    first, second = Record("chat", budget), Record("chat", budget)
+    first.feed(EVENT)
+    second.feed(EVENT + EVENT)
+    assert first.feed(EVENT) == EVENT
+    assert first.overflowed
+    assert not second.overflowed
+    assert budget.taken_bytes == 2 * len(EVENT)
+    second.release()
+    second.release()
+    first.release()
+    assert budget.taken_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("route", "end"),
+    [
+        ("chat", DONE),
+        ("completions", b"data:[DONE]\r\n\r\n"),
+        ("responses", b'event: response.completed\ndata: {"type":"response.completed","response":{}}\n\n'),
+        ("responses", b'data: {"response":{},"type": "response.incomplete"}\n\n'),
+        ("messages", b'event: message_stop\ndata: {"type": "message_stop"}\n\n'),
+    ],
+)
+@pytest.mark.parametrize("most_bytes", [1024 * 1024, 1])
+def test_the_routes_own_end_is_seen_recorded_or_not(route: str, end: bytes, most_bytes: int) -> None:
+    record = _record(route, most_bytes)
+    record.feed(EVENT)
+    assert not record.complete
+    for place in range(len(end)):
+        assert not record.complete or record.overflowed
+        record.feed(end[place : place + 1])
+    assert record.complete
+    record.release()
+    assert record.complete
+
+
+def test_text_that_looks_like_an_end_is_none() -> None:
+    for route in ("chat", "responses", "messages"):
+        record = _record(route)
+        record.feed(
+            b'data: {"text":"data: [DONE] \\"type\\":\\"message_stop\\",\\"type\\":'
+            b'\\"response.failed\\""}\n\n'
+        )
+        assert not record.complete
+
+
+def test_an_end_of_before_is_none_when_more_came_after_it() -> None:
+    record = _record()
+    record.feed(DONE + EVENT)
+    assert not record.complete
