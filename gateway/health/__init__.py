@@ -1,0 +1,23 @@
+"""What is seen of deployments' health and what follows (SCHEDULING §6). Pure: no clock, no I/O, no chance."""
+
+from gateway.health.book import HealthBook
+from gateway.health.budget import HedgeBudget, RetryBudget
+from gateway.health.circuit import Circuit, Fault, State
+from gateway.health.outliers import outliers
+from gateway.health.pace import Pace
+from gateway.health.quantile import AnswerTimes
+from gateway.health.record import DeploymentHealth, HealthSettings
+
+__all__ = [
+    "AnswerTimes",
+    "Circuit",
+    "DeploymentHealth",
+    "Fault",
+    "HealthBook",
+    "HealthSettings",
+    "HedgeBudget",
+    "Pace",
+    "RetryBudget",
+    "State",
+    "outliers",
+]
