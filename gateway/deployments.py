@@ -4,11 +4,12 @@ The index is kept up to date at every change, so that finding a free slot never 
 belongs to the event loop's thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
+from gateway.health import DeploymentHealth
 from gateway.queue import Capacity, Fit
 from gateway.scheduling.base import NO_CAP, DeploymentView
 from shared.endpoint import Endpoint
@@ -66,6 +67,11 @@ class Deployment(DeploymentView):
     failures: int = 0
     """Failures in a row."""
     usable: bool = False
+    health: DeploymentHealth | None = None
+    shut: bool = False
+    """It may take nothing for its health, and not just for a moment."""
+    device: str = ""
+    """What it runs on: only deployments on the same are compared for their pace."""
     counted_slots: int = 0
     """What the index has counted for it."""
 
@@ -104,6 +110,8 @@ class ModelRecord:
     """Slots of ``serving`` together, as far as their health lets them be used."""
     lost_s: float | None = None
     """When the last of ``serving`` went, on the gateway's clock; None while there is one."""
+    judged_s: float = float("-inf")
+    """When the paces of ``serving`` were last compared."""
     hold_s: float = HOLD_GUESS_S
     held: bool = False
 
@@ -116,7 +124,7 @@ class ModelIndex:
         self._max_models = max_models
         self._models: dict[str, ModelRecord] = {}
         self._listeners: list[Callable[[str], None]] = []
-        self._cap: Callable[[Deployment], int] = _no_cap
+        self._assess: Callable[[Deployment], tuple[int, bool]] = _well
 
     @property
     def models(self) -> Mapping[str, ModelRecord]:
@@ -126,10 +134,10 @@ class ModelIndex:
         """``on_change(model)`` is called, within the same turn, whenever what serves a model has changed."""
         self._listeners.append(on_change)
 
-    def watch_health(self, cap: Callable[[Deployment], int]) -> None:
-        """``cap(deployment)`` is asked at every change of a deployment, before anything is counted, how many
-        of its slots its health lets it use; 0 when it may take nothing new."""
-        self._cap = cap
+    def watch_health(self, assess: Callable[[Deployment], tuple[int, bool]]) -> None:
+        """``assess(deployment)`` is asked at every change of a deployment, before anything is counted, how
+        many of its slots its health lets it use, and whether that is none for more than a moment."""
+        self._assess = assess
 
     def learn(self, model: str, wall_s: float) -> bool:
         """Remember that ``model`` is, or once was, served. False when there is no room for one more name.
@@ -148,7 +156,7 @@ class ModelIndex:
         record = self._models.get(deployment.model)
         if record is None:
             return
-        deployment.cap = self._cap(deployment)
+        deployment.cap, deployment.shut = self._assess(deployment)
         deployment.usable = deployment.compute_usable()
         slots = min(deployment.slots, deployment.cap) if deployment.promising else 0
         record.slots += slots - deployment.counted_slots
@@ -215,6 +223,11 @@ class ModelIndex:
         record = self._models.get(model)
         return record.open if record is not None else {}
 
+    def serving(self, model: str) -> Collection[Deployment]:
+        """Promising deployments of ``model``."""
+        record = self._models.get(model)
+        return record.serving.values() if record is not None else ()
+
     def someone_else(self, model: str, fit: Fit) -> bool:
         """Whether a request of this fit has anywhere to go, now or soon, but to the deployments it avoids.
 
@@ -223,7 +236,7 @@ class ModelIndex:
         record = self._models.get(model)
         return record is not None and any(
             key not in fit.avoid
-            and deployment.cap > 0
+            and not deployment.shut
             and not deployment.session.suspended
             and deployment.suits(fit.route, fit.version, fit.continuing)
             for key, deployment in record.serving.items()
@@ -237,8 +250,8 @@ class ModelIndex:
         return True
 
 
-def _no_cap(_: Deployment) -> int:
-    return NO_CAP
+def _well(_: Deployment) -> tuple[int, bool]:
+    return NO_CAP, False
 
 
 def _keep(index: dict[str, Deployment], deployment: Deployment, wanted: bool) -> None:

@@ -20,6 +20,29 @@ class Effect(Enum):
     """It was answered, in a way; another engine would do no better."""
 
 
+class Trouble(Enum):
+    """What went wrong with an attempt, as far as deployment health and the retry budget are concerned."""
+
+    REFUSED = auto()
+    """The agent has no slot: levels crossed on the wire."""
+    UNREACHABLE = auto()
+    """There is no engine."""
+    OVERLOADED = auto()
+    """The engine has enough to do, and says so (429, 503)."""
+    STATUS = auto()
+    """The engine answered with another 5xx."""
+    BROKEN = auto()
+    """The answer is malformed or was cut."""
+    TIMEOUT = auto()
+    """The engine took longer than it may, for its first byte, between bytes or in all."""
+    STALLED = auto()
+    """The answer stopped for longer than its rhythm explains."""
+    LOST = auto()
+    """The agent's session is over."""
+    DRAINING = auto()
+    """The agent is going away in order."""
+
+
 EFFECTS: dict[ErrorCode, Effect] = {
     ErrorCode.REFUSED: Effect.NONE,
     ErrorCode.ENGINE_UNREACHABLE: Effect.NONE,

@@ -95,6 +95,17 @@ class DeploymentHealth:
             return in_flight + 1
         return self.ramp.cap(slots, now)
 
+    @property
+    def shut_until_s(self) -> float:
+        """When it may take something again, while it is shut."""
+        opens_s = self.circuit.until_s if self.circuit.state is State.OPEN else 0.0
+        return max(self.ejected_until_s, opens_s)
+
+    def hasten(self, until_s: float) -> None:
+        """It is not shut for longer than until then."""
+        self.ejected_until_s = min(self.ejected_until_s, until_s)
+        self.circuit.hasten(until_s)
+
     def established(self, now: float) -> bool:
         """It has served for as long as a slow start takes, and is well."""
         return (
