@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from gateway.deployments import Deployment
+from gateway.domain import Request
 from gateway.response import EngineResponse
 from gateway.upload import Upload
 from shared.endpoint import Stream
@@ -12,6 +13,9 @@ from shared.messages import RequestHead, ResponseHead, Trailers
 
 class AttemptOwner(Protocol):
     """Who is told what becomes of an attempt; :class:`gateway.exchange.Exchange`."""
+
+    @property
+    def request(self) -> Request: ...
 
     def answered(self, attempt: "Attempt", head: ResponseHead) -> None:
         """The response's head is there. Sets ``attempt.response``."""
@@ -38,6 +42,7 @@ class Attempt:
         "deployment",
         "heard",
         "opened_s",
+        "received_bytes",
         "response",
         "stream",
         "upload",
@@ -53,11 +58,18 @@ class Attempt:
         self.opened_s = now
         self.heard = False
         """Whether bytes came since somebody last looked and set this back."""
+        self.received_bytes = 0
+        """Of the response's body."""
         self.response: EngineResponse | None = None
         self.upload: Upload | None = None
         self._owner = owner
         self._wanted = True
         self.stream: Stream = deployment.session.endpoint.open(head, self)
+
+    @property
+    def request(self) -> Request:
+        """Whose attempt it is."""
+        return self._owner.request
 
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants the answer of this attempt any more."""
@@ -72,6 +84,7 @@ class Attempt:
 
     def on_data(self, data: bytes) -> None:
         self.heard = True
+        self.received_bytes += len(data)
         if self.response is not None:
             self.response.feed(data)
         else:

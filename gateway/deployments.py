@@ -62,8 +62,6 @@ class Deployment(DeploymentView):
     status: DeploymentStatus = DeploymentStatus.LOADED
     listed: bool = True
     """Named by the agent's latest state. One that is not goes away with its last stream."""
-    resting: bool = False
-    """Left alone for a moment after it failed."""
     failures: int = 0
     """Failures in a row."""
     usable: bool = False
@@ -74,6 +72,11 @@ class Deployment(DeploymentView):
     """What it runs on: only deployments on the same are compared for their pace."""
     counted_slots: int = 0
     """What the index has counted for it."""
+
+    @property
+    def well(self) -> bool:
+        """Nothing speaks against it but, perhaps, that it is new."""
+        return self.health is None or self.health.well
 
     @property
     def promising(self) -> bool:
@@ -87,7 +90,6 @@ class Deployment(DeploymentView):
     def compute_usable(self) -> bool:
         return (
             self.listed
-            and not self.resting
             and self.status is DeploymentStatus.LOADED
             and self.session.takes_work
             and not self.session.suspended

@@ -6,6 +6,7 @@ event loop's thread.
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import structlog
 from gateway.admission import Admission, no_deployment
 from gateway.attempt import Attempt
 from gateway.deployments import Availability, Deployment
-from gateway.domain import Request
+from gateway.domain import Request, Tier
 from gateway.errors import (
     DeadlineExceeded,
     EngineError,
@@ -23,18 +24,24 @@ from gateway.errors import (
     ShuttingDown,
 )
 from gateway.exchange import DispatchSettings, Exchange, State
+from gateway.failover import Trouble
+from gateway.fleet_health import FleetHealth
+from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.metrics import Metrics
-from gateway.queue import QueueSettings, Ticket, WaitingRoom
+from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
 from gateway.scheduling import policy_named
-from gateway.scheduling.base import Assignment, Waiting
+from gateway.scheduling.base import ANY_ROUTE, Assignment, Waiting
 from gateway.timers import Cancellable, Timers
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
 _log = structlog.get_logger(__name__)
+
+_FREE = frozenset({Trouble.REFUSED, Trouble.LOST, Trouble.DRAINING})
+"""Retries for these cost no budget: no engine began on it, or the one that did is gone."""
 
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
@@ -51,8 +58,10 @@ class Dispatcher:
         queue: QueueSettings | None = None,
         settings: DispatchSettings | None = None,
         policy: str = "least-outstanding",
+        jitter: Callable[[], float] = random.random,
     ) -> None:
-        """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``.
+        """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``;
+        ``jitter`` gives numbers from 0 to 1.
 
         Raises ValueError for a policy there is none of.
         """
@@ -63,13 +72,17 @@ class Dispatcher:
         self._index = registry.index
         self._policy = policy_named(policy)
         self._admission = Admission(self._index, self.room, self.settings.reconnect_grace_s)
+        rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
+        self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
+        self._retries = RetryBudget(self.settings.retry_share)
+        self._hedges = HedgeBudget(self.settings.hedge_share)
+        self._answer_times = AnswerTimes()
         self._exchanges: set[Exchange] = set()
         self._waiting: dict[int, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._marked: dict[str, None] = {}
         self._turn: Cancellable | None = None
         self._grace: dict[str, Cancellable] = {}
-        self._resting: dict[Deployment, Cancellable] = {}
         self._accepting = True
         self._idle: asyncio.Event | None = None
         self._index.subscribe(self._model_changed)
@@ -116,6 +129,8 @@ class Dispatcher:
         except RequestError as error:
             self.metrics.refused(request.model, error.code)
             raise
+        self._retries.deposit(self.timers.time())
+        self._hedges.deposit()
         exchange = Exchange(request, ticket, self, settle)
         self._exchanges.add(exchange)
         self._waiting[ticket.number] = exchange
@@ -147,11 +162,11 @@ class Dispatcher:
                 exchange.break_off(ErrorCode.DRAINING, "This gateway is shutting down.")
             elif exchange.state is not State.DONE:
                 exchange.fail(ShuttingDown(_SHUTTING_DOWN), ErrorCode.DRAINING)
-        for timer in (self._turn, *self._grace.values(), *self._resting.values()):
+        self._health.close()
+        for timer in (self._turn, *self._grace.values()):
             if timer is not None:
                 timer.cancel()
         self._grace.clear()
-        self._resting.clear()
         self._marked.clear()
         tasks = list(self._tasks)
         for task in tasks:
@@ -172,24 +187,57 @@ class Dispatcher:
         del self._waiting[ticket.number]
         self.room.leave(ticket, attempt.opened_s, departed=True)
         self._index.take(attempt.deployment, attempt.work)
+        self._health.taken(attempt.deployment, exchange.request)
         self.metrics.queued(exchange.request.model, attempt.opened_s - ticket.entered_s)
 
     def released(self, attempt: Attempt) -> None:
+        self._health.released(attempt.deployment, attempt.request)
         self._index.give_back(attempt.deployment, attempt.work, self.timers.time() - attempt.opened_s)
 
-    def troubled(self, deployment: Deployment) -> None:
-        """Leave a deployment alone for a moment, longer for each failure in a row."""
-        doublings = min(deployment.failures, 16)
-        deployment.failures += 1
-        rest_s = min(self.settings.rest_s * 2.0**doublings, self.settings.rest_max_s)
-        resting = self._resting.pop(deployment, None)
-        if resting is not None:
-            resting.cancel()
-        deployment.resting = True
-        self._resting[deployment] = self.timers.call_at(
-            self.timers.time() + rest_s, lambda: self._rested(deployment)
+    def answered(self, attempt: Attempt, now: float) -> None:
+        self._health.answered(attempt.deployment, attempt.request, now)
+
+    def succeeded(self, attempt: Attempt, first_byte_s: float, total_s: float, now: float) -> None:
+        request = attempt.request
+        self._health.succeeded(
+            attempt.deployment, request, first_byte_s, total_s, attempt.received_bytes, now
         )
-        self._index.update(deployment)
+        if not request.streaming:
+            self._answer_times.note(request.model, request.route, total_s)
+
+    def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
+        self._health.failed(attempt.deployment, attempt.request, trouble, now)
+
+    def may_retry(self, request: Request, trouble: Trouble) -> bool:
+        if trouble in _FREE or self._retries.take(self.timers.time()):
+            return True
+        self.metrics.retry_refused(request.model)
+        return False
+
+    def someone_else(self, request: Request) -> bool:
+        return self._index.someone_else(request.model, Fit.of(request, request.attempts))
+
+    def hedge_at(self, request: Request, now: float) -> float | None:
+        if request.streaming or request.tier is not Tier.REALTIME or request.route == ANY_ROUTE:
+            return None
+        usual_s = self._answer_times.quantile_s(request.model, request.route)
+        return None if usual_s is None else now + usual_s
+
+    def hedge(self, exchange: Exchange, now: float) -> Deployment | None:
+        request = exchange.request
+        well = {key: each for key, each in self._index.open(request.model).items() if each.well}
+        copy = _as_waiting(exchange.ticket, {exchange.ticket.number: frozenset(request.attempts)})
+        chosen = self._policy.assign([copy], list(well.values()), now)
+        if not chosen or not self._hedges.take():
+            return None
+        self.metrics.hedged(request.model)
+        return well[chosen[0].key]
+
+    def troubled(self, deployment: Deployment) -> None:
+        """As :meth:`failed`, of an attempt that was refused."""
+        if deployment.health is not None:
+            deployment.health.rest(self.timers.time())
+            self._index.update(deployment)
 
     def wait_again(self, exchange: Exchange) -> None:
         self.room.come_back(exchange.ticket, exchange.request.attempts, self.timers.time())
@@ -287,11 +335,6 @@ class Dispatcher:
         for exchange in [each for each in self._waiting.values() if each.request.model == model]:
             self.metrics.refused(model, "no_deployment")
             exchange.fail(no_deployment(model))
-
-    def _rested(self, deployment: Deployment) -> None:
-        self._resting.pop(deployment, None)
-        deployment.resting = False
-        self._index.update(deployment)
 
     def _too_late(self, request: Request) -> RequestError:
         now = self.timers.time()

@@ -44,6 +44,12 @@ class DispatchSettings:
     """How long a deployment is left alone after it refused a request or its engine could not be reached;
     twice as long for each further failure in a row."""
     rest_max_s: float = 5.0
+    slow_start_s: float = 30.0
+    """How long the slots of a new or recovered deployment ramp up; 0 for not at all."""
+    retry_share: float = 0.2
+    """Retries, as a share of requests; ten a second are always allowed."""
+    hedge_share: float = 0.02
+    """Second copies of late requests, as a share of requests; 0 for none."""
 
 
 class State(Enum):

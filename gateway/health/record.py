@@ -83,6 +83,11 @@ class DeploymentHealth:
         if 0.0 < self.resting_until_s <= now:
             self.resting_until_s = 0.0
 
+    @property
+    def well(self) -> bool:
+        """Neither shut nor on probation."""
+        return self.ejected_until_s == 0.0 and self.circuit.state is State.CLOSED
+
     def shut(self) -> bool:
         """It may take nothing, and not just for a moment. As of the last :meth:`look`."""
         return self.ejected_until_s > 0.0 or self.circuit.state in (State.OPEN, State.PROBING)
@@ -108,12 +113,7 @@ class DeploymentHealth:
 
     def established(self, now: float) -> bool:
         """It has served for as long as a slow start takes, and is well."""
-        return (
-            now - self.ready_s >= self._settings.slow_start_s
-            and not self.ramp.climbing(now)
-            and self.circuit.state is State.CLOSED
-            and self.ejected_until_s == 0.0
-        )
+        return now - self.ready_s >= self._settings.slow_start_s and not self.ramp.climbing(now) and self.well
 
     def next_look_s(self, slots: int, now: float) -> float | None:
         """When :meth:`look` is due; None when only events change anything."""

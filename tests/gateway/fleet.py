@@ -211,7 +211,9 @@ class Fleet:
         self.registry = Registry(
             self.metrics, self.loop, registry or RegistrySettings(), wall=lambda: 1_700_000_000.0
         )
-        self.dispatcher = Dispatcher(self.registry, self.metrics, self.loop, queue=queue, settings=settings)
+        self.dispatcher = Dispatcher(
+            self.registry, self.metrics, self.loop, queue=queue, settings=settings, jitter=lambda: 0.0
+        )
         self.agents: list[FakeAgent] = []
         self.sessions: dict[int, AgentSession] = {}
         self._links: list[tuple[Endpoint, Endpoint]] = []

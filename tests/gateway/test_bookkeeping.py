@@ -170,7 +170,7 @@ class Books(RuleBasedStateMachine):
                 suits = (
                     each.model == exchange.request.model and each.does(fit.route) and each.key not in avoid
                 )
-                assert not (suits and each.compute_usable() and each.slots > each.in_flight)
+                assert not (suits and each.compute_usable() and each.free)
 
     @invariant()
     def the_index_is_what_a_scan_would_find(self) -> None:
@@ -179,7 +179,7 @@ class Books(RuleBasedStateMachine):
             serving = {each.key: each for each in mine if each.promising}
             assert record.serving == serving
             assert record.open == {key: each for key, each in serving.items() if each.free}
-            assert record.slots == sum(each.slots for each in serving.values())
+            assert record.slots == sum(min(each.slots, each.cap) for each in serving.values())
             assert (record.lost_s is None) == bool(serving)
 
     @invariant()
@@ -216,11 +216,11 @@ class Books(RuleBasedStateMachine):
         assert all(client.settled != (id(client) in self.left) for client in self.clients)
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        assert self.fleet.loop.pending == len(dispatcher._grace) + len(dispatcher._resting)
-        self.fleet.advance(100.0)
+        assert self.fleet.loop.pending == len(dispatcher._grace) + len(dispatcher._health._looks)
+        self.fleet.advance(400.0)
         assert not self.fleet.loop.pending, "a timer was left behind"
         assert not any(session.full for session in self.fleet.registry.sessions)
-        assert not any(each.resting for each in self._deployments())
+        assert not any(each.shut for each in self._deployments())
 
     # --- Helpers ---
 
