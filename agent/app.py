@@ -160,7 +160,13 @@ def make_backend(engine: EngineConfig) -> Backend:
     from agent.backends.torch_engine.backend import TorchBackend
 
     try:
-        return TorchBackend(engine.torch, name=engine.name, slots=engine.slots, device=engine.device)
+        return TorchBackend(
+            engine.torch,
+            name=engine.name,
+            slots=engine.slots,
+            device=engine.device,
+            continues=engine.continues,
+        )
     except ValueError as error:
         raise ConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
 

@@ -29,6 +29,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from agent.backends.engine_kind import check_continues
 from agent.backends.engine_models import is_nameable
 from agent.backends.settings import EngineSettings, EngineTimeouts, base_url
 from agent.config_errors import ConfigError, TomlFile, explain, unknown_variables
@@ -59,6 +60,9 @@ class EngineConfig(BaseModel):
     version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     """Kept beside the engine; no gateway is told of them yet."""
+    continues: dict[str, str] | None = None
+    """Route → how it is asked to go on with an answer that another engine began: ``final_message`` or
+    ``prefill``, for completions ``prompt``. Empty: not at all. Default: what is known of its kind."""
     device: str = "auto"
     """For ``torch``: auto, cpu or cuda."""
     connect_s: Seconds = 5.0
@@ -70,6 +74,11 @@ class EngineConfig(BaseModel):
     @classmethod
     def _check_url(cls, value: str | None) -> str | None:
         return None if value is None else base_url(value)
+
+    @field_validator("continues")
+    @classmethod
+    def _check_continues(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        return None if value is None else dict(check_continues(value))
 
     @field_validator("torch")
     @classmethod
@@ -109,6 +118,7 @@ class EngineConfig(BaseModel):
             slots=self.slots,
             models=self.models,
             version=self.version,
+            continues=self.continues,
             refresh_s=self.refresh_s,
             timeouts=timeouts,
         )
@@ -130,6 +140,8 @@ class AgentConfig(BaseSettings):
     """The API key of engines that have none of their own here."""
     slots: Slots | None = None
     """For engines that have none of their own here."""
+    continues: Annotated[dict[str, str] | None, NoDecode] = None
+    """For engines that have none of their own here. As text: ``ROUTE=WAY,…``, or ``none``."""
     labels: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
     """Kept beside the agent; what a gateway goes by are the labels of the join token."""
     find_engines: bool | None = None
@@ -189,14 +201,17 @@ class AgentConfig(BaseSettings):
     @field_validator("labels", mode="before")
     @classmethod
     def _split_labels(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not isinstance(value, list | tuple):
-            return value
-        pairs = [str(part).partition("=") for part in value]
-        if any(not key or not mark for key, mark, _ in pairs):
-            raise ValueError("a label is written KEY=VALUE")
-        return {key: text for key, _, text in pairs}
+        return _pairs(value, "a label is written KEY=VALUE")
+
+    @field_validator("continues", mode="before")
+    @classmethod
+    def _split_continues(cls, value: Any) -> Any:
+        return {} if value == "none" else _pairs(value, "it is written ROUTE=WAY")
+
+    @field_validator("continues")
+    @classmethod
+    def _check_continues(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        return None if value is None else dict(check_continues(value))
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -218,6 +233,7 @@ class AgentConfig(BaseSettings):
                         "name": engine.name or name,
                         "slots": engine.slots or self.slots,
                         "api_key": engine.api_key or self.engine_key,
+                        "continues": self.continues if engine.continues is None else engine.continues,
                     }
                 )
             )
@@ -230,7 +246,9 @@ class AgentConfig(BaseSettings):
     @property
     def found_engine(self) -> EngineConfig:
         """What is known beforehand of an engine that is found by itself."""
-        return EngineConfig(url="http://127.0.0.1", slots=self.slots, api_key=self.engine_key)
+        return EngineConfig(
+            url="http://127.0.0.1", slots=self.slots, api_key=self.engine_key, continues=self.continues
+        )
 
     def dial_settings(self) -> DialSettings:
         """Raises :class:`ConfigError` when ``ca_file`` cannot be used."""
@@ -246,6 +264,18 @@ class AgentConfig(BaseSettings):
 
 _FILE = "_file"
 """Under which the file's values travel to ``settings_customise_sources``."""
+
+
+def _pairs(value: Any, rule: str) -> Any:
+    """``KEY=VALUE,…`` or a list of ``KEY=VALUE`` as a dict; anything else as it is."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        return value
+    pairs = [str(part).partition("=") for part in value]
+    if any(not key or not mark for key, mark, _ in pairs):
+        raise ValueError(rule)
+    return {key: text for key, _, text in pairs}
 
 
 def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:

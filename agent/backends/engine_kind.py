@@ -4,8 +4,10 @@ A kind only fills in what an engine does not say of itself; nothing here is need
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from shared.messages import CONTINUATION_WAYS
 
 EVERY_ROUTE = (
     "chat",
@@ -33,19 +35,31 @@ class EngineKind:
     """Where it tells how many requests it takes at once."""
     facts_key: str = ""
     """The number's name there."""
+    continues: Mapping[str, str] = field(default_factory=dict)
+    """Route → how it is asked to go on with an answer that another engine began (PROTOCOL §4.7); only what
+    its documentation or source says, as an engine that begins anew instead would spoil the answer."""
 
 
 GENERIC = EngineKind("generic", 8, EVERY_ROUTE)
 """Eight: enough to keep a batching engine busy, few enough not to pile up before one that has no batch."""
 
-BUILT_IN = EngineKind("trunkline", 8, ("chat", "completions", "any"), ("trunkline",))
-"""Says all of itself in ``/v1/models``."""
+BUILT_IN = EngineKind(
+    "trunkline",
+    8,
+    ("chat", "completions", "any"),
+    ("trunkline",),
+    continues={"chat": "final_message", "completions": "prompt"},
+)
+"""Says all else of itself in ``/v1/models``."""
 
 VLLM = EngineKind(
     "vllm",
     256,  # the default of max_num_seqs, which it does not tell; what is too much shows as requests waiting
     ("chat", "completions", "responses", "embeddings", "rerank", "audio", "messages", "any"),
     ("vllm",),
+    # continue_final_message: vllm-project/vllm#8942. Not messages: its Anthropic adapter makes a chat request
+    # of them without that member (vllm/entrypoints/anthropic/serving.py, _build_base_request).
+    continues={"chat": "final_message", "completions": "prompt"},
 )
 
 SGLANG = EngineKind(
@@ -55,6 +69,9 @@ SGLANG = EngineKind(
     ("sglang",),
     facts_path="/get_server_info",
     facts_key="max_running_requests",
+    # continue_final_message: sgl-project/sglang#4226. Not messages, as with vLLM
+    # (sglang/srt/entrypoints/anthropic/request_conversion.py).
+    continues={"chat": "final_message", "completions": "prompt"},
 )
 
 TGI = EngineKind(
@@ -63,6 +80,9 @@ TGI = EngineKind(
     ("chat", "completions", "any"),
     facts_path="/info",
     facts_key="max_concurrent_requests",
+    # huggingface/text-generation-inference#2733; since then its router goes on with a final message of the
+    # assistant unasked, without the white space at its end (router/src/infer/chat_template.rs).
+    continues={"chat": "prefill", "completions": "prompt"},
 )
 
 LLAMA_CPP = EngineKind(
@@ -72,6 +92,9 @@ LLAMA_CPP = EngineKind(
     ("llamacpp",),
     facts_path="/props",
     facts_key="total_slots",
+    # Unless started with --no-prefill-assistant: ggml-org/llama.cpp#13174, #13608. /v1/messages is turned
+    # into the same chat request first: #17570.
+    continues={"chat": "prefill", "messages": "prefill", "completions": "prompt"},
 )
 
 OLLAMA = EngineKind(
@@ -79,6 +102,9 @@ OLLAMA = EngineKind(
     4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
     ("chat", "completions", "responses", "embeddings", "messages", "any"),
     ("library",),
+    # Nothing: whether it goes on with a final message of the assistant depends on the model's template
+    # (ollama/ollama#6778, #5775), and its /v1/completions puts the prompt into that template, too
+    # (openai/openai.go, FromCompleteRequest).
 )
 
 LM_STUDIO = EngineKind(
@@ -86,6 +112,7 @@ LM_STUDIO = EngineKind(
     4,  # its default of requests at once per model
     ("chat", "completions", "responses", "embeddings", "messages", "any"),
     ("organization_owner",),
+    # Nothing: its documentation does not say.
 )
 
 KINDS = (BUILT_IN, VLLM, SGLANG, TGI, LLAMA_CPP, OLLAMA, LM_STUDIO)
@@ -116,3 +143,19 @@ def slots_from(facts: Any, kind: EngineKind) -> int | None:
     """How many requests at once an engine says it takes, or None when it does not say."""
     value = facts.get(kind.facts_key) if isinstance(facts, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 100_000 else None
+
+
+CONTINUED_ROUTES = ("chat", "completions", "responses", "messages")
+
+
+def check_continues(ways: Mapping[str, str]) -> Mapping[str, str]:
+    """``ways``, route → way, if it can be. Raises ValueError, saying what is wrong."""
+    for route, way in ways.items():
+        if route not in CONTINUED_ROUTES:
+            raise ValueError(
+                f"{route!r} is no route whose answers go on; they are {', '.join(CONTINUED_ROUTES)}"
+            )
+        fitting = CONTINUATION_WAYS - {"prompt"} if route != "completions" else {"prompt"}
+        if way not in fitting:
+            raise ValueError(f"{route} = {way!r}: must be {' or '.join(sorted(fitting))}")
+    return ways

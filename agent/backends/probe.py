@@ -141,19 +141,24 @@ class Prober:
         self, view: EngineView, model: ModelInfo, health: _Health, loads: Mapping[str, Load]
     ) -> DeploymentState:
         load = load_of(loads, model.id)
+        routes = model.routes or view.kind.routes
+        continues = self._settings.continues
+        if continues is None:
+            continues = {route: way for route, way in view.kind.continues.items() if route in routes}
         well = health.status is DeploymentStatus.LOADED
         return DeploymentState(
             id=f"{self._settings.name}/{model.id}",
             model=model.id,
             version=model.version or self._settings.version,
             status=model.status if well else health.status,
-            routes=model.routes or view.kind.routes,
+            routes=routes,
             slots=self._settings.slots or model.slots or view.reported_slots or view.kind.slots,
             context_tokens=model.context_tokens,
             running=load.running,
             waiting=load.waiting,
             kv_use=load.kv_use,
             reason=(model.reason if well else health.reason)[: limits.REASON_CHARS],
+            continues=continues,
         )
 
     @staticmethod

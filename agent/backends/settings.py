@@ -1,5 +1,6 @@
 """One engine as the agent is told of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -37,6 +38,8 @@ class EngineSettings:
     """Only these are offered; empty: all it lists."""
     version: str = ""
     """What its deployments are said to be a version of; nothing is made of it but choosing."""
+    continues: Mapping[str, str] | None = None
+    """Route → how it is asked to go on with another's answer; None: what is known of its kind."""
     refresh_s: float = 5.0
     """How often models, health and load are asked for."""
     timeouts: EngineTimeouts = EngineTimeouts()

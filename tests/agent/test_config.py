@@ -107,6 +107,31 @@ labels = { size = "small" }
     assert load(HERE, None).looks_for_engines
 
 
+def test_how_engines_go_on_with_answers_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(
+        tmp_path,
+        """
+[[engine]]
+url = "http://a:1"
+continues = {chat = "final_message", completions = "prompt"}
+[[engine]]
+url = "http://b:2"
+continues = {}
+[[engine]]
+url = "http://c:3"
+""",
+    )
+    given = {"chat": "final_message", "completions": "prompt"}
+    assert [e.settings().continues for e in load(HERE, file).engines] == [given, {}, None]
+    monkeypatch.setenv("TRUNKLINE_AGENT_CONTINUES", "chat=prefill,messages=prefill")
+    config = load(HERE, file)
+    ways = {"chat": "prefill", "messages": "prefill"}
+    assert [e.settings().continues for e in config.engines] == [given, {}, ways]
+    assert config.found_engine.settings().continues == ways
+    monkeypatch.setenv("TRUNKLINE_AGENT_CONTINUES", "none")
+    assert load(HERE, None).found_engine.settings().continues == {}
+
+
 def test_engines_given_by_flag_replace_those_of_the_file(tmp_path: Path) -> None:
     file = write(tmp_path, '[[engine]]\nurl = "http://a:1"\n')
     config = load({**HERE, "engine": [{"torch": "demo"}]}, file)
@@ -118,6 +143,12 @@ def test_engines_given_by_flag_replace_those_of_the_file(tmp_path: Path) -> None
     [
         ("drain_s = -3", ":2: drain_s = -3: Input should be greater than or equal to 0"),
         ("colour = 1", ":2: colour: there is no such key"),
+        ('continues = {chat = "prompt"}', ":2: continues: chat = 'prompt': must be final_message or prefill"),
+        (
+            '[[engine]]\nurl = "http://a"\ncontinues = {audio = "prompt"}',
+            ":4: engine[0].continues: 'audio' is no route whose answers go on; "
+            "they are chat, completions, responses, messages",
+        ),
         (
             '[[engine]]\nurl = "http://a:1"\n\n[[engine]]\nurl = "http://a:2"\nslots = 0',
             ":7: engine[1].slots = 0: ",

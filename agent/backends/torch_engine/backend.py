@@ -75,6 +75,7 @@ class TorchBackend:
         dtype: str = "auto",
         max_context: int | None = None,
         threads: int | None = None,
+        continues: Mapping[str, str] | None = None,
         restarts: RestartPolicy | None = None,
         launch: Launch = EngineProcess.start,
         unix_sockets: bool = hasattr(socket, "AF_UNIX"),
@@ -95,6 +96,7 @@ class TorchBackend:
             threads=threads,
             exit_with_parent=True,
         )
+        self._continues = continues
         self._restarts = restarts or RestartPolicy()
         self._launch = launch
         self._unix_sockets = unix_sockets
@@ -192,6 +194,7 @@ class TorchBackend:
                 unix_socket=unix_socket,
                 api_key=key,
                 models=(ready.model,),
+                continues=self._continues,
                 refresh_s=_REFRESH_S,
             )
         )

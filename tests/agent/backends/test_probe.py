@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import pytest
 
 from agent.backends.base import EngineError, EngineFailed, EngineTimeout, EngineUnreachable
 from agent.backends.engine_client import Answer
@@ -47,6 +48,33 @@ async def test_a_well_engine_is_seen_with_all_it_says() -> None:
     assert (deployment.context_tokens, deployment.running, deployment.waiting) == (4096, 3, 1)
     assert (view.kind.name, deployment.slots, view.gone) == ("vllm", 256, False)
     assert {"chat", "any"} <= set(deployment.routes)
+
+
+@pytest.mark.parametrize(
+    ("owner", "continues"),
+    [
+        ("vllm", {"chat": "final_message", "completions": "prompt"}),
+        ("sglang", {"chat": "final_message", "completions": "prompt"}),
+        ("llamacpp", {"chat": "prefill", "messages": "prefill", "completions": "prompt"}),
+        ("trunkline", {"chat": "final_message", "completions": "prompt"}),
+        ("library", {}),
+        ("organization_owner", {}),
+        ("somebody", {}),
+    ],
+)
+async def test_how_an_engine_goes_on_with_an_answer_is_known_of_its_kind(
+    owner: str, continues: dict[str, str]
+) -> None:
+    view = await look({"/v1/models": {"data": [{"id": "m", "owned_by": owner}]}})
+    assert view.deployments[0].continues == continues
+
+
+async def test_an_engine_goes_on_only_on_routes_it_has_unless_the_settings_say_so() -> None:
+    models = {"data": [{"id": "m", "owned_by": "trunkline", "routes": ["completions"]}]}
+    assert (await look({"/v1/models": models})).deployments[0].continues == {"completions": "prompt"}
+    assert (await look({"/v1/models": models}, continues={})).deployments[0].continues == {}
+    ways = {"chat": "prefill"}
+    assert (await look({"/v1/models": models}, continues=ways)).deployments[0].continues == ways
 
 
 async def test_slots_come_from_the_settings_then_the_engine_then_its_kind() -> None:
