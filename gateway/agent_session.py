@@ -256,6 +256,7 @@ class AgentSession:
         deployment.status = claim.status
         deployment.routes = ROUTES.intersection(claim.routes)
         deployment.continues = claim.continues
+        deployment.device = ",".join(sorted({gpu.name for gpu in self._state.gpus}))
         deployment.slots = self._level(claim.id)
 
     def _unlist(self, deployment: Deployment) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import structlog
@@ -156,6 +157,12 @@ def _connection_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(table.head_bytes, table.head_s, table.connections)
 
 
+def dispatch_settings(settings: Settings) -> DispatchSettings:
+    """The slice of the settings that dispatch gets: what has the same name."""
+    names = {field.name for field in fields(DispatchSettings)}
+    return DispatchSettings(**settings.dispatch.model_dump(include=names))
+
+
 def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dispatcher:
     queue, dispatch = settings.queue, settings.dispatch
     try:
@@ -166,13 +173,7 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
             queue=QueueSettings(
                 queue.max_requests, queue.max_requests_total, queue.max_body_bytes, queue.max_wait_s
             ),
-            settings=DispatchSettings(
-                dispatch.max_attempts,
-                dispatch.first_byte_s,
-                dispatch.idle_s,
-                dispatch.total_s,
-                dispatch.reconnect_grace_s,
-            ),
+            settings=dispatch_settings(settings),
             policy=dispatch.policy,
         )
     except ValueError as error:

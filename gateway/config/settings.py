@@ -13,6 +13,7 @@ MIB = 1024 * 1024
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Table(BaseModel):
@@ -79,6 +80,28 @@ class DispatchTable(_Table):
     total_s: Seconds = 3600.0
     reconnect_grace_s: Seconds = 5.0
     """How long requests are held for a model whose last agent went away."""
+    failover_after_s: Seconds = 3.0
+    """Without its tunnel for so long, an agent loses requests it has not begun to answer to another."""
+    continue_after_s: Seconds = 5.0
+    """The same for answers that have begun and can go on elsewhere."""
+    stall_s: Seconds = 10.0
+    """Least silence within an answer that counts as a stall, whatever its rhythm was."""
+    record_bytes: Annotated[int, Field(ge=4096, le=1024 * MIB)] = MIB
+    """Longest answer that is kept so that another agent can go on with it."""
+    records_total_bytes: Annotated[int, Field(ge=4096)] = 64 * MIB
+    """Of all answers kept together."""
+    slow_start_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """How long the slots of a new or recovered deployment ramp up; 0 for not at all."""
+    retry_share: Share = 0.2
+    """Retries after failures, as a share of requests; ten a second are always allowed."""
+    hedge_share: Share = 0.02
+    """Second copies of late realtime requests, as a share of requests; 0 for none."""
+
+    @model_validator(mode="after")
+    def _one_answer_fits(self) -> "DispatchTable":
+        if self.record_bytes > self.records_total_bytes:
+            raise ValueError("dispatch.record_bytes is more than dispatch.records_total_bytes")
+        return self
 
 
 class AgentsTable(_Table):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.agent_endpoint import AgentEndpointSettings
-from gateway.app import http_settings
+from gateway.app import dispatch_settings, http_settings
 from gateway.config import ConfigError, Loaded, load
 from gateway.config.settings import AgentsTable, DispatchTable, HttpTable, QueueTable
 from gateway.dispatch import DispatchSettings, QueueSettings
@@ -138,6 +138,19 @@ def _same(table: Any, part: Any) -> None:
     shared = {field.name for field in fields(part)} & ours.keys()
     assert shared
     assert {name: ours[name] for name in shared} == {name: getattr(part, name) for name in shared}
+
+
+def test_dispatch_gets_what_is_set() -> None:
+    settings = loaded({"dispatch": {"retry_share": 0.5, "slow_start_s": 0, "max_attempts": 7}}).settings
+    part = dispatch_settings(settings)
+    assert (part.retry_share, part.slow_start_s, part.max_attempts) == (0.5, 0, 7)
+
+
+def test_the_longest_answer_kept_must_fit_into_what_is_kept() -> None:
+    assert "records_total_bytes" in complaint(
+        {"dispatch": {"record_bytes": 2_000_000, "records_total_bytes": 1_000_000}}
+    )
+    assert "retry_share = '2'" in complaint(DISPATCH__RETRY_SHARE="2")
 
 
 def test_the_defaults_are_those_of_the_parts() -> None:
