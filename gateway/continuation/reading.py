@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Mapping
 
+from gateway.continuation.chunks import read_chat, read_completions
 from gateway.continuation.errors import NotContinuable
 from gateway.continuation.interface import Progress
 from gateway.continuation.record import Record
 
-_READERS: Mapping[str, Callable[[bytes, bytes, bool], Progress]] = {}
+_READERS: Mapping[str, Callable[[bytes, bytes, bool | None], Progress]] = {
+    "chat": read_chat,
+    "completions": read_completions,
+}
 
 
 def read_progress(
@@ -24,4 +28,4 @@ def read_progress(
         raise NotContinuable("the answer was too large to be kept, or in a form that was not understood")
     if not request_body:
         raise NotContinuable("the request was not kept")
-    return reader(request_body, record.data, True if usage_wanted is None else usage_wanted)
+    return reader(request_body, record.data, usage_wanted)

@@ -1,0 +1,169 @@
+"""A made-up model behind made-up engines: it says a fixed text, however far it has been said already.
+
+Everything is worked out from the request's body, so an engine that gets a wrong request gives a wrong answer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+PROMPT_TOKENS = 7
+
+
+@dataclass(frozen=True)
+class Model:
+    """``tokens`` are what it says when nothing stops it."""
+
+    tokens: tuple[str, ...]
+
+    def rest(self, said: str) -> list[str]:
+        """The tokens after ``said``, which must be a front part of its text, cut anywhere."""
+        text = "".join(self.tokens)
+        assert text.startswith(said), f"asked to go on after {said[-40:]!r}"
+        left, size = [], 0
+        for token in self.tokens:
+            if size >= len(said):
+                left.append(token)
+            elif size + len(token) > len(said):
+                left.append(token[len(said) - size :])
+            size += len(token)
+        return left
+
+    def tokens_in(self, said: str) -> int:
+        size = count = 0
+        for token in self.tokens:
+            if size >= len(said):
+                break
+            size += len(token)
+            count += 1
+        return count
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an engine writes."""
+
+    id: str = "one"
+    model: str = "m"
+    created: int = 1
+    crlf: bool = False
+    named: bool = False
+    role_with_text: bool = False
+    usage_in_last: bool = False
+    running_usage: bool = False
+    tells_continued: bool = False
+    echoes: bool = False
+    extra: Mapping[str, Any] | None = None
+    batch: int = 1
+    """Tokens in one event."""
+
+    def event(self, value: Mapping[str, Any]) -> bytes:
+        line_end = b"\r\n" if self.crlf else b"\n"
+        named = b"event: " + str(value.get("type")).encode() + line_end if "type" in value else b""
+        return named + b"data: " + orjson.dumps(value) + 2 * line_end
+
+    @property
+    def done(self) -> bytes:
+        return b"data: [DONE]\r\n\r\n" if self.crlf else b"data: [DONE]\n\n"
+
+
+def limit(body: Mapping[str, Any]) -> int:
+    names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+    return min((body[name] for name in names if body.get(name) is not None), default=10**9)
+
+
+def grouped(tokens: Sequence[str], size: int) -> Iterator[tuple[str, int]]:
+    """Text and number of tokens of every event."""
+    for start in range(0, len(tokens), size):
+        part = tokens[start : start + size]
+        yield "".join(part), len(part)
+
+
+@dataclass(frozen=True)
+class Answer:
+    said: str
+    """What it was sent of the answer."""
+    tokens: list[str]
+    whole: bool
+    """It ended by itself."""
+    prompt_tokens: int
+    continued: int
+
+
+def answer(model: Model, body: Mapping[str, Any], said: str) -> Answer:
+    left = model.rest(said)
+    most = limit(body)
+    continued = model.tokens_in(said)
+    return Answer(said, left[:most], len(left) < most, PROMPT_TOKENS + continued, continued)
+
+
+def _said_in_chat(body: Mapping[str, Any]) -> str:
+    last = body["messages"][-1]
+    if last["role"] != "assistant":
+        assert not body.get("continue_final_message")
+        return ""
+    content = last["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def chat(model: Model, body: Mapping[str, Any], style: Style) -> bytes:
+    return b"".join(chat_events(model, body, style))
+
+
+def chat_events(model: Model, body: Mapping[str, Any], style: Style) -> Iterator[bytes]:
+    yield from _chunks(answer(model, body, _said_in_chat(body)), body, style, chat=True)
+
+
+def completions(model: Model, body: Mapping[str, Any], style: Style) -> bytes:
+    return b"".join(completion_events(model, body, style))
+
+
+def completion_events(model: Model, body: Mapping[str, Any], style: Style) -> Iterator[bytes]:
+    prompt = body["prompt"] if isinstance(body["prompt"], str) else body["prompt"][0]
+    said = prompt.removeprefix("PROMPT:")
+    yield from _chunks(answer(model, body, said), body, style, chat=False)
+
+
+def _chunks(given: Answer, body: Mapping[str, Any], style: Style, *, chat: bool) -> Iterator[bytes]:
+    wanted = bool((body.get("stream_options") or {}).get("include_usage"))
+
+    def base() -> dict[str, Any]:
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        known = {"id": style.id, "object": kind, "created": style.created, "model": style.model}
+        return known | dict(style.extra or {})
+
+    def usage(count: int) -> dict[str, Any]:
+        prompt = given.prompt_tokens
+        numbers: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": count}
+        numbers["total_tokens"] = prompt + count
+        if style.tells_continued:
+            numbers["prompt_tokens_details"] = {"continued_tokens": given.continued}
+        return numbers
+
+    def choice(text: str | None, reason: str | None, role: bool = False) -> dict[str, Any]:
+        content: dict[str, Any] = {} if text is None else {"content": text}
+        start = {"role": "assistant"} if role else {}
+        delta = {"delta": start | content} if chat else {"text": text or ""}
+        return {"choices": [{"index": 0, **delta, "logprobs": None, "finish_reason": reason}]}
+
+    if chat and not style.role_with_text:
+        yield style.event(base() | choice("", None, role=True))
+    if style.echoes and given.said:
+        yield style.event(base() | choice(given.said, None, role=style.role_with_text))
+    count = 0
+    for text, size in grouped(given.tokens, style.batch):
+        count += size
+        more = {"usage": usage(count)} if style.running_usage and wanted else {}
+        yield style.event(
+            base() | choice(text, None, role=chat and style.role_with_text and count == size) | more
+        )
+    last = base() | choice(None, "stop" if given.whole else "length")
+    yield style.event(last | {"usage": usage(count)} if style.usage_in_last and wanted else last)
+    if wanted and not style.usage_in_last:
+        yield style.event(base() | {"choices": [], "usage": usage(count)})
+    yield style.done
+
+
+Engine = Callable[[Model, Mapping[str, Any], Style], bytes]
