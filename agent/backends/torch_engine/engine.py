@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jinja2
-
 from agent.backends.torch_engine import batching
 from agent.backends.torch_engine.admission import Admission
 from agent.backends.torch_engine.embedding import Embedder, Vector, embedder
@@ -26,6 +24,7 @@ from agent.backends.torch_engine.parsing import (
     EmbeddingRequest,
     TextRequest,
 )
+from agent.backends.torch_engine.rendering import Rendered, render
 
 _log = logging.getLogger(__name__)
 
@@ -132,12 +131,13 @@ class Engine:
                 f"The model {self.model.name} has no chat template: it can complete text (/v1/completions) "
                 "but not chat."
             )
-        return self._generate(await self._in_thread(self._render, request), request, "messages")
+        rendered = await self._in_thread(render, self.model.tokenizer, request)
+        return self._generate(rendered, request, "messages")
 
     async def complete(self, request: CompletionRequest) -> Generation:
         """Begin the continuation of a text. Raises an EngineFault; the caller closes what it gets."""
         ids = await self._in_thread(self._token_ids, request.prompt, "prompt")
-        return self._generate(ids, request, "prompt")
+        return self._generate(Rendered(tuple(ids)), request, "prompt")
 
     async def embed(self, request: EmbeddingRequest) -> tuple[list[Vector], int]:
         """The vectors and the number of tokens read. Raises an EngineFault."""
@@ -167,18 +167,30 @@ class Engine:
         }
         return tuple(name for name, there in offered.items() if there)
 
-    def _generate(self, ids: Sequence[int], request: TextRequest, param: str) -> Generation:
+    def _generate(self, rendered: Rendered, request: TextRequest, param: str) -> Generation:
         if self.texts is None:
             raise RouteNotFound(f"The model {self.model.name} gives embeddings only; it generates no text.")
         return self.texts.submit(
             Prompt(
-                ids=tuple(ids),
-                max_tokens=self._max_tokens(len(ids), request.max_tokens, param),
+                ids=rendered.ids,
+                max_tokens=self._room(rendered, request)
+                if rendered.continued
+                else self._max_tokens(len(rendered.ids), request.max_tokens, param),
                 sampling=request.sampling,
                 stop=request.stop,
                 ignore_eos=request.ignore_eos,
+                continued=rendered.continued,
             )
         )
+
+    def _room(self, rendered: Rendered, request: TextRequest) -> int:
+        """How many tokens an answer that has begun may still get. Its beginning fitted, so it ends where it
+        would have ended undisturbed."""
+        room = max(0, self.model.context_tokens - len(rendered.ids))
+        if request.max_tokens is None:
+            return room
+        begun = rendered.continued if isinstance(request, ChatRequest) and request.continued_max_tokens else 0
+        return max(0, min(room, request.max_tokens - (begun or 0)))
 
     def _max_tokens(self, prompt_tokens: int, wanted: int | None, param: str) -> int:
         context = self.model.context_tokens
@@ -192,22 +204,6 @@ class Engine:
                 f"{asked} and {wanted} more were asked for. Shorten it, or ask for fewer.", param=param
             )
         return wanted
-
-    def _render(self, request: ChatRequest) -> list[int]:
-        """The tokens of a chat. Control tokens written by a user count as the text they are written in."""
-        try:
-            found = self.model.tokenizer.apply_chat_template(
-                list(request.messages),
-                add_generation_prompt=request.add_generation_prompt,
-                continue_final_message=request.continue_final_message,
-                return_dict=False,
-                sanitize_control_tokens=True,
-            )
-        except (jinja2.TemplateError, ValueError) as error:
-            raise InvalidRequest(
-                f"The model's chat template does not take these messages: {error}", param="messages"
-            ) from error
-        return list(found)
 
     def _token_ids(self, text: str | Sequence[int], param: str) -> list[int]:
         if isinstance(text, str):

@@ -38,14 +38,15 @@ class Manager(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """Everything that decides a text. ``max_tokens`` at least 1, and it fits the context together with
-    ``ids``."""
+    """Everything that decides a text. ``max_tokens`` fits the context together with ``ids``; 0: the text is
+    at its end already. ``continued``: how many of ``ids`` are the beginning of the text, if it has one."""
 
     ids: tuple[int, ...]
     max_tokens: int
     sampling: Sampling
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    continued: int | None = None
 
 
 class Generation:
@@ -68,7 +69,7 @@ class Generation:
 
     @property
     def usage(self) -> TokenUsage:
-        return TokenUsage(len(self.prompt.ids), self._tokens)
+        return TokenUsage(len(self.prompt.ids), self._tokens, self.prompt.continued)
 
     async def next_pieces(self) -> list[str]:
         """What was added since the last call, at least one piece; [] when the text is whole.
@@ -148,6 +149,9 @@ class TextGenerator:
             prompt = replace(prompt, sampling=replace(prompt.sampling, seed=secrets.randbits(62)))
         assembler = TextAssembler(self._decode, prompt.stop)
         generation = Generation(self, f"text-{next(self._ids)}", prompt, assembler)
+        if prompt.max_tokens <= 0:
+            generation.finish_reason = "length"
+            return generation
         self._waiting.append(generation)
         self._fill()
         return generation

@@ -65,7 +65,13 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 _SAMPLING = frozenset({"temperature", "top_p", "top_k", "seed"})
 _COMMON = _SAMPLING | {"model", "stream", "stream_options", "max_tokens", "stop", "ignore_eos"}
-_CHAT = _COMMON | {"messages", "max_completion_tokens", "add_generation_prompt", "continue_final_message"}
+_CHAT = _COMMON | {
+    "messages",
+    "max_completion_tokens",
+    "add_generation_prompt",
+    "continue_final_message",
+    "continued_max_tokens",
+}
 _COMPLETION = _COMMON | {"prompt"}
 _EMBEDDING = frozenset({"model", "input", "encoding_format"})
 
@@ -96,11 +102,13 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest(TextRequest):
-    """``continue_final_message``: the last message is the beginning of the answer, not one to answer."""
+    """``continue_final_message``: the last message is the beginning of the answer, not one to answer.
+    ``continued_max_tokens``: ``max_tokens`` is for the whole answer, the beginning included."""
 
     messages: tuple[dict[str, str], ...] = field(repr=False)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    continued_max_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +153,7 @@ def read_chat(body: Body) -> ChatRequest:
         messages=_messages(body.get("messages")),
         add_generation_prompt=prompted,
         continue_final_message=continued,
+        continued_max_tokens=_flag(body, "continued_max_tokens", default=False) and continued,
         **_text_members(body, _integer(body, "max_tokens", least=1) if longest is None else longest),
     )
 

@@ -13,15 +13,21 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
+    """``continued_tokens``: how many of the prompt's are this answer's beginning; None when it has none."""
+
     prompt_tokens: int
     completion_tokens: int
+    continued_tokens: int | None = None
 
-    def body(self) -> dict[str, int]:
-        return {
+    def body(self) -> dict[str, Any]:
+        counts: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
         }
+        if self.continued_tokens is not None:
+            counts["prompt_tokens_details"] = {"continued_tokens": self.continued_tokens}
+        return counts
 
 
 def event(value: Any) -> bytes:

@@ -94,6 +94,44 @@ async def test_a_begun_answer_is_continued_exactly(client: httpx.AsyncClient) ->
     body = HELLO | {"messages": begun, "continue_final_message": True, "max_tokens": 5}
     rest = await client.post("/v1/chat/completions", json=body)
     assert rest.json()["choices"][0]["message"]["content"] == text[3:]
+    assert rest.json()["usage"] == {
+        "prompt_tokens": 26,
+        "completion_tokens": 5,
+        "total_tokens": 31,
+        "prompt_tokens_details": {"continued_tokens": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("begun", "most", "said_chars", "reason"), [(3, 8, 5, "length"), (8, 8, 0, "length")]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_limit_of_a_begun_answer_may_be_that_of_the_whole(
+    client: httpx.AsyncClient, begun: int, most: int, said_chars: int, reason: str, stream: bool
+) -> None:
+    whole = await client.post("/v1/chat/completions", json=HELLO)
+    text = whole.json()["choices"][0]["message"]["content"]
+    messages = [*HELLO["messages"], {"role": "assistant", "content": text[:begun]}]  # type: ignore[misc]
+    body = HELLO | {"messages": messages, "continue_final_message": True, "continued_max_tokens": True}
+    rest = await client.post("/v1/chat/completions", json=body | {"max_tokens": most, "stream": stream})
+    if not stream:
+        choice = rest.json()["choices"][0]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text[begun:], reason)
+        return
+    chunks = [event["choices"][0] for event in events(rest)[:-1]]
+    said = "".join(chunk["delta"].get("content", "") for chunk in chunks)
+    assert (said, chunks[-1]["finish_reason"]) == (text[begun:], reason)
+    assert len(said) == said_chars
+
+
+async def test_a_begun_answer_ends_at_the_context_as_it_would_have_undisturbed(
+    client: httpx.AsyncClient,
+) -> None:
+    messages = [*HELLO["messages"], {"role": "assistant", "content": "a" * 488}]  # type: ignore[misc]
+    body = HELLO | {"messages": messages, "continue_final_message": True, "max_tokens": 50}
+    full = await client.post("/v1/chat/completions", json=body)
+    assert full.json()["usage"]["total_tokens"] == 512
+    assert full.json()["choices"][0]["finish_reason"] == "length"
 
 
 async def test_the_same_seed_gives_the_same_text(client: httpx.AsyncClient) -> None:
