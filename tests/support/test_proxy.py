@@ -100,6 +100,48 @@ async def test_corruption_changes_one_byte_and_truncation_ends_early(echo_port: 
         writer.close()
 
 
+async def test_a_cut_may_be_in_the_middle_of_what_was_written_at_once(echo_port: int) -> None:
+    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        proxy.cut_within(up_bytes=1000, down_bytes=3)
+        writer.write(b"abcdef")
+        assert await reader.readexactly(3) == b"abc"
+        with pytest.raises(ConnectionResetError):
+            await reader.read(1)
+        writer.close()
+
+
+async def test_bytes_vanish_without_anybody_being_told_and_new_connections_work(echo_port: int) -> None:
+    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        proxy.vanish()
+        writer.write(b"y")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.05)
+        again, writer_again = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer_again.write(b"z")
+        assert await again.read(1) == b"z"
+        for each in (writer, writer_again):
+            each.close()
+
+
+async def test_a_network_changes_under_an_open_connection(echo_port: int) -> None:
+    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        proxy.reshape(Link(delay_s=0.05))
+        began_s = asyncio.get_running_loop().time()
+        writer.write(b"y")
+        assert await reader.read(1) == b"y"
+        assert asyncio.get_running_loop().time() - began_s >= 0.1
+        writer.close()
+
+
 async def test_a_connect_proxy_tunnels_and_refuses_the_wrong_password(echo_port: int) -> None:
     async with ConnectProxy(credentials=("u", "p")) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)

@@ -52,7 +52,8 @@ class Pipe:
     def __init__(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
         self._source = source
         self._sink = sink
-        self._link = link
+        self.link = link
+        """May be replaced while bytes are carried."""
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._free_s = 0.0
@@ -63,6 +64,10 @@ class Pipe:
         """Given the offset of some bytes and the bytes, what to send instead of them."""
         self.end_at_bytes: int | None = None
         """End the connection, in order, after this many bytes."""
+        self.reset_at_bytes: int | None = None
+        """Reset both sides once this many bytes were carried, in the middle of a write if need be."""
+        self.vanishing = False
+        """Bytes are taken and go nowhere."""
 
     def stall(self) -> None:
         self._flowing.clear()
@@ -83,26 +88,29 @@ class Pipe:
             await self._flowing.wait()
             read = await loop.sock_recv(self._source, CHUNK_BYTES)
             await self._flowing.wait()
+            if self.vanishing and read:
+                continue
             data = self._changed(read)
             over = len(data) < len(read) or not read
             self.carried_bytes += len(data)
             await self._transmit(len(data))
-            await self._on_the_way.put((loop.time() + self._link.delay_s, data))
-        await self._on_the_way.put((loop.time() + self._link.delay_s, b""))
+            await self._on_the_way.put((loop.time() + self.link.delay_s, data))
+        await self._on_the_way.put((loop.time() + self.link.delay_s, b""))
 
     def _changed(self, data: bytes) -> bytes:
         if self.tamper is not None:
             data = self.tamper(self.carried_bytes, data)
-        if self.end_at_bytes is not None:
-            data = data[: max(0, self.end_at_bytes - self.carried_bytes)]
+        ends = [at_bytes for at_bytes in (self.end_at_bytes, self.reset_at_bytes) if at_bytes is not None]
+        if ends:
+            data = data[: max(0, min(ends) - self.carried_bytes)]
         return data
 
     async def _transmit(self, size_bytes: int) -> None:
         """Take as long as the link needs for that many bytes."""
-        if self._link.rate_bytes_per_s is None:
+        if self.link.rate_bytes_per_s is None:
             return
         now_s = asyncio.get_running_loop().time()
-        self._free_s = max(self._free_s, now_s - 0.002) + size_bytes / self._link.rate_bytes_per_s
+        self._free_s = max(self._free_s, now_s - 0.002) + size_bytes / self.link.rate_bytes_per_s
         if self._free_s > now_s:
             await asyncio.sleep(self._free_s - now_s)
 
@@ -114,6 +122,8 @@ class Pipe:
                 await asyncio.sleep(due_s - loop.time())
             await self._flowing.wait()
             if not data:
+                if self.reset_at_bytes is not None:
+                    raise ConnectionResetError("the link was cut")
                 self._sink.shutdown(socket.SHUT_WR)
                 return
             await loop.sock_sendall(self._sink, data)

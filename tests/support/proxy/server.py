@@ -102,6 +102,31 @@ class FaultyProxy:
         """Reset every connection, on both sides."""
         await asyncio.gather(*(connection.cut() for connection in tuple(self.connections)))
 
+    def cut_within(self, up_bytes: int, down_bytes: int) -> None:
+        """Reset every connection once that many more bytes went through it, whichever way is first."""
+        for pipe, more_bytes in self._pipes(up_bytes, down_bytes):
+            pipe.reset_at_bytes = pipe.carried_bytes + more_bytes
+
+    def truncate(self, up_bytes: int, down_bytes: int) -> None:
+        """As :meth:`cut_within`, but what went through is the end of the connection, in order."""
+        for pipe, more_bytes in self._pipes(up_bytes, down_bytes):
+            pipe.end_at_bytes = pipe.carried_bytes + more_bytes
+
+    def vanish(self) -> None:
+        """Every connection is a black hole from now on, for both sides; new ones are not."""
+        for pipe, _ in self._pipes(0, 0):
+            pipe.vanishing = True
+
+    def reshape(self, link: Link) -> None:
+        """The network is like this now, for what is open (but for its buffers) and for what comes."""
+        self.link = link
+        for pipe, _ in self._pipes(0, 0):
+            pipe.link = link
+
+    def _pipes(self, up_bytes: int, down_bytes: int) -> list[tuple[Pipe, int]]:
+        ups = [(connection.up, up_bytes) for connection in self.connections]
+        return ups + [(connection.down, down_bytes) for connection in self.connections]
+
     def stall(self) -> None:
         """Stop carrying bytes; nothing is lost."""
         for connection in self.connections:

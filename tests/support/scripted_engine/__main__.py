@@ -23,9 +23,11 @@ async def serve(arguments: argparse.Namespace) -> None:
         port=arguments.port,
         unix_socket=arguments.unix,
         api_key=arguments.api_key,
+        continues=not arguments.never_continues,
+        repeats_head=arguments.repeats_head,
     ) as engine:
         where = engine.url if arguments.unix is None else f"unix:{arguments.unix}"
-        sys.stdout.write(f"listening {where}\n")
+        sys.stdout.write(f"listening {where}\ncontrol http://127.0.0.1:{engine.control_port}\n")
         sys.stdout.flush()
         await stop.wait()
 
@@ -39,6 +41,8 @@ def main() -> None:
     parser.add_argument("--tokens-per-s", type=float, default=0.0)
     parser.add_argument("--pad-bytes", type=int, default=0)
     parser.add_argument("--api-key", default=None)
+    parser.add_argument("--never-continues", action="store_true", help="take every last message as asked")
+    parser.add_argument("--repeats-head", action="store_true", help="say what it goes on from again first")
     arguments = parser.parse_args()
     try:
         import uvloop

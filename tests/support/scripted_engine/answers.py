@@ -1,78 +1,123 @@
 """The bodies an OpenAI-compatible engine sends: pure functions from a request to bytes."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from tests.support.scripted_engine.script import Script, embedding_of, prompt_of, tokens_of
+from tests.support.scripted_engine.planned import Planned
+from tests.support.scripted_engine.script import embedding_of
+
+Ids = Callable[[str], str]
+"""Makes an id from a prefix; different at each call, as engines do."""
 
 
-def answer_length(body: Mapping[str, Any], script: Script) -> int:
-    for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        if isinstance(body.get(key), int):
-            return int(body[key])
-    return script.tokens
-
-
-def usage_of(body: Mapping[str, Any], completion_tokens: int) -> dict[str, int]:
-    prompt_tokens = max(1, len(prompt_of(body).split()))
+def usage_of(planned: Planned) -> dict[str, int]:
+    """Usage in the names of chat and completions."""
+    count = len(planned.tokens)
+    prompt_tokens = planned.prompt_tokens
     return {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": count,
+        "total_tokens": prompt_tokens + count,
     }
 
 
-def _chat(body: Mapping[str, Any], script: Script, request_id: str) -> dict[str, Any]:
-    tokens = tokens_of(prompt_of(body), answer_length(body, script), script.pad_bytes)
-    message = {"role": "assistant", "content": "".join(tokens), "refusal": None}
+def other_choice(planned: Planned, index: int) -> Planned:
+    """What the choice ``index`` of an answer with several says."""
+    return planned if index == 0 else replace(planned, prompt=f"{planned.prompt}#{index}")
+
+
+def finish_of(planned: Planned) -> str:
+    return "stop" if planned.stopped else "length"
+
+
+def choices_of(body: Mapping[str, Any]) -> int:
+    """How many choices a request wants."""
+    count = body.get("n")
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+def _chat(body: Mapping[str, Any], planned: Planned, ids: Ids) -> dict[str, Any]:
+    def choice(index: int) -> dict[str, Any]:
+        message = {"role": "assistant", "content": "".join(other_choice(planned, index).tokens)}
+        return {
+            "index": index,
+            "message": message | {"refusal": None},
+            "finish_reason": finish_of(planned),
+            "logprobs": None,
+        }
+
     return {
-        "id": request_id,
+        "id": ids("chatcmpl"),
         "object": "chat.completion",
-        "created": 1,
+        "created": int(time.time()),
         "model": body.get("model"),
-        "choices": [{"index": 0, "message": message, "finish_reason": "length", "logprobs": None}],
-        "usage": usage_of(body, len(tokens)),
+        "choices": [choice(index) for index in range(choices_of(body))],
+        "usage": usage_of(planned),
     }
 
 
-def _completion(body: Mapping[str, Any], script: Script, request_id: str) -> dict[str, Any]:
-    tokens = tokens_of(prompt_of(body), answer_length(body, script), script.pad_bytes)
+def _completion(body: Mapping[str, Any], planned: Planned, ids: Ids) -> dict[str, Any]:
+    text = "".join(planned.tokens)
+    choice = {"index": 0, "text": text, "finish_reason": finish_of(planned), "logprobs": None}
     return {
-        "id": request_id,
+        "id": ids("cmpl"),
         "object": "text_completion",
-        "created": 1,
+        "created": int(time.time()),
         "model": body.get("model"),
-        "choices": [{"index": 0, "text": "".join(tokens), "finish_reason": "length", "logprobs": None}],
-        "usage": usage_of(body, len(tokens)),
+        "choices": [choice],
+        "usage": usage_of(planned),
     }
 
 
-def response_of(model: str, tokens: list[str], request_id: str) -> dict[str, Any]:
-    """The object of ``/v1/responses``; in progress while there are no tokens."""
-    text = {"type": "output_text", "text": "".join(tokens), "annotations": []}
-    item = {"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": [text]}
+def response_item(item_id: str, text: str | None) -> dict[str, Any]:
+    """The one item of a response's output; still empty while ``text`` is None."""
+    content = [] if text is None else [output_text(text)]
+    status = "in_progress" if text is None else "completed"
+    return {"type": "message", "id": item_id, "role": "assistant", "status": status, "content": content}
+
+
+def output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+def response_of(
+    model: str, planned: Planned, response_id: str, item_id: str, created: int, *, over: bool
+) -> dict[str, Any]:
+    """The object of ``/v1/responses``; in progress unless it is ``over``."""
+    status = ("completed" if planned.stopped else "incomplete") if over else "in_progress"
+    usage = usage_of(planned)
     return {
-        "id": request_id,
+        "id": response_id,
         "object": "response",
-        "created_at": 1,
+        "created_at": created,
         "model": model,
-        "status": "completed" if tokens else "in_progress",
-        "output": [item] if tokens else [],
+        "status": status,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "output": [response_item(item_id, "".join(planned.tokens))] if over else [],
         "parallel_tool_calls": False,
         "tool_choice": "auto",
         "tools": [],
-        "usage": {"input_tokens": 1, "output_tokens": len(tokens), "total_tokens": 1 + len(tokens)},
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": usage["completion_tokens"],
+            "total_tokens": usage["total_tokens"],
+        }
+        if over
+        else None,
     }
 
 
-def _responses(body: Mapping[str, Any], script: Script, request_id: str) -> dict[str, Any]:
-    tokens = tokens_of(prompt_of(body), answer_length(body, script), script.pad_bytes)
-    return response_of(str(body.get("model", "")), tokens, request_id)
+def _responses(body: Mapping[str, Any], planned: Planned, ids: Ids) -> dict[str, Any]:
+    return response_of(
+        str(body.get("model", "")), planned, ids("resp"), ids("msg"), int(time.time()), over=True
+    )
 
 
-def _embeddings(body: Mapping[str, Any], script: Script, request_id: str) -> dict[str, Any]:
+def _embeddings(body: Mapping[str, Any], planned: Planned, ids: Ids) -> dict[str, Any]:
     texts = body.get("input", "")
     texts = texts if isinstance(texts, list) else [texts]
     data = [
@@ -83,27 +128,26 @@ def _embeddings(body: Mapping[str, Any], script: Script, request_id: str) -> dic
     return {"object": "list", "model": body.get("model"), "data": data, "usage": usage}
 
 
-def _rerank(body: Mapping[str, Any], script: Script, request_id: str) -> dict[str, Any]:
+def _rerank(body: Mapping[str, Any], planned: Planned, ids: Ids) -> dict[str, Any]:
     documents = list(body.get("documents", []))
     results = [{"index": index, "relevance_score": 1 / (1 + index)} for index in range(len(documents))]
-    return {"id": request_id, "model": body.get("model"), "results": results}
+    return {"id": ids("rerank"), "model": body.get("model"), "results": results}
 
 
-def _messages(body: Mapping[str, Any], script: Script, request_id: str) -> dict[str, Any]:
-    tokens = tokens_of(prompt_of(body), answer_length(body, script), script.pad_bytes)
+def _messages(body: Mapping[str, Any], planned: Planned, ids: Ids) -> dict[str, Any]:
     return {
-        "id": request_id,
+        "id": ids("msg"),
         "type": "message",
         "role": "assistant",
         "model": body.get("model"),
-        "content": [{"type": "text", "text": "".join(tokens)}],
-        "stop_reason": "max_tokens",
+        "content": [{"type": "text", "text": "".join(planned.tokens)}],
+        "stop_reason": "end_turn" if planned.stopped else "max_tokens",
         "stop_sequence": None,
-        "usage": {"input_tokens": 1, "output_tokens": len(tokens)},
+        "usage": {"input_tokens": planned.prompt_tokens, "output_tokens": len(planned.tokens)},
     }
 
 
-Answer = Callable[[Mapping[str, Any], Script, str], dict[str, Any]]
+Answer = Callable[[Mapping[str, Any], Planned, Ids], dict[str, Any]]
 UNARY: Mapping[str, Answer] = {
     "chat": _chat,
     "completions": _completion,

@@ -3,14 +3,18 @@
 import asyncio
 import collections
 import itertools
+import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from tests.support.scripted_engine.script import Script
+from tests.support.scripted_engine.script import Script, Trouble
+
+if TYPE_CHECKING:
+    from tests.support.scripted_engine.http import EngineProtocol
 
 
 @dataclass(slots=True)
@@ -53,7 +57,10 @@ class ScriptedEngine:
         api_key: str | None = None,
         unix_socket: Path | None = None,
         port: int = 0,
+        continues: bool = True,
+        repeats_head: bool = False,
     ) -> None:
+        """``continues``: goes on with answers others began; ``repeats_head``: and says them again first."""
         self.models = models
         self.default = default or Script()
         self.once: collections.deque[Script] = collections.deque(maxlen=1000)
@@ -67,15 +74,26 @@ class ScriptedEngine:
         self.healthy = True
         """False: ``/health`` and ``/v1/models`` answer 503."""
         self.unix_socket = unix_socket
+        self.continues = continues
+        self.repeats_head = repeats_head
+        self.trouble = Trouble.NONE
         self._port = port
         self._ids = itertools.count(1)
+        self._run = secrets.token_hex(4)
         self._server: asyncio.Server | None = None
-        self._transports: set[asyncio.Transport] = set()
+        self._control: asyncio.Server | None = None
+        self._protocols: set[EngineProtocol] = set()
 
     @property
     def port(self) -> int:
-        assert self._server is not None, "not started"
-        return int(self._server.sockets[0].getsockname()[1])
+        assert self._port, "not started"
+        return self._port
+
+    @property
+    def control_port(self) -> int:
+        """Where it takes orders even while it refuses connections."""
+        assert self._control is not None, "not started"
+        return int(self._control.sockets[0].getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -88,17 +106,42 @@ class ScriptedEngine:
         if self.unix_socket is not None:
             self._server = await loop.create_unix_server(lambda: EngineProtocol(self), str(self.unix_socket))
         else:
-            self._server = await loop.create_server(
-                lambda: EngineProtocol(self), "127.0.0.1", self._port, backlog=4096
-            )
+            await self._listen()
+        self._control = await loop.create_server(lambda: EngineProtocol(self, control=True), "127.0.0.1", 0)
+
+    async def _listen(self) -> None:
+        from tests.support.scripted_engine.http import EngineProtocol
+
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: EngineProtocol(self), "127.0.0.1", self._port, backlog=4096
+        )
+        self._port = int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and reset what is open, as a killed engine does."""
-        if self._server is not None:
+        servers = [server for server in (self._server, self._control) if server is not None]
+        for server in servers:
+            server.close()
+        for protocol in tuple(self._protocols):
+            protocol.transport.abort()
+        for server in servers:
+            await server.wait_closed()
+
+    async def suffer(self, trouble: Trouble) -> None:
+        """From now on this is wrong with it; NONE heals it."""
+        refused, self.trouble = self.trouble is Trouble.REFUSE, trouble
+        if trouble is Trouble.REFUSE and self._server is not None:
             self._server.close()
-            for transport in tuple(self._transports):
-                transport.abort()
-            await self._server.wait_closed()
+            self._server = None
+        elif refused and trouble is not Trouble.REFUSE:
+            await self._listen()
+        for protocol in tuple(self._protocols):
+            protocol.troubled(trouble)
+
+    @property
+    def well(self) -> bool:
+        """What it says of itself."""
+        return self.healthy and self.trouble is not Trouble.BUSY
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -109,16 +152,17 @@ class ScriptedEngine:
     ) -> None:
         await self.close()
 
-    def connected(self, transport: asyncio.Transport) -> None:
-        self._transports.add(transport)
-        self.stats.connections = len(self._transports)
+    def connected(self, protocol: "EngineProtocol") -> None:
+        self._protocols.add(protocol)
+        self.stats.connections = len(self._protocols)
 
-    def disconnected(self, transport: asyncio.Transport) -> None:
-        self._transports.discard(transport)
-        self.stats.connections = len(self._transports)
+    def disconnected(self, protocol: "EngineProtocol") -> None:
+        self._protocols.discard(protocol)
+        self.stats.connections = len(self._protocols)
 
     def next_id(self, prefix: str) -> str:
-        return f"{prefix}-{next(self._ids)}"
+        """As engines make them: never the same again, nor that of another engine."""
+        return f"{prefix}-{self._run}{next(self._ids)}"
 
     def script_for(self, body: dict[str, Any]) -> Script:
         own = body.get("script")

@@ -1,6 +1,7 @@
 """The engine's HTTP side: one asyncio protocol per connection, a timer per token, no task per request."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -9,7 +10,8 @@ import orjson
 
 from tests.support.scripted_engine import answers
 from tests.support.scripted_engine.engine import ScriptedEngine
-from tests.support.scripted_engine.script import Fault, Script
+from tests.support.scripted_engine.planned import NotContinuable, plan
+from tests.support.scripted_engine.script import Fault, Script, Trouble
 from tests.support.scripted_engine.streams import STREAMED, Streamed
 from tests.support.scripted_engine.upload import Upload
 
@@ -18,11 +20,24 @@ _BURST_TOKENS = 64
 """How many tokens an unpaced answer writes before it looks whether the reader keeps up."""
 
 
+_owned: set[asyncio.Task[None]] = set()
+
+
+def own(work: Coroutine[None, None, None]) -> None:
+    """Run it beside the connection that asked for it."""
+    task = asyncio.get_running_loop().create_task(work)
+    _owned.add(task)
+    task.add_done_callback(_owned.discard)
+
+
 class EngineProtocol(asyncio.Protocol):
     """Reads requests one after the other and answers each as its script says."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
+    def __init__(self, engine: ScriptedEngine, *, control: bool = False) -> None:
+        """``control``: this is a connection for orders, which the engine's troubles leave alone."""
         self.engine = engine
+        self._control = control
+        self._waiting: Callable[[], None] | None = None
         self.loop = asyncio.get_running_loop()
         self.writable = True
         self.transport: asyncio.Transport
@@ -39,10 +54,12 @@ class EngineProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=64 * 1024)
-        self.engine.connected(self.transport)
+        if not self._control:
+            self.engine.connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.engine.disconnected(self.transport)
+        self.engine.disconnected(self)
+        self._waiting = None
         if self._timer is not None:
             self._timer.cancel()
         if self._answer is not None:
@@ -65,6 +82,16 @@ class EngineProtocol(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self.transport.abort()
+
+    def troubled(self, trouble: Trouble) -> None:
+        """The engine's trouble is another now."""
+        if trouble is Trouble.REFUSE:
+            self.transport.abort()
+        elif self._answer is not None:
+            self._answer.advance()
+        elif self._waiting is not None and trouble not in (Trouble.HANG, Trouble.STALL):
+            respond, self._waiting = self._waiting, None
+            respond()
 
     # --- the request
 
@@ -99,12 +126,11 @@ class EngineProtocol(asyncio.Protocol):
         if path == "/_stats":
             self.send(200, engine.stats.as_json())
         elif path == "/_script" and method == "POST":
-            engine.direct(orjson.loads(self._upload.body))
-            self.send(200, b"{}")
+            own(self._obey(orjson.loads(self._upload.body)))
         elif path == "/metrics":
             text = answers.metrics_body(engine.models, engine.stats.running, engine.waiting, engine.kv_use)
             self.send(200, text, "text/plain; version=0.0.4")
-        elif path in ("/health", "/v1/models") and not engine.healthy:
+        elif path in ("/health", "/v1/models") and not engine.well:
             self.send(503, answers.error_body(503, "the engine is not well"))
         elif path == "/health":
             self.send(200, b"")
@@ -115,6 +141,13 @@ class EngineProtocol(asyncio.Protocol):
         else:
             return False
         return True
+
+    async def _obey(self, order: dict[str, Any]) -> None:
+        self.engine.direct(order)
+        if "trouble" in order:
+            await self.engine.suffer(Trouble(order["trouble"]))
+        if not self.transport.is_closing():
+            self.send(200, b"{}")
 
     # --- the answer
 
@@ -136,6 +169,8 @@ class EngineProtocol(asyncio.Protocol):
             self._respond(method, path, body, script)
 
     def _respond(self, method: str, path: str, body: dict[str, Any], script: Script) -> None:
+        if self.engine.trouble is not Trouble.NONE and self._suffers(method, path, body, script):
+            return
         if script.status != 200:
             extra = () if script.retry_after is None else (("retry-after", script.retry_after),)
             return self._reply(script.status, answers.error_body(script.status, "as the script says"), extra)
@@ -146,11 +181,36 @@ class EngineProtocol(asyncio.Protocol):
             return self._reply(200, self._echo(method, path))
         if not body:
             return self._reply(400, answers.error_body(400, "the body is not a JSON object"))
-        request_id = self.engine.next_id(route)
+        self._say(route, body, script)
+
+    def _suffers(self, method: str, path: str, body: dict[str, Any], script: Script) -> bool:
+        """Do to a new request what the engine's trouble does. False if that is nothing."""
+        trouble = self.engine.trouble
+        if trouble in (Trouble.ERROR, Trouble.UNENDED):
+            self._reply(500, answers.error_body(500, "CUDA out of memory"))
+        elif trouble is Trouble.BUSY:
+            self._reply(503, answers.error_body(503, "the model is loading"))
+        elif trouble in (Trouble.HANG, Trouble.STALL):
+            self._waiting = lambda: self._respond(method, path, body, script)
+        elif trouble is Trouble.CUT:
+            self._fail(Fault.DIE)
+        elif trouble is Trouble.MALFORMED:
+            self._fail(Fault.GARBAGE)
+        else:
+            return False
+        return True
+
+    def _say(self, route: str, body: dict[str, Any], script: Script) -> None:
+        engine = self.engine
+        try:
+            planned = plan(route, body, script, continues=engine.continues)
+        except NotContinuable as error:
+            return self._reply(400, answers.error_body(400, str(error)))
         if body.get("stream") and route in STREAMED:
-            self._answer = StreamedAnswer(self, STREAMED[route](body, script, request_id))
+            streamed = STREAMED[route](body, planned, script, engine.next_id)
+            self._answer = StreamedAnswer(self, streamed)
             return self._answer.start()
-        self._reply(200, orjson.dumps(answers.UNARY[route](body, script, request_id)))
+        self._reply(200, orjson.dumps(answers.UNARY[route](body, planned, engine.next_id)))
 
     def _echo(self, method: str, path: str) -> bytes:
         """What arrived, for every route without a meaning here: uploads among them."""
@@ -202,6 +262,10 @@ class EngineProtocol(asyncio.Protocol):
         self.engine.stats.finished += in_order
 
 
+_FAULTS_OF = {Trouble.STALL: Fault.STALL, Trouble.CUT: Fault.DIE, Trouble.MALFORMED: Fault.GARBAGE}
+"""What becomes of running streams in an engine's trouble."""
+
+
 class StreamedAnswer:
     """Writes one answer's chunks at the script's pace, and no faster than the reader takes them."""
 
@@ -219,6 +283,8 @@ class StreamedAnswer:
             b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         self._write(self._streamed.opening())
+        if self._protocol.engine.repeats_head and self._streamed.planned.so_far:
+            self._write(self._streamed.chunk(-1, self._protocol.loop.time()))
         self._began_s = self._protocol.loop.time()
         self.advance()
 
@@ -246,9 +312,15 @@ class StreamedAnswer:
             self._handle = self._protocol.loop.call_soon(self.advance)
 
     def _struck(self) -> bool:
-        """Carry out the script's fault if its time has come."""
-        fault = self._script.fault
-        if fault is Fault.NONE or self._index < self._script.after:
+        """Carry out the engine's trouble, or the script's fault if its time has come."""
+        fault = _FAULTS_OF.get(self._protocol.engine.trouble, Fault.NONE)
+        if self._protocol.engine.trouble is Trouble.UNENDED:
+            self._protocol.answer_over()
+            self._protocol.transport.write(b"0\r\n\r\n")
+            return True
+        if fault is Fault.NONE:
+            fault = self._script.fault if self._index >= self._script.after else Fault.NONE
+        if fault is Fault.NONE:
             return False
         transport = self._protocol.transport
         if fault is Fault.STALL:

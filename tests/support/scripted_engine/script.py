@@ -7,6 +7,28 @@ from enum import StrEnum
 from typing import Any
 
 
+class Trouble(StrEnum):
+    """What is wrong with a whole engine for a while, whatever scripts its requests bring."""
+
+    NONE = ""
+    ERROR = "500"
+    """New requests are answered 500: out of memory."""
+    BUSY = "503"
+    """New requests are answered 503, and so is ``/health``."""
+    HANG = "hang"
+    """New requests get no answer until it is over."""
+    STALL = "stall"
+    """Streams stop, their connections stay; they go on when it is over. New answers hang."""
+    CUT = "cut"
+    """Streams are cut in the middle, new requests before their head."""
+    UNENDED = "unended"
+    """Streams end in order for HTTP, but without the end their dialect has; new requests are answered 500."""
+    MALFORMED = "malformed"
+    """Streams go on with bytes that are no chunk; new answers are not HTTP at all."""
+    REFUSE = "refuse"
+    """Connections are cut and none is taken."""
+
+
 class Fault(StrEnum):
     """How an engine lets its caller down."""
 
@@ -31,6 +53,8 @@ class Script:
 
     tokens: int = 16
     """How long the answer is; the request's own ``max_tokens`` wins."""
+    ends_after: int = 0
+    """The answer comes to its own end (``stop``) after this many tokens; 0: only its length ends it."""
     tokens_per_s: float = 0.0
     """Pace of a streamed answer; 0 is as fast as the reader takes it."""
     pad_bytes: int = 0
@@ -70,11 +94,27 @@ def tokens_of(prompt: str, count: int, pad_bytes: int = 0) -> list[str]:
     return [token_of(tag, index, pad_bytes) for index in range(count)]
 
 
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, or a list of parts."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)
+
+
+def messages_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The conversation a request brings, as a list; empty for a bare prompt."""
+    for key in ("messages", "input"):
+        value = body.get(key)
+        if isinstance(value, list) and all(isinstance(message, dict) for message in value):
+            return value
+    return []
+
+
 def prompt_of(body: Mapping[str, Any]) -> str:
     """The text a request asks about, whichever route's shape it has."""
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        return "\n".join(str(message.get("content", "")) for message in messages)
+    messages = messages_of(body)
+    if messages:
+        return "\n".join(text_of(message.get("content", "")) for message in messages)
     return str(body.get("prompt", body.get("input", body.get("query", ""))))
 
 
