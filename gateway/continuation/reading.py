@@ -1,15 +1,18 @@
 """From a record to what can be done with it: the one place that knows the reader of every route."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from gateway.continuation.chunks import read_chat, read_completions
 from gateway.continuation.errors import NotContinuable
 from gateway.continuation.interface import Progress
+from gateway.continuation.messages import read_messages
+from gateway.continuation.progress import Reader
 from gateway.continuation.record import Record
 
-_READERS: Mapping[str, Callable[[bytes, bytes, bool | None], Progress]] = {
+_READERS: Mapping[str, Reader] = {
     "chat": read_chat,
     "completions": read_completions,
+    "messages": read_messages,
 }
 
 

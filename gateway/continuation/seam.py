@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from gateway.continuation.errors import NotContinuable, SpliceFailed
-from gateway.continuation.placing import PREFILL
+from gateway.continuation.errors import SpliceFailed
 
 ECHO_EVENTS = 3
 """A text of fewer events is never taken for repeated: a model may well say so little again."""
@@ -101,15 +100,3 @@ class Seam:
 
 def _agree(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
-
-
-def echo_of(transcript: Transcript, way: str, sent: str) -> str:
-    """What an engine may repeat. Only some that take an assistant's words as a beginning do: engines told
-    to continue have an option of their own for it, and completions have ``echo``."""
-    return sent if way == PREFILL and transcript.events >= ECHO_EVENTS else ""
-
-
-def check_unrepeated(before: str, text: str, way: str) -> None:
-    """Raises when it cannot be told whether the first engine repeated what the client let it begin with."""
-    if way == PREFILL and before and (text.startswith(before) or before.startswith(text)):
-        raise NotContinuable("the answer may hold twice what the request lets it begin with")

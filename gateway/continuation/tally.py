@@ -15,10 +15,10 @@ CONTINUED = "continued_tokens"
 
 
 class Tally:
-    """``tokens``: of the answer so far as the engine was sent it. ``whole``: the engine was asked only what
-    the prompt costs, so what it wrote itself does not count."""
+    """``tokens``: of the answer so far as the engine was sent it. ``whole``: of the whole answer, when the
+    engine was asked only what the prompt costs; then what it wrote itself does not count."""
 
-    def __init__(self, tokens: int, *, whole: bool = False) -> None:
+    def __init__(self, tokens: int, *, whole: int | None = None) -> None:
         self._tokens = tokens
         self._whole = whole
 
@@ -27,8 +27,19 @@ class Tally:
         return self._object(usage, "prompt_tokens", "completion_tokens")
 
     def responses(self, usage: Mapping[str, Any]) -> dict[str, Any]:
-        """A usage object in the names of responses and messages."""
+        """A usage object in the names of responses."""
         return self._object(usage, "input_tokens", "output_tokens")
+
+    def messages(self, usage: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+        """A usage object of Anthropic's. What the prompt was stands in the ``first`` one already, if its
+        engine knew it by then; tokens from a cache are counted apart there."""
+        out = dict(usage)
+        out["output_tokens"] = self._after(count(out.get("output_tokens")), self._tokens)
+        if "input_tokens" in out:
+            out["input_tokens"] = count(first.get("input_tokens")) or max(
+                0, count(out["input_tokens"]) - self._tokens
+            )
+        return out
 
     def add_up(self, usage: Usage) -> Usage:
         prompt, completion = self._divided(usage.prompt_tokens, usage.completion_tokens)
@@ -36,7 +47,10 @@ class Tally:
 
     def _divided(self, prompt: int, completion: int) -> tuple[int, int]:
         tokens = min(self._tokens, prompt)
-        return prompt - tokens, tokens if self._whole else tokens + completion
+        return prompt - tokens, self._after(completion, tokens)
+
+    def _after(self, completion: int, tokens: int) -> int:
+        return tokens + completion if self._whole is None else max(tokens, self._whole)
 
     def _object(self, usage: Mapping[str, Any], prompt_name: str, completion_name: str) -> dict[str, Any]:
         out = dict(usage)
@@ -51,7 +65,7 @@ class Tally:
             prompt, completion = self._divided(prompt, completion)
             out[prompt_name] = prompt
         else:
-            completion = self._tokens + (0 if self._whole else completion)
+            completion = self._after(completion, self._tokens)
         out[completion_name] = completion
         if "total_tokens" in out:
             out["total_tokens"] = prompt + completion

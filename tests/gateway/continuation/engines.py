@@ -99,7 +99,7 @@ def answer(model: Model, body: Mapping[str, Any], said: str) -> Answer:
     return Answer(said, left[:most], len(left) < most, PROMPT_TOKENS + continued, continued)
 
 
-def _said_in_chat(body: Mapping[str, Any]) -> str:
+def said_in_chat(body: Mapping[str, Any]) -> str:
     last = body["messages"][-1]
     if last["role"] != "assistant":
         assert not body.get("continue_final_message")
@@ -113,7 +113,7 @@ def chat(model: Model, body: Mapping[str, Any], style: Style) -> bytes:
 
 
 def chat_events(model: Model, body: Mapping[str, Any], style: Style) -> Iterator[bytes]:
-    yield from _chunks(answer(model, body, _said_in_chat(body)), body, style, chat=True)
+    yield from _chunks(answer(model, body, said_in_chat(body)), body, style, chat=True)
 
 
 def completions(model: Model, body: Mapping[str, Any], style: Style) -> bytes:
@@ -167,3 +167,35 @@ def _chunks(given: Answer, body: Mapping[str, Any], style: Style, *, chat: bool)
 
 
 Engine = Callable[[Model, Mapping[str, Any], Style], bytes]
+
+
+def messages(model: Model, body: Mapping[str, Any], style: Style) -> bytes:
+    return b"".join(message_events(model, body, style))
+
+
+def message_events(model: Model, body: Mapping[str, Any], style: Style) -> Iterator[bytes]:
+    """As Anthropic writes them; an answer without text has no block, as vLLM has it."""
+    said = said_in_chat(body)
+    assert said == said.rstrip(), "messages: final assistant content cannot end with trailing whitespace"
+    given = answer(model, body, said)
+    start = {"id": style.id, "type": "message", "role": "assistant", "model": style.model, "content": []}
+    usage = {"input_tokens": given.prompt_tokens, "output_tokens": 1}
+    none: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
+    yield style.event({"type": "message_start", "message": start | none | {"usage": usage}})
+    yield style.event({"type": "ping"})
+    pieces = ([(said, 0)] if style.echoes and said else []) + list(grouped(given.tokens, style.batch))
+    if pieces:
+        yield style.event(
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        )
+    for text, _ in pieces:
+        delta = {"type": "text_delta", "text": text}
+        yield style.event({"type": "content_block_delta", "index": 0, "delta": delta})
+    if pieces:
+        yield style.event({"type": "content_block_stop", "index": 0})
+    ended = {"stop_reason": "end_turn" if given.whole else "max_tokens"}
+    told = {"output_tokens": len(given.tokens)}
+    if style.usage_in_last:
+        told["input_tokens"] = given.prompt_tokens
+    yield style.event({"type": "message_delta", "delta": none | ended, "usage": told})
+    yield style.event({"type": "message_stop"})

@@ -139,3 +139,29 @@ def cuts(stream: bytes, client: Callable[[], Client]) -> Iterator[tuple[int, Cli
         if cut_off.got != before:
             before = cut_off.got
             yield cut, cut_off
+
+
+def seen_in_messages(stream: bytes) -> Seen:
+    """As Anthropic's SDK puts a message together."""
+    seen, kinds, usage = Seen(), [], {}
+    for value in events(stream):
+        assert value is not None
+        assert not seen.done
+        kinds.append(value["type"])
+        if value["type"] == "message_start":
+            message = value["message"]
+            seen.ids.add((message["id"], message["model"]))
+            seen.roles += message["role"] == "assistant"
+            usage = dict(message["usage"])
+        elif value["type"] == "content_block_delta":
+            assert value["index"] == 0
+            assert kinds.count("content_block_start") == 1
+            assert "content_block_stop" not in kinds
+            seen.text += value["delta"]["text"]
+        elif value["type"] == "message_delta":
+            assert kinds.count("content_block_start") == kinds.count("content_block_stop")
+            seen.reasons.append(value["delta"]["stop_reason"])
+            usage |= value["usage"]
+        seen.done = value["type"] == "message_stop"
+    seen.usage.append((usage["input_tokens"], usage["output_tokens"], 0))
+    return seen

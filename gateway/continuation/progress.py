@@ -1,0 +1,82 @@
+"""What asking to go on has in common, whatever the route."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from gateway.continuation.errors import NotContinuable
+from gateway.continuation.interface import Progress
+from gateway.continuation.placing import PREFILL, Placed
+from gateway.continuation.question import Question
+from gateway.continuation.seam import ECHO_EVENTS, Seam, Transcript
+from gateway.continuation.tally import Tally
+
+
+class TextProgress(Progress):
+    """An answer that is one text. A subclass finds out how far it came and sets ``finished``, ``closing``."""
+
+    limit_name = "max_tokens"
+
+    def __init__(self, question: Question, transcript: Transcript) -> None:
+        self.text = transcript.text
+        self.tokens = transcript.tokens
+        self._question = question
+        self._transcript = transcript
+        self._way = ""
+        self._sent = ""
+        self._before = ""
+
+    @abstractmethod
+    def _place(self, way: str, text: str) -> Placed:
+        """Where ``text`` goes in the request. Raises :class:`NotContinuable`."""
+
+    def ask(self, way: str) -> bytes:
+        """White space at the end of the text is not sent as a prefill: Anthropic's API refuses it, and some
+        engines cut it off unasked. The continuation has to begin with it then."""
+        assert self.closing is None, "nobody needs to be asked"
+        self._way = way
+        self._sent = self.text.rstrip() if way == PREFILL else self.text
+        placed = self._place(way, self._sent) if self._sent else Placed({})
+        self._before = placed.before
+        if way == PREFILL:
+            self._check_unrepeated()
+        if self.finished:
+            lengths = self._question.shortest(self.limit_name)
+        else:
+            lengths = self._question.limited(self._sent_tokens)
+        changes = {**placed.changes, **lengths}
+        return self._question.changed(changes) if self.text else self._question.body
+
+    @property
+    def _exhausted(self) -> bool:
+        """The answer is as long as it may be: it is finished, though its engine could not say so."""
+        most = self._question.most_tokens
+        return most is not None and self.tokens >= most
+
+    @property
+    def _sent_tokens(self) -> int:
+        return self._transcript.tokens_within(len(self._sent))
+
+    def _check_unrepeated(self) -> None:
+        """Raises when the first engine may have repeated what the client let it begin with, or may not."""
+        if self._before and (self.text.startswith(self._before) or self._before.startswith(self.text)):
+            raise NotContinuable("the answer may hold twice what the request lets it begin with")
+
+    def _tally(self) -> Tally:
+        return Tally(self._sent_tokens, whole=self.tokens if self.finished else None)
+
+    def _seam(self) -> Seam | None:
+        """None when the text is whole. Only engines that take an assistant's words as a beginning repeat
+        them: those that are told to continue have an option of their own for it, completions ``echo``."""
+        if self.finished:
+            return None
+        echoing = self._way == PREFILL and self._transcript.events >= ECHO_EVENTS
+        return Seam(
+            self.text,
+            head=self.text[len(self._sent) :],
+            echo=self._before + self._sent if echoing else "",
+            stops=self._question.stops,
+        )
+
+
+Reader = Callable[[bytes, bytes, bool | None], Progress]
+"""From a request, what of its answer the client has, and whether the client gets to see usage."""
