@@ -37,8 +37,9 @@ class Heartbeat:
 
     def next_deadline(self) -> float:
         deadline = min(self._ping_at, self._heard_at + limits.DEAD_AFTER_S)
-        if self._awaiting_at is not None and not self.silent:
-            deadline = min(deadline, self._awaiting_at + limits.SILENT_AFTER_S)
+        if self._awaiting_at is not None:
+            limit_s = limits.SILENT_MOST_S if self.silent else limits.SILENT_AFTER_S
+            deadline = min(deadline, self._awaiting_at + limit_s)
         return deadline
 
     def handle_deadline(self, now: float) -> int | None:
@@ -47,8 +48,11 @@ class Heartbeat:
             self._stood_still(now)
         if now - self._heard_at >= limits.DEAD_AFTER_S:
             raise HeartbeatLost(f"nothing heard for {now - self._heard_at:.0f} s")
-        if self._awaiting_at is not None and now - self._awaiting_at >= limits.SILENT_AFTER_S:
-            self.silent = True
+        if self._awaiting_at is not None:
+            owed_s = now - self._awaiting_at
+            if owed_s >= limits.SILENT_MOST_S:
+                raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
+            self.silent = owed_s >= limits.SILENT_AFTER_S
         if now < self._ping_at:
             return None
         self._ping_at = now + limits.HEARTBEAT_S
