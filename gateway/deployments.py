@@ -160,10 +160,11 @@ class ModelIndex:
             return
         deployment.cap, deployment.shut = self._assess(deployment)
         deployment.usable = deployment.compute_usable()
-        slots = min(deployment.slots, deployment.cap) if deployment.promising else 0
+        promising = deployment.promising
+        slots = min(deployment.slots, deployment.cap) if promising else 0
         record.slots += slots - deployment.counted_slots
         deployment.counted_slots = slots
-        _keep(record.serving, deployment, deployment.promising)
+        _keep(record.serving, deployment, promising)
         _keep(record.open, deployment, deployment.free > 0)
         if record.serving:
             record.lost_s = None

@@ -12,6 +12,7 @@ then; here requests can wait, so one at a time will do.)
 
 from collections import Counter as Tally
 from collections.abc import Callable
+from itertools import islice
 
 import structlog
 
@@ -29,6 +30,8 @@ JUDGE_S = 1.0
 """How often the deployments of one model are compared at most."""
 MOST_EJECTED = 3
 """One in so many deployments of a model may be set aside for being slow."""
+ASKED = 32
+"""Of a model's deployments so many, the oldest, are looked at to see whether any has served for a while."""
 LOSS_S = 1.0
 """What is lost with a session is lost in one go: losses so close together count once."""
 
@@ -166,6 +169,10 @@ class FleetHealth:
         health = deployment.health
         if health is None:
             return NO_CAP, False
+        if health.calm(now) and deployment not in self._looks:
+            if deployment.session.suspended:
+                self._doubt(deployment.model)
+            return NO_CAP, False
         health.look(now)
         self._watch(deployment, health, now)
         shut = health.shut()
@@ -176,11 +183,15 @@ class FleetHealth:
     def _arrived(self, deployment: Deployment, now: float) -> None:
         self._present[deployment.key] = deployment
         deployment.health, new = self._book.arrived(deployment.key, now)
-        if new and any(
-            each.health is not None and each.health.established(now) and not each.session.suspended
-            for each in self._index.serving(deployment.model)
-        ):
+        if new and self._others_established(deployment.model, now):
             deployment.health.ramp.begin(now)
+
+    def _others_established(self, model: str, now: float) -> bool:
+        oldest = islice(self._index.serving(model), ASKED)
+        return any(
+            each.health is not None and each.health.established(now) and not each.session.suspended
+            for each in oldest
+        )
 
     def _departed(self, deployment: Deployment, now: float) -> None:
         del self._present[deployment.key]

@@ -88,6 +88,14 @@ class DeploymentHealth:
         """Neither shut nor on probation."""
         return self.ejected_until_s == 0.0 and self.circuit.state is State.CLOSED
 
+    def calm(self, now: float) -> bool:
+        """Well, not resting, all slots in use: time changes nothing."""
+        return (
+            self.circuit.state is State.CLOSED
+            and self.resting_until_s == self.ejected_until_s == 0.0
+            and not self.ramp.climbing(now)
+        )
+
     def shut(self) -> bool:
         """It may take nothing, and not just for a moment. As of the last :meth:`look`."""
         return self.ejected_until_s > 0.0 or self.circuit.state in (State.OPEN, State.PROBING)

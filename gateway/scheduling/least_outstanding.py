@@ -54,22 +54,35 @@ class _Round:
         heaps: dict[tuple[str, frozenset[str], str | None, bool], list[_Entry]] = {}
         left: list[Waiting] = []
         for item in waiting:
-            fit = (item.route, item.avoid, item.version, item.continuing)
+            fit = item.route, item.avoid, item.version, item.continuing
             heap = heaps.get(fit)
             if heap is None:
-                heap = heaps[fit] = [
-                    self._entry(view)
-                    for view in deployments
-                    if view.slots - view.in_flight > (given := self._given.get(view.key, 0))
-                    and view.cap - view.in_flight > given
-                    and view.usable
-                    and view.suits(item.route, item.version, item.continuing)
-                    and view.key not in item.avoid
-                ]
-                heapq.heapify(heap)
+                heap = heaps[fit] = self._heap(deployments, *fit)
             if not self._give(item, heap):
                 left.append(item)
         return left
+
+    def _heap(
+        self,
+        deployments: Sequence[DeploymentView],
+        route: str,
+        avoid: frozenset[str],
+        version: str | None,
+        continuing: bool,
+    ) -> list[_Entry]:
+        """Those that may take a request of this fit and have room left, the best on top."""
+        given = self._given
+        heap = [
+            self._entry(view)
+            for view in deployments
+            if view.usable
+            and (view.slots if view.slots < view.cap else view.cap) - view.in_flight
+            > (given.get(view.key, 0) if given else 0)
+            and view.suits(route, version, continuing)
+            and view.key not in avoid
+        ]
+        heapq.heapify(heap)
+        return heap
 
     def _give(self, item: Waiting, heap: list[_Entry]) -> bool:
         while heap:

@@ -1,4 +1,4 @@
-"""``python -m tests.bench [streams] [stalled] [upload] [download]``: the loads in full, with figures."""
+"""``python -m tests.bench [LOAD...]``: the loads in full, with figures."""
 
 import argparse
 import asyncio
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-from tests.bench import concurrent, stalled, upload
+from tests.bench import concurrent, decision, stalled, upload
 from tests.bench.site import LoadSite, build
 from tests.support.processes import House
 
@@ -36,11 +36,12 @@ _LOADS: dict[str, tuple[Load, float | None]] = {
     "upload": (_upload, upload.RATE_MBIT),
     "download": (_download, upload.RATE_MBIT),
 }
+_NAMES = (*_LOADS, "decision")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests/run bench", description=__doc__)
-    parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(_LOADS)}; default all")
+    parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(_NAMES)}; default all")
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--tokens-per-s", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=15.0)
@@ -48,10 +49,13 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=100)
     parser.add_argument("--megabytes", type=int, default=50)
     arguments = parser.parse_args()
-    unknown = set(arguments.loads) - set(_LOADS)
+    unknown = set(arguments.loads) - set(_NAMES)
     if unknown:
         parser.error(f"no such load: {', '.join(sorted(unknown))}")
-    for name in arguments.loads or _LOADS:
+    for name in arguments.loads or _NAMES:
+        if name == "decision":
+            sys.stdout.write(f"--- {name}\n{decision.run()}\n")
+            continue
         load, rate_mbit = _LOADS[name]
         with (
             tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,

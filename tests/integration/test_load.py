@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import concurrent, stalled, upload
+from tests.bench import concurrent, decision, stalled, upload
 from tests.bench.site import build
 from tests.support.processes import House
 
@@ -28,6 +28,11 @@ async def test_clients_that_stop_reading_cost_what_was_granted_and_hold_up_nobod
     assert seen.gateway_growth_bytes < seen.bound_bytes, seen
     assert seen.agent_growth_bytes < seen.bound_bytes, seen
     assert seen.gap_p99_beside_s < max(0.15, 3 * seen.gap_p99_alone_s), seen
+
+
+def test_a_decision_can_be_timed() -> None:
+    seen = decision.run(deployments=100, decisions=20)
+    assert seen.watched_us > 0
 
 
 @pytest.mark.parametrize(
