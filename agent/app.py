@@ -22,11 +22,18 @@ from agent.publisher import TICK_S, Publisher
 from agent.roster import Roster
 from agent.runner import Runner
 from agent.session import AgentSession
+from agent.watchdog import Watchdog
 from shared.errors import TrunklineError
 
 log = structlog.get_logger("agent")
 
 GPU_SAMPLE_S = 5.0
+
+SAY_DRAIN_S = 5.0
+"""How often a drain says how much still runs."""
+
+CUT_OFF_S = 1.0
+"""For engines to let go of requests that are cut off, and for the gateway to hear of it."""
 
 FAREWELL_S = 0.2
 """For the last bytes and CLOSE to leave the socket before the process ends."""
@@ -85,6 +92,7 @@ class Agent:
                 tasks.create_task(self._open(backend)) for backend in backends
             ]
             services.append(tasks.create_task(self._tick()))
+            services.append(tasks.create_task(Watchdog().run()))
             if self._config.looks_for_engines:
                 services.append(tasks.create_task(Finder(self._found).run()))
             dialling = tasks.create_task(_failure_of(dialer))
@@ -96,7 +104,7 @@ class Agent:
                 else:
                     await self._drain(dialer, runner)
             finally:
-                runner.cancel()
+                runner.cut_off()
                 for service in services:
                     service.cancel()
         if failure is not None:
@@ -105,23 +113,36 @@ class Agent:
     async def _drain(self, dialer: Dialer, runner: Runner) -> None:
         """Let what runs finish, take nothing new, then leave."""
         drain_s = self._config.drain_s
-        log.info("draining", running=self._roster.running, at_most_s=drain_s)
+        log.info("draining, a second signal ends it at once", running=self._roster.running, at_most_s=drain_s)
         self._roster.drain()
         if dialer.session is not None:
             dialer.session.drain("the agent is stopping", drain_s)
         idle = asyncio.ensure_future(runner.idle())
         try:
-            async with asyncio.timeout(drain_s):
-                await _first_of(self._stop.at_once, idle)
-        except TimeoutError:
-            pass
+            await self._wait_for(idle, drain_s)
+            if self._roster.running:
+                log.warning("requests cut off, the gateway moves them", running=self._roster.running)
+                runner.cut_off()
+                await asyncio.wait({idle}, timeout=CUT_OFF_S)
         finally:
             idle.cancel()
-        if self._roster.running:
-            log.warning("requests cut off", running=self._roster.running)
         dialer.close("the agent stopped")
         await asyncio.sleep(FAREWELL_S)
         log.info("stopped")
+
+    async def _wait_for(self, idle: asyncio.Future[Any], most_s: float) -> None:
+        """Until nothing runs, ``most_s`` are over or the agent is to end at once."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + most_s
+        while (left_s := until_s - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(min(left_s, SAY_DRAIN_S)):
+                    await _first_of(self._stop.at_once, idle)
+                return
+            except TimeoutError:
+                if left_s > SAY_DRAIN_S:
+                    more_s = round(left_s - SAY_DRAIN_S)
+                    log.info("still draining", running=self._roster.running, at_most_s=more_s)
 
     async def _open(self, backend: Backend) -> None:
         self._backends.push_async_callback(backend.close)

@@ -20,6 +20,9 @@ STEP_S = 2.0
 GROWTH_SHARE = 8
 """Without a queue the limit grows by an eighth of the slots per step."""
 
+MEMORY_S = 30.0
+"""For so long after an engine ran out of memory it gets no more than the half of what it had."""
+
 FAILURES = 3
 """So many failed requests in a row, and the engine gets one at a time until one succeeds."""
 
@@ -28,7 +31,8 @@ class EngineLimit:
     """How many requests one engine should have from this agent.
 
     Starts at the engine's slots; falls towards what the engine really works on while it reports a queue (at
-    most by half per step); grows back without one; is 1 while every request fails.
+    most by half per step), and to half when its memory runs out; grows back without either; is 1 while every
+    request fails.
     """
 
     def __init__(self, slots: int) -> None:
@@ -36,6 +40,7 @@ class EngineLimit:
         self._limit = slots
         self._queue_since_s: float | None = None
         self._stepped_s = float("-inf")
+        self._held_until_s = float("-inf")
         self._failures = 0
 
     @property
@@ -58,13 +63,19 @@ class EngineLimit:
         due = now - self._stepped_s >= STEP_S
         if waiting <= 0:
             self._queue_since_s = None
-            if due and self._limit < self._slots:
+            if due and now >= self._held_until_s and self._limit < self._slots:
                 self._step(self._limit + max(1, self._slots // GROWTH_SHARE), now)
             return
         if self._queue_since_s is None:
             self._queue_since_s = now
         if due and now - self._queue_since_s >= GRACE_S:
             self._step(min(self._limit, max(self._limit // 2, ours - waiting)), now)
+
+    def ran_out_of_memory(self, now: float) -> None:
+        """The engine said that memory did not do for a request. Those that fail together count once."""
+        if now - self._stepped_s >= STEP_S:
+            self._step(self._limit // 2, now)
+        self._held_until_s = now + MEMORY_S
 
     def finished(self, *, failed: bool) -> None:
         """A request is over; ``failed`` when the engine failed it (an answer of 4xx or 5xx is none)."""

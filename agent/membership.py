@@ -10,6 +10,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +80,8 @@ class Record:
                 os.fsync(file.fileno())
             beside.replace(path)
         except OSError as error:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
             raise MembershipError(f"{path} cannot be written: {error.strerror}") from error
 
 
@@ -99,6 +101,8 @@ class Membership:
         self._record = record
         self._token = token
         self._use_token = record is None
+        self._unkept = False
+        """The newest certificate is not on the disk yet."""
         self._lock: int | None = None
         self.name = name
 
@@ -169,13 +173,18 @@ class Membership:
     def welcomed(self, welcome: Welcome) -> bool:
         """Keep the certificate that came with WELCOME, if one did. True when this made us a member.
 
-        Raises :class:`MembershipError` when it cannot be kept, which for a member is no reason to stop.
+        Raises :class:`MembershipError` when it cannot be kept, which for a member is no reason to stop: it is
+        in use all the same, and each later welcome tries to keep it again.
         """
+        if welcome.certificate is not None:
+            fingerprint = self._record.fingerprint if self._record is not None else self._required.fingerprint
+            self._record = Record(self.name, fingerprint, welcome.certificate.der)
+            self._unkept = True
+        if self._unkept and self._record is not None:
+            self._record.write(self._directory / MEMBERSHIP_FILE)
+            self._unkept = False
         if welcome.certificate is None:
             return False
-        fingerprint = self._record.fingerprint if self._record is not None else self._required.fingerprint
-        self._record = Record(self.name, fingerprint, welcome.certificate.der)
-        self._record.write(self._directory / MEMBERSHIP_FILE)
         was_joining, self._use_token = self._use_token, False
         return was_joining
 

@@ -48,6 +48,8 @@ class Roster:
         self._ledger = Ledger()
         self._draining = False
         self._cut = False
+        self._told: Hashable = None
+        """The session that was told its levels last."""
         self.on_change: Callable[[], None] = lambda: None
 
     @property
@@ -97,17 +99,33 @@ class Roster:
             self.on_change()
         return Seat(session, name, deployment_id, engine.backend)
 
-    def leave(self, seat: Seat, *, failed: bool) -> None:
-        """Give a place back; ``failed`` when the engine failed the request."""
+    def leave(self, seat: Seat, *, failed: bool, out_of_memory: bool = False) -> None:
+        """Give a place back; ``failed`` when the engine failed the request, ``out_of_memory`` when it said
+        that memory did not do for it."""
         engine = self._engines[seat.engine]
         before = engine.limit.current
         self._ledger.leave(seat.session, seat.engine, seat.deployment)
         engine.limit.finished(failed=failed)
-        if len(engine.deployments) > 1 or engine.limit.current != before:
+        if out_of_memory:
+            self._spare(engine)
+        shared = len(engine.deployments) > 1 or seat.session is not self._told
+        if shared or engine.limit.current != before:
             self.on_change()
+
+    def _spare(self, engine: _Engine) -> None:
+        before = engine.limit.current
+        engine.limit.ran_out_of_memory(self._clock())
+        if engine.limit.current < before:
+            log.warning(
+                "engine out of memory, it gets less",
+                engine=engine.backend.name,
+                slots=engine.limit.current,
+                of=engine.limit.slots,
+            )
 
     def levels(self, session: Hashable) -> Mapping[str, int]:
         """Deployment id → how many requests ``session`` may have in flight there."""
+        self._told = session
         return {
             deployment.id: 0
             if self._draining or deployment.status is not DeploymentStatus.LOADED

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from agent.backends.base import EngineError, EngineRefused
+from agent.backends.memory_words import MESSAGE_BYTES, tells_of_memory
 from agent.roster import Roster, Seat
 from agent.usage import EventUsage, UsageReader, reader_for
 from shared.endpoint import Stream
@@ -30,6 +31,7 @@ class _Outcome:
     code: ErrorCode = ErrorCode.NO_ERROR
     reason: str = ""
     engine_failed: bool = False
+    out_of_memory: bool = False
 
 
 class Runner:
@@ -42,6 +44,8 @@ class Runner:
         self._tasks = tasks
         self._clock = clock
         self._runs: set[_Run] = set()
+        self._unreachable: dict[str, str] = {}
+        """Engine → why requests do not reach it; so that it is said once, not for each of them."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -49,10 +53,10 @@ class Runner:
         """Waits until no stream is open: all that engines answered is with the gateway."""
         await self._empty.wait()
 
-    def cancel(self) -> None:
-        """Cut off what runs."""
+    def cut_off(self) -> None:
+        """End what runs because the agent ends: the gateway gives it to others, or goes on with it there."""
         for run in tuple(self._runs):
-            run.task.cancel()
+            run.cut_off()
 
     def open(self, session: Hashable, stream: Stream) -> None:
         """A request has come in ``session``. Refused at once when there is no place for it."""
@@ -71,9 +75,22 @@ class Runner:
 
     def _finish(self, run: "_Run", task: "asyncio.Task[_Outcome]") -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
-        outcome = _Outcome(code=ErrorCode.CANCELLED) if task.cancelled() else task.result()
-        self._roster.leave(run.seat, failed=outcome.engine_failed)
+        outcome = run.cut if task.cancelled() else task.result()
+        self._say(run, outcome)
+        self._roster.leave(run.seat, failed=outcome.engine_failed, out_of_memory=outcome.out_of_memory)
         run.finish(outcome)
+
+    def _say(self, run: "_Run", outcome: _Outcome) -> None:
+        engine = run.seat.engine
+        if outcome.trailers is not None:
+            if self._unreachable.pop(engine, None) is not None:
+                log.info("requests reach the engine again", engine=engine)
+        elif outcome.code is ErrorCode.ENGINE_UNREACHABLE:
+            if self._unreachable.get(engine) != outcome.reason:
+                self._unreachable[engine] = outcome.reason
+                log.warning("requests do not reach the engine", engine=engine, reason=outcome.reason)
+        elif outcome.engine_failed or outcome.code is ErrorCode.PROTOCOL_ERROR:
+            log.warning("request failed", request=run.request_id, engine=engine, reason=outcome.reason)
 
     def _forget(self, run: "_Run") -> None:
         self._runs.discard(run)
@@ -90,6 +107,9 @@ class _Run:
         self, stream: Stream, seat: Seat, clock: Callable[[], float], forget: "Callable[[_Run], None]"
     ) -> None:
         self.seat = seat
+        self.request_id = stream.head.request_id
+        self.cut = _Outcome(code=ErrorCode.CANCELLED)
+        """What it comes to when its task is cancelled."""
         self._forget = forget
         self._stream = stream
         self._clock = clock
@@ -146,25 +166,32 @@ class _Run:
 
     # --- what is done
 
+    def cut_off(self) -> None:
+        if not self._over and not self.task.done():
+            self.cut = _Outcome(code=ErrorCode.DRAINING, reason="the agent ends")
+            self.task.cancel()
+
     async def run(self) -> _Outcome:
         head = self._stream.head
         try:
             async with asyncio.timeout(head.deadline_s):
-                return _Outcome(trailers=await self._serve())
+                return await self._serve()
         except TimeoutError:
             return _Outcome(code=ErrorCode.DEADLINE, reason="the request's time was up")
         except EngineError as error:
-            log.warning("request failed", request=head.request_id, model=head.model, reason=error.reason)
             failed = error.code not in (ErrorCode.REFUSED, ErrorCode.PROTOCOL_ERROR)
             return _Outcome(code=error.code, reason=error.reason, engine_failed=failed)
         except LocalError:
             return _Outcome(code=ErrorCode.CANCELLED)  # the stream ended under us
+        except MemoryError:
+            log.exception("request failed, the agent is out of memory", request=head.request_id)
+            return _Outcome(code=ErrorCode.OVERLOADED, reason="the agent is out of memory")
         except Exception:
             log.exception("request failed", request=head.request_id, model=head.model)
             return _Outcome(code=ErrorCode.INTERNAL, reason="the agent failed; its log says why")
 
-    async def _serve(self) -> Trailers:
-        head = self._stream.head
+    async def _serve(self) -> _Outcome:
+        head, message = self._stream.head, bytearray()
         async with self.seat.backend.request(head, self._body()) as response:
             reader = reader_for(head.usage, response.headers)
             self._stream.send_head(
@@ -173,14 +200,17 @@ class _Run:
             async for piece in response.chunks():
                 if self._first_byte_s is None:
                     self._first_byte_s = self._clock() - self._began_s
+                if response.status >= 500 and len(message) < MESSAGE_BYTES:
+                    message += piece
                 await self._send(reader.feed(piece))
             await self._send(reader.finish())
-        return Trailers(
+        trailers = Trailers(
             usage=reader.usage(),
             queue_s=0.0,  # a request goes to its engine at once: who waits, waits at the gateway
             first_byte_s=self._first_byte_s,
             total_s=self._clock() - self._began_s,
         )
+        return _Outcome(trailers, out_of_memory=tells_of_memory(bytes(message)))
 
     async def _body(self) -> AsyncIterator[bytes]:
         """The request's body. Asking for the next piece says that the last one was taken."""

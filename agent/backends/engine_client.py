@@ -1,6 +1,7 @@
 """HTTP to one engine: requests that stream both ways, and small questions. aiohttp's errors end here."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -242,6 +243,8 @@ def translate(error: Exception, *, answering: bool) -> EngineError:
     match error:
         case aiohttp.ConnectionTimeoutError():
             return EngineUnreachable("the engine does not accept connections (timed out)")
+        case aiohttp.ClientConnectorError() if error.errno in (errno.EMFILE, errno.ENFILE):
+            return EngineUnreachable("the agent has no file descriptors left for connections")
         case aiohttp.ClientConnectorError():
             return EngineUnreachable(f"the engine cannot be connected to: {error.strerror or error}")
         case asyncio.TimeoutError():

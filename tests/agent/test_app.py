@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import structlog
 
 from agent.app import Agent, Stop, raise_file_limit
 from agent.config import load
@@ -114,9 +115,33 @@ async def test_a_drain_that_takes_too_long_is_cut_off(tmp_path: Path, no_leaks: 
         await offers(running, {"engine/scripted": 8})
         answer = running.ask(tokens=100_000, tokens_per_s=10)
         await answer.until("data")
-        running.stop.ask()
-        await running.task
+        with structlog.testing.capture_logs() as logs:
+            running.stop.ask()
+            await running.task
+        assert await answer.until("reset") == (ErrorCode.DRAINING, "the agent ends")
         await until(lambda: engine.stats.running == 0)
+    assert [entry["event"] for entry in logs if entry.get("running") == 1] == [
+        "draining, a second signal ends it at once",
+        "requests cut off, the gateway moves them",
+    ]
+
+
+async def test_a_drain_says_how_it_goes(
+    tmp_path: Path, no_leaks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.app.SAY_DRAIN_S", 0.02)
+    async with ScriptedEngine() as engine, agent_on(engine.url, tmp_path) as running:
+        await offers(running, {"engine/scripted": 8})
+        answer = running.ask(tokens=100_000, tokens_per_s=10)
+        await answer.until("data")
+        with structlog.testing.capture_logs() as logs:
+            running.stop.ask()
+            await until(lambda: any(entry["event"] == "still draining" for entry in logs))
+            running.stop.ask()
+            await running.task
+        assert (await answer.until("reset"))[0] is ErrorCode.DRAINING
+    said = next(entry for entry in logs if entry["event"] == "still draining")
+    assert (said["running"], said["at_most_s"]) == (1, 30)
 
 
 async def test_an_engine_that_is_not_there_yet_is_offered_when_it_comes(

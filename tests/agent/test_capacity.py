@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.capacity import FAILURES, GRACE_S, STEP_S, EngineLimit, Ledger
+from agent.capacity import FAILURES, GRACE_S, MEMORY_S, STEP_S, EngineLimit, Ledger
 
 
 def test_without_a_queue_an_engine_gets_all_its_slots() -> None:
@@ -47,6 +47,25 @@ def test_the_limit_grows_back_by_an_eighth_a_step() -> None:
     for step in range(1, 5):
         limit.observe(0, 8, GRACE_S + step * STEP_S)
     assert limit.current == 16
+
+
+def test_an_engine_out_of_memory_gets_half_for_a_while_and_then_more_again() -> None:
+    limit = EngineLimit(16)
+    for _ in range(5):  # that failed together
+        limit.ran_out_of_memory(10.0)
+    assert limit.current == 8
+    for second in range(10, 40):
+        limit.observe(0, 8, float(second))
+    assert limit.current == 8
+    limit.observe(0, 8, 10.0 + MEMORY_S)
+    assert limit.current == 10
+
+
+def test_an_engine_always_out_of_memory_comes_down_to_one() -> None:
+    limit = EngineLimit(16)
+    for step in range(10):
+        limit.ran_out_of_memory(step * STEP_S)
+    assert limit.current == 1
 
 
 def test_an_engine_that_fails_everything_gets_one_at_a_time_until_one_succeeds() -> None:

@@ -1,6 +1,9 @@
 """Who the agent is: made once, kept privately, never mixed up."""
 
+import base64
+import errno
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,28 @@ def test_what_is_kept_is_for_the_owner_alone(tmp_path: Path) -> None:
 def test_without_a_token_nobody_can_join(tmp_path: Path) -> None:
     with pytest.raises(MembershipError, match="trunkline token create"):
         opened(tmp_path)
+
+
+def test_a_renewed_certificate_that_cannot_be_kept_is_used_and_kept_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = joined(tmp_path)
+    renewed = shake(opened(tmp_path / "other", JOIN))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = (tmp_path / "membership.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(MembershipError, match="No space left on device"):
+            member.welcomed(renewed)
+    assert (tmp_path / "membership.json").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"agent.key", "membership.json", "other"}
+    assert not member.welcomed(replace(renewed, certificate=None))
+    assert renewed.certificate is not None
+    kept = (tmp_path / "membership.json").read_text()
+    assert base64.b64encode(renewed.certificate.der).decode() in kept
 
 
 def test_a_token_given_again_is_not_used(tmp_path: Path) -> None:

@@ -78,6 +78,26 @@ async def test_places_of_a_lost_session_are_not_promised_to_the_next() -> None:
     assert roster.levels("new") == {"e/m": 1}
 
 
+async def test_a_new_session_is_told_as_requests_of_the_lost_one_end() -> None:
+    roster, changes = roster_of(PlayedBackend(deployment()))
+    seats = [roster.enter("old", "e/m") for _ in range(2)]
+    assert roster.levels("new") == {"e/m": 0}
+    roster.leave(seats[0], failed=False)
+    assert (changes, roster.levels("new")) == ([1], {"e/m": 1})
+    mine = roster.enter("new", "e/m")
+    roster.leave(seats[1], failed=False)
+    assert (changes, roster.levels("new")) == ([1, 1], {"e/m": 2})
+    roster.leave(mine, failed=False)
+    assert changes == [1, 1]
+
+
+async def test_an_engine_out_of_memory_gets_less_and_the_gateway_hears_of_it() -> None:
+    roster, changes = roster_of(PlayedBackend(deployment(slots=8)))
+    roster.levels("s")
+    roster.leave(roster.enter("s", "e/m"), failed=False, out_of_memory=True)
+    assert (changes, roster.levels("s")) == ([1], {"e/m": 4})
+
+
 async def test_the_status_says_how_it_goes() -> None:
     backend = PlayedBackend()
     roster, _ = roster_of(backend)
@@ -112,6 +132,7 @@ async def test_an_engines_lasting_queue_lowers_its_level() -> None:
 
 async def test_failures_lower_the_level_and_are_told() -> None:
     roster, changes = roster_of(PlayedBackend(deployment(slots=8)))
+    roster.levels("s")
     for _ in range(3):
         roster.leave(roster.enter("s", "e/m"), failed=True)
     assert changes == [1]

@@ -44,14 +44,19 @@ class RestartPolicy:
     """When a crashed engine is started again."""
 
     most: int = 5
-    """Crashes in a row after which it is left alone."""
+    """Crashes in a row after which there is little hope for one that never came to serve: it is tried
+    ``rarely_s`` apart."""
     first_s: float = 1.0
     longest_s: float = 30.0
-    healthy_s: float = 60.0
+    rarely_s: float = 300.0
+    healthy_s: float = 20.0
     """An engine that served for so long begins a new row."""
 
-    def delay_s(self, crashes: int) -> float:
-        """How long to wait after the ``crashes``-th crash in a row, from 1."""
+    def delay_s(self, crashes: int, *, served: bool) -> float:
+        """How long to wait after the ``crashes``-th crash in a row, from 1; ``served``: it could serve before
+        that."""
+        if crashes > self.most and not served:
+            return self.rarely_s
         return min(self.longest_s, self.first_s * 2.0 ** (crashes - 1))
 
 
@@ -106,6 +111,8 @@ class TorchBackend:
         self._supervisor: asyncio.Task[None] | None = None
         self._http: OpenAIHTTPBackend | None = None
         """There while the engine can serve."""
+        self._served = False
+        """The engine's process of now could serve."""
         self._state = DeploymentState(
             id=f"{name}/{self._options.name}",
             model=self._options.name,
@@ -144,22 +151,22 @@ class TorchBackend:
             yield response
 
     async def _supervise(self) -> None:
-        """Keep an engine running, as far as the policy goes. Ends when it gives up."""
+        """Keep an engine running. Ends when it would end the same way each time."""
         crashes = 0
         while True:
             self._become(DeploymentStatus.LOADING, "the model is being loaded")
-            began = self._clock()
+            began, self._served = self._clock(), False
             try:
                 end = await self._one_life()
             except Exception as error:
                 log.exception("watching over the engine failed", engine=self.name)
                 end = EngineEnd(f"watching over the engine failed: {error}")
             crashes = 1 if self._clock() - began >= self._restarts.healthy_s else crashes + 1
-            if end.hopeless or crashes > self._restarts.most:
+            if end.hopeless:
                 log.error("engine given up", engine=self.name, reason=end.reason, crashes=crashes)
                 self._become(DeploymentStatus.FAILED, f"{end.reason} (given up)")
                 return
-            delay_s = self._restarts.delay_s(crashes)
+            delay_s = self._restarts.delay_s(crashes, served=self._served)
             log.warning("engine crashed", engine=self.name, reason=end.reason, again_in_s=delay_s)
             self._become(DeploymentStatus.FAILED, f"{end.reason} (again in {delay_s:g} s)")
             await self._sleep(delay_s)
@@ -204,7 +211,7 @@ class TorchBackend:
         except BaseException:
             await http.close()
             raise
-        self._http = http
+        self._http, self._served = http, True
         self._state = replace(
             self._state, routes=ready.routes, slots=ready.slots, context_tokens=ready.context_tokens
         )

@@ -20,6 +20,8 @@ The tree::
 
 from typing import Any
 
+from agent.backends.memory_words import tells_of_memory
+
 
 class EngineFault(Exception):
     """A request that gets an error for an answer. ``message`` tells the client what to do."""
@@ -122,25 +124,16 @@ FAILURES_IN_A_ROW = 8
 the device is broken (after a CUDA error nothing works any more), and the process had better be started
 afresh."""
 
-_OUT_OF_MEMORY_TEXTS = (
-    "not enough memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "out of memory",
-    "unable to mmap",
-)
-
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` says that memory ran out, on the host or on the device.
 
-    On the CPU torch has no class of its own for this: its allocator and mmap raise a bare RuntimeError, so
-    that its text has to be read.
+    On the CPU torch has no class of its own for this: its allocator, mmap and C++ raise a bare RuntimeError,
+    so that its text has to be read.
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError | OSError) and any(part in text for part in _OUT_OF_MEMORY_TEXTS)
+    return isinstance(error, RuntimeError | OSError) and tells_of_memory(str(error).encode(errors="replace"))
 
 
 def fault_of(error: BaseException) -> EngineFault:

@@ -1,6 +1,7 @@
 """Answers on their way to a client that may leave at any moment: whoever leaves frees its slot at once."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -10,7 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from agent.backends.torch_engine.faults import EngineFault
 from agent.backends.torch_engine.generation import Generation
-from agent.backends.torch_engine.shapes import TextShape, event
+from agent.backends.torch_engine.shapes import TextShape
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -51,7 +54,9 @@ async def _gone(receive: Receive) -> None:
 class TextStream(Response):
     """The server-sent events of one text. ``holding`` is let go of when the stream ends, however it does.
 
-    Its head goes out with the first text, so that what goes wrong before still gets its own status.
+    Its head goes out with the first text, so that what goes wrong before still gets its own status. What goes
+    wrong later breaks the connection off: an error written into the stream would look like an answer's end,
+    while an answer that is seen to be cut can be gone on with by another engine.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class TextStream(Response):
                 opening = b""
                 pieces = await generation.next_pieces()
         except EngineFault as fault:
-            await write(event(fault.body()), more=False)
+            _log.warning("an answer was broken off (%s): %s", fault.code, fault.message)
             return
         assert generation.finish_reason is not None
         self._on_end(generation)

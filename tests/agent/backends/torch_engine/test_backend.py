@@ -157,12 +157,24 @@ async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
     assert DeploymentStatus.LOADING in statuses[statuses.index(DeploymentStatus.FAILED) :]
 
 
-async def test_an_engine_that_keeps_crashing_is_given_up(houses: list[House], clock: ManualClock) -> None:
-    house = await make(houses, clock, "crash", most=3)
-    state = await house.until(DeploymentStatus.FAILED, "given up")
-    assert "ValueError: broken" in state.reason
-    assert house.delays == [1.0, 2.0, 4.0]
-    assert len(house.processes) == 4
+async def test_an_engine_that_keeps_crashing_is_tried_rarely(houses: list[House], clock: ManualClock) -> None:
+    house = await make(houses, clock, *["crash"] * 4, "serve", most=3)
+    await house.until(DeploymentStatus.LOADED)
+    assert any(state.reason.endswith("ValueError: broken (again in 300 s)") for state in house.seen)
+    assert house.delays == [1.0, 2.0, 4.0, 300.0]
+    assert len(house.processes) == 5
+
+
+async def test_an_engine_that_came_to_serve_is_soon_back(houses: list[House], clock: ManualClock) -> None:
+    house = await make(houses, clock, "serve", most=1)
+    for _ in range(4):
+        await house.until(DeploymentStatus.LOADED)
+        house.go.clear()
+        house.kill()
+        await house.until(DeploymentStatus.FAILED)
+        house.go.set()
+    await house.until(DeploymentStatus.LOADED)
+    assert house.delays == [1.0, 2.0, 4.0, 8.0]
 
 
 async def test_an_engine_that_was_healthy_for_long_begins_a_new_row(
