@@ -184,11 +184,12 @@ class Dispatcher:
 
     def taken(self, exchange: Exchange, attempt: Attempt) -> None:
         ticket = exchange.ticket
-        del self._waiting[ticket.number]
-        self.room.leave(ticket, attempt.opened_s, departed=True)
+        if ticket.waiting:  # a second copy takes a slot too, without having waited for it
+            del self._waiting[ticket.number]
+            self.room.leave(ticket, attempt.opened_s, departed=True)
+            self.metrics.queued(exchange.request.model, attempt.opened_s - ticket.entered_s)
         self._index.take(attempt.deployment, attempt.work)
         self._health.taken(attempt.deployment, exchange.request)
-        self.metrics.queued(exchange.request.model, attempt.opened_s - ticket.entered_s)
 
     def released(self, attempt: Attempt) -> None:
         self._health.released(attempt.deployment, attempt.request)

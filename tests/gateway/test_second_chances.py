@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.attempt import Attempt
 from gateway.dispatch import DispatchSettings
 from gateway.domain import Tier
 from gateway.errors import ModelNotFound, NoDeployment
@@ -121,6 +122,21 @@ def test_a_second_copy_goes_elsewhere_once_and_within_its_budget() -> None:
     assert chosen is not None
     assert [chosen.key] == [key for key in ("a/d-m", "b/d-m") if key not in client.request.attempts]
     assert fleet.dispatcher.hedge(client.exchange, fleet.loop.now_s) is None, "the budget is spent"
+
+
+def test_a_second_copy_takes_a_slot_and_gives_it_back() -> None:
+    fleet = hedging()
+    client = fleet.submit(fleet.request(streaming=False, tier=Tier.REALTIME))
+    exchange = client.exchange
+    assert exchange is not None
+    now = fleet.loop.now_s
+    chosen = fleet.dispatcher.hedge(exchange, now)
+    assert chosen is not None
+    copy = Attempt(exchange, chosen, exchange._head(chosen, now), exchange.ticket.work, now)
+    fleet.dispatcher.taken(exchange, copy)
+    assert (chosen.in_flight, chosen.free) == (1, 0)
+    fleet.dispatcher.released(copy)
+    assert (chosen.in_flight, chosen.free) == (0, 1)
 
 
 def test_no_second_copy_where_there_is_no_room_or_it_is_not_well() -> None:
