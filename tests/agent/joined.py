@@ -53,6 +53,21 @@ class Joined:
         if moved:
             self._wake()
 
+    def suspend(self) -> None:
+        """The tunnel is lost; the session waits for another one. Needs a listener on both sides."""
+        self.open = False
+        for endpoint in (self.gateway, self.agent):
+            endpoint.suspend(TunnelClosed("away"))
+
+    def resume(self) -> None:
+        """Another tunnel is up."""
+        received = {side: side.session.log.received for side in (self.gateway, self.agent)}
+        for side, other in ((self.gateway, self.agent), (self.agent, self.gateway)):
+            side.wake = self._wake
+            side.resume(received[other])
+        self.open = True
+        self._wake()
+
     def cut(self) -> None:
         """The connection is lost."""
         self.open = False

@@ -1,76 +1,21 @@
 """A stream through the engine and back, at the pace of the slower side, and every way it can end."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pytest
-import structlog
 
 from agent.backends.base import EngineFailed, EngineTimeout, EngineUnreachable
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
-from agent.roster import Roster
-from agent.runner import Runner
-from shared.endpoint import Stream
 from shared.errors import ErrorCode
-from shared.messages import DeploymentState, Trailers, Usage, UsageMode
+from shared.messages import Trailers, Usage, UsageMode
 from tests.agent.canned import until
-from tests.agent.joined import Joined, PlayedBackend
-from tests.support.clock import ManualClock
+from tests.agent.requests_in import TOKEN, Set, agent_with, played, standing_still
 from tests.support.scripted_engine import Fault, ScriptedEngine
-from tests.support.tunnels import Recorder, request_head
 
-TOKEN = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n'
 FINAL = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
-
-
-class Agent(Recorder):
-    """The agent's listener: gives streams to the runner."""
-
-    runner: Runner
-
-    def on_open(self, stream: Stream) -> None:
-        self.runner.open("s", stream)
-
-
-class Set:
-    """Everything a test plays with."""
-
-    def __init__(self, roster: Roster, runner: Runner, joined: Joined, clock: ManualClock) -> None:
-        self.roster = roster
-        self.runner = runner
-        self.joined = joined
-        self.clock = clock
-
-    def ask(self, body: bytes | None = b"{}", **head: Any) -> tuple[Stream, Recorder]:
-        """A request from the gateway; with ``body`` None its body stays open."""
-        recorder = Recorder()
-        stream = self.joined.gateway.open(request_head(**{"deployment": "e/m", **head}), recorder)
-        if body is not None:
-            stream.send_data(body)
-            stream.end()
-        return stream, recorder
-
-
-@asynccontextmanager
-async def agent_with(
-    backend: PlayedBackend | OpenAIHTTPBackend, clock: ManualClock | None = None
-) -> AsyncIterator[Set]:
-    clock = clock or ManualClock()
-    roster, listener = Roster(clock), Agent()
-    roster.add(backend)
-    async with asyncio.TaskGroup() as tasks:
-        listener.runner = Runner(roster, tasks, clock)
-        joined = Joined(listener)
-        yield Set(roster, listener.runner, joined, clock)
-        joined.cut()
-    assert roster.running == 0
-
-
-def played(slots: int = 2) -> PlayedBackend:
-    return PlayedBackend(DeploymentState(id="e/m", model="m", slots=slots))
 
 
 async def test_a_request_goes_through_and_its_answer_back() -> None:
@@ -185,101 +130,6 @@ async def test_a_request_cancelled_before_its_task_began_is_confirmed_too() -> N
         stream.reset(ErrorCode.CANCELLED)
 
 
-@pytest.mark.parametrize("body", [b"{}", None])
-async def test_a_lost_session_lets_go_of_the_engine(body: bytes | None) -> None:
-    backend = played()
-    backend.hold_body = body is None
-    async with agent_with(backend) as here:
-        here.ask(body)
-        await backend.begun.wait()
-        here.joined.cut()
-        await until(lambda: here.roster.running == 0)
-        assert backend.released == 1
-
-
-@pytest.mark.parametrize("begun", [True, False])
-async def test_what_is_cut_off_as_the_agent_ends_says_so(begun: bool) -> None:
-    backend = played()
-    if not begun:
-        backend.hold_body = True
-    async with agent_with(backend) as here:
-        _, answer = here.ask()
-        await backend.begun.wait()
-        if begun:
-            backend.response.pieces.put_nowait(TOKEN)
-            await answer.until("data")
-        here.runner.cut_off()
-        assert await answer.until("reset") == (ErrorCode.DRAINING, "the agent ends")
-        await answer.until("closed")
-        assert (backend.released, here.roster.running) == (1, 0)
-
-
-async def test_what_the_gateway_has_cancelled_stays_cancelled_when_the_agent_ends() -> None:
-    backend = played()
-    async with agent_with(backend) as here:
-        stream, answer = here.ask()
-        await backend.begun.wait()
-        stream.reset(ErrorCode.CANCELLED)
-        here.runner.cut_off()
-        await answer.until("closed")
-        here.runner.cut_off()
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "slots"),
-    [
-        (500, b'{"error":{"message":"CUDA out of memory. Tried to allocate 2.00 GiB"}}', 4),
-        (503, b'{"error":{"code":"out_of_memory"}}', 4),
-        (500, b'{"error":"model requires more system memory (7.5 GiB) than is available (5.2 GiB)"}', 4),
-        (500, b'{"error":{"message":"something else"}}', 8),
-        (400, b'{"error":{"message":"what does out of memory mean?"}}', 8),
-        (200, b"out of memory", 8),
-    ],
-)
-async def test_an_engine_that_says_it_is_out_of_memory_gets_less(
-    status: int, body: bytes, slots: int
-) -> None:
-    backend = played(slots=8)
-    backend.response.status = status
-    async with agent_with(backend) as here:
-        _, answer = here.ask()
-        for piece in (body[:20], body[20:], None):
-            backend.response.pieces.put_nowait(piece)
-        await answer.until("end")
-        assert answer.body == body
-        assert here.roster.levels("s") == {"e/m": slots}
-
-
-async def test_an_engine_that_cannot_be_reached_is_told_once_and_once_when_it_can() -> None:
-    backend = played()
-    with structlog.testing.capture_logs() as logs:
-        async with agent_with(backend) as here:
-            backend.error = EngineUnreachable("no file descriptors")
-            for _ in range(5):
-                _, answer = here.ask()
-                assert (await answer.until("reset"))[0] is ErrorCode.ENGINE_UNREACHABLE
-                await answer.until("closed")
-            backend.error = None
-            for _ in range(2):
-                backend.response.pieces.put_nowait(None)
-                await here.ask()[1].until("end")
-    assert [entry["event"] for entry in logs] == [
-        "requests do not reach the engine",
-        "requests reach the engine again",
-    ]
-
-
-async def test_an_agent_out_of_memory_fails_the_request_and_goes_on() -> None:
-    backend = played()
-    backend.error = MemoryError()  # type: ignore[assignment]
-    async with agent_with(backend) as here:
-        _, answer = here.ask()
-        assert (await answer.until("reset"))[0] is ErrorCode.OVERLOADED
-        backend.error = None
-        backend.response.pieces.put_nowait(None)
-        await here.ask()[1].until("end")
-
-
 async def test_a_request_out_of_time_is_reset() -> None:
     backend = played()
     async with agent_with(backend) as here:
@@ -311,7 +161,7 @@ async def test_an_answer_nobody_reads_holds_the_engine_and_only_what_was_granted
     backend.response.chunks = endless  # type: ignore[method-assign]
     async with agent_with(backend) as here:
         stream, answer = here.ask()
-        await _still(lambda: sent)
+        await standing_still(lambda: sent)
         held = sent
         assert held < 400_000
         stream.consumed(len(answer.body))
@@ -327,20 +177,11 @@ async def test_a_body_is_credited_only_as_the_engine_takes_it() -> None:
         stream, answer = here.ask(body=None)
         await until(lambda: not stream.send_data(b"x" * 16_000))
         await backend.begun.wait()
-        await _still(lambda: here.joined.agent.session.held_bytes)
+        await standing_still(lambda: here.joined.agent.session.held_bytes)
         assert 200_000 < here.joined.agent.session.held_bytes < 300_000
         backend.response.pieces.put_nowait(None)
         await answer.until("end")
         await until(lambda: here.joined.agent.session.held_bytes == 0)
-
-
-async def _still(value: Callable[[], int]) -> None:
-    """Waits until ``value`` has stopped changing."""
-    before, same = value(), 0
-    while same < 20:
-        await asyncio.sleep(0)
-        same = same + 1 if value() == before else 0
-        before = value()
 
 
 @asynccontextmanager
