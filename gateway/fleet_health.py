@@ -81,12 +81,14 @@ class FleetHealth:
         health = deployment.health
         if health is not None and health.circuit.state is State.HALF_OPEN:
             health.circuit.taken(request.id, self._timers.time())
-            self._index.update(deployment)
+            self._changed(deployment)
 
     def released(self, deployment: Deployment, request: Request) -> None:
         """A request's slot is about to be given back, which is a change the index is told of."""
         if deployment.health is not None:
             deployment.health.circuit.released(request.id, self._timers.time())
+            if self._present.get(deployment.key) is not deployment:
+                self._changed(deployment)
 
     def answered(self, deployment: Deployment, request: Request, now: float) -> None:
         """The head of a usable answer is there."""
@@ -115,7 +117,7 @@ class FleetHealth:
         if health.circuit.succeeded(request.id, now):
             self._recovered(deployment, health, now)
         elif health.circuit.state is not before:
-            self._index.update(deployment)
+            self._changed(deployment)
         self._judge(deployment.model, now)
 
     def failed(self, deployment: Deployment, request: Request, trouble: Trouble, now: float) -> None:
@@ -136,7 +138,7 @@ class FleetHealth:
                 self._metrics.circuit_opened(deployment.model, reason)
                 if was_closed:
                     _log.warning("circuit_opened", deployment=deployment.key, reason=reason)
-        self._index.update(deployment)
+        self._changed(deployment)
 
     # --- For others to see ---
 
@@ -201,7 +203,12 @@ class FleetHealth:
     def _recovered(self, deployment: Deployment, health: DeploymentHealth, now: float) -> None:
         health.ramp.begin(now)
         _log.info("circuit_closed", deployment=deployment.key)
-        self._index.update(deployment)
+        self._changed(deployment)
+
+    def _changed(self, deployment: Deployment) -> None:
+        """Its health is another. After a reconnect this may be the old session's deployment with streams
+        that are still closing, while the new one has the same health."""
+        self._index.update(self._present.get(deployment.key, deployment))
 
     # --- Time ---
 

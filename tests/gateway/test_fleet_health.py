@@ -172,6 +172,19 @@ def test_an_agent_that_leaves_in_order_has_done_nothing_wrong(trouble: Trouble) 
     assert deployment.free == 8
 
 
+def test_what_ends_on_an_old_session_counts_for_the_new_one() -> None:
+    site = Site()
+    old, _ = site.join("a"), site.join("b")
+    request = site.take(old)
+    site.leave(old)
+    new = site.join("a")
+    site.health.failed(old, request, Trouble.STALLED, site.now)
+    assert (new.free, new.shut) == (0, True)
+    site.give_back(old, request)
+    site.advance(1.0)
+    assert new.free == 1
+
+
 def test_many_requests_lost_with_one_session_are_one_failure() -> None:
     site = Site()
     flapping, _ = site.join("a"), site.join("b")
