@@ -174,8 +174,7 @@ class Metrics:
         self._failovers.labels(self._label(model), reason).inc()
 
     def continued(self, model: str, outcome: str) -> None:
-        """An answer was to go on elsewhere; ``outcome`` is ``begun``, ``done``, or why it could not: one of a
-        fixed set of words, never a message."""
+        """An answer was to go on elsewhere; ``outcome`` is ``wanted``, ``begun``, ``done`` or ``impossible``."""
         self._continuations.labels(self._label(model), outcome).inc()
 
     def hedged(self, model: str) -> None:
