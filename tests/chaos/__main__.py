@@ -1,0 +1,81 @@
+"""``tests/run chaos``: the product under a schedule of faults drawn from a seed; every answer is checked.
+
+Exit codes: 0 nothing was wrong, lost, doubled, leaked, and every error was a documented one that could not be
+avoided; 1 something was; 2 wrong usage. A failing run keeps its logs and names the requests.
+"""
+
+import argparse
+import asyncio
+import secrets
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.report import Report
+from tests.chaos.run import Plan, run
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tests/run chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
+    parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
+    parser.add_argument("--worker-every", type=float, default=2.5, metavar="S", help="faults of workers")
+    parser.add_argument("--no-demo", action="store_true", help="without the demo model")
+    parser.add_argument("--no-restarts", action="store_true", help="leave the gateway alone")
+    parser.add_argument("--no-faults", action="store_true", help="the load alone: must be flawless")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures there")
+    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="keep logs there in any case")
+    return parser
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="trunkline-chaos-"))
+    plan = Plan(
+        seed=secrets.randbelow(10**6) if arguments.seed is None else arguments.seed,
+        seconds=arguments.minutes * 60,
+        rate_per_s=arguments.rate,
+        demo=not arguments.no_demo,
+        restarts=not arguments.no_restarts,
+        faults=not arguments.no_faults,
+        worker_every_s=arguments.worker_every,
+    )
+    report = _run(plan, directory)
+    sys.stdout.write(report.text() + "\n")
+    if arguments.json is not None:
+        report.write_json(arguments.json)
+    if not report.failures:
+        if arguments.keep is None:
+            shutil.rmtree(directory)
+        return 0
+    sys.stdout.write(_failed(report, directory))
+    return 1
+
+
+def _run(plan: Plan, directory: Path) -> Report:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(run(plan, directory, _say))
+    return uvloop.run(run(plan, directory, _say))
+
+
+def _failed(report: Report, directory: Path) -> str:
+    path = directory / "offending.txt"
+    path.write_text("\n".join(report.tally.offending) + "\n")
+    lines = ["", *report.tally.offending[:20]]
+    if len(report.tally.offending) > 20:
+        lines.append(f"… and more in {path}")
+    lines += ["", f"FAILED with seed {report.schedule.seed}:", *(f"  {why}" for why in report.failures)]
+    return "\n".join([*lines, f"logs of all processes, offending requests: {directory}", ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

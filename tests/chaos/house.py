@@ -1,0 +1,217 @@
+"""The processes of a run: the gateway, agents, engines, and the links between that can be broken."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from gateway.quickstart.processes import Child, free_port
+from gateway.store import Store
+from tests.chaos.town import Post, Town
+from tests.support.processes import fetch
+from tests.support.proxy import FaultyProxy
+from tests.support.scripted_engine import Trouble
+from tests.support.tls import make_certificate
+
+START_S = 120.0
+SLOTS = 64
+AGENT_DRAIN_S = 10.0
+GATEWAY_DRAIN_S = 6.0
+GATEWAY_SETTINGS = {
+    "DRAIN_S": str(GATEWAY_DRAIN_S),
+    "DISPATCH__FIRST_BYTE_S": "8",
+    "DISPATCH__IDLE_S": "60",
+    "DISPATCH__STALL_S": "3",
+    "LOG__STYLE": "json",
+}
+"""Short budgets, so that a run of minutes sees what they are for."""
+WAYS = {"chat": "final_message", "completions": "prompt", "responses": "prefill", "messages": "prefill"}
+CONTINUES = "continues = {" + ", ".join(f'{route} = "{way}"' for route, way in WAYS.items()) + "}"
+
+
+@dataclass(slots=True)
+class EngineProcess:
+    """A scripted engine; ``control`` is where it takes orders whatever its state."""
+
+    child: Child
+    url: str
+    control: str
+
+    def suffer(self, trouble: Trouble) -> None:
+        fetch(f"{self.control}/_script", body={"trouble": trouble.value})
+
+    def running(self) -> int:
+        """Requests whose answer has not ended."""
+        return int(fetch(f"{self.control}/_stats")["running"])
+
+
+class ChaosHouse:
+    """Starts everything; what is killed can be started again. Use as an async context manager."""
+
+    def __init__(self, directory: Path, town: Town) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.town = town
+        self.port = free_port()
+        self.key = ""
+        self.gateway: Child
+        self.agents: dict[str, Child] = {}
+        self.engines: dict[str, EngineProcess] = {}
+        self.proxies: dict[str, FaultyProxy] = {}
+        self.starts: dict[str, int] = {}
+        """How often each process was started."""
+        self._certificate, self._certificate_key = make_certificate(directory)
+        self._exit = AsyncExitStack()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def trust(self) -> ssl.SSLContext:
+        """A client's TLS that knows the gateway's certificate."""
+        return ssl.create_default_context(cafile=str(self._certificate))
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _start(self) -> None:
+        self.start_gateway()
+        for post in self.town.posts:
+            if not post.is_demo:
+                self._start_engine(post)
+        await self.until_serving()
+        with Store.open(self.directory / "gateway-state") as store:
+            self.key = store.keys.create("chaos", "tests", time.time())
+            uses = len(self.town.posts)
+            token = store.tokens.create(600.0, uses, ["*"], {}, time.time())[1]
+        for post in self.town.posts:
+            if not post.is_demo:
+                await asyncio.to_thread(self._await_engine, post)
+            proxy = FaultyProxy("127.0.0.1", self.port)
+            self.proxies[post.name] = await self._exit.enter_async_context(proxy)
+            self._configure(post)
+            self.start_agent(post.name, token)
+        await self.until("everything is served", self.everything_is_served)
+
+    async def _stop(self) -> None:
+        engines = [engine.child for engine in self.engines.values()]
+        children = [*self.agents.values(), *engines, *([self.gateway] if hasattr(self, "gateway") else [])]
+        await asyncio.gather(*(asyncio.to_thread(child.stop) for child in children))
+        await self._exit.aclose()
+
+    # --- processes
+
+    def _child(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> Child:
+        count = self.starts[name] = self.starts.get(name, 0) + 1
+        return Child(name, arguments, self.directory / f"{name}.{count}.log", environment)
+
+    def start_gateway(self) -> None:
+        settings = {f"TRUNKLINE_GATEWAY_{name}": value for name, value in GATEWAY_SETTINGS.items()}
+        tls = ("--tls-cert", str(self._certificate), "--tls-key", str(self._certificate_key))
+        listen = ("--listen", f"127.0.0.1:{self.port}", "--state", str(self.directory / "gateway-state"))
+        self.gateway = self._child("gateway", "gateway", *listen, *tls, environment=settings)
+
+    def start_agent(self, name: str, token: str | None = None) -> None:
+        join = () if token is None else ("--join", token)
+        config = ("--config", str(self.directory / f"{name}.toml"))
+        self.agents[name] = self._child(name, "agent", *config, *join)
+
+    def _configure(self, post: Post) -> None:
+        source = 'torch = "demo"' if post.is_demo else f'url = "{self.engines[post.name].url}"\n{CONTINUES}'
+        lines = [
+            f'gateway = "https://127.0.0.1:{self.proxies[post.name].port}"',
+            f"name = {json.dumps(post.name)}",
+            f"state = {json.dumps(str(self.directory / f'{post.name}-state'))}",
+            f"ca_file = {json.dumps(str(self._certificate))}",
+            f"drain_s = {AGENT_DRAIN_S}",
+            "find_engines = false",
+            "[[engine]]",
+            source,
+            "" if post.is_demo else f"slots = {SLOTS}\nrefresh_s = 2",
+        ]
+        (self.directory / f"{post.name}.toml").write_text("\n".join(lines) + "\n")
+
+    def _start_engine(self, post: Post) -> None:
+        arguments = ("--model", post.model, *(("--repeats-head",) if post.repeats_head else ()))
+        child = self._child(f"{post.name}-engine", "tests.support.scripted_engine", *arguments)
+        self.engines[post.name] = EngineProcess(child, "", "")
+
+    def _await_engine(self, post: Post) -> None:
+        engine = self.engines[post.name]
+        deadline_s = time.monotonic() + START_S
+        while "control " not in (said := engine.child.log.read_text()):
+            engine.child.check()
+            assert time.monotonic() < deadline_s, f"the engine of {post.name} does not start"
+            time.sleep(0.02)
+        words = said.split()
+        engine.url, engine.control = words[words.index("listening") + 1], words[words.index("control") + 1]
+
+    # --- what the gateway says of itself
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and text of a page of the gateway; status 0 if it does not answer."""
+        headers = {"authorization": f"Bearer {self.key}"}
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10)) as session,
+                session.get(self.url + path, headers=headers, ssl=self.trust()) as response,
+            ):
+                return response.status, await response.text()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return 0, ""
+
+    async def metrics(self) -> dict[str, float]:
+        """The samples of ``/metrics`` by name with labels; empty if it does not answer."""
+        status, text = await self.get("/metrics")
+        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+        return (
+            {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+            if status == 200
+            else {}
+        )
+
+    async def serving(self) -> bool:
+        return (await self.get("/readyz"))[0] == 200
+
+    async def until_serving(self) -> None:
+        await self.until("the gateway serves", self.serving)
+
+    async def everything_is_served(self) -> bool:
+        """Whether every agent is connected and grants what it should."""
+        metrics = await self.metrics()
+        return all(
+            metrics.get(f'trunkline_slots_granted{{model="{model}"}}', 0.0) >= self._slots(model)
+            for model in self.town.models
+        )
+
+    def _slots(self, model: str) -> int:
+        posts = self.town.of_model(model)
+        return len(posts) * (1 if posts[0].is_demo else SLOTS)
+
+    async def until(
+        self, what: str, condition: Callable[[], Awaitable[bool]], timeout_s: float = START_S
+    ) -> None:
+        """Return once ``condition`` (asynchronous) holds. Raises TimeoutError naming ``what``."""
+        deadline_s = time.monotonic() + timeout_s
+        while not await condition():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
+            await asyncio.sleep(0.05)

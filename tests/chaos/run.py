@@ -1,0 +1,103 @@
+"""One run from the first process to the report."""
+
+import asyncio
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from tests.chaos.faults import Injector
+from tests.chaos.house import ChaosHouse
+from tests.chaos.journal import Journal
+from tests.chaos.load import Load
+from tests.chaos.oracle import Oracle
+from tests.chaos.outcome import Outcome
+from tests.chaos.report import Report, Tally
+from tests.chaos.sampling import Sampler
+from tests.chaos.schedule import Schedule, draw
+from tests.chaos.settle import Proof, leaks_of
+from tests.chaos.town import build_town
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to be."""
+
+    seed: int
+    seconds: float
+    rate_per_s: float = 60.0
+    demo: bool = True
+    restarts: bool = True
+    faults: bool = True
+    worker_every_s: float = 2.5
+
+    def schedule(self) -> Schedule:
+        town = build_town(demo=self.demo)
+        if not self.faults:
+            return Schedule(self.seed, self.seconds, ())
+        return draw(town, self.seed, self.seconds, restarts=self.restarts, worker_every_s=self.worker_every_s)
+
+
+async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report:
+    """Carry ``plan`` out; logs and state of all processes lie in ``directory``."""
+    schedule = plan.schedule()
+    town = build_town(demo=plan.demo)
+    say(f"seed {plan.seed}: {len(schedule.faults)} faults, schedule {schedule.digest}; logs in {directory}")
+    async with ChaosHouse(directory, town) as house:
+        began_s = monotonic()
+
+        def clock() -> float:
+            return monotonic() - began_s
+
+        journal = Journal(town)
+        tally = Tally(Oracle(journal), journal)
+        injector = Injector(house, journal, clock)
+        sampler = Sampler(house, clock)
+        proofs: list[Proof] = []
+
+        def finished(outcome: Outcome) -> None:
+            tally.add(outcome)
+            for proof in proofs:
+                proof.saw(outcome)
+
+        async with Load(house, plan.seed, clock, finished, lambda: injector.gateway_away) as load:
+            sampling = asyncio.create_task(sampler.run())
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(injector.run(schedule))
+                tasks.create_task(load.run(plan.rate_per_s, plan.seconds))
+                tasks.create_task(_tell(say, clock, plan.seconds, tally, load))
+                if plan.demo:
+                    tasks.create_task(load.run_demo(plan.seconds))
+            wall_s, in_time = clock(), tally.requests
+            leaks = await leaks_of(house, load)
+            proofs.append(Proof(house, load))
+            leaks += [f"{name} serves nothing" for name in await proofs[0].missing(clock, plan.seed)]
+            sampler.look()
+            sampling.cancel()
+            leaks += await leaks_of(house, load)
+    return Report(
+        schedule=schedule,
+        tally=tally,
+        wall_s=wall_s,
+        in_time=in_time,
+        leaks=list(dict.fromkeys(leaks)),
+        unclean=injector.unclean,
+        drifts=sampler.drifts(plan.seconds / 2 + 10),
+        left_out=load.left_out,
+        served=dict(proofs[0].served),
+        cpu_s=sampler.cpu_s() | {"this program": sum(resource.getrusage(resource.RUSAGE_SELF)[:2])},
+        faults_struck=len(journal.entries),
+    )
+
+
+async def _tell(
+    say: Callable[[str], None], clock: Callable[[], float], until_s: float, tally: Tally, load: Load
+) -> None:
+    """How it goes, every ten seconds."""
+    while clock() < until_s:
+        await asyncio.sleep(min(10.0, max(0.1, until_s - clock())))
+        say(
+            f"{clock():6.0f} s  {tally.requests} requests ({tally.requests / clock():.1f}/s), "
+            f"{load.in_flight} in flight, defects {tally.defects or 'none'}"
+        )

@@ -1,0 +1,99 @@
+"""The end of a run: nothing is wrong any more, so nothing may be left over and everybody must serve."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from tests.chaos.asks import Ask, Behaviour
+from tests.chaos.house import ChaosHouse
+from tests.chaos.load import Load
+from tests.chaos.outcome import Outcome
+from tests.chaos.town import Post
+
+QUIET_S = 60.0
+"""Longer than a session is kept for a lost agent (30 s) and what follows from that."""
+_PROOF_ROUNDS = 8
+_PROOF_AT_ONCE = 24
+_GAUGES = ("trunkline_requests_in_flight", "trunkline_queue_requests", "trunkline_streams_open")
+
+
+async def leaks_of(house: ChaosHouse, load: Load) -> list[str]:
+    """What is left over once everything is healed; empty when nothing is. In words."""
+    left = []
+    if not await load.until_idle(QUIET_S):
+        left.append(f"{load.in_flight} requests whose client still waits after {QUIET_S:.0f} s")
+    for what, condition in (
+        ("slots in use, streams open or requests queued", lambda: _gateway_idle(house)),
+        ("slots missing or agents not back", house.everything_is_served),
+        ("requests running in engines", lambda: _engines_idle(house)),
+    ):
+        try:
+            await house.until(what, condition, QUIET_S)
+        except TimeoutError:
+            left.append(f"{what}: {await _figures(house)}")
+    return left
+
+
+async def _gateway_idle(house: ChaosHouse) -> bool:
+    metrics = await house.metrics()
+    return bool(metrics) and not any(
+        value for name, value in metrics.items() if name.partition("{")[0] in _GAUGES
+    )
+
+
+async def _engines_idle(house: ChaosHouse) -> bool:
+    running = await asyncio.gather(*(asyncio.to_thread(engine.running) for engine in house.engines.values()))
+    return not any(running)
+
+
+async def _figures(house: ChaosHouse) -> str:
+    names = (*_GAUGES, "trunkline_slots_granted", "trunkline_agents_connected", "trunkline_circuits")
+    metrics = await house.metrics()
+    shown = {name: value for name, value in metrics.items() if name.partition("{")[0] in names and value}
+    engines = {name: await asyncio.to_thread(engine.running) for name, engine in house.engines.items()}
+    return f"{shown}; engines { ({name: count for name, count in engines.items() if count}) }"
+
+
+class Proof:
+    """Requests after everything is healed, until each deployment has served some."""
+
+    def __init__(self, house: ChaosHouse, load: Load) -> None:
+        self.served: Counter[str] = Counter()
+        """Answers by agent."""
+        self._house = house
+        self._load = load
+
+    def saw(self, outcome: Outcome) -> None:
+        """To be told of every outcome."""
+        self.served[outcome.agent.partition("/")[0]] += 1
+
+    async def missing(self, clock: Callable[[], float], seed: int) -> list[str]:
+        """The agents that serve nothing although they should."""
+        number = 10**9
+        posts = [post for post in self._house.town.posts if not post.is_demo]
+        for _ in range(_PROOF_ROUNDS):
+            for post in self._unproved(posts):
+                for _ in range(_PROOF_AT_ONCE):
+                    number += 1
+                    self._load.send(_short_ask(post, seed, number))
+            await self._load.until_idle(QUIET_S)
+            if not self._unproved(posts):
+                break
+        return [post.name for post in self._unproved(posts)]
+
+    def _unproved(self, posts: list[Post]) -> list[Post]:
+        return [post for post in posts if not self.served[post.name]]
+
+
+def _short_ask(post: Post, seed: int, number: int) -> Ask:
+    return Ask(
+        number=number,
+        model=post.model,
+        route="chat",
+        prompt=f"proof {number} of run {seed}",
+        tokens=10,
+        stopped=False,
+        stream=True,
+        tokens_per_s=20.0,
+        behaviour=Behaviour.PLAIN,
+    )
