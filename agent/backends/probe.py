@@ -38,6 +38,8 @@ class EngineView:
     """Looks in a row that timed out."""
     reported_slots: int | None = None
     has_health: bool = True
+    was_well: bool = False
+    """It has said so, so it knows what it says when it does not."""
     has_metrics: bool = True
 
     def models(self) -> tuple[str, ...]:
@@ -56,6 +58,8 @@ class _Health:
     status: DeploymentStatus = DeploymentStatus.LOADED
     reason: str = ""
     known: bool = True
+    well: bool = False
+    """It said so itself."""
 
 
 class Prober:
@@ -82,6 +86,7 @@ class Prober:
         return replace(
             seen,
             has_health=seen.has_health and health.known,
+            was_well=seen.was_well or health.well,
             has_metrics=loads is not None,
             deployments=tuple(self._deployment(seen, model, health, loads or {}) for model in models),
         )
@@ -102,7 +107,12 @@ class Prober:
             kind = kind_of("", await self._document(INFO_PATH))
         facts = None if kind.facts_path is None else await self._document(kind.facts_path)
         return replace(
-            view, kind=kind, reported_slots=slots_from(facts, kind), has_health=True, has_metrics=True
+            view,
+            kind=kind,
+            reported_slots=slots_from(facts, kind),
+            has_health=True,
+            was_well=False,
+            has_metrics=True,
         )
 
     async def _document(self, path: str) -> Any:
@@ -125,7 +135,11 @@ class Prober:
             return _Health(
                 status, "the engine is loading its model" if loading else "the engine says it is not well"
             )
-        return _Health(known=answer.status < 400)
+        if answer.status >= 500 and view.was_well:  # vLLM's when its engine is dead: vllm-project/vllm#5060
+            return _Health(
+                DeploymentStatus.FAILED, f"the engine is not well ({HEALTH_PATH} answers {answer.status})"
+            )
+        return _Health(known=answer.status < 400, well=answer.status < 400)
 
     async def _loads(self, view: EngineView) -> Mapping[str, Load] | None:
         """None when the engine says nothing of its load, and need not be asked again."""

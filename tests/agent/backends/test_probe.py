@@ -151,3 +151,19 @@ async def test_a_question_that_fails_in_passing_changes_nothing() -> None:
     assert view.deployments[0].status is DeploymentStatus.LOADED
     assert view.has_health
     assert view.has_metrics
+
+
+async def test_an_engine_that_was_well_and_answers_500_is_not() -> None:
+    well = await look({"/v1/models": MODELS, "/health": b""})
+    (deployment,) = (await look({"/v1/models": MODELS, "/health": 500}, well)).deployments
+    assert deployment.status is DeploymentStatus.FAILED
+    assert deployment.reason == "the engine is not well (/health answers 500)"
+    again = await look({"/v1/models": MODELS, "/health": b""}, well)
+    assert again.deployments[0].status is DeploymentStatus.LOADED
+
+
+async def test_an_engine_that_never_knew_of_health_is_not_judged_by_it() -> None:
+    first = await look({"/v1/models": MODELS, "/health": 500})
+    second = await look({"/v1/models": MODELS, "/health": 500}, first)
+    assert not second.has_health
+    assert second.deployments[0].status is DeploymentStatus.LOADED
