@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import gateway.errors
+from gateway.http.errors import _ANTHROPIC_TYPES
 from tests.chaos.asks import Ask
 from tests.chaos.checks import Failure
 from tests.chaos.journal import Journal
 from tests.chaos.schedule import SILENT_KINDS, WORKER_KINDS, Kind
 
-_RESTART_CODES = frozenset({"shutting_down", "no_deployment"})
+_RESTART_CODES = frozenset({"shutting_down", "no_deployment", "overloaded_error"})
+"""The last is what Anthropic's shape says for both."""
 _CONNECTION = "connection"
 
 
@@ -28,11 +30,12 @@ class Ruling(StrEnum):
 
 
 def documented_codes() -> frozenset[str]:
-    """The codes of the tree of ``gateway.errors``."""
+    """The codes of the tree of ``gateway.errors``, and the types that stand for them in Anthropic's shape."""
     kinds = [gateway.errors.RequestError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    return frozenset(kind.code for kind in kinds) | {"stream_not_continuable"}
+    anthropic = {*_ANTHROPIC_TYPES.values(), "invalid_request_error", "api_error"}
+    return frozenset(kind.code for kind in kinds) | {"stream_not_continuable"} | anthropic
 
 
 @dataclass(frozen=True, slots=True)

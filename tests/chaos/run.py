@@ -75,7 +75,7 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
             leaks += [f"{name} serves nothing" for name in await proofs[0].missing(clock, plan.seed)]
             sampler.look()
             sampling.cancel()
-            leaks += await leaks_of(house, load)
+            leaks += [] if leaks else await leaks_of(house, load)
     return Report(
         schedule=schedule,
         tally=tally,

@@ -67,15 +67,15 @@ async def test_what_is_no_beginning_of_its_answer_shows_in_what_follows(route: s
 
 async def test_max_tokens_count_from_where_it_goes_on_and_the_head_is_repeated_only_when_told() -> None:
     tokens = tokens_of("hi", 5)
-    body = _ask("chat", tokens[0] + tokens[1]) | {"max_tokens": 3, "stream": True}
+    body = _ask("messages", tokens[0] + tokens[1]) | {"max_tokens": 3, "stream": True}
     for repeats in (False, True):
         async with (
             ScriptedEngine(repeats_head=repeats) as engine,
             aiohttp.ClientSession(engine.url) as client,
-            client.post(PATHS["chat"], json=body) as response,
+            client.post(PATHS["messages"], json=body) as response,
         ):
-            events = [orjson.loads(line[6:]) async for line in response.content if b"content" in line]
-        said = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
+            events = [orjson.loads(line[6:]) async for line in response.content if b"text_delta" in line]
+        said = "".join(event["delta"]["text"] for event in events)
         assert said == "".join(tokens if repeats else tokens[2:])
 
 

@@ -283,7 +283,11 @@ class StreamedAnswer:
             b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         self._write(self._streamed.opening())
-        if self._protocol.engine.repeats_head and self._streamed.planned.so_far:
+        if (
+            self._protocol.engine.repeats_head
+            and self._streamed.repeats_head
+            and self._streamed.planned.so_far
+        ):
             self._write(self._streamed.chunk(-1, self._protocol.loop.time()))
         self._began_s = self._protocol.loop.time()
         self.advance()

@@ -31,6 +31,9 @@ def named_event(value: Mapping[str, Any]) -> bytes:
 class Streamed:
     """One streamed answer: ``opening``, then ``chunk`` for each of ``count`` tokens, then ``closing``."""
 
+    repeats_head = False
+    """Engines of this dialect may say again what they go on from; the others have an option for that."""
+
     def __init__(
         self, body: Mapping[str, Any], planned: Planned, script: Script, ids: Callable[[str], str]
     ) -> None:
@@ -139,6 +142,8 @@ class Chat(Completions):
 class Responses(Streamed):
     """``/v1/responses``, with every event between the first and the last."""
 
+    repeats_head = True
+
     def prepare(self) -> None:
         self.id, self.item = self.ids("resp"), self.ids("msg")
         self._number = -1
@@ -180,6 +185,8 @@ class Responses(Streamed):
 
 class Messages(Streamed):
     """Anthropic's ``/v1/messages``."""
+
+    repeats_head = True
 
     def opening(self) -> bytes:
         message: dict[str, Any] = {"id": self.ids("msg"), "type": "message", "role": "assistant"}
