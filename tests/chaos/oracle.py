@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import gateway.errors
-from gateway.http.errors import _ANTHROPIC_TYPES
 from tests.chaos.asks import Ask
 from tests.chaos.checks import Failure
 from tests.chaos.journal import Journal
@@ -12,6 +11,7 @@ from tests.chaos.schedule import SILENT_KINDS, WORKER_KINDS, Kind
 
 _RESTART_CODES = frozenset({"shutting_down", "no_deployment", "overloaded_error"})
 """The last is what Anthropic's shape says for both."""
+_ANTHROPIC_TYPES = frozenset({"rate_limit_error", "overloaded_error", "timeout_error", "api_error"})
 _CONNECTION = "connection"
 
 
@@ -34,8 +34,7 @@ def documented_codes() -> frozenset[str]:
     kinds = [gateway.errors.RequestError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    anthropic = {*_ANTHROPIC_TYPES.values(), "invalid_request_error", "api_error"}
-    return frozenset(kind.code for kind in kinds) | {"stream_not_continuable"} | anthropic
+    return frozenset(kind.code for kind in kinds) | {"stream_not_continuable"} | _ANTHROPIC_TYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+"""A few seconds of chaos with a fixed seed. By hand and longer: ``tests/run chaos``."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.run import Plan, run
+
+SEED = 3
+
+
+@pytest.mark.slow
+async def test_nothing_is_lost_in_a_short_run_of_chaos(tmp_path: Path) -> None:
+    plan = Plan(seed=SEED, seconds=9, rate_per_s=25, demo=False, restarts=False)
+    said: list[str] = []
+    report = await run(plan, tmp_path, said.append)
+    assert not report.failures, "\n".join([report.text(), *report.tally.offending[:10]])
+    assert report.faults_struck >= 10
+    assert report.tally.repaired > 50

@@ -1,0 +1,65 @@
+"""The schedule of faults depends on the seed alone and leaves every model somebody."""
+
+import pytest
+
+from tests.chaos.asks import draw_ask, draw_demo_ask
+from tests.chaos.schedule import (
+    GATEWAY_KINDS,
+    LINK_KINDS,
+    WORKER_KINDS,
+    Kind,
+    draw,
+    settle_s,
+)
+from tests.chaos.town import DEMO, build_town
+
+TOWN = build_town(demo=True)
+
+
+def test_the_same_seed_gives_the_same_faults_and_another_seed_others() -> None:
+    one, again, other = draw(TOWN, 7, 120), draw(TOWN, 7, 120), draw(TOWN, 8, 120)
+    assert one == again
+    assert one.digest == again.digest != other.digest
+
+
+def test_the_same_seed_gives_the_same_requests() -> None:
+    assert [draw_ask(TOWN, 7, number) for number in range(50)] == [
+        draw_ask(TOWN, 7, number) for number in range(50)
+    ]
+    assert draw_ask(TOWN, 8, 1) != draw_ask(TOWN, 7, 1)
+    assert draw_demo_ask(7, 1) == draw_demo_ask(7, 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fault_begins_in_every_second_and_a_long_run_has_every_kind(seed: int) -> None:
+    schedule = draw(TOWN, seed, 1800)
+    seconds = {int(fault.at_s) for fault in schedule.faults if fault.kind is Kind.LINK_CUT}
+    assert seconds == set(range(3, 1800))
+    assert {fault.kind for fault in schedule.faults} == set(Kind)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_worker_is_taken_away_only_while_another_of_its_model_is_there(seed: int) -> None:
+    schedule = draw(TOWN, seed, 600)
+    away: dict[str, float] = {}
+    for fault in schedule.faults:
+        if fault.kind not in WORKER_KINDS:
+            continue
+        model = TOWN.by_name[fault.target].model
+        others = [post.name for post in TOWN.of_model(model) if post.name != fault.target]
+        assert any(away.get(name, 0.0) <= fault.at_s for name in others)
+        away[fault.target] = fault.at_s + fault.lasts_s + settle_s(TOWN, fault.kind, fault.target)
+
+
+def test_memory_can_be_judged_as_gateway_and_witness_live_through_the_second_half() -> None:
+    late = [fault for fault in draw(TOWN, 1, 1200).faults if fault.at_s > 612]
+    assert not [fault for fault in late if fault.kind in GATEWAY_KINDS]
+    killed = {fault.target for fault in late if fault.kind in (Kind.AGENT_KILL, Kind.AGENT_DRAIN)}
+    assert TOWN.posts[0].name not in killed
+    assert killed
+
+
+def test_engine_faults_spare_the_demo_model_whose_engine_takes_no_orders() -> None:
+    demo = {post.name for post in TOWN.of_model(DEMO)}
+    struck = {fault.kind for fault in draw(TOWN, 3, 1800).faults if fault.target in demo}
+    assert struck <= {*LINK_KINDS, Kind.AGENT_KILL, Kind.AGENT_DRAIN}
