@@ -109,7 +109,7 @@ class ModelRecord:
     open: dict[str, Deployment] = field(default_factory=dict)
     """Those with a slot free, by key."""
     slots: int = 0
-    """Slots of ``serving`` together, as far as their health lets them be used."""
+    """Slots of ``serving`` together, as far as their health lets them be used; of those on trial none."""
     lost_s: float | None = None
     """When the last of ``serving`` went, on the gateway's clock; None while there is one."""
     judged_s: float = float("-inf")
@@ -161,7 +161,8 @@ class ModelIndex:
         deployment.cap, deployment.shut = self._assess(deployment)
         deployment.usable = deployment.compute_usable()
         promising = deployment.promising
-        slots = min(deployment.slots, deployment.cap) if promising else 0
+        deployment.trial = deployment.cap > 0 and not deployment.well
+        slots = min(deployment.slots, deployment.cap) if promising and not deployment.trial else 0
         record.slots += slots - deployment.counted_slots
         deployment.counted_slots = slots
         _keep(record.serving, deployment, promising)

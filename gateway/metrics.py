@@ -174,7 +174,7 @@ class Metrics:
         self._failovers.labels(self._label(model), reason).inc()
 
     def continued(self, model: str, outcome: str) -> None:
-        """An answer was to go on elsewhere; ``outcome`` is ``wanted``, ``begun``, ``done`` or ``impossible``."""
+        """An answer was to go on elsewhere: ``wanted``, ``begun``, ``done`` or ``impossible``."""
         self._continuations.labels(self._label(model), outcome).inc()
 
     def hedged(self, model: str) -> None:

@@ -188,6 +188,8 @@ class WaitingRoom:
         ahead = self._queues[model].ahead_of(tier) if model in self._queues else 0
         if capacity.free > ahead:
             return 0.0
+        if not capacity.slots:  # they are all resting, on trial or away: how long for cannot be known
+            return None
         rate = self._rate(model, capacity, now)
         return (ahead + 1) / rate if rate > 0 else None
 

@@ -57,7 +57,9 @@ class DeploymentView:
     ``outstanding`` is the estimated work (see :func:`estimated_work`) of what it runs; ``speed`` its work per
     second and slot, relative to others. ``usable`` is False while it may take nothing whatever its slots say:
     not loaded, draining, resting after a failure, its session over, suspended or full. ``cap`` is how many of
-    its slots its health lets it use. ``continues`` maps routes to the way it goes on with another's answer.
+    its slots its health lets it use; one on ``trial`` takes one request to show that it is well again, and
+    should get it soon, whatever its load. ``continues`` maps routes to the way it goes on with another's
+    answer.
     """
 
     key: str
@@ -70,6 +72,7 @@ class DeploymentView:
     speed: float = 1.0
     usable: bool = True
     cap: int = NO_CAP
+    trial: bool = False
     version: str = ""
     continues: Mapping[str, str] = field(default_factory=dict)
 

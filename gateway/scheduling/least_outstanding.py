@@ -17,7 +17,8 @@ _Entry = tuple[float, int, str, int, DeploymentView]
 
 
 class LeastOutstanding:
-    """Fewest (outstanding + typical work) / (slots x speed); ties by requests in flight, then by key."""
+    """Fewest (outstanding + typical work) / (slots x speed); ties by requests in flight, then by key. One on
+    trial comes before all others: else, where it is small, it might never be tried."""
 
     name = "least-outstanding"
 
@@ -102,5 +103,7 @@ class _Round:
 
     def _entry(self, view: DeploymentView) -> _Entry:
         given = self._given.get(view.key, 0)
+        if view.trial:
+            return -1.0, given, view.key, given, view
         work = view.outstanding + self._work.get(view.key, 0.0) + TYPICAL_WORK
         return work / (view.slots * view.speed), view.in_flight + given, view.key, given, view

@@ -141,6 +141,16 @@ def test_with_no_slot_in_sight_nothing_is_predicted() -> None:
     assert waiting.retry_after_s("m", nothing, 0.0) == 5.0
 
 
+def test_while_nobody_is_well_requests_may_wait_whatever_the_drain_was() -> None:
+    waiting = room(max_wait_s=10)
+    for _ in range(5):
+        waiting.enter(request(), NO_SLOT, 0.0)
+    waiting.still_waiting("m", 0.0)
+    with pytest.raises(QueueFull):
+        waiting.enter(request(), NO_SLOT, 30.0)
+    waiting.enter(request(), Capacity(slots=0, free=0, hold_s=1.0), 30.0)
+
+
 def test_those_sent_away_are_told_different_times() -> None:
     waiting = room(max_requests=1)
     waiting.enter(request(), NO_SLOT, 0.0)

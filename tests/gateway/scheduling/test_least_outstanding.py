@@ -100,6 +100,12 @@ def test_no_deployment_gets_more_than_its_health_lets_it_have() -> None:
     assert assign([waiting(n) for n in range(5)], views) == [(0, "ramping"), (1, "ramping")]
 
 
+def test_one_on_trial_gets_the_next_request_however_small_or_busy_it_is() -> None:
+    trial = view("small", 1, outstanding=9e9)
+    trial.trial, trial.cap = True, 1
+    assert assign([waiting(1), waiting(2)], [view("large", 64), trial]) == [(1, "small"), (2, "large")]
+
+
 def test_an_answer_goes_on_only_where_the_version_and_the_ability_are() -> None:
     views = [
         view("old", 4, version="v1", continues=["chat"]),
