@@ -10,10 +10,17 @@ import secrets
 import shutil
 import sys
 import tempfile
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import TypeVar
 
+from tests.chaos.peer.house import install
 from tests.chaos.report import Report
 from tests.chaos.run import Plan, run
+from tests.chaos.schedule import Kind
+from tests.chaos.table import HEAD, measure
+
+T = TypeVar("T")
 
 
 def _say(text: str) -> None:
@@ -30,24 +37,33 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-demo", action="store_true", help="without the demo model")
     parser.add_argument("--no-restarts", action="store_true", help="leave the gateway alone")
     parser.add_argument("--no-faults", action="store_true", help="the load alone: must be flawless")
+    parser.add_argument("--peer", choices=["ssh"], help="SSH tunnels behind nginx instead, to compare")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures there")
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="keep logs there in any case")
+    parser.add_argument("--faults-table", action="store_true", help="each fault alone: what a client sees")
+    parser.add_argument("--times", type=int, default=3, help="of each fault in the table")
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults of the table that hold this")
     return parser
 
 
 def main() -> int:
     arguments = _parser().parse_args()
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="trunkline-chaos-"))
+    if arguments.peer is not None:
+        install()
+    if arguments.faults_table:
+        return _table(arguments, directory)
     plan = Plan(
         seed=secrets.randbelow(10**6) if arguments.seed is None else arguments.seed,
         seconds=arguments.minutes * 60,
         rate_per_s=arguments.rate,
-        demo=not arguments.no_demo,
+        demo=not arguments.no_demo and arguments.peer is None,
+        peer=arguments.peer is not None,
         restarts=not arguments.no_restarts,
         faults=not arguments.no_faults,
         worker_every_s=arguments.worker_every,
     )
-    report = _run(plan, directory)
+    report = _on_loop(run(plan, directory, _say))
     sys.stdout.write(report.text() + "\n")
     if arguments.json is not None:
         report.write_json(arguments.json)
@@ -59,12 +75,19 @@ def main() -> int:
     return 1
 
 
-def _run(plan: Plan, directory: Path) -> Report:
+def _on_loop(work: Coroutine[None, None, T]) -> T:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(run(plan, directory, _say))
-    return uvloop.run(run(plan, directory, _say))
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+def _table(arguments: argparse.Namespace, directory: Path) -> int:
+    kinds = [kind for kind in Kind if arguments.only in kind]
+    rows = _on_loop(measure(kinds, arguments.times, arguments.seed or 1, directory, _say))
+    sys.stdout.write("\n".join([HEAD, *map(str, rows)]) + "\n")
+    return 0
 
 
 def _failed(report: Report, directory: Path) -> str:

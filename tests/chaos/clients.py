@@ -16,6 +16,8 @@ from tests.chaos.outcome import Outcome
 
 PATIENCE_S = 150.0
 """What no request may exceed."""
+MODEL_HEADER = "x-chaos-model"
+"""The model's name, for balancers that read no bodies; the gateway passes it by."""
 _SLOW_TURNS = 12
 _SLOW_S = 0.4
 
@@ -51,7 +53,7 @@ async def _converse(
     session: aiohttp.ClientSession, ask: Ask, seen: _Reading, clock: Callable[[], float]
 ) -> None:
     body = orjson.dumps(ask.body())
-    async with session.post(ask.path, data=body) as response:
+    async with session.post(ask.path, data=body, headers={MODEL_HEADER: ask.model}) as response:
         seen.status = response.status
         seen.headers = {name.lower(): value for name, value in response.headers.items()}
         if not ask.stream or response.status != 200:

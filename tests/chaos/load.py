@@ -32,7 +32,9 @@ class Load:
         clock: Callable[[], float],
         finished: Callable[[Outcome], None],
         away: Callable[[], bool] = lambda: False,
+        draw: Callable[[int], Ask] | None = None,
     ) -> None:
+        """``draw`` makes the request of a number; by default the mix of a run of chaos."""
         self.left_out = 0
         self.sent = 0
         self._house = house
@@ -40,6 +42,7 @@ class Load:
         self._clock = clock
         self._finished = finished
         self._away = away
+        self._draw = draw or (lambda number: draw_ask(house.town, seed, number))
         self._running: set[asyncio.Task[None]] = set()
         self._exit = AsyncExitStack()
         self._http: aiohttp.ClientSession
@@ -83,7 +86,7 @@ class Load:
             if self.in_flight >= MOST_AT_ONCE:
                 self.left_out += 1
                 continue
-            self.send(draw_ask(self._house.town, self._seed, self.sent))
+            self.send(self._draw(self.sent))
 
     async def run_demo(self, until_s: float) -> None:
         """Ask the demo model now and then."""
@@ -107,7 +110,7 @@ class Load:
         self._finished(await sent)
 
     async def until_idle(self, timeout_s: float) -> bool:
-        """Whether all that runs came to an end in time."""
+        """Whether all that runs now came to an end in time."""
         if self._running:
             await asyncio.wait(tuple(self._running), timeout=timeout_s)
         return not self._running

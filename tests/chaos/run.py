@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from tests.chaos.clients import PATIENCE_S
 from tests.chaos.faults import Injector
 from tests.chaos.house import ChaosHouse
 from tests.chaos.journal import Journal
 from tests.chaos.load import Load
 from tests.chaos.oracle import Oracle
 from tests.chaos.outcome import Outcome
+from tests.chaos.peer.house import PeerHouse
 from tests.chaos.report import Report, Tally
 from tests.chaos.sampling import Sampler
 from tests.chaos.schedule import Schedule, draw
@@ -31,6 +33,8 @@ class Plan:
     restarts: bool = True
     faults: bool = True
     worker_every_s: float = 2.5
+    peer: bool = False
+    """SSH tunnels and nginx in the place of agents and gateway."""
 
     def schedule(self) -> Schedule:
         town = build_town(demo=self.demo)
@@ -44,7 +48,7 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
     schedule = plan.schedule()
     town = build_town(demo=plan.demo)
     say(f"seed {plan.seed}: {len(schedule.faults)} faults, schedule {schedule.digest}; logs in {directory}")
-    async with ChaosHouse(directory, town) as house:
+    async with (PeerHouse if plan.peer else ChaosHouse)(directory, town) as house:
         began_s = monotonic()
 
         def clock() -> float:
@@ -70,12 +74,14 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
                 if plan.demo:
                     tasks.create_task(load.run_demo(plan.seconds))
             wall_s, in_time = clock(), tally.requests
-            leaks = await leaks_of(house, load)
-            proofs.append(Proof(house, load))
-            leaks += [f"{name} serves nothing" for name in await proofs[0].missing(clock, plan.seed)]
+            leaks: list[str] = []
+            if plan.peer:
+                await load.until_idle(PATIENCE_S)
+            else:
+                proofs.append(Proof(house, load))
+                leaks = await _leaks(house, load, proofs[0], plan.seed)
             sampler.look()
             sampling.cancel()
-            leaks += [] if leaks else await leaks_of(house, load)
     return Report(
         schedule=schedule,
         tally=tally,
@@ -85,10 +91,17 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
         unclean=injector.unclean,
         drifts=sampler.drifts(plan.seconds / 2 + 10),
         left_out=load.left_out,
-        served=dict(proofs[0].served),
+        served=dict(proofs[0].served) if proofs else {},
         cpu_s=sampler.cpu_s() | {"this program": sum(resource.getrusage(resource.RUSAGE_SELF)[:2])},
         faults_struck=len(journal.entries),
     )
+
+
+async def _leaks(house: ChaosHouse, load: Load, proof: Proof, seed: int) -> list[str]:
+    """What is left over and who does not serve, looked at again after the last requests."""
+    leaks = await leaks_of(house, load)
+    leaks += [f"{name} serves nothing" for name in await proof.missing(seed)]
+    return leaks or await leaks_of(house, load)
 
 
 async def _tell(

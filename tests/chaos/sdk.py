@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from tests.chaos.answers import Answer, take_body, take_event
 from tests.chaos.asks import Ask
 from tests.chaos.checks import Failure, judge
-from tests.chaos.clients import PATIENCE_S, failure_of
+from tests.chaos.clients import MODEL_HEADER, PATIENCE_S, failure_of
 from tests.chaos.outcome import Outcome
 
 
@@ -46,7 +46,8 @@ async def _converse(sdk: AsyncOpenAI, ask: Ask, answer: Answer, clock: Callable[
     }[ask.route]
     body = ask.body()
     script = body.pop("script", None)
-    got = await resource.create(**body, extra_body={"script": script} if script else None)
+    more: dict[str, Any] = {"extra_headers": {MODEL_HEADER: ask.model}}
+    got = await resource.create(**body, **more, extra_body={"script": script} if script else None)
     if not ask.stream:
         take_body(ask.route, got.model_dump(), answer)
         return 0.0

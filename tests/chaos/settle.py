@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 
 from tests.chaos.asks import Ask, Behaviour
 from tests.chaos.house import ChaosHouse
@@ -67,7 +66,7 @@ class Proof:
         """To be told of every outcome."""
         self.served[outcome.agent.partition("/")[0]] += 1
 
-    async def missing(self, clock: Callable[[], float], seed: int) -> list[str]:
+    async def missing(self, seed: int) -> list[str]:
         """The agents that serve nothing although they should."""
         number = 10**9
         posts = [post for post in self._house.town.posts if not post.is_demo]
