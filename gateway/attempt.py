@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from gateway.continuation import SpliceFailed
 from gateway.deployments import Deployment
 from gateway.domain import Request
 from gateway.response import EngineResponse
@@ -20,11 +21,20 @@ class AttemptOwner(Protocol):
     def answered(self, attempt: "Attempt", head: ResponseHead) -> None:
         """The response's head is there. Sets ``attempt.response``."""
 
-    def complete(self, trailers: Trailers | None) -> None:
+    def complete(self, attempt: "Attempt", trailers: Trailers | None) -> None:
         """The response is complete."""
 
-    def lost(self, code: ErrorCode, reason: str) -> None:
+    def lost(self, attempt: "Attempt", code: ErrorCode, reason: str) -> None:
         """The stream was reset from the other side."""
+
+    def unjoinable(self, attempt: "Attempt", reason: str) -> None:
+        """What came cannot be joined to the answer that another engine began."""
+
+    def suspended(self, attempt: "Attempt") -> None:
+        """The tunnel is gone or silent; the stream may go on."""
+
+    def resumed(self, attempt: "Attempt") -> None:
+        """It goes on."""
 
     def body_failed(self, error: Exception) -> None:
         """The rest of the request's body could not be read."""
@@ -39,12 +49,18 @@ class Attempt:
     __slots__ = (
         "_owner",
         "_wanted",
+        "away_s",
         "deployment",
+        "first_byte_s",
         "heard",
         "opened_s",
+        "pieces",
+        "quiet_s",
         "received_bytes",
         "response",
+        "stalled",
         "stream",
+        "suspended_s",
         "upload",
         "work",
     )
@@ -60,6 +76,18 @@ class Attempt:
         """Whether bytes came since somebody last looked and set this back."""
         self.received_bytes = 0
         """Of the response's body."""
+        self.pieces = 0
+        """In which they came."""
+        self.first_byte_s: float | None = None
+        """When the head came."""
+        self.quiet_s = now
+        """When somebody last looked and bytes had come."""
+        self.away_s = 0.0
+        """How long its tunnel was away, all told."""
+        self.stalled = False
+        """It was quiet for longer than its rhythm explains."""
+        self.suspended_s: float | None = None
+        """Since when its tunnel is gone or silent; None while it is not."""
         self.response: EngineResponse | None = None
         self.upload: Upload | None = None
         self._owner = owner
@@ -74,6 +102,7 @@ class Attempt:
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants the answer of this attempt any more."""
         self._wanted = False
+        self.response = None
         self._stop_upload()
         self.stream.reset(code, reason)
 
@@ -85,31 +114,50 @@ class Attempt:
     def on_data(self, data: bytes) -> None:
         self.heard = True
         self.received_bytes += len(data)
-        if self.response is not None:
-            self.response.feed(data)
-        else:
+        self.pieces += 1
+        if self.response is None:
             self.stream.consumed(len(data))
+            return
+        try:
+            self.response.feed(data)
+        except SpliceFailed as error:
+            self._owner.unjoinable(self, error.reason)
 
     def on_end(self, trailers: Trailers | None) -> None:
         self._stop_upload()
         if self._wanted:
-            self._owner.complete(trailers)
+            self._owner.complete(self, trailers)
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         self._stop_upload()
         if self._wanted:
             self._wanted = False
-            self._owner.lost(code, reason)
+            self._owner.lost(self, code, reason)
 
     def on_writable(self) -> None:
         if self.upload is not None:
             self.upload.writable()
 
+    def suspend(self, now: float) -> None:
+        """No time counts against the engine while its tunnel is away."""
+        if self.suspended_s is None:
+            self.suspended_s = now
+
+    def resume(self, now: float) -> float:
+        """How long it was away; what it was waited for until then is waited for that much longer."""
+        away_s = 0.0 if self.suspended_s is None else now - self.suspended_s
+        self.suspended_s = None
+        self.away_s += away_s
+        self.quiet_s += away_s
+        return away_s
+
     def on_suspended(self) -> None:
-        pass
+        if self._wanted:
+            self._owner.suspended(self)
 
     def on_resumed(self) -> None:
-        pass
+        if self._wanted:
+            self._owner.resumed(self)
 
     def on_closed(self) -> None:
         self._stop_upload()

@@ -14,7 +14,9 @@ import structlog
 
 from gateway.admission import Admission, no_deployment
 from gateway.attempt import Attempt
+from gateway.continuation import RecordBudget
 from gateway.deployments import Availability, Deployment
+from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Request, Tier
 from gateway.errors import (
     DeadlineExceeded,
@@ -23,7 +25,7 @@ from gateway.errors import (
     RequestError,
     ShuttingDown,
 )
-from gateway.exchange import DispatchSettings, Exchange, State
+from gateway.exchange import Exchange, State
 from gateway.failover import Trouble
 from gateway.fleet_health import FleetHealth
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
@@ -74,6 +76,7 @@ class Dispatcher:
         self._admission = Admission(self._index, self.room, self.settings.reconnect_grace_s)
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
+        self.records = RecordBudget(self.settings.records_total_bytes)
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
@@ -233,12 +236,6 @@ class Dispatcher:
             return None
         self.metrics.hedged(request.model)
         return well[chosen[0].key]
-
-    def troubled(self, deployment: Deployment) -> None:
-        """As :meth:`failed`, of an attempt that was refused."""
-        if deployment.health is not None:
-            deployment.health.rest(self.timers.time())
-            self._index.update(deployment)
 
     def wait_again(self, exchange: Exchange) -> None:
         self.room.come_back(exchange.ticket, exchange.request.attempts, self.timers.time())

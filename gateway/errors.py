@@ -186,10 +186,12 @@ class DeadlineExceeded(RequestError):
 class StreamBroken(Exception):
     """A response that had begun and cannot be finished.
 
-    ``code`` is the wire code of what happened; ``reason`` is fit for the client to read.
+    ``code`` is the wire code of what happened; ``reason`` is fit for the client to read. ``not_continued``:
+    it was looked into whether another engine could go on with it.
     """
 
-    def __init__(self, code: ErrorCode, reason: str) -> None:
+    def __init__(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.not_continued = not_continued

@@ -4,82 +4,55 @@ States and what moves them::
 
     WAITING ──slot──> OPENING ──head──> ANSWERING ──> DONE
        ^                 │
-       └──── retry ──────┘          every state: error, cancel ──> DONE
+       └──── moved ──────┘          every state: error, cancel ──> DONE
+
+While it is ANSWERING an :class:`~gateway.answer.Answer` sees to it.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Protocol
 
+from gateway.alarm import Alarm
+from gateway.answer import Answer
 from gateway.attempt import Attempt
+from gateway.continuing import Course, with_length
 from gateway.deployments import Deployment
-from gateway.domain import Request
+from gateway.domain import Request, RequestBody
 from gateway.errors import DeadlineExceeded, RequestError
-from gateway.failover import TROUBLED, break_reason, may_go_elsewhere, request_error
-from gateway.metrics import Metrics
+from gateway.failover import (
+    ENGINES_FAULT,
+    MOST_MOVES,
+    RULES,
+    Effect,
+    Trouble,
+    may_be_repeated,
+    request_error,
+    trouble_of_status,
+)
+from gateway.home import Home
 from gateway.queue import Ticket
-from gateway.response import Ending, EngineResponse
-from gateway.timers import Cancellable, Timers
+from gateway.response import Ending, EngineResponse, is_event_stream
+from gateway.scheduling.base import ANY_ROUTE
 from gateway.upload import Upload
-from shared.errors import ErrorCode
+from shared.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.messages import RequestHead, ResponseHead, Trailers
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """Time budgets and attempts."""
-
-    max_attempts: int = 3
-    first_byte_s: float = 600.0
-    """From the stream's opening to the response's head. Unary answers have no head before they are done."""
-    idle_s: float = 300.0
-    """Longest silence in a response whose reader keeps up; noticed after at most twice as long."""
-    total_s: float = 3600.0
-    """From the stream's opening to the response's end."""
-    reconnect_grace_s: float = 5.0
-    """How long requests are held for a model whose last deployment went away (agents redial at once)."""
-    rest_s: float = 0.1
-    """How long a deployment is left alone after it refused a request or its engine could not be reached;
-    twice as long for each further failure in a row."""
-    rest_max_s: float = 5.0
-    slow_start_s: float = 30.0
-    """How long the slots of a new or recovered deployment ramp up; 0 for not at all."""
-    retry_share: float = 0.2
-    """Retries, as a share of requests; ten a second are always allowed."""
-    hedge_share: float = 0.02
-    """Second copies of late requests, as a share of requests; 0 for none."""
 
 
 class State(Enum):
     WAITING = auto()
     OPENING = auto()
-    """A stream is open; no head has come."""
+    """One stream is open, or two of a hedged request; nothing has been said to the client."""
     ANSWERING = auto()
-    """The head is out; attempts are over."""
+    """The head is out."""
     DONE = auto()
 
 
-class Home(Protocol):
+class Dispatch(Home, Protocol):
     """What an exchange needs of the dispatcher."""
 
-    timers: Timers
-    settings: DispatchSettings
-    metrics: Metrics
-
-    def spawn(self, work: Coroutine[Any, Any, None], /) -> "asyncio.Task[None]":
-        """Starts a task and owns it."""
-        ...
-
     def taken(self, exchange: "Exchange", attempt: Attempt) -> None:
-        """An attempt has its stream: it leaves the waiting room and takes a slot."""
-
-    def released(self, attempt: Attempt) -> None:
-        """An attempt's stream is closed at both ends: its slot is free."""
-
-    def troubled(self, deployment: Deployment) -> None:
-        """A deployment did not take a request."""
+        """An attempt has its stream: the request leaves the waiting room, if it is there; takes a slot."""
 
     def wait_again(self, exchange: "Exchange") -> None:
         """Back into the waiting room."""
@@ -89,6 +62,11 @@ class Home(Protocol):
 
     def waited_too_long(self, exchange: "Exchange") -> RequestError:
         """What to say to a request that waited as long as it may."""
+        ...
+
+    def hedge(self, exchange: "Exchange", now: float) -> Deployment | None:
+        """Where a second copy goes, if it may."""
+        ...
 
     def finished(self, exchange: "Exchange") -> None:
         """Nobody waits for anything of the exchange any more, but its streams may still be closing."""
@@ -101,7 +79,7 @@ class Exchange:
         self,
         request: Request,
         ticket: Ticket,
-        home: Home,
+        home: Dispatch,
         settle: Callable[[EngineResponse | Exception], None],
     ) -> None:
         self.request = request
@@ -111,115 +89,151 @@ class Exchange:
         self._home = home
         self._settle = settle
         self._settled = False
-        self._attempt: Attempt | None = None
+        self._attempts: list[Attempt] = []
+        """Those that may still answer: one, or two of a hedged request."""
+        self._answer: Answer | None = None
         self._queue_s = 0.0
-        self._due_s = ticket.expires_s
-        self._timer_s = self._due_s
-        self._timer: Cancellable | None = home.timers.call_at(self._due_s, self._on_time)
+        self._failures = self._moves = 0
+        self._opened_s = 0.0
+        self._looked_s = 0.0
+        """When it was last looked whether somebody else could take what waits for a tunnel."""
+        self._hedge_at_s: float | None = None
+        self._alarm = Alarm(home.timers, self._on_time)
+        self._alarm.due(ticket.expires_s)
 
     # --- From the dispatcher ---
 
     def begin(self, deployment: Deployment, now: float) -> None:
         """Give the request to ``deployment``, which has a slot free. Raises as :class:`Attempt` does, and
         changes nothing then."""
+        if self._answer is not None:
+            self._answer.begin(deployment, now)
+            return
         assert self.state is State.WAITING
-        request, home = self.request, self._home
-        self._attempt = attempt = Attempt(
-            self, deployment, self._head(deployment, now), self.ticket.work, now
-        )
+        self._attempts = [self.open(deployment, now, self.request.body)]
         self.state = State.OPENING
         self._queue_s += now - self.ticket.entered_s
+        self._opened_s = now
+        self._hedge_at_s = None if self.request.body.rest else self._home.hedge_at(self.request, now)
+        self._watch()
+
+    def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
+        """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""
+        head = self._head(deployment, now)
+        if body is not self.request.body:
+            head = with_length(head, len(body.prefix))
+        attempt = Attempt(self, deployment, head, self.ticket.work, now)
         self.open_attempts += 1
-        request.attempts.append(deployment.key)
-        home.taken(self, attempt)
-        first_byte_at = now + home.settings.first_byte_s
-        self._due(first_byte_at if request.deadline_s is None else min(first_byte_at, request.deadline_s))
-        attempt.upload = Upload(request.body, attempt.stream, attempt, home.spawn)
+        self.request.attempts.append(deployment.key)
+        self._home.taken(self, attempt)
+        attempt.upload = Upload(body, attempt.stream, attempt, self._home.spawn)
         attempt.upload.start()
+        return attempt
+
+    def wait_again(self) -> None:
+        self._home.wait_again(self)
+
+    def withdraw(self) -> None:
+        self._home.withdraw(self)
 
     def fail(self, error: Exception, code: ErrorCode = ErrorCode.CANCELLED) -> None:
-        """The exchange ends with ``error``; what runs is reset with ``code``. Only before the head is out."""
+        """The exchange ends with ``error``; what runs is reset with ``code``."""
+        if self._answer is not None:
+            self._answer.nobody(str(error).rstrip("."))
+            return
         if self.state is State.WAITING:
             self._home.withdraw(self)
-        elif self._attempt is not None:
-            self._attempt.give_up(code)
+        self._give_up(code)
         self._finish()
         self._say(error)
 
     def cancel(self) -> None:
         """Nobody awaits the answer any more."""
-        if self.state is State.ANSWERING:
-            assert self._attempt is not None
-            assert self._attempt.response is not None
-            self._attempt.response.abort()
+        if self._answer is not None:
+            self._answer.response.abort()
         elif self.state is not State.DONE:
             self._settled = True
             self.fail(RequestError("nobody awaits the answer"))
 
     def break_off(self, code: ErrorCode, reason: str) -> None:
         """The response has begun and cannot go on, for a reason of our own."""
-        if self.state is State.ANSWERING and self._attempt is not None and self._attempt.response is not None:
-            self._home.metrics.broken(self.request.model, code.name.lower())
-            self._attempt.response.break_off(code, reason)
-            self._attempt.give_up(code, reason)
+        if self._answer is not None:
+            self._answer.break_off(code, reason)
 
-    # --- From the attempt ---
+    # --- From the attempts ---
 
     def answered(self, attempt: Attempt, head: ResponseHead) -> None:
-        """The response's head is there."""
-        now = self._home.timers.time()
-        self.state = State.ANSWERING
-        attempt.deployment.failures = 0
-        attempt.response = response = EngineResponse(
-            head,
-            attempt.stream,
-            agent=attempt.deployment.agent,
-            deployment=attempt.deployment.key,
-            queue_s=self._queue_s,
-            attempts=len(self.request.attempts),
-            on_done=self._reader_done,
-        )
-        self._home.metrics.first_byte(self.request.model, now - self.request.arrived_s)
-        self.request.body.prefix = (
-            b""  # nothing will replay it; what is still going up has its own hold on it
-        )
-        self._due(min(now + self._home.settings.idle_s, self._ends_s(attempt)))
-        self._say(response)
-
-    def complete(self, trailers: Trailers | None) -> None:
-        """The response is complete."""
-        if self.state is not State.ANSWERING:
-            self.lost(ErrorCode.ENGINE_FAILED, "the stream ended without a response")
+        """A response's head is there."""
+        if self._answer is not None:
+            self._answer.answered(attempt, head)
             return
-        assert self._attempt is not None
-        assert self._attempt.response is not None
-        if trailers is not None and trailers.usage is not None:
-            self._home.metrics.used(self.request.model, trailers.usage)
-        self._attempt.response.end(trailers)
-        self._disarm()
-
-    def lost(self, code: ErrorCode, reason: str) -> None:
-        """The stream was reset from the other side."""
-        assert self._attempt is not None
-        if code in TROUBLED:
-            self._home.troubled(self._attempt.deployment)
-        if self.state is State.ANSWERING:
-            assert self._attempt.response is not None
-            self._home.metrics.broken(self.request.model, code.name.lower())
-            self._attempt.response.break_off(code, break_reason(code, reason))
-            self._disarm()
-        elif may_go_elsewhere(self.request, code, self._home.settings.max_attempts):
-            self._home.metrics.retried(self.request.model, code.name.lower())
-            self._attempt = None
-            self.state = State.WAITING
-            self._home.wait_again(self)
-            self._due(self.ticket.expires_s)
+        now = self._home.timers.time()
+        trouble = None if self.request.route == ANY_ROUTE else trouble_of_status(head.status)
+        if trouble is not None:
+            self._home.failed(attempt, trouble, now)
+            if self._goes_elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True):
+                return
         else:
+            self._home.answered(attempt, now)
+        if attempt is not self._attempts[0]:
+            self._home.metrics.hedge_won(self.request.model)
+        self._give_up(ErrorCode.CANCELLED, but=attempt)
+        attempt.first_byte_s = now
+        recordable = Course.recordable(self.request, head)
+        settings = self._home.settings
+        course = Course(self.request, self._home.records, settings.record_bytes) if recordable else None
+        held = not self.request.streaming and not is_event_stream(head.headers) and self._may_repeat
+        attempt.response = self._response(attempt, head, course, held)
+        if not held:
+            self._begin_answer(attempt, course)
+
+    def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
+        """A stream ended in order."""
+        if self._answer is None and attempt.response is not None:
+            self._begin_answer(attempt, None)
+        if self._answer is not None:
+            self._answer.complete(attempt, trailers)
+        else:
+            self.lost(attempt, ErrorCode.ENGINE_FAILED, "the stream ended without a response")
+
+    def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
+        """A stream was reset from the other side."""
+        if self._answer is not None:
+            self._answer.lost(attempt, code, reason)
+            return
+        trouble, effect = RULES.get(code, (None, Effect.FINAL))
+        if trouble is not None:
+            self._home.failed(attempt, trouble, self._home.timers.time())
+        if trouble is None or not self._goes_elsewhere(
+            attempt, trouble, effect, only_if_better=trouble in ENGINES_FAULT - {Trouble.OVERLOADED}
+        ):
             self.fail(request_error(code, reason))
+
+    def unjoinable(self, attempt: Attempt, reason: str) -> None:
+        """What came cannot be joined to the answer so far."""
+        assert self._answer is not None
+        self._answer.unjoinable(attempt, reason)
+
+    def suspended(self, attempt: Attempt) -> None:
+        """The tunnel is gone or silent."""
+        attempt.suspend(self._home.timers.time())
+        if self._answer is not None:
+            self._answer.suspended(attempt)
+        elif self.state is State.OPENING:
+            self._watch()
+
+    def resumed(self, attempt: Attempt) -> None:
+        """The stream goes on."""
+        away_s = attempt.resume(self._home.timers.time())
+        if self._answer is not None:
+            self._answer.resumed(attempt)
+        elif self.state is State.OPENING:
+            self._opened_s += away_s
+            self._watch()
 
     def body_failed(self, error: Exception) -> None:
         """The client's side could not deliver the rest of the body."""
-        if self.state is State.ANSWERING:
+        if self._answer is not None:
             self.break_off(ErrorCode.CANCELLED, "The rest of the request's body could not be read.")
         elif self.state is State.OPENING:
             self.fail(error)
@@ -232,6 +246,77 @@ class Exchange:
             self._home.finished(self)
 
     # --- Steps ---
+
+    @property
+    def _may_repeat(self) -> bool:
+        """Whether an engine that may have worked on the request is no reason not to ask another."""
+        return may_be_repeated(self.request, Effect.HARMLESS)
+
+    def _goes_elsewhere(
+        self, attempt: Attempt, trouble: Trouble, effect: Effect, *, only_if_better: bool = False
+    ) -> bool:
+        """Give up ``attempt`` and try somebody else, if that is sound and within every budget.
+
+        ``only_if_better``: what the attempt came to can be told to the client.
+        """
+        if attempt in self._attempts and len(self._attempts) > 1:
+            self._attempts.remove(attempt)  # the other copy goes on
+            attempt.give_up(ErrorCode.CANCELLED)
+            return True
+        self._moves += 1
+        self._failures += trouble in ENGINES_FAULT
+        settings, request = self._home.settings, self.request
+        if self._failures >= settings.max_attempts or self._moves >= MOST_MOVES:
+            return False
+        if not may_be_repeated(request, effect):
+            return False
+        if only_if_better and not self._home.someone_else(request):
+            return False
+        if not self._home.may_retry(request, trouble):
+            return False
+        self._home.metrics.retried(request.model, trouble.name.lower())
+        self._wait_again()
+        return True
+
+    def _wait_again(self) -> None:
+        self._give_up(ErrorCode.CANCELLED)
+        self.state = State.WAITING
+        self._home.wait_again(self)
+        self._alarm.due(self.ticket.expires_s)
+
+    def _give_up(self, code: ErrorCode, but: Attempt | None = None) -> None:
+        for attempt in self._attempts:
+            if attempt is not but:
+                attempt.give_up(code)
+        self._attempts = [] if but is None else [but]
+
+    def _response(
+        self, attempt: Attempt, head: ResponseHead, course: Course | None, held: bool
+    ) -> EngineResponse:
+        return EngineResponse(
+            head,
+            attempt.stream,
+            agent=attempt.deployment.agent,
+            deployment=attempt.deployment.key,
+            queue_s=self._queue_s,
+            attempts=len(self.request.attempts),
+            on_done=self._reader_done,
+            record=None if course is None else course.record,
+            on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
+        )
+
+    def _begin_answer(self, attempt: Attempt, course: Course | None) -> None:
+        """From here on the client hears of it."""
+        response = attempt.response
+        assert response is not None
+        self.state = State.ANSWERING
+        self._attempts = []
+        self._home.metrics.first_byte(self.request.model, self._home.timers.time() - self.request.arrived_s)
+        if course is None:
+            # Nothing will repeat it; what is still going up has its own hold on it.
+            self.request.body.prefix = b""
+        self._answer = Answer(self, self._home, attempt, response, course, self._alarm)
+        self._say(response)
 
     def _head(self, deployment: Deployment, now: float) -> RequestHead:
         request = self.request
@@ -253,16 +338,19 @@ class Exchange:
         )
 
     def _reader_done(self, ending: Ending) -> None:
-        assert self._attempt is not None
+        assert self._answer is not None
+        attempt = self._answer.attempt
         if ending is Ending.ABORTED:
-            self._attempt.give_up(ErrorCode.CANCELLED)
-        if self._attempt.deployment.session.full:  # bytes held until now may have kept it full
-            self._attempt.deployment.session.set_full(False)
+            self._answer.stop(ErrorCode.CANCELLED)
+        if (
+            attempt is not None and attempt.deployment.session.full
+        ):  # bytes held so long may have kept it full
+            attempt.deployment.session.set_full(False)
         self._finish()
 
     def _finish(self) -> None:
         self.state = State.DONE
-        self._disarm()
+        self._alarm.off()
         self._home.finished(self)
 
     def _say(self, outcome: EngineResponse | Exception) -> None:
@@ -270,49 +358,69 @@ class Exchange:
             self._settled = True
             self._settle(outcome)
 
-    # --- Time: one timer, set anew only when it would come too late ---
+    # --- Time ---
 
-    def _due(self, when_s: float) -> None:
-        self._due_s = when_s
-        if self._timer is None or self._timer_s > when_s:
-            self._disarm()
-            self._timer_s = when_s
-            self._timer = self._home.timers.call_at(when_s, self._on_time)
+    def _watch(self) -> None:
+        """When to look again while no answer has begun."""
+        settings, request = self._home.settings, self.request
+        due_s = [self._opened_s + settings.first_byte_s]
+        gone_s = [attempt.suspended_s for attempt in self._attempts if attempt.suspended_s is not None]
+        if gone_s and len(gone_s) == len(self._attempts):
+            due_s = [max(*gone_s, self._looked_s) + settings.failover_after_s]
+        elif self._hedge_at_s is not None:
+            due_s.append(self._hedge_at_s)
+        if request.deadline_s is not None:
+            due_s.append(request.deadline_s)
+        self._alarm.due(min(due_s))
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_time(self) -> None:
-        self._timer = None
-        now = self._home.timers.time()
-        if now < self._due_s:
-            self._due(self._due_s)
+    def _on_time(self, now: float) -> None:
+        if self._answer is not None:
+            self._answer.on_time(now)
         elif self.state is State.WAITING:
             self.fail(self._home.waited_too_long(self))
         elif self.state is State.OPENING:
-            message = "The engine did not begin to answer in the time there was."
-            self.fail(DeadlineExceeded(message), ErrorCode.DEADLINE)
-        elif self.state is State.ANSWERING:
-            self._check_answer(now)
+            self._still_opening(now)
 
-    def _check_answer(self, now: float) -> None:
-        attempt, settings = self._attempt, self._home.settings
-        assert attempt is not None
-        assert attempt.response is not None
-        ends_s = self._ends_s(attempt)
-        if now >= ends_s:
-            self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
-        elif attempt.heard or attempt.response.behind:
-            attempt.heard = False
-            self._due(min(now + settings.idle_s, ends_s))
+    def _still_opening(self, now: float) -> None:
+        deadline_s = self.request.deadline_s
+        gone = all(attempt.suspended_s is not None for attempt in self._attempts)
+        if deadline_s is not None and now >= deadline_s:
+            self._fail_late()
+        elif gone:
+            self._still_suspended(now)
+        elif now >= self._opened_s + self._home.settings.first_byte_s:
+            late = self._attempts[0]
+            for attempt in self._attempts:
+                self._home.failed(attempt, Trouble.TIMEOUT, now)
+            self._give_up(ErrorCode.ENGINE_TIMEOUT, but=late)
+            if not self._goes_elsewhere(late, Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True):
+                self._fail_late()
         else:
-            self.break_off(ErrorCode.ENGINE_TIMEOUT, f"The engine was silent for {settings.idle_s:g} s.")
+            self._hedge(now)
 
-    def _ends_s(self, attempt: Attempt) -> float:
-        """When the answer must be complete. A streaming request's deadline ends with its first byte."""
-        ends_s = attempt.opened_s + self._home.settings.total_s
-        if self.request.streaming or self.request.deadline_s is None:
-            return ends_s
-        return min(ends_s, self.request.deadline_s)
+    def _fail_late(self) -> None:
+        message = "The engine did not begin to answer in the time there was."
+        self.fail(DeadlineExceeded(message), ErrorCode.DEADLINE)
+
+    def _still_suspended(self, now: float) -> None:
+        """The tunnel stays away: somebody else gets the request, if there is somebody."""
+        if self._may_repeat and self._moves < MOST_MOVES and self._home.someone_else(self.request):
+            self._moves += 1
+            self._home.metrics.failed_over(self.request.model, "suspended")
+            self._wait_again()
+        else:
+            self._looked_s = now
+            self._watch()
+
+    def _hedge(self, now: float) -> None:
+        """It is late: a second copy may be sooner."""
+        self._hedge_at_s = None
+        deployment = self._home.hedge(self, now) if len(self._attempts) == 1 and self._may_repeat else None
+        if deployment is not None:
+            try:
+                self._attempts.append(self.open(deployment, now, self.request.body))
+            except SessionClosed:
+                deployment.session.end()
+            except TooManyStreams:
+                deployment.session.set_full(True)
+        self._watch()

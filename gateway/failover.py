@@ -43,25 +43,43 @@ class Trouble(Enum):
     """The agent is going away in order."""
 
 
-EFFECTS: dict[ErrorCode, Effect] = {
-    ErrorCode.REFUSED: Effect.NONE,
-    ErrorCode.ENGINE_UNREACHABLE: Effect.NONE,
-    ErrorCode.SESSION_LOST: Effect.HARMLESS,
-    ErrorCode.DRAINING: Effect.HARMLESS,
-    ErrorCode.OVERLOADED: Effect.HARMLESS,
+RULES: dict[ErrorCode, tuple[Trouble | None, Effect]] = {
+    ErrorCode.REFUSED: (Trouble.REFUSED, Effect.NONE),
+    ErrorCode.ENGINE_UNREACHABLE: (Trouble.UNREACHABLE, Effect.NONE),
+    ErrorCode.SESSION_LOST: (Trouble.LOST, Effect.HARMLESS),
+    ErrorCode.DRAINING: (Trouble.DRAINING, Effect.HARMLESS),
+    ErrorCode.CANCELLED: (Trouble.DRAINING, Effect.HARMLESS),  # by an agent that stops, before 0.2
+    ErrorCode.OVERLOADED: (Trouble.OVERLOADED, Effect.HARMLESS),
+    ErrorCode.ENGINE_FAILED: (Trouble.BROKEN, Effect.HARMLESS),
+    ErrorCode.INTERNAL: (Trouble.BROKEN, Effect.HARMLESS),
+    ErrorCode.ENGINE_TIMEOUT: (Trouble.TIMEOUT, Effect.HARMLESS),
 }
-"""Codes that are not here are final."""
+"""What a stream that the agent reset says of its deployment and of the request. Codes that are not here are
+final and nobody's fault."""
 
-TROUBLED = frozenset({ErrorCode.REFUSED, ErrorCode.ENGINE_UNREACHABLE, ErrorCode.OVERLOADED})
-"""Codes after which a deployment is left alone for a moment, so that the one that fails fastest does not draw
-all requests to itself."""
+ENGINES_FAULT = frozenset(
+    {Trouble.OVERLOADED, Trouble.STATUS, Trouble.BROKEN, Trouble.TIMEOUT, Trouble.STALLED}
+)
+"""These count against ``max_attempts``: a request that engine after engine fails on may be what breaks them.
+The others say nothing of the request; they are bounded by :data:`MOST_MOVES` and by the queue's patience."""
+
+MOST_MOVES = 16
+"""Deployments one request is given to without getting anywhere."""
+
+_NOT_IMPLEMENTED = 501
 
 
-def may_go_elsewhere(request: Request, code: ErrorCode, max_attempts: int) -> bool:
-    """Whether a request whose stream failed so may be given to a deployment again."""
-    effect = EFFECTS.get(code, Effect.FINAL)
+def trouble_of_status(status: int) -> Trouble | None:
+    """What an engine's status says of it; None: it is an answer."""
+    if status in (429, 503):
+        return Trouble.OVERLOADED
+    return Trouble.STATUS if status >= 500 and status != _NOT_IMPLEMENTED else None
+
+
+def may_be_repeated(request: Request, effect: Effect) -> bool:
+    """Whether a request that came to nothing may be given to an engine again."""
     safe = effect is Effect.NONE or (effect is Effect.HARMLESS and request.route != ANY_ROUTE)
-    return safe and request.body.replayable and len(request.attempts) < max_attempts
+    return safe and request.body.replayable
 
 
 def request_error(code: ErrorCode, reason: str) -> RequestError:

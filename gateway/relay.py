@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.errors import DeadlineExceeded, EngineError, RequestError, ShuttingDown, StreamBroken
+from gateway.response import is_event_stream
 from shared.errors import ErrorCode
 from shared.messages import Headers, Trailers
 
@@ -101,12 +102,6 @@ async def _require_events(response: Response) -> None:
     raise engine_refusal(response.status, bytes(body))
 
 
-def is_event_stream(headers: Headers) -> bool:
-    return any(
-        name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
-    )
-
-
 def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
     """An engine's header fields for the client. Raises :class:`EngineError` for lengths that contradict.
 
@@ -133,6 +128,8 @@ def as_request_error(broken: StreamBroken) -> RequestError:
         return ShuttingDown(broken.reason)
     if broken.code is ErrorCode.DEADLINE:
         return DeadlineExceeded(broken.reason)
+    if broken.not_continued:
+        return EngineError(broken.reason, code="stream_not_continuable")
     return EngineError(broken.reason)
 
 

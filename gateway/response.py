@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Protocol
 
 from gateway.errors import StreamBroken
 from shared.endpoint import Stream
@@ -11,6 +12,31 @@ from shared.messages import Headers, ResponseHead, Trailers
 
 MANY_CHUNKS = 1024
 """Chunks are joined when there are this many, so that a peer that sends single bytes costs bytes only."""
+
+
+HELD_BYTES = 8 * 1024
+"""An answer in one piece is kept back until it is whole or so much of it is there, so that most can be asked
+for again when the engine is lost in the middle. Half of what every stream may send unasked."""
+
+
+def is_event_stream(headers: Headers) -> bool:
+    return any(
+        name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
+    )
+
+
+class Recorder(Protocol):
+    """What keeps an answer as it passes; :class:`gateway.continuation.Record`."""
+
+    def feed(self, data: bytes) -> bytes: ...
+    def finish(self) -> bytes: ...
+
+
+class Joiner(Protocol):
+    """What makes another engine's answer this one's; :class:`gateway.continuation.Splicer`."""
+
+    def feed(self, data: bytes) -> bytes: ...
+    def finish(self) -> bytes: ...
 
 
 class Ending(Enum):
@@ -42,8 +68,11 @@ class EngineResponse:
         queue_s: float,
         attempts: int,
         on_done: Callable[[Ending], None],
+        record: Recorder | None = None,
+        on_full: Callable[[], None] | None = None,
     ) -> None:
-        """``on_done`` is called once, when the reader is done with the response one way or the other."""
+        """``on_done`` is called once, when the reader is done with the response one way or the other;
+        ``on_full`` once, when ``HELD_BYTES`` are there. What comes passes through ``record``."""
         self.status: int = head.status
         self.headers: Headers = head.headers
         self.agent = agent
@@ -60,6 +89,13 @@ class EngineResponse:
         self._chunks: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
         self._outstanding_bytes = 0
+        self._record = record
+        self._on_full = on_full
+        self._joiner: Joiner | None = None
+        self._owed_bytes = 0
+        """Of the stream now joined, bytes that came and are not yet said consumed."""
+        self._older_bytes = 0
+        """Outstanding bytes that are not of the stream there is now."""
         self._ended = False
         self._broken: StreamBroken | None = None
         self._ending: Ending | None = None
@@ -91,8 +127,16 @@ class EngineResponse:
 
     def consumed(self, size_bytes: int) -> None:
         """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
-        self._outstanding_bytes -= size_bytes
-        self._stream.consumed(size_bytes)
+        if self._older_bytes:
+            older = min(size_bytes, self._older_bytes)
+            self._older_bytes -= older
+            self._outstanding_bytes -= older
+            size_bytes -= older
+        if self._joiner is None:
+            self._outstanding_bytes -= size_bytes
+            self._stream.consumed(size_bytes)
+        else:
+            self._consumed_joined(size_bytes)
 
     def abort(self) -> None:
         """Nobody reads on: reset the stream, drop what is buffered. Idempotent, safe after the end.
@@ -118,12 +162,77 @@ class EngineResponse:
         """Body bytes came."""
         if self._broken is not None or self._ending is not None:
             self._stream.consumed(len(data))
-        elif data:
-            self._chunks.append(data)
-            self._outstanding_bytes += len(data)
-            if len(self._chunks) >= MANY_CHUNKS:
-                self._chunks = [b"".join(self._chunks)]
-            self._wake()
+            return
+        if self._joiner is not None:
+            self._owed_bytes += len(data)
+            data = self._joiner.feed(data)
+        if self._record is not None:
+            passed = self._record.feed(data)
+            if len(passed) != len(data):
+                self._held_back(len(data) - len(passed))
+            data = passed
+        self._put(data)
+        if self._owed_bytes and self._outstanding_bytes <= self._older_bytes:
+            self._consumed_joined(0)
+
+    def flush_joined(self) -> None:
+        """The joined stream is over for HTTP: what was held back of it comes now. May raise SpliceFailed."""
+        if self._joiner is not None and self._record is not None:
+            data = self._joiner.finish()
+            self._older_bytes += len(data)
+            self._put(self._record.feed(data))
+
+    def flush(self) -> None:
+        """The body is whole: so is what was held back of it."""
+        if self._record is not None:
+            data = self._record.finish()
+            self._older_bytes += len(data)
+            self._put(data)
+
+    def _held_back(self, size_bytes: int) -> None:
+        """The record holds so many bytes more, or fewer. They count as consumed when they came: an event
+        longer than the stream's window would never be whole otherwise."""
+        if size_bytes < 0:
+            self._older_bytes -= size_bytes
+        elif self._joiner is None:
+            self._stream.consumed(size_bytes)
+
+    def add(self, data: bytes) -> None:
+        """Whole events of our own that belong to the answer."""
+        assert self._record is not None
+        self._older_bytes += len(data)
+        self._put(self._record.feed(data))
+
+    def comment(self, data: bytes) -> None:
+        """A comment between events, no part of the answer. Only while all that came was whole events."""
+        if not self._chunks and self._broken is None and self._ending is None:
+            self._older_bytes += len(data)
+            self._put(data)
+
+    def go_on(self, stream: Stream, joiner: Joiner) -> None:
+        """From here on the answer comes from another stream, through ``joiner``."""
+        self._stream, self._joiner = stream, joiner
+        self._older_bytes, self._owed_bytes = self._outstanding_bytes, 0
+
+    def _put(self, data: bytes) -> None:
+        if not data:
+            return
+        self._chunks.append(data)
+        self._outstanding_bytes += len(data)
+        if len(self._chunks) >= MANY_CHUNKS:
+            self._chunks = [b"".join(self._chunks)]
+        if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
+            on_full, self._on_full = self._on_full, None
+            on_full()
+        self._wake()
+
+    def _consumed_joined(self, size_bytes: int) -> None:
+        """Of a joined stream as large a share counts as consumed as of what was made of it."""
+        own_bytes = self._outstanding_bytes - self._older_bytes
+        share = self._owed_bytes if size_bytes >= own_bytes else self._owed_bytes * size_bytes // own_bytes
+        self._outstanding_bytes -= size_bytes
+        self._owed_bytes -= share
+        self._stream.consumed(share)
 
     def end(self, trailers: Trailers | None) -> None:
         """The body is complete."""
@@ -131,10 +240,10 @@ class EngineResponse:
         self.trailers = trailers
         self._wake()
 
-    def break_off(self, code: ErrorCode, reason: str) -> None:
+    def break_off(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
         """The response cannot be finished. Without effect once it has ended."""
         if not self._ended and self._broken is None:
-            self._broken = StreamBroken(code, reason)
+            self._broken = StreamBroken(code, reason, not_continued=not_continued)
             self._wake()
 
     def _wake(self) -> None:

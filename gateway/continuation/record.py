@@ -128,6 +128,24 @@ class Record:
         rest, self._held = bytes(self._held), bytearray()
         return self._keep(rest)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much is recorded."""
+        return self._size_bytes
+
+    @property
+    def ends_well(self) -> bool:
+        """Whether the stream may end here: the route's own end has come, be it without its last line end; or
+        what came are no events at all, which is for the client to judge."""
+        if self.complete or (self._end is not None and self._end.search(self._held) is not None):
+            return True
+        return not self._size_bytes and not self.overflowed and not self._held.startswith(_FIELDS)
+
+    def break_off(self) -> None:
+        """The stream broke: its unfinished event is forgotten, as the client has none of it."""
+        self._held = bytearray()
+        self._searched = self._line_start = self._whole_lines = 0
+
     def release(self) -> None:
         """Give back the memory. Idempotent; :attr:`complete` goes on telling what it told."""
         self._ended = self.complete

@@ -4,11 +4,20 @@ import pytest
 
 from gateway.domain import Principal, Request, RequestBody
 from gateway.errors import RequestError
-from gateway.failover import EFFECTS, Effect, break_reason, may_go_elsewhere, request_error
+from gateway.failover import (
+    ENGINES_FAULT,
+    RULES,
+    Effect,
+    Trouble,
+    break_reason,
+    may_be_repeated,
+    request_error,
+    trouble_of_status,
+)
 from shared.errors import ErrorCode
 
 
-def request(route: str = "chat", *, begun: bool = False, attempts: int = 1) -> Request:
+def request(route: str = "chat", *, begun: bool = False) -> Request:
     return Request(
         id="r",
         principal=Principal("k", "key", "tenant"),
@@ -20,25 +29,44 @@ def request(route: str = "chat", *, begun: bool = False, attempts: int = 1) -> R
         streaming=True,
         body=RequestBody(b"", rest_begun=begun),
         arrived_s=0.0,
-        attempts=["a/d"] * attempts,
     )
 
 
-@pytest.mark.parametrize("code", ErrorCode)
-def test_only_what_no_engine_saw_is_always_given_on(code: ErrorCode) -> None:
+@pytest.mark.parametrize(("code", "rule"), RULES.items())
+def test_only_what_no_engine_saw_is_always_given_on(
+    code: ErrorCode, rule: tuple[Trouble | None, Effect]
+) -> None:
     unseen = code in (ErrorCode.REFUSED, ErrorCode.ENGINE_UNREACHABLE)
-    assert may_go_elsewhere(request("any"), code, 3) == unseen
+    assert may_be_repeated(request("any"), rule[1]) == unseen
+    assert may_be_repeated(request("chat"), rule[1])
+    assert not may_be_repeated(request("chat", begun=True), rule[1])
 
 
-@pytest.mark.parametrize("code", ErrorCode)
-def test_inference_is_given_on_unless_an_engine_answered_in_a_way(code: ErrorCode) -> None:
-    assert may_go_elsewhere(request("chat"), code, 3) == (EFFECTS.get(code, Effect.FINAL) is not Effect.FINAL)
+@pytest.mark.parametrize("code", [ErrorCode.DEADLINE, ErrorCode.TOO_LARGE, ErrorCode.PROTOCOL_ERROR])
+def test_what_another_engine_would_do_no_better_at_is_final(code: ErrorCode) -> None:
+    assert code not in RULES
+    assert not may_be_repeated(request("chat"), Effect.FINAL)
 
 
-@pytest.mark.parametrize("code", ErrorCode)
-def test_nothing_is_given_on_that_cannot_be_sent_again_or_was_tried_enough(code: ErrorCode) -> None:
-    assert not may_go_elsewhere(request(begun=True), code, 3)
-    assert not may_go_elsewhere(request(attempts=3), code, 3)
+@pytest.mark.parametrize(
+    ("status", "trouble"),
+    [
+        (200, None),
+        (400, None),
+        (404, None),
+        (429, Trouble.OVERLOADED),
+        (500, Trouble.STATUS),
+        (501, None),
+        (502, Trouble.STATUS),
+        (503, Trouble.OVERLOADED),
+    ],
+)
+def test_what_an_engines_status_says_of_it(status: int, trouble: Trouble | None) -> None:
+    assert trouble_of_status(status) is trouble
+
+
+def test_a_lost_tunnel_is_not_the_engines_fault() -> None:
+    assert not ENGINES_FAULT & {Trouble.LOST, Trouble.DRAINING, Trouble.REFUSED, Trouble.UNREACHABLE}
 
 
 @pytest.mark.parametrize("code", ErrorCode)

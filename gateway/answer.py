@@ -1,0 +1,463 @@
+"""An answer whose head is out: over one engine, or over several, each going on where the last was lost.
+
+Phases and what moves them::
+
+    STREAMING ──engine lost, or its tunnel gone for long──> WAITING ──slot──> ASKING ──head──> STREAMING
+        │  ^                                                   │                │
+        │  └──────────── the tunnel is back ───────────────────┘                │
+        │                                                      ^───── failed ───┘
+        └── end, break, client gone ──> OVER   (from every phase)
+
+The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
+"""
+
+from enum import Enum, auto
+from typing import Protocol
+
+from gateway.alarm import Alarm
+from gateway.attempt import Attempt
+from gateway.continuation import NotContinuable, SpliceFailed
+from gateway.continuing import Course
+from gateway.deployments import Deployment
+from gateway.domain import Request, RequestBody
+from gateway.failover import ENGINES_FAULT, MOST_MOVES, RULES, Trouble, break_reason
+from gateway.home import Home
+from gateway.queue import Ticket
+from gateway.response import EngineResponse
+from shared import limits
+from shared.errors import ErrorCode
+from shared.messages import ResponseHead, Trailers
+
+COMMENT = b": waiting\n\n"
+COMMENT_S = 15.0
+"""So often a client whose answer pauses gets a comment, before a proxy in between gives up."""
+
+PATIENCE_S = 30.0
+"""How long an answer waits for another deployment to go on with it when there is none: an agent's restart."""
+
+RHYTHM = 20.0
+"""A silence is a stall when it is so many times as long as the answer's mean gap between pieces."""
+
+RHYTHM_PIECES = 4
+"""Pieces from which an answer has a rhythm: before them a prompt may still be worked on."""
+
+
+class Asker(Protocol):
+    """Whose answer it is; :class:`gateway.exchange.Exchange`."""
+
+    request: Request
+    ticket: Ticket
+
+    def wait_again(self) -> None:
+        """Back into the waiting room."""
+
+    def withdraw(self) -> None:
+        """Out of it, without a slot."""
+
+    def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
+        """Open a stream with ``body``. Raises as :class:`Attempt` does."""
+
+
+class Phase(Enum):
+    STREAMING = auto()
+    WAITING = auto()
+    """For another deployment to go on with it; the attempt there was may still come back."""
+    ASKING = auto()
+    """Another deployment was asked to go on."""
+    OVER = auto()
+
+
+class Answer:
+    """From the head on. ``course`` is None for answers that cannot go on elsewhere."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        home: Home,
+        attempt: Attempt,
+        response: EngineResponse,
+        course: Course | None,
+        alarm: Alarm,
+    ) -> None:
+        self.phase = Phase.STREAMING
+        self.response = response
+        self.attempt: Attempt | None = attempt
+        self._asker = asker
+        self._home = home
+        self._course = course
+        self._alarm = alarm
+        self._version = attempt.deployment.version
+        self._began_s = attempt.opened_s
+        self._failures = self._moves = 0
+        """In a row, without the answer getting further than ``_size_bytes``."""
+        self._size_bytes = 0
+        self._comment_s = 0.0
+        self._fixed = False
+        """It cannot go on elsewhere, as was found while the tunnel was gone."""
+        self._expires_s = 0.0
+        self._watch(attempt, home.timers.time())
+
+    # --- From the exchange ---
+
+    def begin(self, deployment: Deployment, now: float) -> None:
+        """A slot is free at a deployment that can go on. Raises as :class:`Attempt` does."""
+        assert self.phase is Phase.WAITING
+        assert self._course is not None
+        try:
+            body = self._course.ask(deployment)
+        except NotContinuable as error:
+            self._asker.withdraw()
+            self._stay(error.reason)
+            return
+        attempt = self._asker.open(deployment, now, body)
+        if self.attempt is not None:
+            self.attempt.give_up(ErrorCode.CANCELLED)
+        self.attempt = attempt
+        self.phase = Phase.ASKING
+        self._look_after(COMMENT_S, now)
+
+    def on_time(self, now: float) -> None:
+        attempt = self.attempt
+        if self.phase is Phase.WAITING:
+            self._still_waiting(now)
+        elif self.phase is Phase.ASKING:
+            assert attempt is not None
+            self._still_asking(attempt, now)
+        elif self.phase is Phase.STREAMING and attempt is not None:
+            if now >= self._ends_s():
+                self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
+            elif attempt.suspended_s is not None:
+                self._still_suspended(attempt, now)
+            else:
+                self._look_at(attempt, now)
+
+    def nobody(self, reason: str) -> None:
+        """Nobody is left to go on with it."""
+        if self.phase is Phase.WAITING:
+            self._asker.withdraw()
+            self._stay(reason)
+        else:
+            self.break_off(ErrorCode.INTERNAL, reason)
+
+    def break_off(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
+        """It cannot go on."""
+        if self.phase is Phase.OVER:
+            return
+        self._home.metrics.broken(self._asker.request.model, code.name.lower())
+        self.response.break_off(code, reason, not_continued=not_continued)
+        self.stop(code, reason)
+
+    def stop(self, code: ErrorCode, reason: str = "") -> None:
+        """Nobody wants more of it, or there is no more. Idempotent."""
+        if self.phase is Phase.WAITING:
+            self._asker.withdraw()
+        if self.phase is not Phase.OVER:
+            self.phase = Phase.OVER
+            self._alarm.off()
+            if self._course is not None:
+                self._course.release()
+        if self.attempt is not None:
+            self.attempt.give_up(code, reason)
+
+    # --- From its attempts ---
+
+    def answered(self, attempt: Attempt, head: ResponseHead) -> None:
+        """The engine that was asked to go on answers."""
+        if attempt is not self.attempt or self.phase is not Phase.ASKING or self._course is None:
+            return
+        now, request = self._home.timers.time(), self._asker.request
+        if not Course.recordable(request, head):
+            reason = f"the next engine answered with status {head.status}"
+            self._failed_to_go_on(attempt, Trouble.STATUS if head.status >= 500 else None, reason)
+            return
+        self._home.answered(attempt, now)
+        self._home.metrics.continued(request.model, "begun")
+        attempt.response = self.response
+        attempt.first_byte_s = now
+        self._course.record.break_off()
+        self.response.go_on(attempt.stream, self._course.splicer())
+        self.phase = Phase.STREAMING
+        request.attempts[:] = [attempt.deployment.key]
+        self._watch(attempt, now)
+
+    def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
+        """The stream ended in order."""
+        if attempt is not self.attempt or self.phase is Phase.OVER:
+            return
+        if self.phase is Phase.WAITING:
+            self.resumed(attempt)
+        if self.phase is Phase.ASKING:
+            self._failed_to_go_on(attempt, Trouble.BROKEN, "it ended without an answer")
+            return
+        try:
+            self.response.flush_joined()
+        except SpliceFailed as error:
+            self.unjoinable(attempt, error.reason)
+            return
+        if self._course is None or self._course.whole:
+            self.response.flush()
+            self._finish(attempt, trailers)
+        else:
+            now = self._home.timers.time()
+            self._home.failed(attempt, Trouble.BROKEN, now)
+            self._broke(ErrorCode.ENGINE_FAILED, "the stream ended early", Trouble.BROKEN, ended=True)
+
+    def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
+        """The stream was reset from the other side."""
+        if attempt is not self.attempt or self.phase is Phase.OVER:
+            return
+        trouble, _ = RULES.get(code, (None, None))
+        if self.phase is Phase.ASKING:
+            self._failed_to_go_on(attempt, trouble, reason or code.name.lower())
+            return
+        if trouble is not None:
+            self._home.failed(attempt, trouble, self._home.timers.time())
+        if self.phase is Phase.WAITING:
+            self.attempt = None
+        else:
+            self._broke(code, reason, trouble)
+
+    def unjoinable(self, attempt: Attempt, reason: str) -> None:
+        """What another engine sent does not fit to the answer so far."""
+        if attempt is self.attempt and self.phase is Phase.STREAMING:
+            self._failed_to_go_on(attempt, None, reason)
+
+    def suspended(self, attempt: Attempt) -> None:
+        if attempt is self.attempt and self.phase in (Phase.STREAMING, Phase.ASKING):
+            now, settings = self._home.timers.time(), self._home.settings
+            self._look_after(
+                settings.continue_after_s if self.phase is Phase.STREAMING else settings.failover_after_s, now
+            )
+
+    def resumed(self, attempt: Attempt) -> None:
+        if attempt is not self.attempt:
+            return
+        now = self._home.timers.time()
+        if self.phase is Phase.WAITING:
+            self._asker.withdraw()
+            self.phase = Phase.STREAMING
+        self._fixed = False
+        if self.phase is Phase.STREAMING:
+            self._alarm.due(min(attempt.quiet_s + self._home.settings.stall_s, self._ends_s()))
+        else:
+            self._look_after(COMMENT_S, now)
+
+    # --- Going on elsewhere ---
+
+    def _broke(self, code: ErrorCode, reason: str, trouble: Trouble | None, *, ended: bool = False) -> None:
+        """The engine is lost in the middle. Another one goes on, or the client is told why not. ``ended``:
+        the stream ended in order, only not as its route's streams do."""
+        attempt, self.attempt = self.attempt, None
+        why_not = self._why_not() or self._nobody_can(attempt)
+        if why_not is None and trouble is None:
+            why_not = "trying again would do no better"
+        if why_not is None and self._course is not None and self._course.closing is not None:
+            self._course.record.break_off()
+            self.response.add(self._course.closing)
+            self.attempt = attempt
+            self._finish(attempt, None)
+        elif ended and self._course is not None and self._course.finish_seen:
+            self.attempt = attempt
+            self._finish(attempt, None)
+        elif why_not is None and self._may_try(trouble):
+            self._wait_for_another()
+        else:
+            self._give_up(code, break_reason(code, reason), why_not or "too many engines failed on it")
+
+    def _why_not(self) -> str | None:
+        """Why the answer so far cannot go on at another engine; None when it can."""
+        if self._course is None:
+            return "only streamed text can" if self._asker.request.streaming else ""
+        try:
+            self._course.read()
+        except NotContinuable as error:
+            return error.reason
+        return None
+
+    def _nobody_can(self, lost: Attempt | None) -> str | None:
+        """Why there is nobody to wait for: no other deployment can, and the lost one could not either."""
+        request = self._asker.request
+        request.version, request.continuing = self._version, True
+        if self._home.someone_else(request):
+            return None
+        if lost is None or request.route in lost.deployment.continues:
+            return None
+        return "no engine is there that can"
+
+    def _may_try(self, trouble: Trouble | None) -> bool:
+        request, settings = self._asker.request, self._home.settings
+        if self._course is not None and self._course.record.size_bytes > self._size_bytes:
+            self._size_bytes = self._course.record.size_bytes
+            self._failures = self._moves = 0
+        self._moves += 1
+        if trouble is None or trouble in ENGINES_FAULT:
+            self._failures += 1
+        if self._failures >= settings.max_attempts or self._moves >= MOST_MOVES:
+            return False
+        return trouble is None or self._home.may_retry(request, trouble)
+
+    def _wait_for_another(self) -> None:
+        request, now = self._asker.request, self._home.timers.time()
+        request.version, request.continuing = self._version, True
+        self.phase = Phase.WAITING
+        self._asker.wait_again()
+        self._home.metrics.continued(request.model, "wanted")
+        patience_s = self._home.settings.total_s if self._home.someone_else(request) else PATIENCE_S
+        self._expires_s = min(self._asker.ticket.expires_s, now + patience_s, self._ends_s())
+        self._comment_s = now
+        self._alarm.due(min(self._expires_s, now + COMMENT_S))
+
+    def _still_waiting(self, now: float) -> None:
+        if now >= self._expires_s:
+            self._asker.withdraw()
+            self._stay("no other deployment could go on with it in time")
+        else:
+            self._comment(now)
+            self._alarm.due(min(self._expires_s, now + COMMENT_S))
+
+    def _still_asking(self, attempt: Attempt, now: float) -> None:
+        """A tunnel that is away is no reason to blame the engine, and one to ask somebody else."""
+        settings = self._home.settings
+        if attempt.suspended_s is not None:
+            away_s = now - attempt.suspended_s
+            if away_s >= settings.failover_after_s and self._home.someone_else(self._asker.request):
+                self._failed_to_go_on(attempt, None, "its tunnel is gone", blamed=False)
+                return
+        elif now - attempt.opened_s - attempt.away_s >= settings.first_byte_s:
+            self._failed_to_go_on(attempt, Trouble.TIMEOUT, "it did not begin in time")
+            return
+        self._comment(now)
+        self._look_after(settings.failover_after_s if attempt.suspended_s is not None else COMMENT_S, now)
+
+    def _comment(self, now: float) -> None:
+        """Tell whoever is in between that the client is not forgotten."""
+        if now - self._comment_s >= COMMENT_S and self._course is not None and self._course.commentable:
+            self._comment_s = now
+            self.response.comment(COMMENT)
+
+    def _look_after(self, wait_s: float, now: float) -> None:
+        self._alarm.due(min(now + wait_s, self._ends_s()))
+
+    def _stay(self, reason: str) -> None:
+        """Nobody else goes on. An attempt whose tunnel is gone may still come back; else that was it.
+        The ticket has been withdrawn."""
+        attempt = self.attempt
+        if attempt is not None and self.phase is Phase.WAITING:
+            self.phase = Phase.STREAMING
+            self._fixed = True
+            self._look_after(self._home.settings.continue_after_s, self._home.timers.time())
+        elif self.phase is not Phase.OVER:
+            self.phase = Phase.STREAMING
+            self._give_up(ErrorCode.SESSION_LOST, break_reason(ErrorCode.SESSION_LOST, ""), reason)
+
+    def _failed_to_go_on(
+        self, attempt: Attempt, trouble: Trouble | None, reason: str, *, blamed: bool = True
+    ) -> None:
+        """The engine that was to go on did not. What it added, if anything, was sound."""
+        if trouble is not None:
+            self._home.failed(attempt, trouble, self._home.timers.time())
+        attempt.give_up(ErrorCode.CANCELLED)
+        self.attempt = None
+        self.phase = Phase.STREAMING
+        why_not = self._why_not()
+        if why_not is None and self._may_try(trouble if blamed else Trouble.LOST):
+            self._wait_for_another()
+        else:
+            words = f"The answer could not go on at another engine: {reason}."
+            self._give_up(ErrorCode.ENGINE_FAILED, words, why_not or "")
+
+    def _give_up(self, code: ErrorCode, words: str, why_not: str) -> None:
+        self._home.metrics.continued(self._asker.request.model, "impossible")
+        if why_not:
+            words = f"{words} It could not go on at another engine: {why_not}."
+        self.break_off(code, words, not_continued=True)
+
+    # --- Time ---
+
+    def _watch(self, attempt: Attempt, now: float) -> None:
+        """Bytes are expected from now on."""
+        attempt.quiet_s, attempt.heard = now, False
+        settings = self._home.settings
+        self._alarm.due(min(now + min(settings.stall_s, settings.idle_s), self._ends_s()))
+
+    def _look_at(self, attempt: Attempt, now: float) -> None:
+        settings = self._home.settings
+        if attempt.heard or self.response.behind:
+            self._watch(attempt, now)
+            return
+        quiet_s = now - attempt.quiet_s
+        limit_s = settings.idle_s if attempt.stalled else self._stall_s(attempt)
+        if quiet_s >= settings.idle_s:
+            self._home.failed(attempt, Trouble.TIMEOUT, now)
+            attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
+            self._broke(ErrorCode.ENGINE_TIMEOUT, f"silent for {settings.idle_s:g} s", Trouble.TIMEOUT)
+        elif quiet_s >= limit_s and attempt.deployment.session.endpoint.quiet_s() > limits.SILENT_AFTER_S:
+            # Perhaps it is the tunnel: the next look finds it suspended, or heard.
+            attempt.deployment.session.endpoint.probe()
+            self._look_after(limits.SILENT_AFTER_S + 0.5, now)
+        elif quiet_s >= limit_s:
+            self._stalled(attempt, now)
+        else:
+            self._alarm.due(min(attempt.quiet_s + limit_s, self._ends_s()))
+
+    def _stall_s(self, attempt: Attempt) -> float:
+        """The silence that this answer's rhythm does not explain."""
+        settings = self._home.settings
+        if attempt.pieces < RHYTHM_PIECES or attempt.first_byte_s is None:
+            return settings.idle_s
+        gap_s = (attempt.quiet_s - attempt.first_byte_s) / attempt.pieces
+        return min(settings.idle_s, max(settings.stall_s, RHYTHM * gap_s))
+
+    def _stalled(self, attempt: Attempt, now: float) -> None:
+        """The deployment is marked; the answer goes on elsewhere if it can, else it has until ``idle_s``."""
+        attempt.stalled = True
+        self._home.failed(attempt, Trouble.STALLED, now)
+        if self._can_go_on_elsewhere() and self._may_try(Trouble.STALLED):
+            attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
+            self.attempt = None
+            self._wait_for_another()
+        else:
+            self._alarm.due(min(attempt.quiet_s + self._home.settings.idle_s, self._ends_s()))
+
+    def _still_suspended(self, attempt: Attempt, now: float) -> None:
+        """The attempt stays: whichever comes first goes on, its tunnel or another deployment."""
+        if not self._fixed and self._can_go_on_elsewhere() and self._may_try(Trouble.LOST):
+            self._wait_for_another()
+        else:
+            self._comment(now)
+            self._look_after(self._home.settings.continue_after_s, now)
+
+    def _can_go_on_elsewhere(self) -> bool:
+        """Somebody else is there who can go on with it, and it can be gone on with."""
+        request = self._asker.request
+        before = request.version, request.continuing
+        request.version, request.continuing = self._version, True
+        course = self._course
+        if course is not None and self._home.someone_else(request) and self._why_not() is None:
+            return True
+        request.version, request.continuing = before
+        return False
+
+    def _ends_s(self) -> float:
+        """When the answer must be complete. A streaming request's deadline ends with its first byte."""
+        request = self._asker.request
+        ends_s = self._began_s + self._home.settings.total_s
+        return ends_s if request.streaming or request.deadline_s is None else min(ends_s, request.deadline_s)
+
+    def _finish(self, attempt: Attempt | None, trailers: Trailers | None) -> None:
+        """The answer is whole."""
+        now, request = self._home.timers.time(), self._asker.request
+        if trailers is not None and self._course is not None:
+            trailers = self._course.add_up(trailers)
+        if trailers is not None and trailers.usage is not None:
+            self._home.metrics.used(request.model, trailers.usage)
+        if attempt is not None and self.response.status < 500:
+            first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
+            self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now)
+        if self._course is not None:
+            if self._course.continued:
+                self._home.metrics.continued(request.model, "done")
+            self._course.release()
+        self.phase = Phase.OVER
+        self._alarm.off()
+        self.response.end(trailers)

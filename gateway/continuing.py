@@ -1,0 +1,108 @@
+"""What one answer needs to go on at another engine: what came of it, and the request that it answers."""
+
+import re
+from dataclasses import replace
+
+from gateway.continuation import NotContinuable, Progress, Record, RecordBudget, Splicer, read_progress
+from gateway.deployments import Deployment
+from gateway.domain import Request, RequestBody
+from gateway.response import is_event_stream
+from shared import limits
+from shared.messages import Headers, RequestHead, ResponseHead, Trailers, UsageMode
+
+ROUTES = frozenset({"chat", "completions", "responses", "messages"})
+"""Routes whose streamed answers can go on elsewhere."""
+
+REQUEST_BYTES = limits.MIB
+"""Longest request that is kept until its answer is complete."""
+
+
+_FINISH = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
+_TAIL_BYTES = 4096
+
+
+class Course:
+    """A streamed answer's course over one engine or several."""
+
+    def __init__(self, request: Request, budget: RecordBudget, most_bytes: int) -> None:
+        self.record = Record(request.route, budget, most_bytes)
+        self._request = request
+        body = request.body
+        whole = body.rest is None and len(body.prefix) <= REQUEST_BYTES
+        self._question = body.prefix if whole else b""
+        self._progress: Progress | None = None
+        self._splicer: Splicer | None = None
+
+    @staticmethod
+    def recordable(request: Request, head: ResponseHead) -> bool:
+        """Whether the answer that begins with ``head`` is one that may go on elsewhere."""
+        return (
+            request.route in ROUTES
+            and request.streaming
+            and head.status == 200
+            and is_event_stream(head.headers)
+            and not any(name == "content-encoding" for name, _ in head.headers)
+        )
+
+    def read(self) -> Progress:
+        """How far it came. Raises :class:`~gateway.continuation.NotContinuable`."""
+        wanted = {UsageMode.KEEP: True, UsageMode.STRIP: False}.get(self._request.usage)
+        self._progress = read_progress(self._request.route, self._question, self.record, usage_wanted=wanted)
+        return self._progress
+
+    def ask(self, deployment: Deployment) -> RequestBody:
+        """The request for the next engine, after :meth:`read`. Raises NotContinuable."""
+        assert self._progress is not None
+        way = deployment.continues.get(self._request.route)
+        if way is None:
+            raise NotContinuable("no other engine can go on with an answer that was begun elsewhere")
+        return RequestBody(self._progress.ask(way))
+
+    def splicer(self) -> Splicer:
+        """For the answer to what :meth:`ask` asked."""
+        assert self._progress is not None
+        self._splicer = self._progress.splicer()
+        return self._splicer
+
+    @property
+    def closing(self) -> bytes | None:
+        """After :meth:`read`: with these bytes the answer is whole."""
+        return None if self._progress is None else self._progress.closing
+
+    @property
+    def whole(self) -> bool:
+        """The answer may end where its stream ended."""
+        return self.record.ends_well
+
+    @property
+    def commentable(self) -> bool:
+        """What the client has are whole events."""
+        return not self.record.overflowed
+
+    @property
+    def finish_seen(self) -> bool:
+        """The engine said why the text ends, the last thing that matters of it."""
+        return _FINISH.search(self.record.data[-_TAIL_BYTES:]) is not None
+
+    @property
+    def continued(self) -> bool:
+        """Another engine went on with it."""
+        return self._splicer is not None
+
+    def add_up(self, trailers: Trailers) -> Trailers:
+        """What the last engine reported, made to fit the whole answer."""
+        if self._splicer is None or trailers.usage is None:
+            return trailers
+        return replace(trailers, usage=self._splicer.add_up(trailers.usage))
+
+    def release(self) -> None:
+        """The answer is done with, one way or the other."""
+        self.record.release()
+        self._question = b""
+        self._progress = None
+
+
+def with_length(head: RequestHead, size_bytes: int) -> RequestHead:
+    """``head`` for a body of another length."""
+    kept: Headers = tuple((name, value) for name, value in head.headers if name != "content-length")
+    return replace(head, headers=(*kept, ("content-length", str(size_bytes))))

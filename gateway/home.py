@@ -1,0 +1,50 @@
+"""What a request on its way needs of the dispatcher, whatever its state."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from gateway.attempt import Attempt
+from gateway.continuation import RecordBudget
+from gateway.dispatch_settings import DispatchSettings
+from gateway.domain import Request
+from gateway.failover import Trouble
+from gateway.metrics import Metrics
+from gateway.timers import Timers
+
+
+class Home(Protocol):
+    """Implemented by :class:`gateway.dispatch.Dispatcher`."""
+
+    timers: Timers
+    settings: DispatchSettings
+    metrics: Metrics
+    records: RecordBudget
+
+    def spawn(self, work: Coroutine[Any, Any, None], /) -> "asyncio.Task[None]":
+        """Starts a task and owns it."""
+        ...
+
+    def released(self, attempt: Attempt) -> None:
+        """An attempt's stream is closed at both ends: its slot is free."""
+
+    def answered(self, attempt: Attempt, now: float) -> None:
+        """The head of a usable answer came."""
+
+    def succeeded(self, attempt: Attempt, first_byte_s: float, total_s: float, now: float) -> None:
+        """An answer came whole; times from the opening of its stream."""
+
+    def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
+        """An attempt came to nothing, or to no more."""
+
+    def may_retry(self, request: Request, trouble: Trouble) -> bool:
+        """Whether one more try is within the budget; takes from it."""
+        ...
+
+    def someone_else(self, request: Request) -> bool:
+        """Whether a deployment that the request was not given to yet could take it, now or soon."""
+        ...
+
+    def hedge_at(self, request: Request, now: float) -> float | None:
+        """When a second copy of a unary request is worth it; None: never."""
+        ...
