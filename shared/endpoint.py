@@ -240,6 +240,15 @@ class Endpoint:
             self.on_close()
             self._lose(None, reason)
 
+    def quiet_s(self) -> float:
+        """How long nothing has been heard of the peer."""
+        return self.session.quiet_s(self.now())
+
+    def probe(self) -> None:
+        """Asks whether the peer is there; if it does not answer, the streams are suspended soon."""
+        self.session.probe(self.now())
+        self.wake()
+
     # --- For whoever moves the bytes ---
 
     def dispatch(self) -> TrunklineError | None:

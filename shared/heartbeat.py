@@ -35,6 +35,17 @@ class Heartbeat:
         if self._awaiting_at is None:
             self._awaiting_at = now
 
+    def quiet_s(self, now: float) -> float:
+        """How long nothing has been heard."""
+        return now - self._heard_at
+
+    def ping(self, now: float) -> int:
+        """The number to send in a PING now."""
+        self._ping_at = now + limits.HEARTBEAT_S
+        number = int(now * 1e6)
+        self._outstanding = (number, now)
+        return number
+
     def next_deadline(self) -> float:
         deadline = min(self._ping_at, self._heard_at + limits.DEAD_AFTER_S)
         if self._awaiting_at is not None:
@@ -53,12 +64,7 @@ class Heartbeat:
             if owed_s >= limits.SILENT_MOST_S:
                 raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
             self.silent = owed_s >= limits.SILENT_AFTER_S
-        if now < self._ping_at:
-            return None
-        self._ping_at = now + limits.HEARTBEAT_S
-        number = int(now * 1e6)
-        self._outstanding = (number, now)
-        return number
+        return None if now < self._ping_at else self.ping(now)
 
     def handle_pong(self, number: int, now: float) -> None:
         """Takes a PONG. One that answers no outstanding PING says nothing and is ignored."""

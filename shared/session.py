@@ -174,6 +174,16 @@ class Session:
             self.closed = True
             self._link.append(encode(FrameType.CLOSE, 0, encode_reason(code, reason)))
 
+    def quiet_s(self, now: float) -> float:
+        """How long nothing has been heard of the peer; infinite without a tunnel."""
+        return float("inf") if self.suspended else self._heartbeat.quiet_s(now)
+
+    def probe(self, now: float) -> None:
+        """Asks whether the peer is there: it is heard within a round trip, or silent soon (PROTOCOL §7.2)."""
+        if not self.suspended and not self.closed:
+            self._put_link(encode(FrameType.PING, 0, encode_offset(self._heartbeat.ping(now))))
+            self._heartbeat.sent(now)
+
     # --- Tunnels come and go (PROTOCOL §7.4) ---
 
     def suspend(self) -> None:

@@ -197,3 +197,21 @@ def test_a_program_that_stood_still_does_not_blame_its_peer() -> None:
     assert heartbeat.silent
     with pytest.raises(HeartbeatLost):
         heartbeat.handle_deadline(100.0 + limits.HEARTBEAT_S)
+
+
+def test_a_peer_that_is_asked_is_heard_or_silent_soon() -> None:
+    pair = SessionPair()
+    pair.gateway.handle_deadline(pair.now)
+    pair.settle()
+    pair.gateway.bytes_received(pair.now)
+    pair.now = 6
+    assert pair.gateway.quiet_s(pair.now) == 6
+    pair.gateway.probe(pair.now)
+    assert pair.gateway.next_deadline() == 6 + limits.SILENT_AFTER_S
+    pair.send(pair.gateway)
+    pair.deliver(pair.agent)
+    assert pair.send(pair.agent), "the answer"
+    pair.cut()
+    assert pair.gateway.quiet_s(pair.now) == float("inf")
+    pair.gateway.probe(pair.now)
+    assert not pair.gateway.wants_to_send
