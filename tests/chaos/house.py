@@ -164,6 +164,11 @@ class ChaosHouse:
         words = said.split()
         engine.url, engine.control = words[words.index("listening") + 1], words[words.index("control") + 1]
 
+    def died(self) -> list[str]:
+        """Processes that should live and do not."""
+        children = [self.gateway, *self.agents.values(), *(engine.child for engine in self.engines.values())]
+        return [f"{child.name} ended by itself" for child in children if child.ended(0) is not None]
+
     # --- what the gateway says of itself
 
     async def get(self, path: str) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from tests.chaos.faults import Injector
 from tests.chaos.house import ChaosHouse
 from tests.chaos.journal import Journal
 from tests.chaos.load import Load
+from tests.chaos.logs import defects_in
 from tests.chaos.oracle import Oracle
 from tests.chaos.outcome import Outcome
 from tests.chaos.peer.house import PeerHouse
@@ -80,6 +81,7 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
             else:
                 proofs.append(Proof(house, load))
                 leaks = await _leaks(house, load, proofs[0], plan.seed)
+            died = house.died()
             sampler.look()
             sampling.cancel()
     return Report(
@@ -88,7 +90,7 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
         wall_s=wall_s,
         in_time=in_time,
         leaks=list(dict.fromkeys(leaks)),
-        unclean=injector.unclean,
+        unclean=[*injector.unclean, *died, *([] if plan.peer else defects_in(directory))],
         drifts=sampler.drifts(plan.seconds / 2 + 10),
         left_out=load.left_out,
         served=dict(proofs[0].served) if proofs else {},

@@ -1,0 +1,20 @@
+"""Defects that processes log of themselves are found."""
+
+from pathlib import Path
+
+from tests.chaos.logs import defects_in
+
+
+def test_errors_and_tracebacks_are_counted_and_warnings_are_not(tmp_path: Path) -> None:
+    event = '{"event":"dispatch_failed","level":"error","exception":"Traceback…\\nAssertionError: no"}'
+    (tmp_path / "gateway.1.log").write_text(f'{event}\n{event}\n{{"event":"x","level":"warning"}}\n')
+    (tmp_path / "alpha-1.1.log").write_text(
+        "09:06:07 [warning  ] request failed           engine=engine\n"
+        "09:06:08 [error    ] agent failed             reason=x\n"
+        "Traceback (most recent call last):\n"
+    )
+    assert sorted(defects_in(tmp_path)) == [
+        "1 × alpha-1 logged a traceback",
+        "1 × alpha-1 logged agent failed",
+        "2 × gateway logged dispatch_failed AssertionError: no",
+    ]
