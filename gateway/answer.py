@@ -278,7 +278,7 @@ class Answer:
         """Why there is nobody to wait for: no other deployment can, and the lost one could not either."""
         request = self._asker.request
         request.version, request.continuing = self._version, True
-        if self._home.someone_else(request):
+        if self._home.someone_else(request, patiently=True):
             return None
         if lost is None or request.route in lost.deployment.continues:
             return None

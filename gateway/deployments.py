@@ -232,16 +232,16 @@ class ModelIndex:
         record = self._models.get(model)
         return record.serving.values() if record is not None else ()
 
-    def someone_else(self, model: str, fit: Fit) -> bool:
+    def someone_else(self, model: str, fit: Fit, *, patiently: bool = False) -> bool:
         """Whether a request of this fit has anywhere to go, now or soon, but to the deployments it avoids.
 
-        Those whose session is suspended and those that may take nothing for their health do not count.
+        Those whose session is suspended and those that may take nothing for their health count only for those
+        who would rather wait than fail (``patiently``).
         """
         record = self._models.get(model)
         return record is not None and any(
             key not in fit.avoid
-            and not deployment.shut
-            and not deployment.session.suspended
+            and (patiently or not (deployment.shut or deployment.session.suspended))
             and deployment.suits(fit.route, fit.version, fit.continuing)
             for key, deployment in record.serving.items()
         )

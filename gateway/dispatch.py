@@ -218,8 +218,9 @@ class Dispatcher:
         self.metrics.retry_refused(request.model)
         return False
 
-    def someone_else(self, request: Request) -> bool:
-        return self._index.someone_else(request.model, Fit.of(request, request.attempts))
+    def someone_else(self, request: Request, *, patiently: bool = False) -> bool:
+        fit = Fit.of(request, request.attempts)
+        return self._index.someone_else(request.model, fit, patiently=patiently)
 
     def hedge_at(self, request: Request, now: float) -> float | None:
         if request.streaming or request.tier is not Tier.REALTIME or request.route == ANY_ROUTE:

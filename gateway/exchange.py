@@ -270,7 +270,7 @@ class Exchange:
             return False
         if not may_be_repeated(request, effect):
             return False
-        if only_if_better and not self._home.someone_else(request):
+        if only_if_better and not self._home.someone_else(request, patiently=True):
             return False
         if not self._home.may_retry(request, trouble):
             return False

@@ -41,8 +41,9 @@ class Home(Protocol):
         """Whether one more try is within the budget; takes from it."""
         ...
 
-    def someone_else(self, request: Request) -> bool:
-        """Whether a deployment that the request was not given to yet could take it, now or soon."""
+    def someone_else(self, request: Request, *, patiently: bool = False) -> bool:
+        """Whether a deployment that the request was not given to yet could take it, now or soon; ``patiently``:
+        or once its tunnel is back or its circuit closes."""
         ...
 
     def hedge_at(self, request: Request, now: float) -> float | None:
