@@ -26,13 +26,17 @@ MEMORY_S = 30.0
 FAILURES = 3
 """So many failed requests in a row, and the engine gets one at a time until one succeeds."""
 
+DOUBT_S = 10.0
+"""Or until so much time has passed: with one slot beside others' many it may not be given a request to succeed
+with, and whether it fails still is the gateway's to find out. One more failure, and it is doubted again."""
+
 
 class EngineLimit:
     """How many requests one engine should have from this agent.
 
     Starts at the engine's slots; falls towards what the engine really works on while it reports a queue (at
-    most by half per step), and to half when its memory runs out; grows back without either; is 1 while every
-    request fails.
+    most by half per step), and to half when its memory runs out; grows back without either; is 1 for a while
+    when every request fails.
     """
 
     def __init__(self, slots: int) -> None:
@@ -42,6 +46,7 @@ class EngineLimit:
         self._stepped_s = float("-inf")
         self._held_until_s = float("-inf")
         self._failures = 0
+        self._doubted_s: float | None = None
 
     @property
     def slots(self) -> int:
@@ -60,6 +65,7 @@ class EngineLimit:
 
     def observe(self, waiting: int, ours: int, now: float) -> None:
         """``waiting`` requests stand in the engine's own queue while ``ours`` of this agent are there."""
+        self._doubt(now)
         due = now - self._stepped_s >= STEP_S
         if waiting <= 0:
             self._queue_since_s = None
@@ -80,6 +86,16 @@ class EngineLimit:
     def finished(self, *, failed: bool) -> None:
         """A request is over; ``failed`` when the engine failed it (an answer of 4xx or 5xx is none)."""
         self._failures = self._failures + 1 if failed else 0
+        self._doubted_s = None
+
+    def _doubt(self, now: float) -> None:
+        if self._failures < FAILURES:
+            return
+        if self._doubted_s is None:
+            self._doubted_s = now
+        elif now - self._doubted_s >= DOUBT_S:
+            self._failures = FAILURES - 1
+            self._doubted_s = None
 
     def _step(self, limit: int, now: float) -> None:
         self._limit = max(1, min(limit, self._slots))

@@ -251,18 +251,26 @@ class Answer:
         why_not = self._why_not() or self._nobody_can(attempt)
         if why_not is None and trouble is None:
             why_not = "trying again would do no better"
-        if why_not is None and self._course is not None and self._course.closing is not None:
-            self._course.record.break_off()
-            self.response.add(self._course.closing)
-            self.attempt = attempt
-            self._finish(attempt, None)
-        elif ended and self._course is not None and self._course.finish_seen:
+        if why_not is None and self._close():
+            return
+        if ended and self._course is not None and self._course.finish_seen:
             self.attempt = attempt
             self._finish(attempt, None)
         elif why_not is None and self._may_try(trouble):
             self._wait_for_another()
         else:
             self._give_up(code, break_reason(code, reason), why_not or "too many engines failed on it")
+
+    def _close(self) -> bool:
+        """If the answer is whole but for how its stream ends, end it. Only after :meth:`_why_not`."""
+        if self._course is None or self._course.closing is None:
+            return False
+        self._course.record.break_off()
+        self.response.add(self._course.closing)
+        if self.attempt is not None:
+            self.attempt.give_up(ErrorCode.CANCELLED)
+        self._finish(None, None)
+        return True
 
     def _why_not(self) -> str | None:
         """Why the answer so far cannot go on at another engine; None when it can."""
@@ -360,6 +368,8 @@ class Answer:
         self.attempt = None
         self.phase = Phase.STREAMING
         why_not = self._why_not()
+        if why_not is None and self._close():
+            return
         if why_not is None and self._may_try(trouble if blamed else Trouble.LOST):
             self._wait_for_another()
         else:
@@ -412,20 +422,29 @@ class Answer:
         """The deployment is marked; the answer goes on elsewhere if it can, else it has until ``idle_s``."""
         attempt.stalled = True
         self._home.failed(attempt, Trouble.STALLED, now)
-        if self._can_go_on_elsewhere() and self._may_try(Trouble.STALLED):
+        if self._goes_on_elsewhere(Trouble.STALLED):
             attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
-            self.attempt = None
-            self._wait_for_another()
         else:
             self._alarm.due(min(attempt.quiet_s + self._home.settings.idle_s, self._ends_s()))
 
     def _still_suspended(self, attempt: Attempt, now: float) -> None:
         """The attempt stays: whichever comes first goes on, its tunnel or another deployment."""
-        if not self._fixed and self._can_go_on_elsewhere() and self._may_try(Trouble.LOST):
-            self._wait_for_another()
-        else:
+        if self._fixed or not self._goes_on_elsewhere(Trouble.LOST):
             self._comment(now)
             self._look_after(self._home.settings.continue_after_s, now)
+
+    def _goes_on_elsewhere(self, trouble: Trouble) -> bool:
+        """Have another deployment go on, or end the answer if all is there, while its attempt still lives."""
+        if not self._can_go_on_elsewhere():
+            return False
+        if self._close():
+            return True
+        if not self._may_try(trouble):
+            return False
+        if trouble is not Trouble.LOST:
+            self.attempt = None
+        self._wait_for_another()
+        return True
 
     def _can_go_on_elsewhere(self) -> bool:
         """Somebody else is there who can go on with it, and it can be gone on with."""

@@ -42,8 +42,8 @@ class Home(Protocol):
         ...
 
     def someone_else(self, request: Request, *, patiently: bool = False) -> bool:
-        """Whether a deployment that the request was not given to yet could take it, now or soon; ``patiently``:
-        or once its tunnel is back or its circuit closes."""
+        """Whether a deployment that the request was not given to yet could take it, now or soon;
+        ``patiently``: or once its tunnel is back or its circuit closes."""
         ...
 
     def hedge_at(self, request: Request, now: float) -> float | None:

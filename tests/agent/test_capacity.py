@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.capacity import FAILURES, GRACE_S, MEMORY_S, STEP_S, EngineLimit, Ledger
+from agent.capacity import DOUBT_S, FAILURES, GRACE_S, MEMORY_S, STEP_S, EngineLimit, Ledger
 
 
 def test_without_a_queue_an_engine_gets_all_its_slots() -> None:
@@ -133,3 +133,16 @@ def test_levels_never_promise_more_free_places_than_there_are(
         ledger.leave(session, "e", deployment)
     assert ledger.running == 0
     assert not ledger._by_session
+
+
+def test_an_engine_that_failed_is_given_all_again_after_a_while_and_doubted_at_the_next_failure() -> None:
+    limit = EngineLimit(8)
+    for _ in range(FAILURES):
+        limit.finished(failed=True)
+    limit.observe(0, 0, 100.0)
+    limit.observe(0, 0, 100.0 + DOUBT_S - 0.1)
+    assert limit.current == 1
+    limit.observe(0, 0, 100.0 + DOUBT_S)
+    assert limit.current == 8
+    limit.finished(failed=True)
+    assert limit.current == 1
