@@ -248,7 +248,9 @@ class Answer:
         """The engine is lost in the middle. Another one goes on, or the client is told why not. ``ended``:
         the stream ended in order, only not as its route's streams do."""
         attempt, self.attempt = self.attempt, None
-        why_not = self._why_not() or self._nobody_can(attempt)
+        why_not = self._why_not()
+        if why_not is None:
+            why_not = self._nobody_can(attempt)
         if why_not is None and trouble is None:
             why_not = "trying again would do no better"
         if why_not is None and self._close():
