@@ -8,11 +8,13 @@ from gateway.continuation.interface import Progress
 from gateway.continuation.messages import read_messages
 from gateway.continuation.progress import Reader
 from gateway.continuation.record import Record
+from gateway.continuation.responses import read_responses
 
 _READERS: Mapping[str, Reader] = {
     "chat": read_chat,
     "completions": read_completions,
     "messages": read_messages,
+    "responses": read_responses,
 }
 
 

@@ -3,6 +3,7 @@
 Everything is worked out from the request's body, so an engine that gets a wrong request gives a wrong answer.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -199,3 +200,65 @@ def message_events(model: Model, body: Mapping[str, Any], style: Style) -> Itera
         told["input_tokens"] = given.prompt_tokens
     yield style.event({"type": "message_delta", "delta": none | ended, "usage": told})
     yield style.event({"type": "message_stop"})
+
+
+def responses(model: Model, body: Mapping[str, Any], style: Style) -> bytes:
+    return b"".join(response_events(model, body, style))
+
+
+def _said_in_input(body: Mapping[str, Any]) -> str:
+    last = body["input"][-1] if isinstance(body["input"], list) else {}
+    if last.get("role") != "assistant":
+        return ""
+    assert last["status"] == "incomplete"
+    return "".join(part["text"] for part in last["content"])
+
+
+def response_events(model: Model, body: Mapping[str, Any], style: Style) -> Iterator[bytes]:
+    """As OpenAI writes them; an answer without text has no item, as vLLM has it."""
+    given = answer(model, body, _said_in_input(body))
+    numbers = itertools.count()
+    text = (given.said if style.echoes else "") + "".join(given.tokens)
+    item_id = f"msg_{style.id}"
+    place: dict[str, Any] = {"item_id": item_id, "output_index": 0, "content_index": 0}
+
+    def event(kind: str, **more: Any) -> bytes:
+        return style.event({"type": kind, "sequence_number": next(numbers), **more})
+
+    def response(status: str, output: list[Any]) -> dict[str, Any]:
+        settings = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
+        settings |= {"max_output_tokens": body.get("max_output_tokens"), "error": None}
+        told = {"id": style.id, "object": "response", "created_at": style.created, "model": style.model}
+        why = {"incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None}
+        return {**told, **settings, **why, "status": status, "output": output, "usage": None}
+
+    def item(status: str, content: list[Any]) -> dict[str, Any]:
+        return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+    def part(text: str) -> dict[str, Any]:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    yield event("response.created", response=response("in_progress", []))
+    yield event("response.in_progress", response=response("in_progress", []))
+    output = []
+    if text:
+        yield event("response.output_item.added", output_index=0, item=item("in_progress", []))
+        yield event("response.content_part.added", **place, part=part(""))
+        if style.echoes:
+            yield event("response.output_text.delta", **place, delta=given.said, logprobs=[])
+        for piece, _ in grouped(given.tokens, style.batch):
+            yield event("response.output_text.delta", **place, delta=piece, logprobs=[])
+        yield event("response.output_text.done", **place, text=text, logprobs=[])
+        yield event("response.content_part.done", **place, part=part(text))
+        output = [item("completed" if given.whole else "incomplete", [part(text)])]
+        yield event("response.output_item.done", output_index=0, item=output[0])
+    status = "completed" if given.whole else "incomplete"
+    details = {"continued_tokens": given.continued} if style.tells_continued else {}
+    usage = {
+        "input_tokens": given.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **details},
+        "output_tokens": len(given.tokens),
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": given.prompt_tokens + len(given.tokens),
+    }
+    yield event(f"response.{status}", response=response(status, output) | {"usage": usage})

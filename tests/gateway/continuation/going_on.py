@@ -8,7 +8,9 @@ from typing import Any
 import orjson
 from openai._streaming import SSEDecoder
 from openai.types import Completion
+from openai.types import responses as types
 from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel
 
 from gateway.continuation import Record, RecordBudget, read_progress
 
@@ -143,7 +145,9 @@ def cuts(stream: bytes, client: Callable[[], Client]) -> Iterator[tuple[int, Cli
 
 def seen_in_messages(stream: bytes) -> Seen:
     """As Anthropic's SDK puts a message together."""
-    seen, kinds, usage = Seen(), [], {}
+    seen = Seen()
+    kinds: list[str] = []
+    usage: dict[str, int] = {}
     for value in events(stream):
         assert value is not None
         assert not seen.done
@@ -164,4 +168,63 @@ def seen_in_messages(stream: bytes) -> Seen:
             usage |= value["usage"]
         seen.done = value["type"] == "message_stop"
     seen.usage.append((usage["input_tokens"], usage["output_tokens"], 0))
+    return seen
+
+
+_OF_RESPONSES: dict[str, type[BaseModel]] = {
+    "response.created": types.ResponseCreatedEvent,
+    "response.in_progress": types.ResponseInProgressEvent,
+    "response.output_item.added": types.ResponseOutputItemAddedEvent,
+    "response.content_part.added": types.ResponseContentPartAddedEvent,
+    "response.output_text.delta": types.ResponseTextDeltaEvent,
+    "response.output_text.done": types.ResponseTextDoneEvent,
+    "response.content_part.done": types.ResponseContentPartDoneEvent,
+    "response.output_item.done": types.ResponseOutputItemDoneEvent,
+    "response.completed": types.ResponseCompletedEvent,
+    "response.incomplete": types.ResponseIncompleteEvent,
+}
+
+
+def seen_in_responses(stream: bytes) -> Seen:
+    """Everything about the events must be in order: types, numbers, ids, and the text four times over."""
+    seen = Seen()
+    kinds: list[str] = []
+    texts: list[str] = []
+    places: set[tuple[str, int, int]] = set()
+    for number, value in enumerate(events(stream)):
+        assert value is not None
+        assert not seen.done
+        assert value["sequence_number"] == number
+        _OF_RESPONSES[value["type"]].model_validate(value)
+        if not kinds or kinds[-1] != value["type"]:
+            kinds.append(value["type"])
+        if "item_id" in value:
+            places.add((value["item_id"], value["output_index"], value["content_index"]))
+        if "item" in value:
+            places.add((value["item"]["id"], value["output_index"], 0))
+        seen.text += value.get("delta", "")
+        texts += [value["text"]] if "text" in value else []
+        if value["type"].endswith("done"):
+            texts += [
+                part["text"] for part in value.get("item", {}).get("content", [value.get("part")]) if part
+            ]
+        response = value.get("response", {})
+        if response:
+            seen.ids.add((response["id"], response["created_at"], response["model"]))
+            seen.ids.add((response["max_output_tokens"],))
+        if response.get("status") in ("completed", "incomplete"):
+            details = response["incomplete_details"]
+            seen.reasons.append(details["reason"] if details else "stop")
+            seen.done = True
+            usage = response["usage"]
+            seen.usage.append((usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]))
+            for item in response["output"]:
+                places.add((item["id"], 0, 0))
+                texts += [part["text"] for part in item["content"]]
+                seen.reasons.append(item["status"])
+    assert len(places) <= 1
+    assert len(kinds) == len(set(kinds))
+    assert kinds == [kind for kind in _OF_RESPONSES if kind in kinds]
+    seen.roles = len(texts)
+    assert set(texts) <= {seen.text}
     return seen
