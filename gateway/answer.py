@@ -213,6 +213,7 @@ class Answer:
         if trouble is not None:
             self._home.failed(attempt, trouble, self._home.timers.time())
         if self.phase is Phase.WAITING:
+            attempt.give_up(ErrorCode.CANCELLED)
             self.attempt = None
         else:
             self._broke(code, reason, trouble)
@@ -259,6 +260,8 @@ class Answer:
             self.attempt = attempt
             self._finish(attempt, None)
         elif why_not is None and self._may_try(trouble):
+            if attempt is not None:
+                attempt.give_up(ErrorCode.CANCELLED)  # what the reader still has of it is not credited to it
             self._wait_for_another()
         else:
             self._give_up(code, break_reason(code, reason), why_not or "too many engines failed on it")
