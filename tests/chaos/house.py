@@ -30,6 +30,7 @@ GATEWAY_SETTINGS = {
     "DISPATCH__FIRST_BYTE_S": "8",
     "DISPATCH__IDLE_S": "60",
     "DISPATCH__STALL_S": "3",
+    "DISPATCH__SLOW_START_S": "3",
     "LOG__STYLE": "json",
 }
 """Short budgets, so that a run of minutes sees what they are for."""

@@ -20,7 +20,7 @@ from tests.chaos.report import Report, Tally
 from tests.chaos.sampling import Sampler
 from tests.chaos.schedule import Schedule, draw
 from tests.chaos.settle import Proof, leaks_of
-from tests.chaos.town import build_town
+from tests.chaos.town import Town, build_town
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,21 @@ class Plan:
     seconds: float
     rate_per_s: float = 60.0
     demo: bool = True
+    small: bool = False
+    """One model with three agents, for a test that must be short."""
     restarts: bool = True
     faults: bool = True
     worker_every_s: float = 2.5
     peer: bool = False
     """SSH tunnels and nginx in the place of agents and gateway."""
 
+    @property
+    def town(self) -> Town:
+        return build_town(demo=self.demo, small=self.small)
+
     def schedule(self) -> Schedule:
-        town = build_town(demo=self.demo)
+        """What goes wrong, and when."""
+        town = self.town
         if not self.faults:
             return Schedule(self.seed, self.seconds, ())
         return draw(town, self.seed, self.seconds, restarts=self.restarts, worker_every_s=self.worker_every_s)
@@ -47,7 +54,7 @@ class Plan:
 async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report:
     """Carry ``plan`` out; logs and state of all processes lie in ``directory``."""
     schedule = plan.schedule()
-    town = build_town(demo=plan.demo)
+    town = plan.town
     say(f"seed {plan.seed}: {len(schedule.faults)} faults, schedule {schedule.digest}; logs in {directory}")
     async with (PeerHouse if plan.peer else ChaosHouse)(directory, town) as house:
         began_s = monotonic()
@@ -80,7 +87,7 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
                 await load.until_idle(PATIENCE_S)
             else:
                 proofs.append(Proof(house, load))
-                leaks = await _leaks(house, load, proofs[0], plan.seed)
+                leaks = await leaks_of(house, load, proofs[0], plan.seed)
             died = house.died()
             sampler.look()
             sampling.cancel()
@@ -89,7 +96,7 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
         tally=tally,
         wall_s=wall_s,
         in_time=in_time,
-        leaks=list(dict.fromkeys(leaks)),
+        leaks=leaks,
         unclean=[*injector.unclean, *died, *([] if plan.peer else defects_in(directory))],
         drifts=sampler.drifts(plan.seconds / 2 + 10),
         left_out=load.left_out,
@@ -97,13 +104,6 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
         cpu_s=sampler.cpu_s() | {"this program": sum(resource.getrusage(resource.RUSAGE_SELF)[:2])},
         faults_struck=len(journal.entries),
     )
-
-
-async def _leaks(house: ChaosHouse, load: Load, proof: Proof, seed: int) -> list[str]:
-    """What is left over and who does not serve, looked at again after the last requests."""
-    leaks = await leaks_of(house, load)
-    leaks += [f"{name} serves nothing" for name in await proof.missing(seed)]
-    return leaks or await leaks_of(house, load)
 
 
 async def _tell(

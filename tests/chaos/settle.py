@@ -2,28 +2,33 @@
 
 import asyncio
 from collections import Counter
+from time import monotonic
 
-from tests.chaos.asks import Ask, Behaviour
+from tests.chaos.asks import Ask, Behaviour, draw_demo_ask
 from tests.chaos.house import ChaosHouse
 from tests.chaos.load import Load
 from tests.chaos.outcome import Outcome
-from tests.chaos.town import Post
+from tests.chaos.town import DEMO
 
 QUIET_S = 60.0
 """Longer than a session is kept for a lost agent (30 s) and what follows from that."""
-_PROOF_ROUNDS = 8
 _PROOF_AT_ONCE = 24
 _GAUGES = ("trunkline_requests_in_flight", "trunkline_queue_requests", "trunkline_streams_open")
 
 
-async def leaks_of(house: ChaosHouse, load: Load) -> list[str]:
+async def leaks_of(house: ChaosHouse, load: Load, proof: "Proof", seed: int) -> list[str]:
     """What is left over once everything is healed; empty when nothing is. In words."""
+    left = await _unquiet(house, load)
+    left += await proof.missing(seed)
+    return list(dict.fromkeys(left + await _unquiet(house, load)))
+
+
+async def _unquiet(house: ChaosHouse, load: Load) -> list[str]:
     left = []
     if not await load.until_idle(QUIET_S):
         left.append(f"{load.in_flight} requests whose client still waits after {QUIET_S:.0f} s")
     for what, condition in (
         ("slots in use, streams open or requests queued", lambda: _gateway_idle(house)),
-        ("slots missing or agents not back", house.everything_is_served),
         ("requests running in engines", lambda: _engines_idle(house)),
     ):
         try:
@@ -64,30 +69,33 @@ class Proof:
 
     def saw(self, outcome: Outcome) -> None:
         """To be told of every outcome."""
-        self.served[outcome.agent.partition("/")[0]] += 1
+        if outcome.agent:
+            self.served[outcome.agent.partition("/")[0]] += 1
 
     async def missing(self, seed: int) -> list[str]:
-        """The agents that serve nothing although they should."""
-        number = 10**9
-        posts = [post for post in self._house.town.posts if not post.is_demo]
-        for _ in range(_PROOF_ROUNDS):
-            for post in self._unproved(posts):
-                for _ in range(_PROOF_AT_ONCE):
-                    number += 1
-                    self._load.send(_short_ask(post, seed, number))
-            await self._load.until_idle(QUIET_S)
-            if not self._unproved(posts):
+        """What does not come back although there is work for it; sent until it does, or too long."""
+        number, deadline_s = 10**9, monotonic() + QUIET_S
+        while True:
+            unproved = [post for post in self._house.town.posts if not self.served[post.name]]
+            complete = await self._house.everything_is_served()
+            if (complete and not unproved) or monotonic() > deadline_s:
                 break
-        return [post.name for post in self._unproved(posts)]
+            for model in self._house.town.models:
+                for _ in range(0 if model == DEMO else _PROOF_AT_ONCE):
+                    number += 1
+                    self._load.send(_short_ask(model, seed, number))
+            if any(post.is_demo for post in unproved):
+                number += 1
+                self._load.send(draw_demo_ask(seed, number))
+            await self._load.until_idle(QUIET_S)
+        missing = [f"{post.name} serves nothing" for post in unproved]
+        return missing + ([] if complete else [f"slots missing: {await _figures(self._house)}"])
 
-    def _unproved(self, posts: list[Post]) -> list[Post]:
-        return [post for post in posts if not self.served[post.name]]
 
-
-def _short_ask(post: Post, seed: int, number: int) -> Ask:
+def _short_ask(model: str, seed: int, number: int) -> Ask:
     return Ask(
         number=number,
-        model=post.model,
+        model=model,
         route="chat",
         prompt=f"proof {number} of run {seed}",
         tokens=10,

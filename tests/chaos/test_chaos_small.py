@@ -6,12 +6,12 @@ import pytest
 
 from tests.chaos.run import Plan, run
 
-SEED = 3
+SEED = 39
 
 
 @pytest.mark.slow
 async def test_nothing_is_lost_in_a_short_run_of_chaos(tmp_path: Path) -> None:
-    plan = Plan(seed=SEED, seconds=9, rate_per_s=25, demo=False, restarts=False)
+    plan = Plan(seed=SEED, seconds=8, rate_per_s=25, demo=False, small=True, restarts=False)
     said: list[str] = []
     report = await run(plan, tmp_path, said.append)
     assert not report.failures, "\n".join([report.text(), *report.tally.offending[:10]])

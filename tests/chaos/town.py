@@ -40,8 +40,11 @@ class Town:
         return {post.name: post for post in self.posts}
 
 
-def build_town(*, demo: bool) -> Town:
-    """Three agents for one model, two for another, and two more for the demo model if it is wanted."""
+def build_town(*, demo: bool, small: bool = False) -> Town:
+    """Three agents for one model, two for another, and two more for the demo model if it is wanted.
+
+    A small town has the first three alone.
+    """
     posts = [
         Post("alpha-1", "alpha"),
         Post("alpha-2", "alpha", repeats_head=True),
@@ -49,6 +52,8 @@ def build_town(*, demo: bool) -> Town:
         Post("beta-1", "beta"),
         Post("beta-2", "beta"),
     ]
+    if small:
+        return Town(tuple(posts[:3]))
     if demo:
         posts += [Post("demo-1", DEMO), Post("demo-2", DEMO)]
     return Town(tuple(posts))

@@ -63,7 +63,7 @@ def plan(route: str, body: Mapping[str, Any], script: Script, *, continues: bool
     stopped = bool(script.ends_after) and script.ends_after <= last
     if stopped:
         last = max(first, script.ends_after)
-    words = len(prompt.split()) + first if known else len(prompt.split())
+    words = len(prompt.split()) + (first - bool(rest) if known else 0)
     return Planned(prompt, max(1, words), first, last, stopped, so_far, rest, script.pad_bytes)
 
 
