@@ -27,7 +27,7 @@ FAILURES = 3
 """So many failed requests in a row, and the engine gets one at a time until one succeeds."""
 
 DOUBT_S = 10.0
-"""Or until so much time has passed: with one slot beside others' many it may not be given a request to succeed
+"""Or until so much time has passed: with one slot beside the many of others it may get no request to succeed
 with, and whether it fails still is the gateway's to find out. One more failure, and it is doubted again."""
 
 
