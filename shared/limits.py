@@ -88,8 +88,8 @@ ACK is held back for 0.2 s at most; what is left covers a retransmission on a ba
 
 SILENT_MOST_S = 10.0
 """A tunnel silent for this long is given up and another one dialled. The session goes on there, so a wrong
-guess costs a handshake, while a dead socket costs everybody on it what is left of the heartbeat's 30 s; and a line
-that comes back carries a new connection sooner than TCP tries an old one again."""
+guess costs a handshake, while a dead socket costs everybody on it what is left of the heartbeat's 30 s; and a
+line that comes back carries a new connection sooner than TCP tries an old one again."""
 
 LATE_S = 1.0
 """A deadline met later than this says that our own program stood still: the peer cannot have been heard, and
