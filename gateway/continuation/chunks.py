@@ -1,16 +1,23 @@
 """Answers of chat and completions: how far they came, and how they go on."""
 
+from dataclasses import replace
+
 from gateway.continuation.chunk_reading import Said
 from gateway.continuation.chunk_splicer import ChunkSplicer, Plan
 from gateway.continuation.errors import NotContinuable
 from gateway.continuation.events import DONE, read_events
-from gateway.continuation.placing import Placed, in_messages, in_prompt
+from gateway.continuation.placing import FINAL_MESSAGE, Placed, in_messages, in_prompt
 from gateway.continuation.progress import TextProgress
 from gateway.continuation.question import Question
 from gateway.continuation.tally import count
 
 COMPLETION_TOKENS = 16
 """How long a completion is at many engines, and at others not, when the request does not say."""
+
+WHOLE_LIMIT = "continued_max_tokens"
+"""How long the whole answer may be. An event may hold several tokens, and how many it does not say: engines
+that count what they continue (the built-in one) need not rely on our count. Others look at ``max_tokens``
+only; sent to those that are told to continue, by a member that is no more of OpenAI's than this one."""
 
 
 class ChunkProgress(TextProgress):
@@ -49,7 +56,13 @@ class ChunkProgress(TextProgress):
                 self.closing = self._ending + DONE
 
     def _place(self, way: str, text: str) -> Placed:
-        return (in_messages if self._chat else in_prompt)(self._question, way, text)
+        if not self._chat:
+            return in_prompt(self._question, way, text)
+        placed = in_messages(self._question, way, text)
+        most = self._question.most_tokens
+        if way != FINAL_MESSAGE or most is None or self.finished:
+            return placed
+        return replace(placed, changes={**placed.changes, WHOLE_LIMIT: b"%d" % most})
 
     def splicer(self) -> ChunkSplicer:
         return ChunkSplicer(self._said, Plan(self._seam(), self._tally(), self._chat, self._ending))

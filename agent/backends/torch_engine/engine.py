@@ -187,10 +187,10 @@ class Engine:
         """How many tokens an answer that has begun may still get. Its beginning fitted, so it ends where it
         would have ended undisturbed."""
         room = max(0, self.model.context_tokens - len(rendered.ids))
-        if request.max_tokens is None:
-            return room
-        begun = rendered.continued if isinstance(request, ChatRequest) and request.continued_max_tokens else 0
-        return max(0, min(room, request.max_tokens - (begun or 0)))
+        whole = request.continued_max_tokens if isinstance(request, ChatRequest) else None
+        if whole is not None:
+            return max(0, min(room, whole - (rendered.continued or 0)))
+        return room if request.max_tokens is None else min(room, request.max_tokens)
 
     def _max_tokens(self, prompt_tokens: int, wanted: int | None, param: str) -> int:
         context = self.model.context_tokens

@@ -103,12 +103,13 @@ class TextRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest(TextRequest):
     """``continue_final_message``: the last message is the beginning of the answer, not one to answer.
-    ``continued_max_tokens``: ``max_tokens`` is for the whole answer, the beginning included."""
+    ``continued_max_tokens``: how long the whole answer may be, that beginning included; ``max_tokens`` then
+    says nothing."""
 
     messages: tuple[dict[str, str], ...] = field(repr=False)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    continued_max_tokens: bool = False
+    continued_max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ def read_chat(body: Body) -> ChatRequest:
         messages=_messages(body.get("messages")),
         add_generation_prompt=prompted,
         continue_final_message=continued,
-        continued_max_tokens=_flag(body, "continued_max_tokens", default=False) and continued,
+        continued_max_tokens=_integer(body, "continued_max_tokens", least=1) if continued else None,
         **_text_members(body, _integer(body, "max_tokens", least=1) if longest is None else longest),
     )
 

@@ -113,8 +113,8 @@ async def test_the_limit_of_a_begun_answer_may_be_that_of_the_whole(
     whole = await client.post("/v1/chat/completions", json=HELLO)
     text = whole.json()["choices"][0]["message"]["content"]
     messages = [*HELLO["messages"], {"role": "assistant", "content": text[:begun]}]  # type: ignore[misc]
-    body = HELLO | {"messages": messages, "continue_final_message": True, "continued_max_tokens": True}
-    rest = await client.post("/v1/chat/completions", json=body | {"max_tokens": most, "stream": stream})
+    body = HELLO | {"messages": messages, "continue_final_message": True, "continued_max_tokens": most}
+    rest = await client.post("/v1/chat/completions", json=body | {"max_tokens": 1, "stream": stream})
     if not stream:
         choice = rest.json()["choices"][0]
         assert (choice["message"]["content"], choice["finish_reason"]) == (text[begun:], reason)
