@@ -14,6 +14,7 @@ from tests.support.scripted_engine import Trouble
 
 _TROUBLES = {
     Kind.ENGINE_ERROR: Trouble.ERROR,
+    Kind.ENGINE_MEMORY: Trouble.MEMORY,
     Kind.ENGINE_BUSY: Trouble.BUSY,
     Kind.ENGINE_HANG: Trouble.HANG,
     Kind.ENGINE_STALL: Trouble.STALL,

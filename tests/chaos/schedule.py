@@ -30,6 +30,7 @@ class Kind(StrEnum):
     AGENT_KILL = "agent: killed"
     AGENT_DRAIN = "agent: drained"
     ENGINE_ERROR = "engine: 500"
+    ENGINE_MEMORY = "engine: out of memory"
     ENGINE_BUSY = "engine: 503"
     ENGINE_HANG = "engine: hangs before the head"
     ENGINE_STALL = "engine: stalls"

@@ -11,7 +11,7 @@ from tests.chaos.outcome import Outcome
 from tests.chaos.town import DEMO
 
 QUIET_S = 60.0
-"""Longer than a session is kept for a lost agent (30 s) and what follows from that."""
+"""Longer than a session is kept for a lost agent (30 s), and than an agent spares an engine out of memory."""
 _PROOF_AT_ONCE = 24
 _GAUGES = ("trunkline_requests_in_flight", "trunkline_queue_requests", "trunkline_streams_open")
 

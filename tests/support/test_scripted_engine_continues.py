@@ -81,7 +81,15 @@ async def test_max_tokens_count_from_where_it_goes_on_and_the_head_is_repeated_o
 
 @pytest.mark.parametrize(
     ("trouble", "seen"),
-    [("500", 500), ("503", 503), ("unended", 500), ("cut", 0), ("malformed", 0), ("refuse", 0)],
+    [
+        ("500", 500),
+        ("memory", 500),
+        ("503", 503),
+        ("unended", 500),
+        ("cut", 0),
+        ("malformed", 0),
+        ("refuse", 0),
+    ],
 )
 async def test_a_trouble_strikes_new_requests_until_it_is_over(trouble: str, seen: int) -> None:
     async with ScriptedEngine() as engine, aiohttp.ClientSession() as client:

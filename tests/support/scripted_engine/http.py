@@ -187,7 +187,9 @@ class EngineProtocol(asyncio.Protocol):
         """Do to a new request what the engine's trouble does. False if that is nothing."""
         trouble = self.engine.trouble
         if trouble in (Trouble.ERROR, Trouble.UNENDED):
-            self._reply(500, answers.error_body(500, "CUDA out of memory"))
+            self._reply(500, answers.error_body(500, "the engine failed on this request"))
+        elif trouble is Trouble.MEMORY:
+            self._reply(500, answers.error_body(500, "CUDA out of memory. Tried to allocate 2.00 GiB"))
         elif trouble is Trouble.BUSY:
             self._reply(503, answers.error_body(503, "the model is loading"))
         elif trouble in (Trouble.HANG, Trouble.STALL):

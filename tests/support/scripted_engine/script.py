@@ -12,7 +12,9 @@ class Trouble(StrEnum):
 
     NONE = ""
     ERROR = "500"
-    """New requests are answered 500: out of memory."""
+    """New requests are answered 500."""
+    MEMORY = "memory"
+    """The same, for want of memory."""
     BUSY = "503"
     """New requests are answered 503, and so is ``/health``."""
     HANG = "hang"
