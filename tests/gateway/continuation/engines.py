@@ -93,10 +93,12 @@ class Answer:
     continued: int
 
 
-def answer(model: Model, body: Mapping[str, Any], said: str) -> Answer:
+def answer(model: Model, body: Mapping[str, Any], said: str, *, counts: bool = False) -> Answer:
     left = model.rest(said)
-    most = limit(body)
     continued = model.tokens_in(said)
+    most = limit(body)
+    if "continued_max_tokens" in body and counts:
+        most = body["continued_max_tokens"] - continued
     return Answer(said, left[:most], len(left) < most, PROMPT_TOKENS + continued, continued)
 
 
@@ -114,7 +116,9 @@ def chat(model: Model, body: Mapping[str, Any], style: Style) -> bytes:
 
 
 def chat_events(model: Model, body: Mapping[str, Any], style: Style) -> Iterator[bytes]:
-    yield from _chunks(answer(model, body, said_in_chat(body)), body, style, chat=True)
+    yield from _chunks(
+        answer(model, body, said_in_chat(body), counts=style.tells_continued), body, style, chat=True
+    )
 
 
 def completions(model: Model, body: Mapping[str, Any], style: Style) -> bytes:

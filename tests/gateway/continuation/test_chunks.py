@@ -120,6 +120,15 @@ def test_usage_adds_up_in_total_and_exactly_when_the_engine_says_what_it_continu
     assert b"continued_tokens" not in client.got
 
 
+def test_an_engine_that_counts_what_it_continues_ends_where_the_whole_answer_may() -> None:
+    body = _body("chat", max_tokens=8)
+    stream = engines.chat(MODEL, body, Style(batch=3))
+    for _, client in cuts(stream, lambda: Client("chat", body, "final_message")):
+        begun = bool(client.got)
+        client.go_on(lambda asked: engines.chat(MODEL, asked, replace(OTHER, tells_continued=True)))
+        assert not begun or _seen("chat", client.got) == _seen("chat", stream)
+
+
 def test_chunks_with_the_answers_own_numbers_keep_what_else_they_say() -> None:
     body = _body("chat")
     client = Client("chat", body, "final_message")
