@@ -2,7 +2,8 @@
 
 As good as one would set it up by hand: keep-alives every ten seconds on both ends, a loop that starts ``ssh``
 again at once as autossh does, nginx without buffering and otherwise with its defaults (round robin,
-``proxy_next_upstream error timeout``).
+``proxy_next_upstream error timeout``), but for ``max_fails=0``: with the default, one failure takes an engine
+away for ten seconds, and with a fault every second soon all of them.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zlib
 from pathlib import Path
 
 from gateway.quickstart.processes import Child, free_port
@@ -19,6 +21,7 @@ from tests.chaos.town import Post, Town
 from tests.support.proxy import FaultyProxy
 
 PACKAGES = {"nginx": "nginx", "sshd": "openssh-server", "ssh": "openssh-client"}
+_BELOW_EPHEMERAL = 20_000
 _SEARCH = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 
@@ -37,6 +40,11 @@ def _program(name: str) -> str:
     found = shutil.which(name, path=_SEARCH)
     assert found is not None, f"{name} is not installed"
     return found
+
+
+def _quiet_port(name: str) -> int:
+    """One that no outgoing connection gets by chance while its tunnel is down."""
+    return free_port(_BELOW_EPHEMERAL + zlib.crc32(f"{os.getpid()}/{name}".encode()) % 10_000)
 
 
 class _Nginx(Child):
@@ -60,7 +68,7 @@ class PeerHouse(ChaosHouse):
     async def _start(self) -> None:
         for post in self.town.posts:
             self._start_engine(post)
-            self._ports[post.name] = free_port()
+            self._ports[post.name] = _quiet_port(post.name)
         self._make_keys()
         self._start_sshd()
         self._write_nginx()
@@ -153,7 +161,7 @@ class PeerHouse(ChaosHouse):
         (self.directory / "nginx.conf").write_text(text)
 
     def _server(self, post: Post) -> str:
-        return f"server 127.0.0.1:{self._ports[post.name]};"
+        return f"server 127.0.0.1:{self._ports[post.name]} max_fails=0;"
 
     async def serving(self) -> bool:
         return (await self.get("/"))[0] != 0
