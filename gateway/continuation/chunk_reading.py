@@ -37,6 +37,8 @@ class Said:
     first: dict[str, Any] | None = None
     role: bool = False
     finished: set[int] = field(default_factory=set)
+    reason: Any = None
+    """Why the text ended, if it did."""
     usage: bool = False
     done: bool = False
     trouble: str | None = None
@@ -93,6 +95,7 @@ class Said:
         self.role = self.role or bool(delta.get("role"))
         if choice.get("finish_reason") is not None:
             self.finished.add(index)
+            self.reason = choice["finish_reason"] if index == 0 else self.reason
 
     def _stop(self, why: str) -> None:
         self.trouble = self.trouble or why

@@ -39,6 +39,8 @@ class ChunkSplicer(Splicer):
         self._ending = plan.ending
         self._reader = EventReader()
         self._finished = False
+        self._silent = True
+        """The continuation had no text yet."""
 
     def feed(self, data: bytes) -> bytes:
         return b"".join(map(self._event, self._reader.feed(data)))
@@ -61,10 +63,20 @@ class ChunkSplicer(Splicer):
         chunk = event.value()
         if chunk is None or not isinstance(chunk.get("choices"), list) or chunk.get("error"):
             raise SpliceFailed("the engine that went on with the answer sent something else than its chunks")
+        if self._plan.seam is None:
+            self._look_for_end(chunk["choices"])
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             chunk["usage"] = self._plan.tally.chat(usage)
         return ending + (self._usage_of(chunk) if self._plan.seam is None else self._joined(chunk))
+
+    def _look_for_end(self, choices: list[Any]) -> None:
+        """An answer that ends of itself does so by a token without text, which engines count too. When the
+        continuation is that token and no more, its count is the one that is missing."""
+        for choice in choices:
+            self._silent = self._silent and not _text_of(choice)
+            if self._silent and self._said.reason == "stop" == _finish_reason(choice):
+                self._plan.tally.count_end()
 
     def _usage_of(self, chunk: dict[str, Any]) -> bytes:
         """Of a continuation that was only asked for its usage: the usage."""
@@ -125,6 +137,12 @@ class ChunkSplicer(Splicer):
         for name in ("system_fingerprint", "service_tier"):
             chunk.pop(name, None)
         return written(self._identity | chunk | self._identity)
+
+
+def _text_of(choice: Any) -> Any:
+    """The text in a choice of either kind, None when there is none."""
+    delta = choice.get("delta", choice) if isinstance(choice, dict) else None
+    return delta.get("content") or delta.get("text") if isinstance(delta, dict) else None
 
 
 def _finish_reason(choice: Any) -> Any:

@@ -43,8 +43,9 @@ class TextProgress(Progress):
             lengths = self._question.shortest(self.limit_name)
         else:
             lengths = self._question.limited(self._sent_tokens)
-        changes = {**placed.changes, **lengths}
-        return self._question.changed(changes) if self.text else self._question.body
+        if not self.text and not self.finished:
+            return self._question.body
+        return self._question.changed({**placed.changes, **lengths})
 
     @property
     def _exhausted(self) -> bool:

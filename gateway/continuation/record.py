@@ -22,6 +22,7 @@ _EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _OVERLAP_BYTES = 3
 _FIELDS = (b"data", b"event", b"id", b"retry", b":")
+_FIELD_BYTES = max(map(len, _FIELDS))
 _WHOLE_LINE = re.compile(rb"data: ?[\[{].*[\]}]\r?\Z", re.DOTALL)
 """A data line that needs no second one."""
 
@@ -78,6 +79,8 @@ class Record:
         self._line_start = 0
         self._whole_lines = 0
         self._released = False
+        self._foreign = False
+        """It is not made of events, from its beginning."""
         self._end = _ENDS.get(route)
         self._tail = b""
         self._ended = False
@@ -117,6 +120,7 @@ class Record:
             self._searched = self._line_start = self._whole_lines = 0
             self._keep(out)
         if not self.overflowed and self._held and not self._understood():
+            self._foreign = not self._size_bytes
             self._overflow()
         if self.overflowed:
             rest, self._held = bytes(self._held), bytearray()
@@ -137,9 +141,13 @@ class Record:
     def ends_well(self) -> bool:
         """Whether the stream may end here: the route's own end has come, be it without its last line end; or
         what came are no events at all, which is for the client to judge."""
-        if self.complete or (self._end is not None and self._end.search(self._held) is not None):
+        if self._foreign or self.complete:
             return True
-        return not self._size_bytes and not self.overflowed and not self._held.startswith(_FIELDS)
+        if self._end is not None and self._end.search(self._held) is not None:
+            return True
+        return (
+            not self._size_bytes and not self.overflowed and not _is_begun(bytes(self._held[:_FIELD_BYTES]))
+        )
 
     def break_off(self) -> None:
         """The stream broke: its unfinished event is forgotten, as the client has none of it."""
@@ -204,6 +212,11 @@ class Record:
             self._line_start = line_end + 1
             self._whole_lines += _WHOLE_LINE.match(line) is not None
         return self._whole_lines < 2
+
+
+def _is_begun(held: bytes) -> bool:
+    """Whether this may be the beginning of an event, or nothing yet."""
+    return any(held.startswith(field) or field.startswith(held) for field in _FIELDS)
 
 
 def _last_event(data: bytes) -> bytes:

@@ -22,6 +22,10 @@ class Tally:
         self._tokens = tokens
         self._whole = whole
 
+    def count_end(self) -> None:
+        """The engine did nothing but end the answer once more: what it counted for that, counts."""
+        self._whole = None
+
     def chat(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         """A usage object in the names of chat and completions."""
         return self._object(usage, "prompt_tokens", "completion_tokens")

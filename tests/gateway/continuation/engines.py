@@ -164,6 +164,7 @@ def _chunks(given: Answer, body: Mapping[str, Any], style: Style, *, chat: bool)
         yield style.event(
             base() | choice(text, None, role=chat and style.role_with_text and count == size) | more
         )
+    count += given.whole  # the token that ends it
     last = base() | choice(None, "stop" if given.whole else "length")
     yield style.event(last | {"usage": usage(count)} if style.usage_in_last and wanted else last)
     if wanted and not style.usage_in_last:

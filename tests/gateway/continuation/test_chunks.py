@@ -115,8 +115,9 @@ def test_usage_adds_up_in_total_and_exactly_when_the_engine_says_what_it_continu
     client.feed(stream[: stream.index(b"time")])
     client.go_on(lambda asked: engines.chat(MODEL, asked, replace(OTHER, tells_continued=tells)))
     ((prompt, completion, total),) = _seen("chat", client.got).usage
-    assert total == engines.PROMPT_TOKENS + len(TOKENS) == prompt + completion
-    assert (completion == len(TOKENS)) is tells
+    written = len(TOKENS) + 1  # the token that ends it counts
+    assert total == engines.PROMPT_TOKENS + written == prompt + completion
+    assert (completion == written) is tells
     assert b"continued_tokens" not in client.got
 
 

@@ -156,3 +156,18 @@ def test_an_end_of_before_is_none_when_more_came_after_it() -> None:
     record = _record()
     record.feed(DONE + EVENT)
     assert not record.complete
+
+
+@pytest.mark.parametrize("cut", [b"", b"d", b"data", b'data: {"choices"', b": ping"])
+def test_a_stream_that_ends_before_its_first_event_does_not_end_well(cut: bytes) -> None:
+    record = Record("chat", RecordBudget())
+    assert record.feed(cut) == b""
+    assert not record.ends_well
+
+
+@pytest.mark.parametrize("answer", [b"hello", b'{"choices": []}\n', b"no events\nin\nhere"])
+def test_what_is_no_stream_of_events_ends_where_it_ends(answer: bytes) -> None:
+    record = Record("chat", RecordBudget())
+    out = record.feed(answer)
+    assert record.ends_well
+    assert out + record.finish() == answer
