@@ -400,20 +400,20 @@ class Answer:
         if attempt.heard or self.response.behind:
             self._watch(attempt, now)
             return
-        quiet_s = now - attempt.quiet_s
-        limit_s = settings.idle_s if attempt.stalled else self._stall_s(attempt)
-        if quiet_s >= settings.idle_s:
+        idle_at_s = attempt.quiet_s + settings.idle_s
+        stalls_at_s = idle_at_s if attempt.stalled else attempt.quiet_s + self._stall_s(attempt)
+        if now >= idle_at_s:
             self._home.failed(attempt, Trouble.TIMEOUT, now)
             attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
             self._broke(ErrorCode.ENGINE_TIMEOUT, f"silent for {settings.idle_s:g} s", Trouble.TIMEOUT)
-        elif quiet_s >= limit_s and attempt.deployment.session.endpoint.quiet_s() > limits.SILENT_AFTER_S:
+        elif now >= stalls_at_s and attempt.deployment.session.endpoint.quiet_s() > limits.SILENT_AFTER_S:
             # Perhaps it is the tunnel: the next look finds it suspended, or heard.
             attempt.deployment.session.endpoint.probe()
             self._look_after(limits.SILENT_AFTER_S + 0.5, now)
-        elif quiet_s >= limit_s:
+        elif now >= stalls_at_s:
             self._stalled(attempt, now)
         else:
-            self._alarm.due(min(attempt.quiet_s + limit_s, self._ends_s()))
+            self._alarm.due(min(stalls_at_s, self._ends_s()))
 
     def _stall_s(self, attempt: Attempt) -> float:
         """The silence that this answer's rhythm does not explain."""
