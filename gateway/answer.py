@@ -20,7 +20,7 @@ from gateway.continuation import NotContinuable, SpliceFailed
 from gateway.continuing import Course
 from gateway.deployments import Deployment
 from gateway.domain import Request, RequestBody
-from gateway.failover import ENGINES_FAULT, MOST_MOVES, RULES, Trouble, break_reason
+from gateway.failover import ENGINES_FAULT, MOST_MOVES, RULES, Trouble, break_reason, trouble_of_status
 from gateway.home import Home
 from gateway.queue import Ticket
 from gateway.response import EngineResponse
@@ -168,7 +168,7 @@ class Answer:
         now, request = self._home.timers.time(), self._asker.request
         if not Course.recordable(request, head):
             reason = f"the next engine answered with status {head.status}"
-            self._failed_to_go_on(attempt, Trouble.STATUS if head.status >= 500 else None, reason)
+            self._failed_to_go_on(attempt, trouble_of_status(head.status), reason)
             return
         self._home.answered(attempt, now)
         self._home.metrics.continued(request.model, "begun")

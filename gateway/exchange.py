@@ -310,6 +310,7 @@ class Exchange:
         response = attempt.response
         assert response is not None
         self.state = State.ANSWERING
+        self._give_up(ErrorCode.CANCELLED, but=attempt)  # a second copy may have been asked for meanwhile
         self._attempts = []
         self._home.metrics.first_byte(self.request.model, self._home.timers.time() - self.request.arrived_s)
         if course is None:
