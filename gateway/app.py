@@ -22,6 +22,7 @@ from gateway.http.protocol import ConnectionLimits
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
+from gateway.keeper import Keeper, KeeperSettings
 from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
@@ -67,6 +68,9 @@ class Gateway:
         self.lifecycle = Lifecycle()
         metrics = Metrics()
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
+        for fact in store.models.list(registry.settings.max_models):
+            registry.index.learn(fact.name, fact.first_s)
+        self._keeper = Keeper(registry.index, store.models, KeeperSettings(registry.settings.max_models))
         self._dispatcher = _dispatcher(settings, registry, metrics)
         self._agents = AgentEndpoint(
             store.gateway_identity,
@@ -95,6 +99,7 @@ class Gateway:
         listener = bind(self.address)
         host, port = listener.getsockname()[:2]
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keeper.run())
             watching = tasks.create_task(self._agents.watch())
             serving = tasks.create_task(self._server.serve([listener]))
             await self._server.ready.wait()
@@ -105,6 +110,7 @@ class Gateway:
             self._server.should_exit = True
             watching.cancel()
             await serving
+            self._keeper.stop()
 
     async def _drain(self, forced: asyncio.Event) -> None:
         """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""

@@ -1,4 +1,4 @@
-"""Durable state: the gateway's key, join tokens, client keys and agents, in one directory.
+"""Durable state: the gateway's key, join tokens, client keys, agents and models, in one directory.
 
 SQLite under it (``sqlite`` is the only file that knows), so that commands work on the state of a running
 gateway and take effect there at once.
@@ -7,6 +7,7 @@ gateway and take effect there at once.
 from gateway.store.agents import AgentRecord, AgentStore, Enrolment
 from gateway.store.keys import DEFAULT_TENANT, KeyRecord, KeyStore
 from gateway.store.location import default_state_dir, own_state_dir
+from gateway.store.models import ModelFact, ModelStore
 from gateway.store.store import DATABASE_NAME, KEY_NAME, Store
 from gateway.store.tokens import TokenRecord, TokenState, TokenStore
 
@@ -19,6 +20,8 @@ __all__ = [
     "Enrolment",
     "KeyRecord",
     "KeyStore",
+    "ModelFact",
+    "ModelStore",
     "Store",
     "TokenRecord",
     "TokenState",

@@ -25,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -113,6 +113,29 @@ certificates = Table(
 )
 """Serials are hex text: they have 159 bits."""
 
+models = Table(
+    "models",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("first_s", Double, nullable=False),
+    Column("last_s", Double, nullable=False),
+)
+"""Names once served. Since version 2."""
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("day", String, primary_key=True),
+    Column("key_id", String, primary_key=True),
+    Column("tenant", String, primary_key=True),
+    Column("model", String, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+)
+"""Sums of a day (UTC, ``2026-11-21``). Since version 2."""
+
 
 class Topic(StrEnum):
     """What has a counter in ``revisions``."""
@@ -121,7 +144,20 @@ class Topic(StrEnum):
     AGENTS = "agents"
 
 
-UPGRADES: dict[int, Callable[[Connection], None]] = {}
+def _to_version_2(connection: Connection) -> None:
+    connection.exec_driver_sql(
+        "CREATE TABLE models (name VARCHAR NOT NULL, first_s DOUBLE PRECISION NOT NULL, "
+        "last_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))"
+    )
+    connection.exec_driver_sql(
+        "CREATE TABLE usage (day VARCHAR NOT NULL, key_id VARCHAR NOT NULL, tenant VARCHAR NOT NULL, "
+        "model VARCHAR NOT NULL, requests BIGINT NOT NULL, prompt_tokens BIGINT NOT NULL, "
+        "completion_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, "
+        "PRIMARY KEY (day, key_id, tenant, model))"
+    )
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {1: _to_version_2}
 """From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
 
 

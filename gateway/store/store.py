@@ -10,6 +10,7 @@ from gateway.store import schema
 from gateway.store.agents import AgentStore
 from gateway.store.errors import IdentityUnusable, StateMissing, StateUnwritable
 from gateway.store.keys import KeyStore
+from gateway.store.models import ModelStore
 from gateway.store.sqlite import SqliteDatabase
 from gateway.store.tokens import TokenStore
 from shared.identity import GatewayIdentity, KeyFileError, create_key_file, load_key
@@ -22,13 +23,14 @@ _FINGERPRINT = "gateway key fingerprint"
 class Store:
     """Opened by the gateway and by each command, at the same time and in any order.
 
-    ``tokens``, ``keys`` and ``agents`` may be used from several threads. What writes waits for the disk
-    and, at times, for another process: call it from a worker thread in a running gateway.
+    ``tokens``, ``keys``, ``agents`` and ``models`` may be used from several threads. What writes waits for
+    the disk and, at times, for another process: call it from a worker thread in a running gateway.
     """
 
     tokens: TokenStore
     keys: KeyStore
     agents: AgentStore
+    models: ModelStore
     gateway_identity: GatewayIdentity
 
     def __init__(self, state_dir: Path, database: SqliteDatabase, identity: GatewayIdentity) -> None:
@@ -38,6 +40,7 @@ class Store:
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
         self.agents = AgentStore(database)
+        self.models = ModelStore(database)
 
     @classmethod
     def open(cls, state_dir: Path, *, create: bool = True) -> "Store":

@@ -67,6 +67,17 @@ async def test_a_gateway_serves_from_its_store(no_leaks: None, store: Store) -> 
         assert 'trunkline_requests_total{model="other",route="embeddings",status="4xx"} 1.0' in metrics
 
 
+async def test_a_model_served_before_a_restart_is_waited_for(store: Store) -> None:
+    store.models.note({"m": 7.0}, ["m"], 9.0, 10)
+    key = store.keys.create("k", "default", 0.0)
+    async with running(store, dispatch={"reconnect_grace_s": 0.01}) as house:
+        authorization = {"authorization": f"Bearer {key}"}
+        asked = await house.client.post("/v1/embeddings", headers=authorization, json={"model": "m"})
+        assert asked.status_code == 503
+        known = (await house.client.get("/v1/models/m", headers=authorization)).json()
+        assert (known["created"], known["ready"]) == (7, False)
+
+
 async def test_tls_is_ended_here_when_there_are_files_for_it(store: Store, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     trust = ssl.create_default_context(cafile=str(certificate))

@@ -64,13 +64,14 @@ def test_a_database_of_a_later_version_is_left_alone(path: Path) -> None:
 
 def test_an_older_database_is_upgraded_step_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SqliteDatabase(path).close()
+    present = schema.SCHEMA_VERSION
     add = {
-        1: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN region TEXT"),
-        2: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN zone TEXT"),
+        present: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN region TEXT"),
+        present + 1: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN zone TEXT"),
     }
     monkeypatch.setattr(schema, "UPGRADES", add)
     for module in (schema, sqlite):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
+        monkeypatch.setattr(module, "SCHEMA_VERSION", present + 2)
     SqliteDatabase(path).close()
     engine = create_engine(f"sqlite:///{path}")
     assert {"region", "zone"} <= {column["name"] for column in inspect(engine).get_columns("agents")}

@@ -1,0 +1,111 @@
+"""What a running gateway writes down behind its requests' backs, off the event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from gateway.deployments import ModelIndex
+from gateway.store.errors import StateError
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperSettings:
+    max_models: int = 4096
+    """Model names kept, as many as the registry remembers."""
+    tick_s: float = 1.0
+    """Between two writes, when there is something to write."""
+    renew_s: float = 3600.0
+    """How often it is written down again that a model is served."""
+
+
+class Models(Protocol):
+    """:class:`gateway.store.models.ModelStore`."""
+
+    def note(
+        self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int, /
+    ) -> None: ...
+
+
+class Keeper:
+    """Writes down which models are served, when they come and every ``renew_s``.
+
+    What cannot be written is tried again; that is logged once. Belongs to the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        models: Models,
+        settings: KeeperSettings = KeeperSettings(),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._index = index
+        self._models = models
+        self._settings = settings
+        self._clock = clock
+        self._wall = wall
+        self._noted: dict[str, float] = {}
+        """When it was last written that a model is served; no more than the index has."""
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="keep")
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._failing = False
+        index.subscribe(self._changed)
+
+    async def run(self) -> None:
+        """Runs until :meth:`stop`; then writes what is left and returns."""
+        while not self._stopping:
+            try:
+                async with asyncio.timeout(self._settings.tick_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self.write()
+        await self.write()
+        self._threads.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Nothing more is to come."""
+        self._stopping = True
+        self._wake.set()
+
+    async def write(self) -> None:
+        """Write down what is due. Errors of the store are logged, not raised."""
+        try:
+            await self._write_models()
+            self._failing = False
+        except StateError as error:
+            if not self._failing:
+                _log.error("state_not_written", error=str(error))
+            self._failing = True
+
+    async def _write_models(self) -> None:
+        now, age_s = self._clock(), self._settings.renew_s
+        due = [
+            name
+            for name, record in self._index.models.items()
+            if record.serving and now - self._noted.get(name, float("-inf")) >= age_s
+        ]
+        if not due:
+            return
+        first_s = {name: float(self._index.models[name].created_s) for name in due}
+        await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._models.note, first_s, due, self._wall(), self._settings.max_models
+        )
+        self._noted = {name: at for name, at in self._noted.items() if name in self._index.models}
+        self._noted |= dict.fromkeys(due, now)
+
+    def _changed(self, model: str) -> None:
+        """Called at every change of a deployment: a model seen for the first time is written at once."""
+        if model not in self._noted and not self._failing and self._index.serving(model):
+            self._wake.set()

@@ -1,0 +1,73 @@
+"""What is written down behind requests' backs: at once, again when it failed, never on the event loop."""
+
+import asyncio
+import threading
+from collections.abc import Collection, Mapping
+
+from structlog.testing import capture_logs
+
+from gateway.keeper import Keeper, KeeperSettings
+from gateway.store.errors import StateUnwritable
+from tests.gateway.fleet import Fleet, deployment
+
+
+class Book:
+    """A store that can fail, and says who wrote."""
+
+    def __init__(self) -> None:
+        self.served: list[tuple[str, ...]] = []
+        self.full = False
+        self.threads: set[int] = set()
+
+    def note(self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int) -> None:
+        self.threads.add(threading.get_ident())
+        if self.full:
+            raise StateUnwritable("no room")
+        self.served.append(tuple(served))
+
+
+def keeper_of(fleet: Fleet, book: Book) -> Keeper:
+    settings = KeeperSettings(tick_s=3600.0)
+    return Keeper(fleet.registry.index, book, settings, clock=fleet.loop.time, wall=lambda: 5.0)
+
+
+async def test_a_model_is_written_down_once_and_again_after_an_hour() -> None:
+    fleet, book = Fleet(), Book()
+    keeper = keeper_of(fleet, book)
+    fleet.registry.index.learn("known", 1.0)
+    fleet.connect("a", deployment())
+    await keeper.write()
+    await keeper.write()
+    assert book.served == [("m",)]
+    fleet.advance(3600.0)
+    await keeper.write()
+    assert book.served == [("m",), ("m",)]
+    assert threading.get_ident() not in book.threads
+
+
+async def test_what_a_full_disk_did_not_take_is_written_later_and_complained_about_once() -> None:
+    fleet, book = Fleet(), Book()
+    keeper = keeper_of(fleet, book)
+    fleet.connect("a", deployment())
+    book.full = True
+    with capture_logs() as logs:
+        await keeper.write()
+        await keeper.write()
+    assert [line["event"] for line in logs] == ["state_not_written"]
+    book.full = False
+    await keeper.write()
+    assert book.served == [("m",)]
+
+
+async def test_a_running_keeper_writes_at_once_and_ends_when_told() -> None:
+    fleet, book = Fleet(), Book()
+    keeper = keeper_of(fleet, book)
+    running = asyncio.create_task(keeper.run())
+    await asyncio.sleep(0)
+    fleet.connect("a", deployment())
+    async with asyncio.timeout(5):
+        while not book.served:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        keeper.stop()
+        await running
+    assert book.served == [("m",)]
