@@ -38,6 +38,9 @@ PATIENCE_S = 30.0
 RHYTHM = 20.0
 """A silence is a stall when it is so many times as long as the answer's mean gap between pieces."""
 
+LOOKS = 4
+"""So often within ``stall_s`` it is looked whether bytes come: that exact is the rhythm known."""
+
 RHYTHM_PIECES = 4
 """Pieces from which an answer has a rhythm: before them a prompt may still be worked on."""
 
@@ -393,7 +396,7 @@ class Answer:
         """Bytes are expected from now on."""
         attempt.quiet_s, attempt.heard = now, False
         settings = self._home.settings
-        self._alarm.due(min(now + min(settings.stall_s, settings.idle_s), self._ends_s()))
+        self._alarm.due(min(now + min(settings.stall_s, settings.idle_s) / LOOKS, self._ends_s()))
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
         settings = self._home.settings

@@ -353,6 +353,7 @@ def _carry(sender: Endpoint, receiver: Endpoint, now: float) -> bool:
     moved = _dispatch(sender) or bool(messages)
     for message in messages:
         if not receiver.closed:
+            receiver.session.bytes_received(now)
             receiver.session.receive_message(message, now)
     return _dispatch(receiver) or moved
 
