@@ -237,8 +237,10 @@ class Endpoint:
         """Ends the session and tells the peer why. Streams and listener are told at once."""
         if not self.session.closed:
             self.session.close(code, reason)
-            self.on_close()
-            self._lose(None, reason)
+            try:
+                self._lose(None, reason)
+            finally:
+                self.on_close()
 
     def quiet_s(self) -> float:
         """How long nothing has been heard of the peer."""

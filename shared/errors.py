@@ -21,11 +21,14 @@ The tree::
     ├── TunnelError
     │   ├── DialFailed              no connection, no TLS, no WebSocket
     │   ├── TunnelClosed
-    │   └── HeartbeatLost
+    │   ├── HeartbeatLost
+    │   ├── ResumeRefused
+    │   └── InternalTrouble
     └── LocalError                  our own side asked for what it may not: nothing was sent
         ├── SessionClosed
         ├── StreamClosed
         ├── TooManyStreams
+        ├── HeadTooLarge
         └── SendBufferFull
 """
 
@@ -188,6 +191,10 @@ class ResumeRefused(TunnelError):
     """A session cannot go on: the peer says it has other messages than it can have (PROTOCOL §7.4)."""
 
 
+class InternalTrouble(TunnelError):
+    """A program of our own failed in the middle of a session, which cannot go on."""
+
+
 class LocalError(TrunklineError):
     """Our own side asked for something it may not. Nothing was sent."""
 
@@ -202,6 +209,10 @@ class StreamClosed(LocalError):
 
 class TooManyStreams(LocalError):
     """The session has as many open streams as the peer allows."""
+
+
+class HeadTooLarge(LocalError):
+    """A request's head is more than a frame carries (PROTOCOL §3.2)."""
 
 
 class SendBufferFull(LocalError):

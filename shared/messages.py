@@ -367,4 +367,6 @@ def decode_levels(payload: bytes | memoryview) -> dict[str, int]:
     value = read_object(payload)
     if len(value) > limits.DEPLOYMENTS:
         raise FrameMalformed(f"more than {limits.DEPLOYMENTS} levels")
+    if any(len(key) > limits.MODEL_NAME_CHARS for key in value):
+        raise FrameMalformed(f"a level's name has more than {limits.MODEL_NAME_CHARS} characters")
     return {key: _integer(value, key, most=1_000_000) for key in value}

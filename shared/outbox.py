@@ -4,8 +4,10 @@ Three classes: control, interactive, bulk. Control first, interactive before bul
 robin between streams, at most one full DATA frame a turn. Deficit counters would always read zero: a body can
 be cut anywhere, so every turn can be used up exactly.
 
-Everything here is bounded by construction: one pending CREDIT for each stream, one pending frame of each kind
-of state, one OPEN and one RESET for each stream, and of bodies what the send buffers hold.
+Everything here is bounded: one pending CREDIT for each stream, one pending frame of each kind of state, and
+of bodies what the send buffers hold. Of control frames there is one OPEN and one RESET for each stream, and a
+stream is not over before the peer can have heard of it (``StreamTable._receiving``); how many RESETs a peer
+may leave unread is up to ``StreamTable.receive_open``.
 """
 
 from collections import deque
@@ -88,6 +90,8 @@ class Outbox:
         self._states: dict[int, bytes] = {}
         self._credits: dict[int, int] = {}
         self._commands = 0
+        self.last_opened = 0
+        """Number of the newest stream whose OPEN has left."""
         self._interactive: deque[OutStream] = deque()
         self._bulk: deque[OutStream] = deque()
         self._blocked: dict[int, OutStream] = {}
@@ -99,6 +103,11 @@ class Outbox:
     def __bool__(self) -> bool:
         """True when something could leave now, credit permitting."""
         return bool(self._frames or self._states or self._credits or self._interactive or self._bulk)
+
+    @property
+    def frames_waiting(self) -> int:
+        """OPEN, RESET, COMMAND and RESULT frames that have not left."""
+        return len(self._frames)
 
     # --- In ---
 
@@ -170,6 +179,8 @@ class Outbox:
             frame = self._frames.popleft()
             if frame[0] in (FrameType.COMMAND, FrameType.RESULT):
                 self._commands -= 1
+            elif frame[0] == FrameType.OPEN:
+                self.last_opened = int.from_bytes(frame[1:5], "big")
             frames.append(frame)
             left -= len(frame)
         for frame_type in _STATES:

@@ -107,7 +107,7 @@ class Session:
     def open_stream(self, head: RequestHead, now: float) -> int:
         """Sends OPEN and returns the stream's number (gateway).
 
-        ``head.credit`` is filled in here. Raises :class:`~shared.errors.TooManyStreams`.
+        ``head.credit`` is filled in here. Raises :class:`~shared.errors.TooManyStreams`, HeadTooLarge.
         """
         self._check_open()
         return self._streams.open(head, now)

@@ -17,6 +17,7 @@ from shared.credit import (
 from shared.errors import (
     ErrorCode,
     FlowControlViolated,
+    HeadTooLarge,
     SendBufferFull,
     StreamClosed,
     StreamLimitExceeded,
@@ -127,7 +128,7 @@ class StreamTable:
     # --- What the program asks for ---
 
     def open(self, head: RequestHead, now: float) -> int:
-        """Sends OPEN and returns the stream's number. Raises :class:`TooManyStreams`."""
+        """Sends OPEN and returns the stream's number. Raises :class:`TooManyStreams`, HeadTooLarge."""
         assert self._role is Role.GATEWAY
         if len(self._streams) + len(self._owed) >= min(self._peer.streams, self._windows.streams):
             raise TooManyStreams(f"{len(self._streams)} streams are open")
@@ -135,7 +136,11 @@ class StreamTable:
             raise TooManyStreams("the session has used up its stream numbers")
         stream_id = self._last_id + 1
         window = self._first_window()
-        frame = encode(FrameType.OPEN, stream_id, replace(head, credit=window).to_payload())
+        payload = replace(head, credit=window).to_payload()
+        if len(payload) > limits.CONTROL_PAYLOAD_BYTES:
+            self._pool.give_back(window - self._windows.floor)
+            raise HeadTooLarge(f"a request's head of {len(payload)} bytes, quoted")
+        frame = encode(FrameType.OPEN, stream_id, payload)
         self._last_id = stream_id
         out = OutStream(stream_id, SendCredit(self._peer.stream_window_bytes), interactive=False)
         credit = ReceiveCredit(window, granted=window, now=now)
@@ -214,6 +219,9 @@ class StreamTable:
             raise StreamStateError(f"stream {frame.stream_id} opened after stream {self._last_id}")
         if len(self._streams) >= self._windows.streams:
             raise StreamLimitExceeded(f"more than {self._windows.streams} streams")
+        if self.outbox.frames_waiting > 2 * self._windows.streams + limits.COMMANDS:
+            # A stream of which the peer has not read the end still counts among those it has open.
+            raise StreamLimitExceeded("streams are opened and their ends not read")
         head = RequestHead.from_payload(frame.payload)
         if head.credit > limits.CREDIT_MAX:
             raise FlowControlViolated(f"credit up to offset {head.credit}")
@@ -274,7 +282,7 @@ class StreamTable:
                 self.outbox.session_credit_advanced()
             return
         stream = self._streams.get(frame.stream_id)
-        if stream is not None:
+        if stream is not None and not self._is_secret(frame.stream_id):
             if stream.out.credit.advance(offset):
                 self.outbox.queue(stream.out)
         elif not self._is_closed(frame.stream_id):
@@ -323,13 +331,18 @@ class StreamTable:
         """Moves the peer's half on. Raises :class:`StreamStateError` when the table does not allow it."""
         stream = self._streams.get(stream_id)
         following = None if stream is None else TRANSITIONS.get((stream.peer, step))
-        if stream is None or following is None:
+        if stream is None or following is None or self._is_secret(stream_id):
             raise StreamStateError(f"{step.value} on stream {stream_id}, which does not expect it")
         stream.peer = following
         return stream
 
     def _is_closed(self, stream_id: int) -> bool:
         return stream_id <= self._last_id and stream_id not in self._streams
+
+    def _is_secret(self, stream_id: int) -> bool:
+        """Whether the peer cannot know of a stream: our OPEN has not left. Answering ahead of it would let a
+        peer that reads nothing make us keep any number of them."""
+        return self._role is Role.GATEWAY and stream_id > self.outbox.last_opened
 
     @staticmethod
     def _has_more(stream: _Stream) -> bool:

@@ -28,6 +28,9 @@ from shared.identity import GatewayIdentity
 from shared.streams import OWN_WINDOWS, Role, own_limits
 from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel
 
+_STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES + limits.KIB
+"""All that comes before WELCOME: the head of the upgrade request, one message, and what frames it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -82,7 +85,7 @@ class AcceptedTunnel(Tunnel):
         self._timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._give_up)
 
     def data_received(self, data: bytes) -> None:
-        if self._session is None and len(data) > limits.UPGRADE_REQUEST_BYTES:
+        if self._session is None and self.traffic.bytes_received + len(data) > _STRANGER_BYTES:
             self.abort(TunnelClosed("a stranger sent too much"))
             return
         super().data_received(data)
@@ -170,9 +173,11 @@ class AcceptedTunnel(Tunnel):
         self._close_after_output(error)
 
     def _finish(self, error: TrunklineError | None) -> None:
-        super()._finish(error)
-        if self._task is not None and self._task is not asyncio.current_task(self._loop):
-            self._task.cancel()
-        if self._admitted:
-            self._admitted = False
-            self._acceptor.disconnected(self)
+        try:
+            super()._finish(error)
+        finally:
+            if self._task is not None and self._task is not asyncio.current_task(self._loop):
+                self._task.cancel()
+            if self._admitted:
+                self._admitted = False
+                self._acceptor.disconnected(self)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from websockets.exceptions import PayloadTooBig
 from websockets.frames import Frame as WebSocketFrame
 from websockets.frames import Opcode
 from websockets.protocol import Event as WebSocketEvent
@@ -16,7 +17,15 @@ from websockets.typing import Subprotocol
 
 from shared import limits
 from shared.endpoint import Endpoint
-from shared.errors import ErrorCode, ProtocolError, TrunklineError, TunnelClosed, UnexpectedFrame
+from shared.errors import (
+    ErrorCode,
+    InternalTrouble,
+    MessageTooLarge,
+    ProtocolError,
+    TrunklineError,
+    TunnelClosed,
+    UnexpectedFrame,
+)
 from shared.frames import Frame, MessageKind, decode_message
 from shared.session import Session
 from shared.streams import Role, read_limits
@@ -55,7 +64,7 @@ class Tunnel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
-        self._fragments: list[bytes] = []
+        self._fragments = bytearray()
         self._flush_scheduled = False
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
@@ -142,9 +151,10 @@ class Tunnel(asyncio.Protocol):
         if frame.opcode is Opcode.BINARY and frame.fin:
             self._handle_message(bytes(frame.data))
         elif frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
-            self._fragments.append(bytes(frame.data))
+            self._fragments += frame.data
             if frame.fin:
-                message, self._fragments = b"".join(self._fragments), []
+                message = bytes(self._fragments)
+                self._fragments.clear()
                 self._handle_message(message)
         elif frame.opcode is Opcode.TEXT:
             raise UnexpectedFrame("text message")
@@ -164,7 +174,12 @@ class Tunnel(asyncio.Protocol):
         raise NotImplementedError
 
     def _dispatch(self) -> None:
-        error = self.endpoint.dispatch()
+        try:
+            error = self.endpoint.dispatch()
+        except Exception:
+            # What came with it is gone; nobody may go on with the rest as if nothing had happened.
+            self._fail(InternalTrouble("a program failed at what it was told"))
+            raise
         if error is not None:
             self._close_after_output(error)
 
@@ -172,9 +187,14 @@ class Tunnel(asyncio.Protocol):
         if self._closing:
             return
         broken = self._websocket.parser_exc or self._websocket.handshake_exc
+        if isinstance(broken, PayloadTooBig):
+            self._fail(MessageTooLarge(str(broken)))
+            return
         if broken is not None:
             self._close_after_output(TunnelClosed(f"not a WebSocket: {broken}", ErrorCode.PROTOCOL_ERROR))
             return
+        if self._paused and self._websocket.state is State.OPEN:
+            self._websocket.data_to_send()  # only PONGs, for a peer that does not read them
         self._write_websocket()
         if self._websocket.state in _ALREADY_CLOSED:
             self._close_after_output(TunnelClosed("the peer closed the WebSocket"))
@@ -207,6 +227,9 @@ class Tunnel(asyncio.Protocol):
         self._arm()
 
     def _send_messages(self, messages: list[bytes]) -> None:
+        """Writes them; once the peer has closed the WebSocket nothing can be said any more."""
+        if self._websocket.state is not State.OPEN:
+            return
         self.traffic.messages_sent += len(messages)
         for message in messages:
             self._websocket.send_binary(message)
@@ -266,6 +289,10 @@ class Tunnel(asyncio.Protocol):
         endpoint.wake = self._wake
         endpoint.on_close = self._close_ourselves
         endpoint.drop_tunnel = self._drop
+        if endpoint.closed:  # by a handler that was told that it goes on
+            self._close_ourselves()
+            return
+        self._arm()
         self._wake()
 
     def _drop(self) -> None:
@@ -276,8 +303,8 @@ class Tunnel(asyncio.Protocol):
         """The program closed the session: CLOSE is in the session's output."""
         self._close_after_output(None)
 
-    def _fail(self, error: ProtocolError) -> None:
-        """The peer broke the protocol: tell it which rule, and end."""
+    def _fail(self, error: ProtocolError | InternalTrouble) -> None:
+        """The peer broke the protocol, or we did: tell it why, and end the session."""
         if self._session is not None:
             self._session.close(error.code, str(error))
         self._close_after_output(error)
@@ -301,10 +328,12 @@ class Tunnel(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._session is not None:
-            self._let_go(error)
-        if not self._closed.done():
-            self._closed.set_result(error)
+        try:
+            if self._session is not None:
+                self._let_go(error)
+        finally:
+            if not self._closed.done():
+                self._closed.set_result(error)
 
     def _let_go(self, error: TrunklineError | None) -> None:
         """A session that was not closed goes on without us; one that was is over."""

@@ -60,6 +60,8 @@ class DialledTunnel(Tunnel):
         connection.transport.set_protocol(self)
         self._handle_events(connection.early)
         self._after_input()
+        if connection.transport.is_closing():  # its end may have been told to nobody
+            self.abort(TunnelClosed("connection closed by the peer"))
         await self._welcomed
 
     def _handle_handshake(self, frame: Frame) -> None:
@@ -78,7 +80,8 @@ class DialledTunnel(Tunnel):
         except ResumeRefused as error:
             self._close_after_output(error)
             return
-        self._welcomed.set_result(self.welcome)
+        if not self._welcomed.done():
+            self._welcomed.set_result(self.welcome)
 
     def _begin(self) -> None:
         resumes, received = self._resumes, self.welcome.received
