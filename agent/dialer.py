@@ -148,6 +148,8 @@ class Dialer:
             self.session.close(ErrorCode.NO_ERROR, reason)
 
     async def _dial_once(self) -> None:
+        if self._closing:
+            return
         kept, session = self._kept, self._new_session()
         handshake = self._membership.handshake(
             f"trunkline {__version__}", None if kept is None else kept.claim
@@ -189,6 +191,8 @@ class Dialer:
             self.session = session
             if not tunnel.resumed:
                 session.begin(tunnel.endpoint)
+            if self._closing:  # while the gateway was dialled
+                session.close(ErrorCode.NO_ERROR, "the agent stopped")
             error = await tunnel.wait_closed()
         except BaseException:
             tunnel.abort()
@@ -204,9 +208,14 @@ class Dialer:
             self.session = None
             return
         expiry = asyncio.get_running_loop().call_later(
-            tunnel.welcome.resume_window_s, self._give_up, f"no tunnel since: {error}"
+            tunnel.welcome.resume_window_s, self._expired, f"no tunnel since: {error}"
         )
         self._kept = _Kept(tunnel.welcome.session_id, session, tunnel.endpoint, expiry)
+
+    def _expired(self, reason: str) -> None:
+        """The window is over. In this very moment the session may have got its tunnel."""
+        if self._kept is not None and self._kept.endpoint.session.suspended:
+            self._give_up(reason)
 
     def _give_up(self, reason: str) -> None:
         """The session that waits for a tunnel, if there is one, is over; its requests are cut off."""

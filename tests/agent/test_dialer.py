@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.backoff import STEADY_S, SUSPICIOUS_S
-from agent.dialer import Dialer, DialSettings, Rejected, UpTunnel, dial_with
+from agent.dialer import Dialer, DialSettings, Rejected, UpTunnel, _Kept, dial_with
 from agent.membership import Membership, MembershipError
 from agent.publisher import Publisher
 from agent.roster import Roster
@@ -326,3 +326,42 @@ async def test_a_socks_proxy_without_its_package_says_which(monkeypatch: pytest.
         await dial_with(DialSettings(url="wss://x/tunnel", proxy="socks5://p"), ManualClock())(
             handshake, Recorder(), None
         )
+
+
+async def test_closing_between_two_attempts_ends_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.plan = [DOWN]
+
+    async def sleep(delay_s: float) -> None:
+        if delay_s:
+            world.dialer.close("bye")
+
+    world.dialer._sleep = sleep
+    await asyncio.wait_for(world.dialer.run(), 5)
+    assert not world.tunnels
+
+
+async def test_closing_while_the_gateway_is_dialled_ends_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    async def dial(*arguments: Any) -> UpTunnel:
+        world.dialer.close("bye")
+        return await world._dial(*arguments)
+
+    world.dialer._dial = dial
+    await asyncio.wait_for(world.dialer.run(), 5)
+    assert world.tunnels[0].endpoint.closed
+
+
+async def test_a_window_that_ends_as_the_session_goes_on_ends_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    session = world.dialer._new_session()
+    endpoint = Joined(session, world.gateway).agent
+    handle = asyncio.get_running_loop().call_later(60, lambda: None)
+    world.dialer._kept = _Kept("s", session, endpoint, handle)
+    world.dialer._expired("no tunnel")
+    assert not endpoint.closed
+    endpoint.suspend(LOST)
+    world.dialer._expired("no tunnel")
+    assert endpoint.closed
+    assert handle.cancelled()
