@@ -143,6 +143,13 @@ class AgentSession:
             self._unlist(deployment)
         self._owner.detach(self)
 
+    def allow(self, principal: AgentPrincipal) -> None:
+        """The agent comes with the rights of now: what it said before is held against them again."""
+        if principal != self.principal:
+            assert principal.name == self.principal.name
+            self.principal = principal
+            self.on_state(self._state)
+
     def stream_closed(self, deployment: Deployment) -> None:
         """A stream of one of the deployments is over: there may be room for another in the session."""
         if self.full:
@@ -190,12 +197,15 @@ class AgentSession:
                 self._unlist(deployment)
             if claim is not None and claim.model != deployment.model:
                 self._drop(deployment)  # another one of the same name takes its place
-        self._levels = {key: level for key, level in self._levels.items() if key in named}
+        claimed = {claim.id for claim in state.deployments}  # what is not allowed now may be one day
+        self._levels = {key: level for key, level in self._levels.items() if key in claimed}
         for claim in named.values():
             self._list(claim)
         self._update_all()
 
     def on_drain(self, drain: Drain) -> None:
+        if self.draining:
+            return
         _log.info("agent_drains", agent=self.principal.name, reason=drain.reason, deadline_s=drain.deadline_s)
         self.draining = True
         self._update_all()

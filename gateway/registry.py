@@ -1,7 +1,7 @@
 """Which agents are connected, what they serve and how many slots they grant.
 
-Everything belongs to the event loop's thread. Models once served are remembered in memory only: after a
-restart a model is unknown (404) until an agent that serves it has connected, about a second.
+Everything belongs to the event loop's thread. Models once served stay known; ``keeper`` writes them down, so
+that a restarted gateway waits for them.
 """
 
 import time
@@ -102,7 +102,7 @@ class Registry:
         if not session.endpoint.session.log.can_resume(request.received):
             _log.warning("agent_cannot_resume", agent=principal.name, received=request.received)
             return None
-        session.principal = principal
+        session.allow(principal)
         return session
 
     def give_up_lost(self, window_s: float) -> None:

@@ -213,3 +213,13 @@ def test_what_is_counted_of_the_fleet() -> None:
     agent.endpoint.send_drain(Drain("restart", 5.0))
     fleet.settle()
     assert sample(fleet, "trunkline_agents_connected", status="DRAINING") == 1
+
+
+def test_an_agent_that_comes_back_with_fewer_rights_serves_no_more_than_those() -> None:
+    fleet = Fleet()
+    fleet.connect("a", deployment("m"), deployment("n"))
+    (session,) = fleet.registry.sessions
+    session.allow(AgentPrincipal("a", models=("n",)))
+    assert [model.id for model in fleet.registry.models() if model.ready] == ["n"]
+    session.allow(AgentPrincipal("a"))
+    assert [model.id for model in fleet.registry.models() if model.ready] == ["m", "n"]
