@@ -23,6 +23,9 @@ JSON_VALUES = 2_000_000
 """Values of a larger body. At some 60 bytes each the parsed form stays near 120 MB and takes about 0.1 s; a
 prompt of a million token numbers has half as many."""
 
+QUOTED_BYTES = limits.CONTROL_PAYLOAD_BYTES - 4 * limits.KIB
+"""Header fields, as JSON quotes them, and twice the path: the rest of a frame is for what else it says."""
+
 DEADLINE_MAX_S = 86_400.0
 
 DEADLINE_GRACE_S = 1.0
@@ -276,7 +279,9 @@ def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
         kept.append((name, value))
     if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
         kept.append(("content-length", str(size_bytes)))
-    if total_bytes + 32 > limits.HEADER_BYTES or len(kept) > limits.HEADERS:
+    quoted_bytes = len(orjson.dumps(kept)) + 2 * len(head.target.path)
+    too_long = total_bytes + 32 > limits.HEADER_BYTES or quoted_bytes > QUOTED_BYTES
+    if too_long or len(kept) > limits.HEADERS:
         most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
         raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
     return tuple(kept)

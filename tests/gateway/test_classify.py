@@ -354,3 +354,9 @@ def test_whatever_is_classified_fits_into_an_open_frame(
         trace=request.trace,
     )
     assert RequestHead.from_payload(opened.to_payload()) == opened
+
+
+@pytest.mark.parametrize("piece", [b'"', b"\xff"])
+def test_headers_that_grow_too_long_when_quoted_are_too_large(piece: bytes) -> None:
+    with pytest.raises(HeadersTooLarge):
+        forwarded_headers(head(headers=[(b"x-long", piece * 30_000)]), 5)
