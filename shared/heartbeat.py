@@ -57,13 +57,14 @@ class Heartbeat:
         """The number to send in a PING, when one is due. Sets ``silent``. Raises :class:`HeartbeatLost`."""
         if now - self.next_deadline() > limits.LATE_S:
             self._stood_still(now)
-        if now - self._heard_at >= limits.DEAD_AFTER_S:
+        # Times are compared as next_deadline() adds them up: a difference may round to just below.
+        if now >= self._heard_at + limits.DEAD_AFTER_S:
             raise HeartbeatLost(f"nothing heard for {now - self._heard_at:.0f} s")
         if self._awaiting_at is not None:
-            owed_s = now - self._awaiting_at
-            if owed_s >= limits.SILENT_MOST_S:
+            if now >= self._awaiting_at + limits.SILENT_MOST_S:
+                owed_s = now - self._awaiting_at
                 raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
-            self.silent = owed_s >= limits.SILENT_AFTER_S
+            self.silent = now >= self._awaiting_at + limits.SILENT_AFTER_S
         return None if now < self._ping_at else self.ping(now)
 
     def handle_pong(self, number: int, now: float) -> None:

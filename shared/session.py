@@ -284,9 +284,10 @@ class Session:
     # --- Time ---
 
     def next_deadline(self) -> float:
-        """When :meth:`handle_deadline` wants to be called next."""
+        """When :meth:`handle_deadline` wants to be called next. An ACK that is due already waits for room to
+        leave, not for time."""
         deadline = self._heartbeat.next_deadline()
-        ack_at = self.log.next_deadline()
+        ack_at = None if self._ack_due else self.log.next_deadline()
         return deadline if ack_at is None else min(deadline, ack_at)
 
     def handle_deadline(self, now: float) -> None:

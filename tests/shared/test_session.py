@@ -28,6 +28,7 @@ from shared.events import (
 )
 from shared.events import StreamClosed as Closed
 from shared.frames import FrameType, decode_message, encode, encode_offset, encode_reason
+from shared.heartbeat import Heartbeat
 from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers, Usage
 from shared.session import Session
 from shared.streams import PeerLimits, Role
@@ -304,6 +305,32 @@ def test_numbered_messages_are_acknowledged_and_forgotten(pair: SessionPair) -> 
     pair.settle()
     assert pair.agent.log.retained == ()
     assert pair.agent.log.retained_bytes == 0
+
+
+def test_an_ack_without_room_to_leave_is_no_reason_to_wake_again(pair: SessionPair) -> None:
+    stream_id = opened(pair)
+    pair.agent.send_head(stream_id, OK)
+    pair.send(pair.agent)
+    pair.deliver(pair.gateway)
+    pair.settle()
+    acknowledged = pair.gateway.log.received - len(pair.agent.log.retained)
+    pair.now += limits.ACK_DELAY_S
+    assert pair.gateway.next_deadline() <= pair.now
+    pair.gateway.handle_deadline(pair.now)
+    assert pair.gateway.next_deadline() > pair.now
+    pair.settle()
+    assert pair.gateway.log.received - len(pair.agent.log.retained) > acknowledged
+
+
+@pytest.mark.parametrize("began_s", [step / 7 for step in range(200)])
+def test_a_deadline_that_was_handled_is_over_however_sums_are_rounded(began_s: float) -> None:
+    heartbeat = Heartbeat(began_s)
+    heartbeat.ping(began_s)
+    heartbeat.sent(began_s)
+    assert heartbeat.next_deadline() == began_s + limits.SILENT_AFTER_S
+    heartbeat.handle_deadline(heartbeat.next_deadline())
+    assert heartbeat.silent
+    assert heartbeat.next_deadline() > began_s + limits.SILENT_AFTER_S
 
 
 def test_sending_stops_when_too_much_is_unacknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
