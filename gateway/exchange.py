@@ -414,9 +414,10 @@ class Exchange:
             self._watch()
 
     def _hedge(self, now: float) -> None:
-        """It is late: a second copy may be sooner."""
+        """It is late: a second copy may be sooner, unless the answer is on its way already."""
         self._hedge_at_s = None
-        deployment = self._home.hedge(self, now) if len(self._attempts) == 1 and self._may_repeat else None
+        alone = len(self._attempts) == 1 and self._attempts[0].response is None
+        deployment = self._home.hedge(self, now) if alone and self._may_repeat else None
         if deployment is not None:
             try:
                 self._attempts.append(self.open(deployment, now, self.request.body))
