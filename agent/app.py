@@ -1,7 +1,6 @@
 """The agent put together: engines on one side, the tunnel on the other, and an orderly end."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -24,6 +23,7 @@ from agent.runner import Runner
 from agent.session import AgentSession
 from agent.watchdog import Watchdog
 from shared.errors import TrunklineError
+from shared.open_files import raise_file_limit
 
 log = structlog.get_logger("agent")
 
@@ -37,9 +37,6 @@ CUT_OFF_S = 1.0
 
 FAREWELL_S = 0.2
 """For the last bytes and CLOSE to leave the socket before the process ends."""
-
-OPEN_FILES = 65_536
-"""What the limit of open files is raised to if it may be: every stream is a connection to an engine."""
 
 
 class Stop:
@@ -208,18 +205,6 @@ async def _first_of(event: asyncio.Event, other: asyncio.Future[Any]) -> None:
         await asyncio.wait({waiting, other}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
-
-
-def raise_file_limit(most: int = OPEN_FILES) -> None:
-    """Lets this process have as many files open as it may."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def listen_for_signals(ask: Callable[[], None]) -> None:

@@ -24,6 +24,7 @@ from gateway.http.routes import build_router
 from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
 from gateway.keeper import Keeper, KeeperSettings
 from gateway.lifecycle import Lifecycle
+from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
 from gateway.registry import Registry, RegistrySettings
@@ -67,6 +68,7 @@ class Gateway:
         self._settings = settings
         self.lifecycle = Lifecycle()
         metrics = Metrics()
+        self._machine = Machine(metrics)
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
@@ -88,7 +90,11 @@ class Gateway:
         self.app = Front(router, http, budget, self.lifecycle, log)
         self.address = Address(*settings.address, settings.tls.cert, settings.tls.key)
         self._server = build_server(
-            self.app, self.address, _connection_limits(settings), self._agents.protocol
+            self.app,
+            self.address,
+            _connection_limits(settings),
+            self._agents.protocol,
+            self._machine.descriptors,
         )
 
     async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
@@ -188,6 +194,7 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
 
 async def _run(settings: Settings, store: Store, announce: Callable[[str], None]) -> None:
     stop = StopSignals()
+    make_room(settings.http.connections, settings.agents.max_agents)
     with stop.installed():
         gateway = Gateway(settings, store)
         await gateway.run(stop, announce)

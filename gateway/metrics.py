@@ -9,7 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -132,6 +132,15 @@ class Metrics:
             "trunkline_agent_claims_refused", "Models that agents claimed and may not serve.", "reason"
         )
         self._tunnels = counter("trunkline_tunnels", "Tunnels by how their handshake went.", "outcome")
+        self._blocked_s = counter(
+            "trunkline_loop_blocked_seconds", "Time for which something blocked the event loop."
+        )
+        self._trouble = Gauge(
+            "trunkline_machine_trouble",
+            "What of the machine fails: 1 while it does.",
+            ["trouble"],
+            registry=self.registry,
+        )
 
     def render(self) -> bytes:
         """The exposition text for ``GET /metrics``. Gauges are read from their owners now."""
@@ -213,6 +222,16 @@ class Metrics:
     def tunnel(self, outcome: str) -> None:
         """A handshake ended: ``accepted``, or the name of the code it was rejected with."""
         self._tunnels.labels(outcome).inc()
+
+    # --- When the machine fails ---
+
+    def machine_trouble(self, trouble: str, present: bool) -> None:
+        """``trouble`` (descriptors, memory, …) begins, or is over."""
+        self._trouble.labels(trouble).set(present)
+
+    def loop_blocked(self, seconds: float) -> None:
+        """The event loop did not turn for this long."""
+        self._blocked_s.inc(seconds)
 
     # --- Where gauges are read ---
 

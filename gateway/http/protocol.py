@@ -14,6 +14,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.descriptors import Descriptors, Room
 from gateway.errors import BadRequest, BodyTimeout, BuffersFull, HeadersTooLarge, RequestError
 from gateway.http.errors import http_error, id_headers
 from gateway.http.request_id import new_request_id
@@ -45,6 +46,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """One client connection. Create it through :func:`bounded`."""
 
     limits = ConnectionLimits()
+    descriptors: Descriptors | None = None
 
     def __init__(
         self,
@@ -66,11 +68,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            self._refused = True
+        room = self._room()
+        if len(self.connections) > self.limits.connections or room is not Room.ENOUGH:
+            self._refused = room is not Room.SCARCE
             self._refuse(BuffersFull("This gateway has as many connections as it takes; try again shortly."))
             return
         self._be_patient(self.limits.head_s)
+
+    def _room(self) -> Room:
+        raw = self.transport.get_extra_info("socket")
+        if raw is None or self.descriptors is None:
+            return Room.ENOUGH
+        return self.descriptors.room_for(raw.fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -210,6 +219,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._be_patient(LINGER_S)
 
 
-def bounded(limits: ConnectionLimits) -> type[BoundedHttpProtocol]:
+def bounded(limits: ConnectionLimits, descriptors: Descriptors | None = None) -> type[BoundedHttpProtocol]:
     """The protocol class with these limits, for uvicorn's ``http=``."""
-    return type("HttpProtocol", (BoundedHttpProtocol,), {"limits": limits})
+    bounds = {"limits": limits, "descriptors": descriptors}
+    return type("HttpProtocol", (BoundedHttpProtocol,), bounds)

@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from uvicorn.config import Config
 
+from gateway.descriptors import Descriptors
 from gateway.http.protocol import ConnectionLimits, bounded
 
 BACKLOG = 2048
@@ -75,7 +76,11 @@ class GatewayServer(uvicorn.Server):
 
 
 def build_server(
-    app: Any, address: Address, limits: ConnectionLimits, tunnel_protocol: Callable[..., Any]
+    app: Any,
+    address: Address,
+    limits: ConnectionLimits,
+    tunnel_protocol: Callable[..., Any],
+    descriptors: Descriptors | None = None,
 ) -> GatewayServer:
     """The server for ``app``, with ``tunnel_protocol`` as what becomes of upgraded connections.
 
@@ -84,7 +89,7 @@ def build_server(
     """
     config = Config(
         app,
-        http=bounded(limits),
+        http=bounded(limits, descriptors),
         ws=tunnel_protocol,  # type: ignore[arg-type]
         lifespan="off",
         interface="asgi3",

@@ -1,7 +1,6 @@
 """The whole agent in one process: it serves, drains, and ends as it should."""
 
 import asyncio
-import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import orjson
 import pytest
 import structlog
 
-from agent.app import Agent, Stop, raise_file_limit
+from agent.app import Agent, Stop
 from agent.config import load
 from agent.config_errors import ConfigError
 from agent.dialer import Rejected
@@ -169,13 +168,3 @@ async def test_a_device_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
     }
     with pytest.raises(ConfigError, match="engine torch"):
         await Agent(load(flags, None), Stop()).run()
-
-
-def test_the_limit_of_open_files_is_raised_and_never_lowered() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    raise_file_limit(16)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
-    raise_file_limit()
-    raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    assert raised == resource.RLIM_INFINITY or raised >= min(soft, 65_536)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
