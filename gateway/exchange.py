@@ -171,7 +171,9 @@ class Exchange:
         trouble = None if self.request.route == ANY_ROUTE else trouble_of_status(head.status)
         if trouble is not None:
             self._home.failed(attempt, trouble, now)
-            if self._goes_elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True):
+            if self._goes_elsewhere(
+                attempt, trouble, Effect.HARMLESS, only_if_better=trouble in ENGINES_FAULT
+            ):
                 return
         else:
             self._home.answered(attempt, now)
@@ -205,7 +207,7 @@ class Exchange:
         if trouble is not None:
             self._home.failed(attempt, trouble, self._home.timers.time())
         if trouble is None or not self._goes_elsewhere(
-            attempt, trouble, effect, only_if_better=trouble in ENGINES_FAULT - {Trouble.OVERLOADED}
+            attempt, trouble, effect, only_if_better=trouble in ENGINES_FAULT
         ):
             self.fail(request_error(code, reason))
 

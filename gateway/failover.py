@@ -57,9 +57,7 @@ RULES: dict[ErrorCode, tuple[Trouble | None, Effect]] = {
 """What a stream that the agent reset says of its deployment and of the request. Codes that are not here are
 final and nobody's fault."""
 
-ENGINES_FAULT = frozenset(
-    {Trouble.OVERLOADED, Trouble.STATUS, Trouble.BROKEN, Trouble.TIMEOUT, Trouble.STALLED}
-)
+ENGINES_FAULT = frozenset({Trouble.STATUS, Trouble.BROKEN, Trouble.TIMEOUT, Trouble.STALLED})
 """These count against ``max_attempts``: a request that engine after engine fails on may be what breaks them.
 The others say nothing of the request; they are bounded by :data:`MOST_MOVES` and by the queue's patience."""
 

@@ -13,6 +13,8 @@ _RESTART_CODES = frozenset({"shutting_down", "no_deployment", "overloaded_error"
 """The last is what Anthropic's shape says for both."""
 _ANTHROPIC_TYPES = frozenset({"rate_limit_error", "overloaded_error", "timeout_error", "api_error"})
 _CONNECTION = "connection"
+_ENGINES_OWN = "scripted_"
+"""Codes of the engines' own answers, which are passed on once engine after engine failed on a request."""
 
 
 class Ruling(StrEnum):
@@ -48,7 +50,7 @@ class Oracle:
         restarts = self.journal.gateway_restarts(from_s, until_s)
         if failure.where == _CONNECTION:
             return Ruling.GATEWAY_RESTART if restarts else Ruling.UNDOCUMENTED
-        if failure.code not in documented_codes():
+        if failure.code not in documented_codes() and not failure.code.startswith(_ENGINES_OWN):
             return Ruling.UNDOCUMENTED
         if restarts and failure.code in _RESTART_CODES:
             return Ruling.GATEWAY_RESTART

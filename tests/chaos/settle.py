@@ -13,6 +13,8 @@ from tests.chaos.town import DEMO
 QUIET_S = 60.0
 """Longer than a session is kept for a lost agent (30 s), and than an agent spares an engine out of memory."""
 _PROOF_AT_ONCE = 24
+_DEMO_AT_ONCE = 6
+"""More than one: of two idle deployments the same one is always chosen."""
 _GAUGES = ("trunkline_requests_in_flight", "trunkline_queue_requests", "trunkline_streams_open")
 
 
@@ -84,7 +86,7 @@ class Proof:
                 for _ in range(0 if model == DEMO else _PROOF_AT_ONCE):
                     number += 1
                     self._load.send(_short_ask(model, seed, number))
-            if any(post.is_demo for post in unproved):
+            for _ in range(_DEMO_AT_ONCE if any(post.is_demo for post in unproved) else 0):
                 number += 1
                 self._load.send(draw_demo_ask(seed, number))
             await self._load.until_idle(QUIET_S)

@@ -96,11 +96,44 @@ async def test_the_last_engines_error_is_told_as_it_is() -> None:
 async def test_an_engines_error_is_told_where_there_is_nobody_else() -> None:
     fleet, (one,) = fleet_of("a")
     client = fleet.submit()
-    one.streams[0].stream.send_head(ResponseHead(503, ()))
+    one.streams[0].stream.send_head(ResponseHead(500, ()))
     one.streams[0].stream.end(Trailers())
     fleet.settle()
-    assert client.response.status == 503
+    assert client.response.status == 500
     assert await read(client) == b""
+    quiet(fleet)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_engine_that_has_enough_to_do_is_waited_for(status: int) -> None:
+    fleet, (one,) = fleet_of("a")
+    client = fleet.submit()
+    for tries in range(5):
+        assert len(one.streams) == tries + 1
+        one.streams[-1].stream.send_head(ResponseHead(status, ()))
+        fleet.settle()
+        one.streams[-1].confirm()
+        fleet.settle()
+        assert not client.settled
+        fleet.advance(0.05)
+        assert len(one.streams) == tries + 1
+        fleet.advance(4.0)
+    await finish(fleet, one, client)
+    quiet(fleet)
+
+
+async def test_an_engine_that_never_has_room_is_believed_in_the_end() -> None:
+    fleet, (one,) = fleet_of("a")
+    client = fleet.submit()
+    while not client.settled:
+        one.streams[-1].stream.send_head(ResponseHead(503, (("x-why", "full"),)))
+        fleet.settle()
+        if not client.settled:
+            one.streams[-1].confirm()
+            fleet.advance(6.0)
+    assert len(one.streams) == MOST_MOVES
+    assert client.response.headers == (("x-why", "full"),)
+    client.cancel()
     quiet(fleet)
 
 
