@@ -64,7 +64,10 @@ class Heartbeat:
             if now >= self._awaiting_at + limits.SILENT_MOST_S:
                 owed_s = now - self._awaiting_at
                 raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
-            self.silent = now >= self._awaiting_at + limits.SILENT_AFTER_S
+            if now >= self._awaiting_at + limits.SILENT_AFTER_S:
+                self.silent = (
+                    True  # until something is heard: a silence that was told must be told to be over
+                )
         return None if now < self._ping_at else self.ping(now)
 
     def handle_pong(self, number: int, now: float) -> None:

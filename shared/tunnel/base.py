@@ -36,6 +36,12 @@ SUBPROTOCOL = Subprotocol("trunkline.1")
 _CLOSE_S = 1.0
 """How long the last bytes may take to leave before the socket is aborted."""
 
+_LATE_S = 0.1
+"""A timer that fires so late says that the loop did not turn: what came meanwhile has not been read."""
+
+_READ_FIRST_S = 0.01
+"""For reading it: at least one turn of the loop."""
+
 _ALREADY_CLOSED = frozenset({State.CLOSING, State.CLOSED})
 
 
@@ -69,6 +75,7 @@ class Tunnel(asyncio.Protocol):
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._reading_first = False
         self._closed: asyncio.Future[TrunklineError | None] = self._loop.create_future()
         self._closing = False
 
@@ -261,8 +268,13 @@ class Tunnel(asyncio.Protocol):
         self._timer = None
         if self._session is None or self._closing:
             return
+        now = self._clock()
+        self._reading_first = now > self._timer_at + _LATE_S and not self._reading_first
+        if self._reading_first:
+            self._timer_at = now + _READ_FIRST_S
+            self._timer = self._loop.call_later(_READ_FIRST_S, self._handle_deadline)
+            return
         try:
-            now = self._clock()
             if now >= self._session.next_deadline():
                 self._session.handle_deadline(now)
             self._dispatch()

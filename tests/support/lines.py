@@ -72,6 +72,10 @@ class ManualLoop(asyncio.BaseEventLoop):
             self._now_s = max(self._now_s, min(ahead))
         self._now_s = end_s
 
+    def stand_still(self, for_s: float) -> None:
+        """Time passes and nothing runs: a callback that blocks, a process that was stopped."""
+        self._now_s += for_s
+
     @property
     def timers(self) -> list[asyncio.TimerHandle]:
         return [timer for timer in self._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
