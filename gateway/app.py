@@ -68,7 +68,7 @@ class Gateway:
         self._settings = settings
         self.lifecycle = Lifecycle()
         metrics = Metrics()
-        self._machine = Machine(metrics)
+        self._machine = Machine(metrics, settings.machine)
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
@@ -85,7 +85,7 @@ class Gateway:
         keys, http = KeyRing(store), http_settings(settings)
         pipeline = Pipeline(keys, self._dispatcher, facts=http.facts)
         router = build_router(pipeline, keys, registry, metrics, self.lifecycle, http)
-        budget = BufferBudget(settings.http.buffer_bytes)
+        budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         log = RequestLog(metrics, lines=settings.log.requests)
         self.app = Front(router, http, budget, self.lifecycle, log)
         self.address = Address(*settings.address, settings.tls.cert, settings.tls.key)
@@ -106,6 +106,7 @@ class Gateway:
         host, port = listener.getsockname()[:2]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeper.run())
+            guarding = tasks.create_task(self._machine.watch())
             watching = tasks.create_task(self._agents.watch())
             serving = tasks.create_task(self._server.serve([listener]))
             await self._server.ready.wait()
@@ -116,6 +117,7 @@ class Gateway:
             self._server.should_exit = True
             watching.cancel()
             await serving
+            guarding.cancel()
             self._keeper.stop()
 
     async def _drain(self, forced: asyncio.Event) -> None:

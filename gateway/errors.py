@@ -23,6 +23,7 @@ The tree::
     ├── InternalError                 500     server_error            internal_error
     ├── EngineError                   502     server_error            engine_failed
     ├── BuffersFull                   503     overloaded_error        buffers_full
+    ├── Overloaded                    503     overloaded_error        overloaded
     ├── StateUnavailable              503     server_error            state_unavailable
     ├── NoDeployment                  503     server_error            no_deployment
     ├── ShuttingDown                  503     server_error            shutting_down
@@ -157,6 +158,13 @@ class BuffersFull(RequestError):
 
     status, type, code = 503, "overloaded_error", "buffers_full"
     retry_after_s = 1.0
+
+
+class Overloaded(RequestError):
+    """The gateway's machine is short of memory."""
+
+    status, type, code = 503, "overloaded_error", "overloaded"
+    retry_after_s = 5.0
 
 
 class StateUnavailable(RequestError):

@@ -4,9 +4,15 @@ import asyncio
 
 import structlog
 
+from gateway.config.settings import MachineTable
 from gateway.descriptors import RESERVE, Descriptors
 from gateway.metrics import Metrics
+from gateway.pressure import MemoryReader, Pressure
+from gateway.watchdog import watched_loop
 from shared.open_files import OPEN_FILES, raise_file_limit
+
+MEMORY_S = 1.0
+"""How often memory is looked at."""
 
 _log = structlog.get_logger("gateway")
 
@@ -14,10 +20,21 @@ _log = structlog.get_logger("gateway")
 class Machine:
     """The guards of one gateway. Create it on the event loop that they guard."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, settings: MachineTable) -> None:
         loop = asyncio.get_running_loop()
+        self._metrics = metrics
+        self._settings = settings
         self.descriptors = Descriptors(loop, metrics)
+        self.pressure = Pressure(metrics, settings.memory_share)
         loop.set_exception_handler(self.descriptors.loop_failed)
+
+    async def watch(self) -> None:
+        """Runs until cancelled."""
+        read = MemoryReader()
+        with watched_loop(self._metrics, self._settings.blocked_s):
+            while True:
+                self.pressure.read(await asyncio.to_thread(read))
+                await asyncio.sleep(MEMORY_S)
 
 
 def make_room(connections: int, agents: int) -> None:

@@ -112,6 +112,15 @@ class AgentsTable(_Table):
     """Connections that have not proved who they are."""
 
 
+class MachineTable(_Table):
+    """When the machine counts as failing."""
+
+    blocked_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
+    """An event loop that does not turn for so long is told."""
+    memory_share: Annotated[float, Field(ge=0.1, le=1)] = 0.9
+    """Used, large request bodies are refused; half-way from here to full all are."""
+
+
 class LogTable(_Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
     style: Literal["auto", "json", "text"] = "auto"
@@ -143,6 +152,7 @@ class Settings(BaseSettings):
     queue: QueueTable = QueueTable()
     dispatch: DispatchTable = DispatchTable()
     agents: AgentsTable = AgentsTable()
+    machine: MachineTable = MachineTable()
     log: LogTable = LogTable()
 
     @field_validator("listen")

@@ -1,5 +1,7 @@
 """The memory that request bodies may take, all requests of the gateway together."""
 
+from collections.abc import Callable
+
 from gateway.errors import BuffersFull
 
 RESERVE_STEP_BYTES = 64 * 1024
@@ -15,8 +17,10 @@ class BufferBudget:
     itself holds of a body that nobody has asked for yet (64 KiB, and one read of the socket) comes on top.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, check: Callable[[int], None] = lambda size_bytes: None) -> None:
+        """``check`` is asked before a body is to be ``size_bytes`` long, and raises if it may not be."""
         self.limit_bytes = limit_bytes
+        self.check = check
         self.used_bytes = 0
 
     def reserve(self, size_bytes: int) -> None:
@@ -40,8 +44,10 @@ class Reservation:
         self._held_bytes = 0
 
     def hold(self, size_bytes: int) -> None:
-        """Make sure that ``size_bytes`` in all are reserved. Raises :class:`BuffersFull`."""
+        """Make sure that ``size_bytes`` in all are reserved. Raises :class:`BuffersFull`, and whatever the
+        budget's check raises."""
         if size_bytes > self._held_bytes:
+            self._budget.check(size_bytes)
             more = size_bytes - self._held_bytes
             self._budget.reserve(more)
             self._held_bytes = size_bytes

@@ -3,19 +3,27 @@
 import asyncio
 import json
 import resource
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.integration.asking import CHAT, chat
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, build_site, leave
 from tests.support.leaks import descriptor_count
 from tests.support.processes import answer_to, until
 
+TOKENS = 60
+STREAM = chat(stream=True, max_tokens=TOKENS, script={"tokens_per_s": 40})
+
 MORE = 60
 """Descriptors that the gateway has left for everything."""
+
+STILL_S = 2.0
+"""Shorter than the agent waits for a word from its gateway."""
 
 
 def said(site: Site, *events: str) -> list[dict[str, Any]]:
@@ -30,18 +38,29 @@ def knock(site: Site) -> socket.socket:
     return connection
 
 
-def test_it_has_no_descriptors_left(new_site: Callable[..., Site]) -> None:
-    asyncio.run(run_out_of_descriptors(new_site()))
+@pytest.fixture(scope="module")
+def own_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One whose log nobody else writes to."""
+    built = build_site(tmp_path_factory.mktemp("machine"))
+    yield built
+    leave(built.house)
 
 
-async def run_out_of_descriptors(site: Site) -> None:
+@pytest.fixture
+async def client(own_site: Site) -> AsyncIterator[aiohttp.ClientSession]:
+    headers = {"authorization": f"Bearer {own_site.key}"}
+    async with aiohttp.ClientSession(own_site.gateway.url, headers=headers) as session:
+        yield session
+
+
+async def test_it_has_no_descriptors_left(own_site: Site, client: aiohttp.ClientSession) -> None:
+    site, session = own_site, client
     pid = site.gateway.child.pid
     most = descriptor_count(pid) + MORE
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
-    headers = {"authorization": f"Bearer {site.key}"}
-    body = chat(stream=True, max_tokens=60, script={"tokens_per_s": 40})
-    async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
-        response = await session.post(CHAT, json=body)
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        response = await session.post(CHAT, json=STREAM)
         first = await response.content.readany()
         crowd = [knock(site) for _ in range(3 * MORE)]
         try:
@@ -54,10 +73,27 @@ async def run_out_of_descriptors(site: Site) -> None:
                 connection.close()
         await asyncio.to_thread(until, "descriptors are back", lambda: said(site, "descriptors_back"), 5.0)
         answer = await (await session.post(CHAT, json=chat(max_tokens=3))).json()
-    assert text_of(first + rest) == answer_to("hi", 60)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    assert text_of(first + rest) == answer_to("hi", TOKENS)
     assert answer["choices"][0]["message"]["content"] == answer_to("hi", 3)
     lines = said(site, "descriptors_exhausted", "descriptors_back")
     assert [line["event"] for line in lines] == ["descriptors_exhausted", "descriptors_back"]
+
+
+async def test_it_stands_still_for_a_while(own_site: Site, client: aiohttp.ClientSession) -> None:
+    response = await client.post(CHAT, json=STREAM)
+    first = await response.content.readany()
+    own_site.gateway.child.signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(STILL_S)
+    finally:
+        own_site.gateway.child.signal(signal.SIGCONT)
+    rest = await response.read()
+    assert text_of(first + rest) == answer_to("hi", TOKENS)
+    (line,) = said(own_site, "process_stood_still", "loop_blocked", "agent_suspended", "agent_lost")
+    assert line["event"] == "process_stood_still"
+    assert STILL_S - 0.5 < line["for_s"] < STILL_S + 5
 
 
 def text_of(stream: bytes) -> str:

@@ -10,6 +10,7 @@ from gateway.errors import (
     EngineError,
     ModelNotFound,
     NoDeployment,
+    Overloaded,
     QueueFull,
     RequestError,
     StreamBroken,
@@ -343,6 +344,19 @@ async def test_a_body_without_a_length_is_bounded_too() -> None:
     for _ in range(11):
         call.body(b"x" * 100, more=True)
     assert (await call.done()).status == 413
+
+
+async def test_a_body_that_may_not_be_is_refused_with_a_reason_and_a_time() -> None:
+    surface = Surface()
+
+    def refuse(size_bytes: int) -> None:
+        raise Overloaded("no memory")
+
+    surface.budget.check = refuse
+    call = await surface.post(CHAT, b'{"model":"m"}')
+    assert (call.status, error_in(call.content)["code"]) == (503, "overloaded")
+    assert call.headers["retry-after"] == "5"
+    assert surface.budget.used_bytes == 0
 
 
 async def test_bodies_of_all_requests_share_one_budget() -> None:
