@@ -29,6 +29,7 @@ from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
 from gateway.registry import Registry, RegistrySettings
 from gateway.store import Store
+from gateway.usage import Ledger
 
 _log = structlog.get_logger("gateway")
 
@@ -72,7 +73,8 @@ class Gateway:
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
-        self._keeper = Keeper(registry.index, store.models, KeeperSettings(registry.settings.max_models))
+        ledger, kept = Ledger(), KeeperSettings(registry.settings.max_models)
+        self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept)
         self._dispatcher = _dispatcher(settings, registry, metrics)
         self._agents = AgentEndpoint(
             store.gateway_identity,
@@ -83,7 +85,7 @@ class Gateway:
             note_seen=store.agents.touch,
         )
         keys, http = KeyRing(store), http_settings(settings)
-        pipeline = Pipeline(keys, self._dispatcher, facts=http.facts)
+        pipeline = Pipeline(keys, self._dispatcher, ledger, facts=http.facts)
         router = build_router(pipeline, keys, registry, metrics, self.lifecycle, http)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         log = RequestLog(metrics, lines=settings.log.requests)

@@ -2,11 +2,12 @@
 
 import typer
 
-from gateway import cli_access, cli_gateway, quickstart
+from gateway import cli_access, cli_gateway, cli_usage, quickstart
 
 
 def commands(app: typer.Typer) -> None:
     """Add every command of this package (entry point ``trunkline.commands``)."""
     cli_gateway.register(app)
     cli_access.register(app)
+    cli_usage.register(app)
     quickstart.register(app)

@@ -65,7 +65,7 @@ def labels_of(pairs: list[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _opened(state: Path, *, create: bool = False) -> Iterator[Store]:
+def opened(state: Path, *, create: bool = False) -> Iterator[Store]:
     """The store, with its errors as exit codes: 2 for values it does not take, 1 for the rest."""
     try:
         with Store.open(state, create=create) as store:
@@ -112,7 +112,7 @@ def create_token(
     Example: trunkline token create --uses 8 --expires 7d --model 'llama-*' --label region=eu
     """
     models, labels, life_s, now_s = model or ["*"], labels_of(label or []), duration_s(expires), time.time()
-    with _opened(state, create=True) as store:
+    with opened(state, create=True) as store:
         token, text = store.tokens.create(life_s, uses, models, labels, now_s)
         record = store.tokens.get(token.id_text)
         assert record is not None
@@ -132,7 +132,7 @@ def list_tokens(state: StateOption, as_json: JsonOption = False) -> None:
     Example: trunkline token list --json
     """
     now_s = time.time()
-    with _opened(state) as store:
+    with opened(state) as store:
         records = store.tokens.list()
     if as_json:
         print_json([_token_facts(record, now_s) for record in records])
@@ -160,7 +160,7 @@ def revoke_token(
 
     Example: trunkline token revoke 3fa9
     """
-    with _opened(state) as store:
+    with opened(state) as store:
         record = store.tokens.revoke(token, time.time())
     note(f"Join token {record.id} is revoked. {_used(record)}")
 
@@ -200,7 +200,7 @@ def create_key(
 
     Example: export OPENAI_API_KEY=$(trunkline key create --name laptop)
     """
-    with _opened(state, create=True) as store:
+    with opened(state, create=True) as store:
         text = store.keys.create(name, tenant, time.time())
     if as_json:
         print_json({"key": text, "name": name, "tenant": tenant})
@@ -217,7 +217,7 @@ def list_keys(state: StateOption, as_json: JsonOption = False) -> None:
 
     Example: trunkline key list --json
     """
-    with _opened(state) as store:
+    with opened(state) as store:
         records = store.keys.list()
     if as_json:
         print_json([_key_facts(record) for record in records])
@@ -244,7 +244,7 @@ def revoke_key(
 
     Example: trunkline key revoke laptop
     """
-    with _opened(state) as store:
+    with opened(state) as store:
         record = store.keys.revoke(name, time.time())
     note(f"API key {record.name!r} is revoked.")
 
@@ -282,7 +282,7 @@ def list_agents(state: StateOption, as_json: JsonOption = False) -> None:
 
     Example: trunkline agents list --json
     """
-    with _opened(state) as store:
+    with opened(state) as store:
         records = store.agents.list()
     if as_json:
         print_json([_agent_facts(record) for record in records])
@@ -311,7 +311,7 @@ def revoke_agent(
 
     Example: trunkline agents revoke gpu-7 --reason 'host sold'
     """
-    with _opened(state) as store:
+    with opened(state) as store:
         record = store.agents.revoke(name, reason, time.time())
         token = store.tokens.get(record.token_id)
     note(f"Agent {record.name!r} is revoked.")

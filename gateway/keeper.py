@@ -11,6 +11,8 @@ import structlog
 
 from gateway.deployments import ModelIndex
 from gateway.store.errors import StateError
+from gateway.store.usage import Account, Amount
+from gateway.usage import Ledger
 
 _log = structlog.get_logger(__name__)
 
@@ -33,8 +35,15 @@ class Models(Protocol):
     ) -> None: ...
 
 
+class Sums(Protocol):
+    """:class:`gateway.store.usage.UsageStore`."""
+
+    def add(self, amounts: Mapping[Account, Amount], /) -> None: ...
+
+
 class Keeper:
-    """Writes down which models are served, when they come and every ``renew_s``.
+    """Writes down what was used, every ``tick_s``, and which models are served, when they come and every
+    ``renew_s``.
 
     What cannot be written is tried again; that is logged once. Belongs to the event loop's thread.
     """
@@ -43,6 +52,8 @@ class Keeper:
         self,
         index: ModelIndex,
         models: Models,
+        ledger: Ledger,
+        sums: Sums,
         settings: KeeperSettings = KeeperSettings(),
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -50,6 +61,8 @@ class Keeper:
     ) -> None:
         self._index = index
         self._models = models
+        self._ledger = ledger
+        self._sums = sums
         self._settings = settings
         self._clock = clock
         self._wall = wall
@@ -72,6 +85,8 @@ class Keeper:
             self._wake.clear()
             await self.write()
         await self.write()
+        if lost := self._ledger.take():
+            _log.error("usage_lost", requests=sum(amount.requests for amount in lost.values()))
         self._threads.shutdown(wait=False)
 
     def stop(self) -> None:
@@ -82,12 +97,25 @@ class Keeper:
     async def write(self) -> None:
         """Write down what is due. Errors of the store are logged, not raised."""
         try:
+            await self._write_usage()
             await self._write_models()
+            if self._failing:
+                _log.info("state_written_again")
             self._failing = False
         except StateError as error:
             if not self._failing:
                 _log.error("state_not_written", error=str(error))
             self._failing = True
+
+    async def _write_usage(self) -> None:
+        amounts = self._ledger.take()
+        if not amounts:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._sums.add, amounts)
+        except StateError:
+            self._ledger.put_back(amounts)
+            raise
 
     async def _write_models(self) -> None:
         now, age_s = self._clock(), self._settings.renew_s

@@ -6,6 +6,7 @@ from typing import Protocol
 from gateway.classify import ClientBody, ClientHead, classify
 from gateway.domain import Principal, Request
 from gateway.relay import Answer, Response, relay
+from shared.messages import Usage
 
 
 class Keys(Protocol):
@@ -34,12 +35,21 @@ class Exchange(Protocol):
     def answered(self, response: Response) -> None: ...
 
 
+class Accounts(Protocol):
+    """Who used what; :class:`gateway.usage.Ledger`."""
+
+    def finished(self, request: Request, usage: Usage | None) -> None: ...
+
+
 class Pipeline:
     """Takes exchanges, raises :class:`gateway.errors.RequestError`."""
 
-    def __init__(self, keys: Keys, dispatcher: Runner, *, facts: bool = True) -> None:
+    def __init__(
+        self, keys: Keys, dispatcher: Runner, accounts: Accounts | None = None, *, facts: bool = True
+    ) -> None:
         self._keys = keys
         self._dispatcher = dispatcher
+        self._accounts = accounts
         self._facts = facts
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -57,5 +67,10 @@ class Pipeline:
             response = await self._dispatcher.run(request)
             exchange.answered(response)
 
-            # and back
-            await relay(response, exchange.reply, facts=self._facts)
+            # and back, on whose account
+            try:
+                await relay(response, exchange.reply, facts=self._facts)
+            finally:
+                if self._accounts is not None:
+                    trailers = response.trailers
+                    self._accounts.finished(request, trailers.usage if trailers is not None else None)

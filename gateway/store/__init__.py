@@ -1,4 +1,4 @@
-"""Durable state: the gateway's key, join tokens, client keys, agents and models, in one directory.
+"""Durable state: the gateway's key, join tokens, client keys, agents, models and usage, in one directory.
 
 SQLite under it (``sqlite`` is the only file that knows), so that commands work on the state of a running
 gateway and take effect there at once.
@@ -10,13 +10,17 @@ from gateway.store.location import default_state_dir, own_state_dir
 from gateway.store.models import ModelFact, ModelStore
 from gateway.store.store import DATABASE_NAME, KEY_NAME, Store
 from gateway.store.tokens import TokenRecord, TokenState, TokenStore
+from gateway.store.usage import Account, Amount, By, Total, UsageStore
 
 __all__ = [
     "DATABASE_NAME",
     "DEFAULT_TENANT",
     "KEY_NAME",
+    "Account",
     "AgentRecord",
     "AgentStore",
+    "Amount",
+    "By",
     "Enrolment",
     "KeyRecord",
     "KeyStore",
@@ -26,6 +30,8 @@ __all__ = [
     "TokenRecord",
     "TokenState",
     "TokenStore",
+    "Total",
+    "UsageStore",
     "default_state_dir",
     "own_state_dir",
 ]

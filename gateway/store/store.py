@@ -13,6 +13,7 @@ from gateway.store.keys import KeyStore
 from gateway.store.models import ModelStore
 from gateway.store.sqlite import SqliteDatabase
 from gateway.store.tokens import TokenStore
+from gateway.store.usage import UsageStore
 from shared.identity import GatewayIdentity, KeyFileError, create_key_file, load_key
 
 DATABASE_NAME = "gateway.db"
@@ -23,14 +24,15 @@ _FINGERPRINT = "gateway key fingerprint"
 class Store:
     """Opened by the gateway and by each command, at the same time and in any order.
 
-    ``tokens``, ``keys``, ``agents`` and ``models`` may be used from several threads. What writes waits for
-    the disk and, at times, for another process: call it from a worker thread in a running gateway.
+    ``tokens``, ``keys``, ``agents``, ``models`` and ``usage`` may be used from several threads. What writes
+    waits for the disk and, at times, for another process: call it from a worker thread in a running gateway.
     """
 
     tokens: TokenStore
     keys: KeyStore
     agents: AgentStore
     models: ModelStore
+    usage: UsageStore
     gateway_identity: GatewayIdentity
 
     def __init__(self, state_dir: Path, database: SqliteDatabase, identity: GatewayIdentity) -> None:
@@ -41,6 +43,7 @@ class Store:
         self.keys = KeyStore(database)
         self.agents = AgentStore(database)
         self.models = ModelStore(database)
+        self.usage = UsageStore(database)
 
     @classmethod
     def open(cls, state_dir: Path, *, create: bool = True) -> "Store":

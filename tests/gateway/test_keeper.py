@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping
 from structlog.testing import capture_logs
 
 from gateway.keeper import Keeper, KeeperSettings
+from gateway.store import Account, Amount
 from gateway.store.errors import StateUnwritable
+from gateway.usage import Ledger
 from tests.gateway.fleet import Fleet, deployment
 
 
@@ -18,6 +20,13 @@ class Book:
         self.served: list[tuple[str, ...]] = []
         self.full = False
         self.threads: set[int] = set()
+        self.used: list[Mapping[Account, Amount]] = []
+
+    def add(self, amounts: Mapping[Account, Amount]) -> None:
+        self.threads.add(threading.get_ident())
+        if self.full:
+            raise StateUnwritable("no room")
+        self.used.append(amounts)
 
     def note(self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int) -> None:
         self.threads.add(threading.get_ident())
@@ -26,9 +35,10 @@ class Book:
         self.served.append(tuple(served))
 
 
-def keeper_of(fleet: Fleet, book: Book) -> Keeper:
-    settings = KeeperSettings(tick_s=3600.0)
-    return Keeper(fleet.registry.index, book, settings, clock=fleet.loop.time, wall=lambda: 5.0)
+def keeper_of(fleet: Fleet, book: Book, ledger: Ledger | None = None) -> Keeper:
+    ledger, settings = ledger or Ledger(lambda: 5.0), KeeperSettings(tick_s=3600.0)
+    index, clock = fleet.registry.index, fleet.loop.time
+    return Keeper(index, book, ledger, book, settings, clock=clock, wall=lambda: 5.0)
 
 
 async def test_a_model_is_written_down_once_and_again_after_an_hour() -> None:
@@ -55,8 +65,38 @@ async def test_what_a_full_disk_did_not_take_is_written_later_and_complained_abo
         await keeper.write()
     assert [line["event"] for line in logs] == ["state_not_written"]
     book.full = False
-    await keeper.write()
+    with capture_logs() as logs:
+        await keeper.write()
+        await keeper.write()
     assert book.served == [("m",)]
+    assert [line["event"] for line in logs] == ["state_written_again"]
+
+
+async def test_usage_that_was_not_taken_is_written_with_what_came_since() -> None:
+    fleet, book, ledger = Fleet(), Book(), Ledger(lambda: 5.0)
+    keeper = keeper_of(fleet, book, ledger)
+    book.full = True
+    ledger.finished(fleet.request(), None)
+    await keeper.write()
+    ledger.finished(fleet.request(), None)
+    book.full = False
+    await keeper.write()
+    await keeper.write()
+    assert [[amount.requests for amount in used.values()] for used in book.used] == [[2]]
+    assert threading.get_ident() not in book.threads
+
+
+async def test_a_keeper_that_is_told_to_stop_writes_the_last_usage_or_says_how_much_is_lost() -> None:
+    for full, events in ((False, []), (True, ["state_not_written", "usage_lost"])):
+        fleet, book, ledger = Fleet(), Book(), Ledger(lambda: 5.0)
+        keeper = keeper_of(fleet, book, ledger)
+        book.full = full
+        ledger.finished(fleet.request(), None)
+        keeper.stop()
+        with capture_logs() as logs:
+            await keeper.run()
+        assert [line["event"] for line in logs] == events
+        assert len(book.used) == (0 if full else 1)
 
 
 async def test_a_running_keeper_writes_at_once_and_ends_when_told() -> None:

@@ -15,7 +15,7 @@ from gateway.http.protocol import ConnectionLimits
 from gateway.http.routes import build_router
 from gateway.http.server import Address, bind, build_server
 from gateway.lifecycle import Lifecycle
-from gateway.pipeline import Pipeline
+from gateway.pipeline import Accounts, Pipeline
 from gateway.registry import ModelInfo
 from shared.messages import Headers, Trailers
 
@@ -181,10 +181,11 @@ class Surface:
     dispatcher: FakeDispatcher = field(default_factory=FakeDispatcher)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     finished: list[tuple[Exchange, int, RequestError | None]] = field(default_factory=list)
+    accounts: Accounts | None = None
 
     def __post_init__(self) -> None:
         keys = FakeKeys()
-        pipeline = Pipeline(keys, self.dispatcher, facts=self.settings.facts)
+        pipeline = Pipeline(keys, self.dispatcher, self.accounts, facts=self.settings.facts)
         router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
         self.budget = BufferBudget(self.buffer_bytes)
         self.app = Front(

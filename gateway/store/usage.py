@@ -1,0 +1,117 @@
+"""What was used: sums of each day, key, tenant and model. Days are UTC."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.dialects.sqlite import insert
+
+from gateway.store import schema
+from gateway.store.sqlite import SqliteDatabase
+
+MOST = 2**53
+"""Where a sum stays: no engine has counted so much, JSON's readers count no further, and a thousand such sums
+still add up in SQLite."""
+
+
+class Account(NamedTuple):
+    """What is added up together."""
+
+    day: str
+    """``2026-11-21``."""
+    key_id: str
+    tenant: str
+    model: str
+
+
+@dataclass(slots=True)
+class Amount:
+    """Requests that an engine began to answer, and the tokens that engines counted for them."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def add(self, other: "Amount") -> None:
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+        self.cached_tokens += other.cached_tokens
+
+
+class By(StrEnum):
+    """What totals are made for."""
+
+    KEY = "key"
+    TENANT = "tenant"
+    MODEL = "model"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What one key, tenant or model used, or what was used in one day."""
+
+    name: str
+    """A key's name, where the key is still known, else its id."""
+    tenant: str | None
+    """A key's tenant; None for the other totals."""
+    amount: Amount
+    key_id: str | None = None
+    """A key's id, which tells it from others that had its name; None for the other totals."""
+
+
+_SUMS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
+
+
+class UsageStore:
+    """The sums. Every method raises StateError when the database fails."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def add(self, amounts: Mapping[Account, Amount]) -> None:
+        """Add ``amounts`` to what is there, all of them or, when it fails, none."""
+        if not amounts:
+            return
+        statement = insert(schema.usage)
+        added = {
+            name: func.min(
+                schema.usage.c[name] + statement.excluded[name], MOST, type_=schema.usage.c[name].type
+            )
+            for name in _SUMS
+        }
+        keys = list(schema.usage.primary_key)
+        rows = [
+            account._asdict() | {name: min(getattr(amount, name), MOST) for name in _SUMS}
+            for account, amount in amounts.items()
+        ]
+        with self._database.write() as connection:
+            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=added), rows)
+
+    def totals(self, by: By, since: str = "") -> tuple[Total, ...]:
+        """Totals from the day ``since`` on, in the order of their names."""
+        used, keys = schema.usage, schema.keys
+        sums = [func.sum(used.c[name]).label(name) for name in _SUMS]
+        if by is By.KEY:
+            name = func.coalesce(keys.c.name, used.c.key_id).label("name")
+            query = (
+                select(name, used.c.tenant.label("tenant"), used.c.key_id.label("key_id"), *sums)
+                .select_from(used.outerjoin(keys, keys.c.id == used.c.key_id))
+                .group_by(used.c.key_id, used.c.tenant, name)
+                .order_by(name, used.c.tenant, used.c.key_id)
+            )
+        else:
+            column = used.c[by.value]
+            query = select(column.label("name"), *sums).group_by(column).order_by(column)
+        with self._database.read() as connection:
+            return tuple(map(_total, connection.execute(query.where(used.c.day >= since))))
+
+
+def _total(row: Row[tuple[object, ...]]) -> Total:
+    facts = row._mapping
+    amount = Amount(*(facts[name] for name in _SUMS))
+    return Total(facts["name"], facts.get("tenant"), amount, facts.get("key_id"))
