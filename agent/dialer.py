@@ -230,6 +230,8 @@ class Dialer:
             kept.endpoint.lost(TunnelClosed(reason))
 
     def _welcomed(self, welcome: Welcome) -> None:
+        if welcome.doubt:
+            log.warning("this host's clock or the gateway's is wrong", reason=welcome.doubt)
         member = self._membership.joined
         try:
             if self._membership.welcomed(welcome):
@@ -255,7 +257,7 @@ class Dialer:
 
     def _refused(self, error: HandshakeRejected) -> None:
         if self._membership.try_otherwise(error):
-            log.warning("certificate refused, joining again with the token", reason=error.reason)
+            log.warning("refused, trying otherwise", reason=error.reason, token=self._membership.joining)
             return
         if error.code in FINAL and error.retry_after_s is None:
             raise Rejected(_final_words(error.code, error.reason)) from error
@@ -266,7 +268,7 @@ class Dialer:
         """Raises :class:`Rejected` for the wrong gateway when joining: something was typed wrongly."""
         if isinstance(error, GatewayUntrusted) and not self._membership.joined:
             raise Rejected(str(error)) from error
-        self._backoff.failed()
+        self._backoff.failed(refused=isinstance(error.__cause__, ConnectionRefusedError))
         complaint = str(error)
         if complaint != self._complaint:
             self._complaint = complaint

@@ -101,6 +101,8 @@ class Membership:
         self._record = record
         self._token = token
         self._use_token = record is None
+        self._may_do_later = False
+        """The certificate was refused for now only: a clock is wrong."""
         self._unkept = False
         """The newest certificate is not on the disk yet."""
         self._lock: int | None = None
@@ -140,6 +142,11 @@ class Membership:
     @property
     def joined(self) -> bool:
         return self._record is not None
+
+    @property
+    def joining(self) -> bool:
+        """The next handshake shows the join token, not the certificate."""
+        return self._use_token
 
     @property
     def has_spare_token(self) -> bool:
@@ -190,12 +197,18 @@ class Membership:
 
     def try_otherwise(self, error: HandshakeRejected) -> bool:
         """The gateway said no. True when there is another way to try: a certificate that is out of date or
-        unknown is replaced with the join token, once. Never after a revocation: a token that lies about in
-        the environment must not undo it."""
-        if self._use_token or self._token is None or error.code is not ErrorCode.UNAUTHENTICATED:
+        unknown is replaced with the join token, once. A token that does no better is forgotten, if the
+        certificate may do later. Never after a revocation: a token that lies about in the environment must
+        not undo it."""
+        if self._token is None or error.code is not ErrorCode.UNAUTHENTICATED:
             return False
-        self._use_token = True
-        return True
+        if not self._use_token:
+            self._use_token, self._may_do_later = True, error.retry_after_s is not None
+            return True
+        if self._may_do_later:
+            self._use_token, self._token = False, None
+            return True
+        return False
 
     def __enter__(self) -> Self:
         """Raises :class:`MembershipError` when another agent runs on the same directory."""

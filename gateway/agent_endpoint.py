@@ -21,7 +21,15 @@ from gateway.registry import Registry
 from gateway.store.errors import StateError
 from shared import limits
 from shared.endpoint import Endpoint, SessionListener
-from shared.errors import ErrorCode, HandshakeRejected, LocalError, TrunklineError, TunnelClosed
+from shared.errors import (
+    CertificateOutOfDate,
+    ErrorCode,
+    HandshakeError,
+    HandshakeRejected,
+    LocalError,
+    TrunklineError,
+    TunnelClosed,
+)
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.identity import GatewayIdentity
 from shared.messages import Drain
@@ -87,6 +95,8 @@ class AgentEndpoint:
         """Tunnels of agents, with their names."""
         self._agents: dict[AgentSession, AdmittedAgent] = {}
         """Sessions, with a tunnel or waiting for one, and what their agents were admitted with."""
+        self._out_of_date: set[str] = set()
+        """Agents refused for their certificates' dates, which is said once; no more than were enrolled."""
         self._left: set[str] = set()
         """Agents that left since it was last noted who is here; no more than are enrolled."""
         self._past = TunnelFigures()
@@ -103,7 +113,7 @@ class AgentEndpoint:
     def protocol(self, *_args: Any, **_options: Any) -> AcceptedTunnel:
         """What an HTTP server (uvicorn's ``ws=``) makes of an upgraded connection; its arguments say nothing
         a tunnel needs. Call it on the event loop."""
-        return AcceptedTunnel(self, asyncio.get_running_loop().time)
+        return AcceptedTunnel(self, asyncio.get_running_loop().time, self._wall)
 
     async def watch(self) -> None:
         """Ends the sessions of agents that are revoked, whoever revokes them, and those that have had no
@@ -174,6 +184,17 @@ class AgentEndpoint:
             self._metrics.tunnel("not_authenticated")
         _add(self._past, tunnel)
 
+    def refused(self, tunnel: AcceptedTunnel, error: HandshakeError) -> None:
+        if isinstance(error, CertificateOutOfDate) and error.name not in self._out_of_date:
+            self._out_of_date.add(error.name)
+            _log.warning(
+                "certificate_out_of_date",
+                agent=error.name,
+                valid_from_s=error.not_before_s,
+                valid_to_s=error.not_after_s,
+                now_s=int(self._wall()),
+            )
+
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
         """Raises HandshakeRejected."""
         try:
@@ -200,6 +221,7 @@ class AgentEndpoint:
     def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> SessionListener:
         admitted: AdmittedAgent = accepted.identity
         self._no_stranger(tunnel)
+        self._out_of_date.discard(admitted.name)
         session = self._registry.session_on(tunnel.endpoint, admitted.name)
         self._metrics.tunnel("accepted" if session is None else "resumed")
         if session is None:

@@ -17,6 +17,7 @@ The tree::
     │   ├── GatewayUntrusted        not the gateway whose key was pinned
     │   ├── SignatureInvalid
     │   ├── CertificateInvalid
+    │   │   └── CertificateOutOfDate    good but for the dates: a clock is wrong, or it is old
     │   └── JoinTokenInvalid
     ├── TunnelError
     │   ├── DialFailed              no connection, no TLS, no WebSocket
@@ -33,6 +34,9 @@ The tree::
 """
 
 from enum import IntEnum
+
+CLOCK_RETRY_S = 60.0
+"""A clock that jumped is put right within minutes, mostly: who was refused for it comes again after this."""
 
 
 class ErrorCode(IntEnum):
@@ -132,6 +136,8 @@ class HandshakeError(TrunklineError):
     """The handshake failed (PROTOCOL §8)."""
 
     code = ErrorCode.UNAUTHENTICATED
+    retry_after_s: float | None = None
+    """When to try again as is; None when that cannot help."""
 
 
 class HandshakeMalformed(HandshakeError):
@@ -160,6 +166,18 @@ class SignatureInvalid(HandshakeError):
 
 class CertificateInvalid(HandshakeError):
     """A certificate that is not ours, not yet or no longer valid, or of another key."""
+
+
+class CertificateOutOfDate(CertificateInvalid):
+    """Ours in every respect, but not valid at this time. Dates are in seconds since 1970."""
+
+    retry_after_s = CLOCK_RETRY_S
+
+    def __init__(self, message: str, name: str, not_before_s: int, not_after_s: int) -> None:
+        super().__init__(message)
+        self.name = name
+        self.not_before_s = not_before_s
+        self.not_after_s = not_after_s
 
 
 class JoinTokenInvalid(HandshakeError):

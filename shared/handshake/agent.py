@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.errors import (
     CertificateInvalid,
+    CertificateOutOfDate,
     ErrorCode,
     GatewayUntrusted,
     HandshakeError,
@@ -43,7 +44,7 @@ from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
 
 CLOCK_TOLERANCE_S = 86_400.0
 """How far a GPU host's clock may be off before a certificate just made looks wrong to it. The gateway's
-clock decides whether a certificate is valid; the agent's check only tells an operator early."""
+clock decides whether a certificate is valid; the agent takes it, and tells its operator."""
 
 
 class State(Enum):
@@ -209,14 +210,16 @@ class AgentHandshake:
         if frame is FrameType.REJECT:
             raise read_reject(body)
         terms = WelcomeTerms.from_body(body)
+        certificate = self._check_certificate(terms.certificate)
         return Welcome(
             session_id=terms.session_id,
             generation=terms.generation,
             limits=terms.limits,
-            certificate=self._check_certificate(terms.certificate, wall_s),
+            certificate=certificate,
             heartbeat_s=terms.heartbeat_s,
             resume_window_s=terms.resume_window_s,
             received=self._check_received(terms),
+            doubt="" if certificate is None else _doubt(certificate, wall_s),
         )
 
     def _check_received(self, terms: WelcomeTerms) -> int | None:
@@ -227,18 +230,25 @@ class AgentHandshake:
             raise HandshakeMalformed("WELCOME resumes a session that was not asked for")
         return terms.received
 
-    def _check_certificate(self, der: bytes | None, wall_s: float) -> AgentCertificate | None:
+    def _check_certificate(self, der: bytes | None) -> AgentCertificate | None:
         if der is None:
             if self._join_token is not None:
                 raise CertificateInvalid("the gateway accepted the join token but sent no certificate")
             return None
-        return verify_certificate(
-            der, self._gateway_key, self._name, self._public_key, wall_s, CLOCK_TOLERANCE_S
-        )
+        return verify_certificate(der, self._gateway_key, self._name, self._public_key)
 
     def _move(self, event: Input) -> None:
         assert (self._state, event) in TRANSITIONS, (self._state, event)
         self._state = TRANSITIONS[self._state, event]
+
+
+def _doubt(certificate: AgentCertificate, wall_s: float) -> str:
+    """What is to be said of a certificate's dates; nothing, as a rule."""
+    try:
+        certificate.check_dates(wall_s, CLOCK_TOLERANCE_S, CLOCK_TOLERANCE_S)
+    except CertificateOutOfDate as error:
+        return str(error)
+    return ""
 
 
 def _pin(join_token: JoinToken | None, pinned: bytes | None) -> bytes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import Enum, auto
+from math import inf
 
 from shared.errors import ErrorCode, HandshakeError, HandshakeMalformed, HandshakeRejected
 from shared.frames import FrameType
@@ -97,7 +98,7 @@ class GatewayHandshake:
         """Check a HELLO's payload at wall-clock time ``wall_s`` (seconds since 1970).
 
         Raises HandshakeMalformed (too long, no JSON, fields missing or out of bounds, a second HELLO),
-        SignatureInvalid, CertificateInvalid, or HandshakeRejected with VERSION.
+        SignatureInvalid, CertificateInvalid, CertificateOutOfDate, or HandshakeRejected with VERSION.
         """
         if self._state is not State.CHALLENGED:
             raise HandshakeMalformed("HELLO out of turn")
@@ -176,9 +177,12 @@ class GatewayHandshake:
     def _check_certificate(self, claims: HelloClaims, wall_s: float) -> AgentCertificate | None:
         if claims.certificate is None:
             return None
-        return verify_certificate(
-            claims.certificate, self._identity.public_key, claims.name, claims.public_key, wall_s
+        certificate = verify_certificate(
+            claims.certificate, self._identity.public_key, claims.name, claims.public_key
         )
+        # This gateway made it: if it is of the future, then by a clock that has been put right since.
+        certificate.check_dates(wall_s, early_s=inf)
+        return certificate
 
     def _move(self, event: Input) -> None:
         assert (self._state, event) in TRANSITIONS, (self._state, event)

@@ -213,6 +213,8 @@ class Welcome:
     resume_window_s: float
     received: int | None = None
     """The session asked for goes on and the gateway has so many of its messages; None: a new one."""
+    doubt: str = ""
+    """The certificate's dates say that this host's clock is wrong, or the gateway's."""
 
 
 def reject_body(code: ErrorCode, reason: str, retry_after_s: float | None) -> bytes:

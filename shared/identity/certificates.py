@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, SignatureAlgorithmOID
 
-from shared.errors import CertificateInvalid
+from shared.errors import CertificateInvalid, CertificateOutOfDate
 from shared.identity.keys import GatewayIdentity, fingerprint_of, gateway_id
 from shared.identity.names import is_name
 
@@ -41,8 +41,23 @@ class AgentCertificate:
     der: bytes = field(repr=False)
 
     def is_worn(self, wall_s: float) -> bool:
-        """True when less than a third of its life is left: time for a fresh one."""
-        return wall_s > self.not_after_s - (self.not_after_s - self.not_before_s) / 3
+        """True when less than a third of its life is left, or it was made by a clock that was ahead: time for
+        a fresh one."""
+        last_third_s = self.not_after_s - (self.not_after_s - self.not_before_s) / 3
+        return wall_s > last_third_s or wall_s < self.not_before_s
+
+    def check_dates(self, wall_s: float, early_s: float = 0.0, late_s: float = 0.0) -> None:
+        """Raises CertificateOutOfDate more than ``early_s`` before it is valid or ``late_s`` after."""
+        if wall_s < self.not_before_s - early_s:
+            begins = f"is valid only from {_moment(self.not_before_s)}: check the clocks"
+            raise CertificateOutOfDate(
+                f"the certificate {begins}", self.name, self.not_before_s, self.not_after_s
+            )
+        if wall_s > self.not_after_s + late_s:
+            ended = f"expired {_moment(self.not_after_s)}: join again with a token, or check the clocks"
+            raise CertificateOutOfDate(
+                f"the certificate {ended}", self.name, self.not_before_s, self.not_after_s
+            )
 
 
 def new_serial() -> int:
@@ -119,13 +134,10 @@ def verify_certificate(
     gateway_key: bytes,
     name: str,
     public_key: bytes,
-    wall_s: float,
-    tolerance_s: float = 0.0,
 ) -> AgentCertificate:
-    """Check that the holder of ``gateway_key`` (raw) issued ``der`` for this name and key, and it is valid.
+    """Check that the holder of ``gateway_key`` (raw) issued ``der`` for this name and key.
 
-    ``tolerance_s`` widens the validity on both sides, for a checker that does not trust its own clock.
-    Raises CertificateInvalid, whatever the bytes are. Says nothing of revocation.
+    Raises CertificateInvalid, whatever the bytes are. Says nothing of dates and of revocation.
     """
     parsed = _parse(der)
     _check_signature(parsed, gateway_key)
@@ -137,15 +149,6 @@ def verify_certificate(
         )
     if certificate.public_key != public_key:
         raise CertificateInvalid("the certificate belongs to another key: join again with a token")
-    if wall_s < certificate.not_before_s - tolerance_s:
-        raise CertificateInvalid(
-            f"the certificate is valid only from {_moment(certificate.not_before_s)}, "
-            f"and it is {_moment(wall_s)} here: check the clocks"
-        )
-    if wall_s > certificate.not_after_s + tolerance_s:
-        raise CertificateInvalid(
-            f"the certificate expired {_moment(certificate.not_after_s)}: join again with a token"
-        )
     return certificate
 
 

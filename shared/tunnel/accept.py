@@ -56,6 +56,9 @@ class TunnelAcceptor(Protocol):
     def disconnected(self, tunnel: "AcceptedTunnel") -> None:
         """The connection is gone."""
 
+    def refused(self, tunnel: "AcceptedTunnel", error: HandshakeError) -> None:
+        """Its HELLO was no good; it has been told why."""
+
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
         """Raises :class:`~shared.errors.HandshakeError`, whose code and text the agent is told."""
 
@@ -71,11 +74,18 @@ class TunnelAcceptor(Protocol):
 class AcceptedTunnel(Tunnel):
     """The gateway's end, from the HTTP upgrade on (PROTOCOL §2.1, §8.1)."""
 
-    def __init__(self, acceptor: TunnelAcceptor, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        acceptor: TunnelAcceptor,
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``wall`` gives Unix time, for the dates of certificates."""
         websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.HANDSHAKE_MESSAGE_BYTES)
         super().__init__(websocket, clock)
         self._server = websocket
         self._acceptor = acceptor
+        self._wall = wall
         self._handshake: GatewayHandshake | None = None
         self._task: asyncio.Task[None] | None = None
         self._admitted = False
@@ -123,9 +133,10 @@ class AcceptedTunnel(Tunnel):
         if self._task is not None or self._handshake is None or frame.type != FrameType.HELLO:
             raise UnexpectedFrame("only one HELLO is expected")
         try:
-            hello = self._handshake.receive_hello(frame.payload, time.time())
+            hello = self._handshake.receive_hello(frame.payload, self._wall())
         except HandshakeError as error:
             self._reject(error)
+            self._acceptor.refused(self, error)
             return
         self._task = self._loop.create_task(self._authenticate(hello, self._handshake))
 
@@ -166,9 +177,8 @@ class AcceptedTunnel(Tunnel):
     def _reject(self, error: HandshakeError) -> None:
         if self._closing:
             return
-        retry_after_s = error.retry_after_s if isinstance(error, HandshakeRejected) else None
         if self._handshake is not None and self._handshake.can_reject:
-            payload = self._handshake.reject(error.code, str(error), retry_after_s)
+            payload = self._handshake.reject(error.code, str(error), error.retry_after_s)
             self._send_messages([encode(FrameType.REJECT, 0, payload)])
         self._close_after_output(error)
 

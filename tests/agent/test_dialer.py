@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from agent.backoff import STEADY_S, SUSPICIOUS_S
 from agent.dialer import Dialer, DialSettings, Rejected, UpTunnel, _Kept, dial_with
@@ -32,6 +33,7 @@ from tests.support.clock import ManualClock
 from tests.support.identities import GATEWAY, OTHER_GATEWAY, TOKEN, WALL_S
 from tests.support.tunnels import Recorder, accepting, request_head
 
+OUT_OF_DATE = HandshakeRejected(ErrorCode.UNAUTHENTICATED, "the certificate expired", 60.0)
 SETTLED = HandshakeRejected(ErrorCode.UNAUTHENTICATED, "this gateway made no such join token")
 
 
@@ -199,6 +201,23 @@ async def test_a_refused_certificate_is_replaced_with_the_token_at_once(tmp_path
     assert world.certificates == [False]
     with pytest.raises(Rejected):
         await World(tmp_path).until_up(SETTLED, SETTLED)
+
+
+@pytest.mark.parametrize("join", [None, TOKEN.encode()], ids=["certificate", "and-token"])
+async def test_a_gateway_whose_clock_jumped_is_asked_again_until_it_is_right(
+    tmp_path: Path, join: str | None
+) -> None:
+    await World(tmp_path).until_up()
+    world = World(tmp_path, join=join)
+    plan = [OUT_OF_DATE, OUT_OF_DATE, OUT_OF_DATE]
+    if join is not None:
+        plan[1:1] = [SETTLED]
+    with structlog.testing.capture_logs() as logs:
+        waits = await world.until_up(*plan)
+    assert all(60.0 <= wait_s <= 120.0 for wait_s in waits[-2:]), waits
+    assert world.certificates == [True]
+    complaints = [entry for entry in logs if entry["event"] == "cannot connect, trying again and again"]
+    assert [entry["reason"] for entry in complaints] == ["the certificate expired"]
 
 
 async def test_a_certificate_that_cannot_be_kept_ends_a_joining_agent_and_no_member(

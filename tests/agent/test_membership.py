@@ -17,6 +17,7 @@ from tests.support.identities import GATEWAY, OTHER_GATEWAY, TOKEN, WALL_S, gate
 
 JOIN = TOKEN.encode()
 OTHER_JOIN = JoinToken.new(OTHER_GATEWAY.fingerprint).encode()
+OUT_OF_DATE = HandshakeRejected(ErrorCode.UNAUTHENTICATED, "the certificate expired", 60.0)
 UNKNOWN = HandshakeRejected(ErrorCode.UNAUTHENTICATED, "no record of this certificate")
 
 
@@ -118,6 +119,16 @@ def test_a_certificate_that_is_refused_is_replaced_with_the_token_once(tmp_path:
     fresh = opened(tmp_path, JOIN)
     assert fresh.try_otherwise(UNKNOWN)
     assert not fresh.try_otherwise(UNKNOWN)
+
+
+def test_a_certificate_that_may_do_later_is_tried_again_when_the_token_is_no_good(tmp_path: Path) -> None:
+    joined(tmp_path)
+    again = opened(tmp_path, JOIN)
+    assert again.try_otherwise(OUT_OF_DATE)
+    assert again.joining
+    assert again.try_otherwise(UNKNOWN)
+    assert not again.joining
+    assert not again.try_otherwise(OUT_OF_DATE)
 
 
 def test_a_token_never_undoes_a_revocation(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import CertificateInvalid
+from shared.errors import CertificateInvalid, CertificateOutOfDate
 from shared.identity import CERTIFICATE_LIFE_S, AgentCertificate, is_name, public_bytes, verify_certificate
 from tests.support.identities import (
     AGENT_KEY,
@@ -23,13 +23,13 @@ from tests.support.identities import (
 AGENT_PUBLIC = public_bytes(AGENT_KEY)
 
 
-def verify(der: bytes, wall_s: float = WALL_S, **changes: Any) -> AgentCertificate:
+def verify(der: bytes, **changes: Any) -> AgentCertificate:
     arguments: dict[str, Any] = {
         "gateway_key": GATEWAY.public_key,
         "name": NAME,
         "public_key": AGENT_PUBLIC,
     }
-    return verify_certificate(der=der, wall_s=wall_s, **(arguments | changes))
+    return verify_certificate(der=der, **(arguments | changes))
 
 
 def test_a_certificate_verifies_as_what_was_issued() -> None:
@@ -67,22 +67,26 @@ def test_a_certificate_of_somebody_else_is_refused(changes: dict[str, Any], comp
 
 def test_a_certificate_is_valid_to_its_last_second_and_no_longer() -> None:
     issued = certificate_of()
-    assert verify(issued.der, wall_s=issued.not_after_s)
-    with pytest.raises(CertificateInvalid, match="expired 2027-04-15 08:00 UTC: join again"):
-        verify(issued.der, wall_s=issued.not_after_s + 1)
+    issued.check_dates(issued.not_after_s)
+    with pytest.raises(CertificateOutOfDate, match="expired 2027-04-15 08:00 UTC: join again") as caught:
+        issued.check_dates(issued.not_after_s + 1)
+    assert caught.value.retry_after_s == 60
+    assert (caught.value.name, caught.value.not_after_s) == (NAME, issued.not_after_s)
 
 
 def test_a_certificate_of_the_future_is_refused_with_a_word_about_clocks() -> None:
     issued = certificate_of()
-    assert verify(issued.der, wall_s=issued.not_before_s)
-    with pytest.raises(CertificateInvalid, match="check the clocks"):
-        verify(issued.der, wall_s=issued.not_before_s - 1)
+    issued.check_dates(issued.not_before_s)
+    with pytest.raises(CertificateOutOfDate, match="valid only from 2027-01-15 07:55 UTC: check the clocks"):
+        issued.check_dates(issued.not_before_s - 1)
 
 
 def test_tolerance_widens_validity_on_both_sides() -> None:
     issued = certificate_of()
-    assert verify(issued.der, wall_s=issued.not_before_s - 60, tolerance_s=60)
-    assert verify(issued.der, wall_s=issued.not_after_s + 60, tolerance_s=60)
+    issued.check_dates(issued.not_before_s - 60, early_s=60)
+    issued.check_dates(issued.not_after_s + 60, late_s=60)
+    with pytest.raises(CertificateOutOfDate):
+        issued.check_dates(issued.not_after_s + 60, early_s=60)
 
 
 def test_a_certificate_is_worn_in_the_last_third_of_its_life() -> None:

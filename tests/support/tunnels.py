@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from shared.endpoint import Endpoint, Stream
-from shared.errors import ErrorCode, HandshakeRejected, TrunklineError
+from shared.errors import ErrorCode, HandshakeError, HandshakeRejected, TrunklineError
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.identity import GatewayIdentity, JoinToken
 from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
@@ -105,6 +105,8 @@ class Acceptor:
     def __init__(self, refusal: HandshakeRejected | None = None) -> None:
         self.refusal = refusal
         self.tunnels: list[AcceptedTunnel] = []
+        self.refusals: list[HandshakeError] = []
+        """What HELLOs that were no good were refused with."""
         self.listener = Recorder()
         self.forgets = False
         """Agents that come for their session get a new one."""
@@ -122,6 +124,9 @@ class Acceptor:
         self.connections -= 1
         if not self.connections:
             self.all_gone.set()
+
+    def refused(self, tunnel: AcceptedTunnel, error: HandshakeError) -> None:
+        self.refusals.append(error)
 
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
         await asyncio.sleep(0)
