@@ -23,6 +23,9 @@ LAST_WORDS_S = 1
 """For connections to take the last bytes of answers that are over."""
 
 
+_LOOK_S = 0.02
+
+
 class ListenFailed(Exception):
     """The address cannot be listened on, or the TLS files cannot be used."""
 
@@ -67,6 +70,32 @@ class GatewayServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, close idle connections, give the others ``LAST_WORDS_S``, cut what is left.
+
+        In place of uvicorn's own, which says in an error line that it cancelled requests even if there were
+        none: a client that does not read its answer, or an agent slow to hang up, is enough.
+        """
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._emptied()
+        self.abort_connections()
+        if tasks := set(self.server_state.tasks):
+            _, stuck = await asyncio.wait(tasks, timeout=LAST_WORDS_S)
+            for task in stuck:
+                task.cancel()
+
+    async def _emptied(self) -> None:
+        """Every client has hung up, and every agent, of whom only uvloop's servers know."""
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 (nobody tells us)
+            await asyncio.sleep(_LOOK_S)
+        for server in self.servers:
+            await server.wait_closed()
+
     def abort_connections(self) -> None:
         """Cut every client connection that is still there."""
         for connection in list(self.server_state.connections):
@@ -99,7 +128,6 @@ def build_server(
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=LAST_WORDS_S,
         ssl_certfile=address.tls_cert,
         ssl_keyfile=address.tls_key,
     )
