@@ -1,6 +1,7 @@
 """One tunnel is kept up, for as long as the gateway wants this agent."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,16 @@ async def test_the_loss_of_a_good_tunnel_is_answered_at_once(tmp_path: Path) -> 
 async def test_failures_are_answered_with_short_waits_at_first(tmp_path: Path) -> None:
     waits = await World(tmp_path).until_up((LOST, 60.0), DOWN, DOWN, DOWN, (LOST, 0.5))
     assert waits == [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+async def test_where_nobody_listens_waits_are_shorter(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        handshake: Any = None
+        settings = DialSettings(url=f"ws://127.0.0.1:{silent.getsockname()[1]}/tunnel")
+        with pytest.raises(DialFailed) as refused:
+            await dial_with(settings, ManualClock())(handshake, Recorder(), None)
+    assert await World(tmp_path).until_up((LOST, 60.0), refused.value, DOWN) == [0.0, 0.0, 0.5, 1.0]
 
 
 async def test_what_the_gateway_says_about_when_to_come_wins(tmp_path: Path) -> None:
