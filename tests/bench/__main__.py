@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-from tests.bench import concurrent, decision, stalled, upload
+from tests.bench import concurrent, decision, restart, stalled, upload
 from tests.bench.site import LoadSite, build
 from tests.support.processes import House
 
@@ -36,7 +36,18 @@ _LOADS: dict[str, tuple[Load, float | None]] = {
     "upload": (_upload, upload.RATE_MBIT),
     "download": (_download, upload.RATE_MBIT),
 }
-_NAMES = (*_LOADS, "decision")
+_NAMES = (*_LOADS, "decision", "restart")
+
+
+def _restart(arguments: argparse.Namespace) -> object:
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = restart.run(restart.build(house, arguments.agents), arguments.kills)
+    if arguments.json is not None:
+        restart.write(figures, arguments.json)
+    return figures
 
 
 def main() -> None:
@@ -48,13 +59,19 @@ def main() -> None:
     parser.add_argument("--stalled", type=int, default=200)
     parser.add_argument("--readers", type=int, default=100)
     parser.add_argument("--megabytes", type=int, default=50)
+    parser.add_argument("--agents", type=int, default=100, help="that come back after a restart")
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument(
+        "--json", type=Path, default=None, metavar="FILE", help="write restart's figures there"
+    )
     arguments = parser.parse_args()
     unknown = set(arguments.loads) - set(_NAMES)
     if unknown:
         parser.error(f"no such load: {', '.join(sorted(unknown))}")
     for name in arguments.loads or _NAMES:
-        if name == "decision":
-            sys.stdout.write(f"--- {name}\n{decision.run()}\n")
+        if name in ("decision", "restart"):
+            figures = decision.run() if name == "decision" else _restart(arguments)
+            sys.stdout.write(f"--- {name}\n{figures}\n")
             continue
         load, rate_mbit = _LOADS[name]
         with (

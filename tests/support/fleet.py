@@ -1,0 +1,62 @@
+"""``python -m tests.support.fleet``: many whole agents in one process, each with a state and a model of its
+own.
+
+Theirs alone: identity, session, dialer, roster, runner. Shared: the interpreter, the event loop and the log,
+as starting a hundred interpreters would take minutes on a small machine. The model of agent ``a7`` is ``a7``;
+the engine must list it. Prints ``listening agents`` when all have begun; ends when told to stop.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from agent.app import Agent, Stop, listen_for_signals
+from agent.config import load
+from agent.logs import set_up
+from shared.open_files import raise_file_limit
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    raise_file_limit()
+    stops = [Stop() for _ in arguments.names]
+
+    def ask() -> None:
+        for stop in stops:
+            stop.ask()
+
+    listen_for_signals(ask)
+    async with asyncio.TaskGroup() as tasks:
+        for name, stop in zip(arguments.names, stops, strict=True):
+            flags = {
+                "gateway": arguments.gateway,
+                "join": arguments.join,
+                "state": arguments.state / name,
+                "name": name,
+                "engine": [{"url": arguments.engine, "models": (name,)}],
+                "slots": 8,
+            }
+            tasks.create_task(Agent(load(flags, None), stop).run())
+        sys.stdout.write("listening agents\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="fleet", description=__doc__)
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("--gateway", required=True)
+    parser.add_argument("--join", required=True)
+    parser.add_argument("--engine", required=True)
+    parser.add_argument("--state", type=Path, required=True)
+    arguments = parser.parse_args()
+    set_up("json", "info")
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(arguments))
+    else:
+        uvloop.run(_serve(arguments))
+
+
+if __name__ == "__main__":
+    main()
