@@ -12,53 +12,26 @@ The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
 """
 
 from enum import Enum, auto
-from typing import Protocol
 
 from gateway.alarm import Alarm
 from gateway.attempt import Attempt
 from gateway.continuation import NotContinuable, SpliceFailed
 from gateway.continuing import Course
 from gateway.deployments import Deployment
-from gateway.domain import Request, RequestBody
-from gateway.failover import ENGINES_FAULT, MOST_MOVES, RULES, Trouble, break_reason, trouble_of_status
-from gateway.home import Home
-from gateway.queue import Ticket
+from gateway.failover import RULES, Trouble, break_reason, trouble_of_status
+from gateway.home import Asker, Home
+from gateway.prospects import Prospects
 from gateway.response import EngineResponse
+from gateway.rhythm import idle_at_s, look_s, stalls_at_s
 from shared import limits
 from shared.errors import ErrorCode
 from shared.messages import ResponseHead, Trailers
 
-COMMENT = b": waiting\n\n"
 COMMENT_S = 15.0
 """So often a client whose answer pauses gets a comment, before a proxy in between gives up."""
 
 PATIENCE_S = 30.0
 """How long an answer waits for another deployment to go on with it when there is none: an agent's restart."""
-
-RHYTHM = 20.0
-"""A silence is a stall when it is so many times as long as the answer's mean gap between pieces."""
-
-LOOKS = 4
-"""So often within ``stall_s`` it is looked whether bytes come: that exact is the rhythm known."""
-
-RHYTHM_PIECES = 4
-"""Pieces from which an answer has a rhythm: before them a prompt may still be worked on."""
-
-
-class Asker(Protocol):
-    """Whose answer it is; :class:`gateway.exchange.Exchange`."""
-
-    request: Request
-    ticket: Ticket
-
-    def wait_again(self) -> None:
-        """Back into the waiting room."""
-
-    def withdraw(self) -> None:
-        """Out of it, without a slot."""
-
-    def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
-        """Open a stream with ``body``. Raises as :class:`Attempt` does."""
 
 
 class Phase(Enum):
@@ -89,11 +62,8 @@ class Answer:
         self._home = home
         self._course = course
         self._alarm = alarm
-        self._version = attempt.deployment.version
+        self._prospects = Prospects(home, asker.request, attempt.deployment.version, course)
         self._began_s = attempt.opened_s
-        self._failures = self._moves = 0
-        """In a row, without the answer getting further than ``_size_bytes``."""
-        self._size_bytes = 0
         self._comment_s = 0.0
         self._fixed = False
         """It cannot go on elsewhere, as was found while the tunnel was gone."""
@@ -170,8 +140,8 @@ class Answer:
             return
         now, request = self._home.timers.time(), self._asker.request
         if not Course.recordable(request, head):
-            reason = f"the next engine answered with status {head.status}"
-            self._failed_to_go_on(attempt, trouble_of_status(head.status), reason)
+            words = f"the next engine answered with status {head.status}"
+            self._failed_to_go_on(attempt, trouble_of_status(head.status), words)
             return
         self._home.answered(attempt, now)
         self._home.metrics.continued(request.model, "begun")
@@ -180,7 +150,7 @@ class Answer:
         self._course.record.break_off()
         self.response.go_on(attempt.stream, self._course.splicer())
         self.phase = Phase.STREAMING
-        request.attempts[:] = [attempt.deployment.key]
+        request.failed.clear()
         self._watch(attempt, now)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
@@ -228,10 +198,9 @@ class Answer:
 
     def suspended(self, attempt: Attempt) -> None:
         if attempt is self.attempt and self.phase in (Phase.STREAMING, Phase.ASKING):
-            now, settings = self._home.timers.time(), self._home.settings
-            self._look_after(
-                settings.continue_after_s if self.phase is Phase.STREAMING else settings.failover_after_s, now
-            )
+            settings, streams = self._home.settings, self.phase is Phase.STREAMING
+            wait_s = settings.continue_after_s if streams else settings.failover_after_s
+            self._look_after(wait_s, self._home.timers.time())
 
     def resumed(self, attempt: Attempt) -> None:
         if attempt is not self.attempt:
@@ -252,9 +221,9 @@ class Answer:
         """The engine is lost in the middle. Another one goes on, or the client is told why not. ``ended``:
         the stream ended in order, only not as its route's streams do."""
         attempt, self.attempt = self.attempt, None
-        why_not = self._why_not()
+        why_not = self._prospects.why_not()
         if why_not is None:
-            why_not = self._nobody_can(attempt)
+            why_not = self._prospects.nobody_can(attempt)
         if why_not is None and trouble is None:
             why_not = "trying again would do no better"
         if why_not is None and self._close():
@@ -262,7 +231,7 @@ class Answer:
         if ended and self._course is not None and self._course.finish_seen:
             self.attempt = attempt
             self._finish(attempt, None)
-        elif why_not is None and self._may_try(trouble):
+        elif why_not is None and self._prospects.may_try(trouble):
             if attempt is not None:
                 attempt.give_up(ErrorCode.CANCELLED)  # what the reader still has of it is not credited to it
             self._wait_for_another()
@@ -270,7 +239,7 @@ class Answer:
             self._give_up(code, break_reason(code, reason), why_not or "too many engines failed on it")
 
     def _close(self) -> bool:
-        """If the answer is whole but for how its stream ends, end it. Only after :meth:`_why_not`."""
+        """If the answer is whole but for how its stream ends, end it. To be asked after ``why_not``."""
         if self._course is None or self._course.closing is None:
             return False
         self._course.record.break_off()
@@ -280,41 +249,9 @@ class Answer:
         self._finish(None, None)
         return True
 
-    def _why_not(self) -> str | None:
-        """Why the answer so far cannot go on at another engine; None when it can."""
-        if self._course is None:
-            return "only streamed text can" if self._asker.request.streaming else ""
-        try:
-            self._course.read()
-        except NotContinuable as error:
-            return error.reason
-        return None
-
-    def _nobody_can(self, lost: Attempt | None) -> str | None:
-        """Why there is nobody to wait for: no other deployment can, and the lost one could not either."""
-        request = self._asker.request
-        request.version, request.continuing = self._version, True
-        if self._home.someone_else(request, patiently=True):
-            return None
-        if lost is None or request.route in lost.deployment.continues:
-            return None
-        return "no engine is there that can"
-
-    def _may_try(self, trouble: Trouble | None) -> bool:
-        request, settings = self._asker.request, self._home.settings
-        if self._course is not None and self._course.record.size_bytes > self._size_bytes:
-            self._size_bytes = self._course.record.size_bytes
-            self._failures = self._moves = 0
-        self._moves += 1
-        if trouble is None or trouble in ENGINES_FAULT:
-            self._failures += 1
-        if self._failures >= settings.max_attempts or self._moves >= MOST_MOVES:
-            return False
-        return trouble is None or self._home.may_retry(request, trouble)
-
     def _wait_for_another(self) -> None:
         request, now = self._asker.request, self._home.timers.time()
-        request.version, request.continuing = self._version, True
+        self._prospects.wanted()
         self.phase = Phase.WAITING
         self._asker.wait_again()
         self._home.metrics.continued(request.model, "wanted")
@@ -349,7 +286,7 @@ class Answer:
         """Tell whoever is in between that the client is not forgotten."""
         if now - self._comment_s >= COMMENT_S and self._course is not None and self._course.commentable:
             self._comment_s = now
-            self.response.comment(COMMENT)
+            self.response.comment()
 
     def _look_after(self, wait_s: float, now: float) -> None:
         self._alarm.due(min(now + wait_s, self._ends_s()))
@@ -375,10 +312,10 @@ class Answer:
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
         self.phase = Phase.STREAMING
-        why_not = self._why_not()
+        why_not = self._prospects.why_not()
         if why_not is None and self._close():
             return
-        if why_not is None and self._may_try(trouble if blamed else Trouble.LOST):
+        if why_not is None and self._prospects.may_try(trouble if blamed else Trouble.LOST):
             self._wait_for_another()
         else:
             words = f"The answer could not go on at another engine: {reason}."
@@ -395,36 +332,26 @@ class Answer:
     def _watch(self, attempt: Attempt, now: float) -> None:
         """Bytes are expected from now on."""
         attempt.quiet_s, attempt.heard = now, False
-        settings = self._home.settings
-        self._alarm.due(min(now + min(settings.stall_s, settings.idle_s) / LOOKS, self._ends_s()))
+        self._look_after(look_s(self._home.settings), now)
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
         settings = self._home.settings
         if attempt.heard or self.response.behind:
             self._watch(attempt, now)
             return
-        idle_at_s = attempt.quiet_s + settings.idle_s
-        stalls_at_s = idle_at_s if attempt.stalled else attempt.quiet_s + self._stall_s(attempt)
-        if now >= idle_at_s:
+        silent_s = stalls_at_s(attempt, settings)
+        if now >= idle_at_s(attempt, settings):
             self._home.failed(attempt, Trouble.TIMEOUT, now)
             attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
             self._broke(ErrorCode.ENGINE_TIMEOUT, f"silent for {settings.idle_s:g} s", Trouble.TIMEOUT)
-        elif now >= stalls_at_s and attempt.deployment.session.endpoint.quiet_s() > limits.SILENT_AFTER_S:
+        elif now >= silent_s and attempt.deployment.session.endpoint.quiet_s() > limits.SILENT_AFTER_S:
             # Perhaps it is the tunnel: the next look finds it suspended, or heard.
             attempt.deployment.session.endpoint.probe()
             self._look_after(limits.SILENT_AFTER_S + 0.5, now)
-        elif now >= stalls_at_s:
+        elif now >= silent_s:
             self._stalled(attempt, now)
         else:
-            self._alarm.due(min(stalls_at_s, self._ends_s()))
-
-    def _stall_s(self, attempt: Attempt) -> float:
-        """The silence that this answer's rhythm does not explain."""
-        settings = self._home.settings
-        if attempt.pieces < RHYTHM_PIECES or attempt.first_byte_s is None:
-            return settings.idle_s
-        gap_s = (attempt.quiet_s - attempt.first_byte_s) / attempt.pieces
-        return min(settings.idle_s, max(settings.stall_s, RHYTHM * gap_s))
+            self._alarm.due(min(silent_s, self._ends_s()))
 
     def _stalled(self, attempt: Attempt, now: float) -> None:
         """The deployment is marked; the answer goes on elsewhere if it can, else it has until ``idle_s``."""
@@ -433,7 +360,7 @@ class Answer:
         if self._goes_on_elsewhere(Trouble.STALLED):
             attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
         else:
-            self._alarm.due(min(attempt.quiet_s + self._home.settings.idle_s, self._ends_s()))
+            self._alarm.due(min(idle_at_s(attempt, self._home.settings), self._ends_s()))
 
     def _still_suspended(self, attempt: Attempt, now: float) -> None:
         """The attempt stays: whichever comes first goes on, its tunnel or another deployment."""
@@ -443,27 +370,16 @@ class Answer:
 
     def _goes_on_elsewhere(self, trouble: Trouble) -> bool:
         """Have another deployment go on, or end the answer if all is there, while its attempt still lives."""
-        if not self._can_go_on_elsewhere():
+        if not self._prospects.somebody_can():
             return False
         if self._close():
             return True
-        if not self._may_try(trouble):
+        if not self._prospects.may_try(trouble):
             return False
         if trouble is not Trouble.LOST:
             self.attempt = None
         self._wait_for_another()
         return True
-
-    def _can_go_on_elsewhere(self) -> bool:
-        """Somebody else is there who can go on with it, and it can be gone on with."""
-        request = self._asker.request
-        before = request.version, request.continuing
-        request.version, request.continuing = self._version, True
-        course = self._course
-        if course is not None and self._home.someone_else(request) and self._why_not() is None:
-            return True
-        request.version, request.continuing = before
-        return False
 
     def _ends_s(self) -> float:
         """When the answer must be complete. A streaming request's deadline ends with its first byte."""

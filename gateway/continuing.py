@@ -8,14 +8,13 @@ from gateway.deployments import Deployment
 from gateway.domain import Request, RequestBody
 from gateway.response import is_event_stream
 from shared import limits
-from shared.messages import Headers, RequestHead, ResponseHead, Trailers, UsageMode
+from shared.messages import ResponseHead, Trailers, UsageMode
 
 ROUTES = frozenset({"chat", "completions", "responses", "messages"})
 """Routes whose streamed answers can go on elsewhere."""
 
 REQUEST_BYTES = limits.MIB
 """Longest request that is kept until its answer is complete."""
-
 
 _FINISH = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
 _TAIL_BYTES = 4096
@@ -49,6 +48,14 @@ class Course:
         wanted = {UsageMode.KEEP: True, UsageMode.STRIP: False}.get(self._request.usage)
         self._progress = read_progress(self._request.route, self._question, self.record, usage_wanted=wanted)
         return self._progress
+
+    def why_not(self) -> str | None:
+        """Why the answer so far cannot go on at another engine, fit to be told; None when it can."""
+        try:
+            self.read()
+        except NotContinuable as error:
+            return error.reason
+        return None
 
     def ask(self, deployment: Deployment) -> RequestBody:
         """The request for the next engine, after :meth:`read`. Raises NotContinuable."""
@@ -100,9 +107,3 @@ class Course:
         self.record.release()
         self._question = b""
         self._progress = None
-
-
-def with_length(head: RequestHead, size_bytes: int) -> RequestHead:
-    """``head`` for a body of another length."""
-    kept: Headers = tuple((name, value) for name, value in head.headers if name != "content-length")
-    return replace(head, headers=(*kept, ("content-length", str(size_bytes))))

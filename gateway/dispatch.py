@@ -26,7 +26,7 @@ from gateway.errors import (
     ShuttingDown,
 )
 from gateway.exchange import Exchange, State
-from gateway.failover import Trouble
+from gateway.failover import ENGINES_FAULT, Trouble
 from gateway.fleet_health import FleetHealth
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.metrics import Metrics
@@ -44,6 +44,10 @@ _log = structlog.get_logger(__name__)
 
 _FREE = frozenset({Trouble.REFUSED, Trouble.LOST, Trouble.DRAINING})
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
+
+SHUN_S = 10.0
+"""So long a request waits for a deployment whose tunnel or health may come back, rather than go once more to
+one that failed on it."""
 
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
@@ -86,6 +90,7 @@ class Dispatcher:
         self._marked: dict[str, None] = {}
         self._turn: Cancellable | None = None
         self._grace: dict[str, Cancellable] = {}
+        self._shunned: dict[str, Cancellable] = {}
         self._accepting = True
         self._idle: asyncio.Event | None = None
         self._index.subscribe(self._model_changed)
@@ -166,10 +171,11 @@ class Dispatcher:
             elif exchange.state is not State.DONE:
                 exchange.fail(ShuttingDown(_SHUTTING_DOWN), ErrorCode.DRAINING)
         self._health.close()
-        for timer in (self._turn, *self._grace.values()):
+        for timer in (self._turn, *self._grace.values(), *self._shunned.values()):
             if timer is not None:
                 timer.cancel()
         self._grace.clear()
+        self._shunned.clear()
         self._marked.clear()
         tasks = list(self._tasks)
         for task in tasks:
@@ -210,6 +216,8 @@ class Dispatcher:
             self._answer_times.note(request.model, request.route, total_s)
 
     def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
+        if trouble in ENGINES_FAULT:
+            attempt.request.failed.append(attempt.deployment.key)
         self._health.failed(attempt.deployment, attempt.request, trouble, now)
 
     def may_retry(self, request: Request, trouble: Trouble) -> bool:
@@ -219,7 +227,7 @@ class Dispatcher:
         return False
 
     def someone_else(self, request: Request, *, patiently: bool = False) -> bool:
-        fit = Fit.of(request, request.attempts)
+        fit = Fit.of(request, request.shunned)
         return self._index.someone_else(request.model, fit, patiently=patiently)
 
     def hedge_at(self, request: Request, now: float) -> float | None:
@@ -239,7 +247,7 @@ class Dispatcher:
         return well[chosen[0].key]
 
     def wait_again(self, exchange: Exchange) -> None:
-        self.room.come_back(exchange.ticket, exchange.request.attempts, self.timers.time())
+        self.room.come_back(exchange.ticket, exchange.request.shunned, self.timers.time())
         self._waiting[exchange.ticket.number] = exchange
         self._mark(exchange.request.model)
 
@@ -279,7 +287,7 @@ class Dispatcher:
 
     def _assign(self, model: str) -> None:
         now = self.timers.time()
-        tickets = self._candidates(model)
+        tickets = self._candidates(model, now)
         if tickets:
             open_now = self._index.open(model)
             for assignment in self._policy.assign(tickets, list(open_now.values()), now):
@@ -288,7 +296,7 @@ class Dispatcher:
             self.room.still_waiting(model, now)
             self._watch_for_loss(model)
 
-    def _candidates(self, model: str) -> list[Waiting]:
+    def _candidates(self, model: str, now: float) -> list[Waiting]:
         """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
         there are slots."""
         room, index = self.room, self._index
@@ -300,8 +308,12 @@ class Dispatcher:
         for fit in room.lanes(model):
             front = room.front(model, fit, index.free(model, fit, depth))
             tickets += front
-            if front and fit.avoid and index.someone_else(model, fit):
-                avoiding.update((ticket.number, fit.avoid) for ticket in front)
+            if front and fit.avoid and index.someone_else(model, fit, patiently=True):
+                at_once = index.someone_else(model, fit)
+                shunning = [each for each in front if at_once or now < each.entered_s + SHUN_S]
+                avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
+                if shunning and not at_once:
+                    self._look_again(model, shunning[0].entered_s + SHUN_S)
         return [_as_waiting(ticket, avoiding) for ticket in room.in_turn(tickets)]
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
@@ -319,6 +331,14 @@ class Dispatcher:
             exchange.fail(EngineError("The request could not be passed on."))
 
     # --- Time ---
+
+    def _look_again(self, model: str, at_s: float) -> None:
+        if model not in self._shunned:
+            self._shunned[model] = self.timers.call_at(at_s, lambda: self._shun_over(model))
+
+    def _shun_over(self, model: str) -> None:
+        del self._shunned[model]
+        self._mark(model)
 
     def _watch_for_loss(self, model: str) -> None:
         """Those who wait for a model that nothing serves are sent away once the grace is over."""

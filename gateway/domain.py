@@ -87,7 +87,15 @@ class Request:
     trace: str | None = None
     attempts: list[str] = field(default_factory=list)
     """Deployments this request was given to so far, oldest first."""
+    failed: list[str] = field(default_factory=list)
+    """Those whose engine failed on it since its answer last got further."""
     version: str | None = None
     """Only deployments of this version will do: an answer has begun that must go on as it is."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
+
+    @property
+    def shunned(self) -> list[str]:
+        """Deployments to which it goes again only when there is no other: where it failed, and where it was
+        last."""
+        return [*self.failed, *self.attempts[-1:]]

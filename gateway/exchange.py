@@ -16,27 +16,28 @@ from typing import Protocol
 from gateway.alarm import Alarm
 from gateway.answer import Answer
 from gateway.attempt import Attempt
-from gateway.continuing import Course, with_length
+from gateway.continuing import Course
 from gateway.deployments import Deployment
 from gateway.domain import Request, RequestBody
 from gateway.errors import DeadlineExceeded, RequestError
 from gateway.failover import (
     ENGINES_FAULT,
-    MOST_MOVES,
     RULES,
     Effect,
+    Tries,
     Trouble,
     may_be_repeated,
     request_error,
     trouble_of_status,
 )
+from gateway.heads import head_for
 from gateway.home import Home
 from gateway.queue import Ticket
 from gateway.response import Ending, EngineResponse, is_event_stream
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.upload import Upload
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
-from shared.messages import RequestHead, ResponseHead, Trailers
+from shared.messages import ResponseHead, Trailers
 
 
 class State(Enum):
@@ -93,7 +94,7 @@ class Exchange:
         """Those that may still answer: one, or two of a hedged request."""
         self._answer: Answer | None = None
         self._queue_s = 0.0
-        self._failures = self._moves = 0
+        self._tries = Tries(home.settings.max_attempts)
         self._opened_s = 0.0
         self._looked_s = 0.0
         """When it was last looked whether somebody else could take what waits for a tunnel."""
@@ -119,9 +120,9 @@ class Exchange:
 
     def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
         """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""
-        head = self._head(deployment, now)
-        if body is not self.request.body:
-            head = with_length(head, len(body.prefix))
+        head = head_for(
+            self.request, deployment, now, None if body is self.request.body else len(body.prefix)
+        )
         attempt = Attempt(self, deployment, head, self.ticket.work, now)
         self.open_attempts += 1
         self.request.attempts.append(deployment.key)
@@ -265,12 +266,8 @@ class Exchange:
             self._attempts.remove(attempt)  # the other copy goes on
             attempt.give_up(ErrorCode.CANCELLED)
             return True
-        self._moves += 1
-        self._failures += trouble in ENGINES_FAULT
-        settings, request = self._home.settings, self.request
-        if self._failures >= settings.max_attempts or self._moves >= MOST_MOVES:
-            return False
-        if not may_be_repeated(request, effect):
+        request = self.request
+        if not self._tries.count(trouble) or not may_be_repeated(request, effect):
             return False
         if only_if_better and not self._home.someone_else(request, patiently=True):
             return False
@@ -321,34 +318,13 @@ class Exchange:
         self._answer = Answer(self, self._home, attempt, response, course, self._alarm)
         self._say(response)
 
-    def _head(self, deployment: Deployment, now: float) -> RequestHead:
-        request = self.request
-        left_s = None
-        if request.deadline_s is not None and not request.streaming:
-            left_s = max(0.0, request.deadline_s - now)
-        return RequestHead(
-            deployment=deployment.id,
-            method=request.method,
-            path=request.path,
-            headers=request.headers,
-            model=request.model,
-            request_id=request.id,
-            streaming=request.streaming,
-            usage=request.usage,
-            tier=request.tier.value,
-            deadline_s=left_s,
-            trace=request.trace,
-        )
-
     def _reader_done(self, ending: Ending) -> None:
         assert self._answer is not None
         attempt = self._answer.attempt
         if ending is Ending.ABORTED:
             self._answer.stop(ErrorCode.CANCELLED)
-        if (
-            attempt is not None and attempt.deployment.session.full
-        ):  # bytes held so long may have kept it full
-            attempt.deployment.session.set_full(False)
+        if attempt is not None and attempt.deployment.session.full:
+            attempt.deployment.session.set_full(False)  # bytes held so long may have kept it full
         self._finish()
 
     def _finish(self) -> None:
@@ -407,8 +383,7 @@ class Exchange:
 
     def _still_suspended(self, now: float) -> None:
         """The tunnel stays away: somebody else gets the request, if there is somebody."""
-        if self._may_repeat and self._moves < MOST_MOVES and self._home.someone_else(self.request):
-            self._moves += 1
+        if self._may_repeat and self._home.someone_else(self.request) and self._tries.move():
             self._home.metrics.failed_over(self.request.model, "suspended")
             self._wait_again()
         else:

@@ -64,6 +64,33 @@ The others say nothing of the request; they are bounded by :data:`MOST_MOVES` an
 MOST_MOVES = 16
 """Deployments one request is given to without getting anywhere."""
 
+
+class Tries:
+    """How often one request was given away without getting anywhere."""
+
+    __slots__ = ("_failures", "_most_failures", "_moves")
+
+    def __init__(self, most_failures: int) -> None:
+        self._most_failures = most_failures
+        self._failures = self._moves = 0
+
+    def count(self, trouble: Trouble | None) -> bool:
+        """One more came to nothing; None: nobody can say why. True while another try is allowed."""
+        self._moves += 1
+        self._failures += trouble is None or trouble in ENGINES_FAULT
+        return self._failures < self._most_failures and self._moves < MOST_MOVES
+
+    def move(self) -> bool:
+        """Whether it may be given away for what is nobody's fault; counts that."""
+        allowed = self._moves < MOST_MOVES
+        self._moves += allowed
+        return allowed
+
+    def start_over(self) -> None:
+        """It got somewhere."""
+        self._failures = self._moves = 0
+
+
 _NOT_IMPLEMENTED = 501
 
 

@@ -6,10 +6,12 @@ from typing import Any, Protocol
 
 from gateway.attempt import Attempt
 from gateway.continuation import RecordBudget
+from gateway.deployments import Deployment
 from gateway.dispatch_settings import DispatchSettings
-from gateway.domain import Request
+from gateway.domain import Request, RequestBody
 from gateway.failover import Trouble
 from gateway.metrics import Metrics
+from gateway.queue import Ticket
 from gateway.timers import Timers
 
 
@@ -49,3 +51,19 @@ class Home(Protocol):
     def hedge_at(self, request: Request, now: float) -> float | None:
         """When a second copy of a unary request is worth it; None: never."""
         ...
+
+
+class Asker(Protocol):
+    """Whose answer it is; :class:`gateway.exchange.Exchange`."""
+
+    request: Request
+    ticket: Ticket
+
+    def wait_again(self) -> None:
+        """Back into the waiting room."""
+
+    def withdraw(self) -> None:
+        """Out of it, without a slot."""
+
+    def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
+        """Open a stream with ``body``. Raises as :class:`Attempt` does."""

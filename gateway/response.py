@@ -39,6 +39,9 @@ class Joiner(Protocol):
     def finish(self) -> bytes: ...
 
 
+_COMMENT = b": waiting\n\n"
+
+
 class Ending(Enum):
     """How a response was done with."""
 
@@ -203,11 +206,11 @@ class EngineResponse:
         self._older_bytes += len(data)
         self._put(self._record.feed(data))
 
-    def comment(self, data: bytes) -> None:
+    def comment(self) -> None:
         """A comment between events, no part of the answer. Only while all that came was whole events."""
         if not self._chunks and self._broken is None and self._ending is None:
-            self._older_bytes += len(data)
-            self._put(data)
+            self._older_bytes += len(_COMMENT)
+            self._put(_COMMENT)
 
     def go_on(self, stream: Stream, joiner: Joiner) -> None:
         """From here on the answer comes from another stream, through ``joiner``."""

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.deployments import Deployment
-from gateway.dispatch import DispatchSettings, QueueSettings
+from gateway.dispatch import SHUN_S, DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
 from gateway.exchange import State
+from gateway.failover import MOST_MOVES
 from gateway.response import EngineResponse
 from shared.credit import WindowSettings
 from shared.errors import ErrorCode
@@ -165,7 +166,11 @@ class Books(RuleBasedStateMachine):
         dispatcher, index = self.fleet.dispatcher, self.fleet.registry.index
         for exchange in dispatcher._waiting.values():
             fit = exchange.ticket.fit
-            avoid = fit.avoid if index.someone_else(exchange.request.model, fit) else frozenset()
+            model, young = exchange.request.model, self.fleet.loop.now_s < exchange.ticket.entered_s + SHUN_S
+            shunning = index.someone_else(model, fit) or (
+                young and index.someone_else(model, fit, patiently=True)
+            )
+            avoid = fit.avoid if shunning else frozenset()
             for each in self._deployments():
                 suits = (
                     each.model == exchange.request.model and each.does(fit.route) and each.key not in avoid
@@ -199,7 +204,7 @@ class Books(RuleBasedStateMachine):
     def nobody_is_answered_twice_nor_after_leaving(self) -> None:
         for client in self.clients:
             assert len(client.outcomes) <= (0 if id(client) in self.left else 1)
-            assert len(client.request.attempts) <= 3
+            assert len(client.request.attempts) <= MOST_MOVES
 
     def teardown(self) -> None:
         """Whatever is still under way comes to its end; then nothing is left of it."""
@@ -218,7 +223,8 @@ class Books(RuleBasedStateMachine):
         assert all(client.settled != (id(client) in self.left) for client in self.clients)
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        assert self.fleet.loop.pending == len(dispatcher._grace) + len(dispatcher._health._looks)
+        kept = len(dispatcher._grace) + len(dispatcher._shunned) + len(dispatcher._health._looks)
+        assert self.fleet.loop.pending == kept
         self.fleet.advance(400.0)
         assert not self.fleet.loop.pending, "a timer was left behind"
         assert not any(session.full for session in self.fleet.registry.sessions)

@@ -291,7 +291,8 @@ class Life(RuleBasedStateMachine):
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
         assert dispatcher.records.taken_bytes == 0
-        assert self.fleet.loop.pending == len(dispatcher._grace) + len(dispatcher._health._looks)
+        kept = len(dispatcher._grace) + len(dispatcher._shunned) + len(dispatcher._health._looks)
+        assert self.fleet.loop.pending == kept
 
     def _come_to_an_end(self) -> None:
         for agent in self.away:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dispatch import DispatchSettings
+from gateway.dispatch import SHUN_S, DispatchSettings
 from gateway.domain import RequestBody
 from gateway.errors import DeadlineExceeded, EngineError, NoDeployment
 from gateway.failover import MOST_MOVES
@@ -101,6 +101,45 @@ async def test_an_engines_error_is_told_where_there_is_nobody_else() -> None:
     fleet.settle()
     assert client.response.status == 500
     assert await read(client) == b""
+    quiet(fleet)
+
+
+async def test_an_engines_error_is_worth_waiting_for_a_tunnel_that_may_come_back() -> None:
+    fleet, (one, two) = fleet_of("a", "b")
+    client = fleet.submit()
+    suspend(fleet, one)
+    fleet.advance(3.1)
+    two.streams[0].stream.send_head(ResponseHead(500, ()))
+    fleet.settle()
+    two.streams[0].confirm()
+    fleet.advance(2.0)
+    assert not client.settled
+    assert len(two.streams) == 1
+    resume(fleet, one)
+    fleet.settle()
+    one.streams[0].confirm()
+    fleet.settle()
+    answer(one.streams[1])
+    fleet.settle()
+    assert await read(client) == b"hello"
+    quiet(fleet)
+
+
+async def test_who_waits_long_for_another_goes_once_more_to_the_one_that_failed() -> None:
+    fleet, (one, two) = fleet_of("a", "b")
+    client = fleet.submit()
+    suspend(fleet, one)
+    fleet.advance(3.1)
+    two.streams[0].stream.send_head(ResponseHead(500, ()))
+    fleet.settle()
+    two.streams[0].confirm()
+    fleet.advance(SHUN_S - 0.1)
+    assert len(two.streams) == 1
+    fleet.advance(0.2)
+    answer(two.streams[1])
+    fleet.settle()
+    assert await read(client) == b"hello"
+    fleet.cut(one)
     quiet(fleet)
 
 

@@ -7,6 +7,7 @@ from gateway.dispatch import DispatchSettings
 from gateway.domain import Tier
 from gateway.errors import ModelNotFound, NoDeployment
 from gateway.failover import Trouble
+from gateway.heads import head_for
 from shared.messages import DeploymentState
 from tests.gateway.fleet import Fleet, deployment
 
@@ -132,7 +133,7 @@ def test_a_second_copy_takes_a_slot_and_gives_it_back() -> None:
     now = fleet.loop.now_s
     chosen = fleet.dispatcher.hedge(exchange, now)
     assert chosen is not None
-    copy = Attempt(exchange, chosen, exchange._head(chosen, now), exchange.ticket.work, now)
+    copy = Attempt(exchange, chosen, head_for(exchange.request, chosen, now), exchange.ticket.work, now)
     fleet.dispatcher.taken(exchange, copy)
     assert (chosen.in_flight, chosen.free) == (1, 0)
     fleet.dispatcher.released(copy)

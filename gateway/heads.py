@@ -1,0 +1,31 @@
+"""The head of the request that goes to a deployment (PROTOCOL §4.2). Pure."""
+
+from gateway.deployments import Deployment
+from gateway.domain import Request
+from shared.messages import RequestHead
+
+
+def head_for(
+    request: Request, deployment: Deployment, now: float, length_bytes: int | None = None
+) -> RequestHead:
+    """``length_bytes`` is that of the body when it is another than the client's."""
+    left_s = None
+    if request.deadline_s is not None and not request.streaming:
+        left_s = max(0.0, request.deadline_s - now)
+    headers = request.headers
+    if length_bytes is not None:
+        kept = tuple((name, value) for name, value in headers if name != "content-length")
+        headers = (*kept, ("content-length", str(length_bytes)))
+    return RequestHead(
+        deployment=deployment.id,
+        method=request.method,
+        path=request.path,
+        headers=headers,
+        model=request.model,
+        request_id=request.id,
+        streaming=request.streaming,
+        usage=request.usage,
+        tier=request.tier.value,
+        deadline_s=left_s,
+        trace=request.trace,
+    )

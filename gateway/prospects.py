@@ -1,0 +1,61 @@
+"""Whether an answer can go on at another engine, and how often that may be tried."""
+
+from gateway.attempt import Attempt
+from gateway.continuing import Course
+from gateway.domain import Request
+from gateway.failover import Tries, Trouble
+from gateway.home import Home
+
+
+class Prospects:
+    """Of one answer. Another engine must serve the same ``version``. ``course`` is None for answers that
+    cannot go on elsewhere."""
+
+    def __init__(self, home: Home, request: Request, version: str, course: Course | None) -> None:
+        self._home = home
+        self._request = request
+        self._version = version
+        self._course = course
+        self._tries = Tries(home.settings.max_attempts)
+        """Without the answer getting further than ``_size_bytes``."""
+        self._size_bytes = 0
+
+    def wanted(self) -> None:
+        """From now on the request is one for engines that can go on with its answer."""
+        self._request.version, self._request.continuing = self._version, True
+
+    def why_not(self) -> str | None:
+        """Why the answer so far cannot go on at another engine; None when it can, empty when it goes without
+        saying."""
+        if self._course is None:
+            return "only streamed text can" if self._request.streaming else ""
+        return self._course.why_not()
+
+    def nobody_can(self, lost: Attempt | None) -> str | None:
+        """Why there is nobody to wait for: no other deployment can, and the lost one could not either."""
+        self.wanted()
+        if self._home.someone_else(self._request, patiently=True):
+            return None
+        if lost is None or self._request.route in lost.deployment.continues:
+            return None
+        return "no engine is there that can"
+
+    def somebody_can(self) -> bool:
+        """Somebody else is there who can go on with it, and it can be gone on with."""
+        request, course = self._request, self._course
+        before = request.version, request.continuing
+        self.wanted()
+        if course is not None and self._home.someone_else(request) and course.why_not() is None:
+            return True
+        request.version, request.continuing = before
+        return False
+
+    def may_try(self, trouble: Trouble | None) -> bool:
+        """Whether one more try is allowed, after ``trouble`` (None: the engine is not known to be at fault);
+        counts it."""
+        if self._course is not None and self._course.record.size_bytes > self._size_bytes:
+            self._size_bytes = self._course.record.size_bytes
+            self._tries.start_over()
+        if not self._tries.count(trouble):
+            return False
+        return trouble is None or self._home.may_retry(self._request, trouble)
