@@ -74,7 +74,7 @@ class Gateway:
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
         ledger, kept = Ledger(), KeeperSettings(registry.settings.max_models)
-        self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept)
+        self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
         self._dispatcher = _dispatcher(settings, registry, metrics)
         self._agents = AgentEndpoint(
             store.gateway_identity,
@@ -108,7 +108,7 @@ class Gateway:
         host, port = listener.getsockname()[:2]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeper.run())
-            guarding = tasks.create_task(self._machine.watch())
+            guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
             serving = tasks.create_task(self._server.serve([listener]))
             await self._server.ready.wait()
@@ -210,7 +210,7 @@ def run(settings: Settings, state_dir: Path, announce: Callable[[str, Store], No
     ``announce`` gets the URL and the store once clients can connect. Raises ConfigError, StateError and
     ListenFailed.
     """
-    with Store.open(state_dir) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with Store.open(state_dir, restore=True) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run(settings, store, lambda url: announce(url, store)))
 
 

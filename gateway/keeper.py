@@ -25,6 +25,8 @@ class KeeperSettings:
     """Between two writes, when there is something to write."""
     renew_s: float = 3600.0
     """How often it is written down again that a model is served."""
+    backup_retry_s: float = 600.0
+    """After a backup that could not be made."""
 
 
 class Models(Protocol):
@@ -41,9 +43,15 @@ class Sums(Protocol):
     def add(self, amounts: Mapping[Account, Amount], /) -> None: ...
 
 
+class Backups(Protocol):
+    """:class:`gateway.store.backup.Backup`."""
+
+    def keep(self, now_s: float, /) -> None: ...
+
+
 class Keeper:
     """Writes down what was used, every ``tick_s``, and which models are served, when they come and every
-    ``renew_s``.
+    ``renew_s``; sees that there is a backup.
 
     What cannot be written is tried again; that is logged once. Belongs to the event loop's thread.
     """
@@ -56,6 +64,7 @@ class Keeper:
         sums: Sums,
         settings: KeeperSettings = KeeperSettings(),
         *,
+        backup: Backups | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -64,6 +73,8 @@ class Keeper:
         self._ledger = ledger
         self._sums = sums
         self._settings = settings
+        self._backup = backup
+        self._backup_due_s = float("-inf")
         self._clock = clock
         self._wall = wall
         self._noted: dict[str, float] = {}
@@ -84,6 +95,7 @@ class Keeper:
                 pass
             self._wake.clear()
             await self.write()
+            await self.back_up()
         await self.write()
         if lost := self._ledger.take():
             _log.error("usage_lost", requests=sum(amount.requests for amount in lost.values()))
@@ -106,6 +118,18 @@ class Keeper:
             if not self._failing:
                 _log.error("state_not_written", error=str(error))
             self._failing = True
+
+    async def back_up(self) -> None:
+        """See that there is a backup. Errors of the store are logged, not raised, and it is tried again in
+        ``backup_retry_s``."""
+        now = self._clock()
+        if self._backup is None or now < self._backup_due_s:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._backup.keep, now)
+        except StateError as error:
+            self._backup_due_s = now + self._settings.backup_retry_s
+            _log.error("state_not_backed_up", error=str(error))
 
     async def _write_usage(self) -> None:
         amounts = self._ledger.take()

@@ -1,6 +1,6 @@
 """Durable state: the gateway's key, join tokens, client keys, agents, models and usage, in one directory.
 
-SQLite under it (``sqlite`` is the only file that knows), so that commands work on the state of a running
+SQLite under it (only ``sqlite`` and ``copies`` know), so that commands work on the state of a running
 gateway and take effect there at once.
 """
 

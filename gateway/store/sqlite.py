@@ -1,4 +1,4 @@
-"""SQLite under the store: the only file that knows which database it is.
+"""SQLite under the store: only this file and ``copies`` know which database it is.
 
 Settings and why: WAL, so that reading never waits for the command line's writing; ``synchronous=FULL``,
 because writes are rare and a revocation must survive a power cut; ``busy_timeout``, so that two writers

@@ -8,15 +8,19 @@ from sqlalchemy import Connection, insert, select
 
 from gateway.store import schema
 from gateway.store.agents import AgentStore
-from gateway.store.errors import IdentityUnusable, StateMissing, StateUnwritable
+from gateway.store.backup import Backup, recover
+from gateway.store.copies import restoring_path
+from gateway.store.errors import IdentityUnusable, StateCorrupt, StateMissing, StateUnwritable
+from gateway.store.holding import Holding
 from gateway.store.keys import KeyStore
 from gateway.store.models import ModelStore
-from gateway.store.sqlite import SqliteDatabase
+from gateway.store.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
 from gateway.store.tokens import TokenStore
 from gateway.store.usage import UsageStore
 from shared.identity import GatewayIdentity, KeyFileError, create_key_file, load_key
 
 DATABASE_NAME = "gateway.db"
+LOCK_NAME = f"{DATABASE_NAME}.lock"
 KEY_NAME = "gateway.key"
 _FINGERPRINT = "gateway key fingerprint"
 
@@ -33,24 +37,31 @@ class Store:
     agents: AgentStore
     models: ModelStore
     usage: UsageStore
+    backup: Backup
     gateway_identity: GatewayIdentity
 
-    def __init__(self, state_dir: Path, database: SqliteDatabase, identity: GatewayIdentity) -> None:
+    def __init__(
+        self, state_dir: Path, database: SqliteDatabase, identity: GatewayIdentity, holding: Holding
+    ) -> None:
         self.state_dir = state_dir
         self._database = database
+        self._holding = holding
         self.gateway_identity = identity
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
         self.agents = AgentStore(database)
         self.models = ModelStore(database)
         self.usage = UsageStore(database)
+        self.backup = Backup(database, state_dir / DATABASE_NAME)
 
     @classmethod
-    def open(cls, state_dir: Path, *, create: bool = True) -> "Store":
+    def open(cls, state_dir: Path, *, create: bool = True, restore: bool = False) -> "Store":
         """Open the state in ``state_dir``; make it (directory 0700, files 0600) where there is none.
 
         The gateway's key is made the first time, under the database's write lock, so that processes that
-        start at once agree on it. With ``create`` False a missing state is StateMissing. Raises StateError.
+        start at once agree on it. With ``create`` False a missing state is StateMissing. With ``restore``,
+        which is the gateway's, a damaged database is set aside and its backup takes its place. Raises
+        StateError.
         """
         path = state_dir / DATABASE_NAME
         if not create and not path.exists():
@@ -59,6 +70,22 @@ class Store:
                 "join token with: trunkline token create"
             )
         _make_directory(state_dir)
+        holding = Holding(state_dir / LOCK_NAME)
+        try:
+            holding.share(BUSY_TIMEOUT_S)
+            if restore:
+                recover(path, holding)
+            elif restoring_path(path).exists():
+                raise StateCorrupt(
+                    f"{path} is damaged and half restored: start the gateway, which goes on with it"
+                )
+            return cls._opened(state_dir, path, holding)
+        except BaseException:
+            holding.close()
+            raise
+
+    @classmethod
+    def _opened(cls, state_dir: Path, path: Path, holding: Holding) -> "Store":
         database = SqliteDatabase(path)
         try:
             identity = _identity(database, state_dir / KEY_NAME)
@@ -66,7 +93,7 @@ class Store:
         except BaseException:
             database.close()
             raise
-        return cls(state_dir, database, identity)
+        return cls(state_dir, database, identity, holding)
 
     def data_version(self) -> int:
         """A number that changes when anybody, in any process, has changed the state.
@@ -78,6 +105,7 @@ class Store:
     def close(self) -> None:
         """Close the database. Idempotent."""
         self._database.close()
+        self._holding.close()
 
     def __enter__(self) -> "Store":
         return self

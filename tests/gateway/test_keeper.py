@@ -99,6 +99,36 @@ async def test_a_keeper_that_is_told_to_stop_writes_the_last_usage_or_says_how_m
         assert len(book.used) == (0 if full else 1)
 
 
+class Copies:
+    """A backup that can fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self.full = False
+
+    def keep(self, now_s: float) -> None:
+        self.asked.append(now_s)
+        if self.full:
+            raise StateUnwritable("no room")
+
+
+async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_later() -> None:
+    fleet, copies = Fleet(), Copies()
+    index, clock, book = fleet.registry.index, fleet.loop.time, Book()
+    settings = KeeperSettings(backup_retry_s=600.0)
+    keeper = Keeper(index, book, Ledger(), book, settings, backup=copies, clock=clock)
+    began_s, copies.full = fleet.loop.now_s, True
+    with capture_logs() as logs:
+        await keeper.back_up()
+        await keeper.back_up()
+        fleet.advance(600.0)
+        copies.full = False
+        await keeper.back_up()
+        await keeper.back_up()
+    assert copies.asked == [began_s, began_s + 600.0, began_s + 600.0]
+    assert [line["event"] for line in logs] == ["state_not_backed_up"]
+
+
 async def test_a_running_keeper_writes_at_once_and_ends_when_told() -> None:
     fleet, book = Fleet(), Book()
     keeper = keeper_of(fleet, book)
