@@ -80,6 +80,14 @@ class Descriptors:
         self._run_out()
         return Room.SCARCE if descriptor < limit - reserve // 2 else Room.NONE
 
+    @property
+    def none_left(self) -> bool:
+        """Whether not even one is to be had: the limit was lowered, or the whole machine is out of them."""
+        if self._limit() is None or self._lowest_free() is not None:
+            return False
+        self._begin()
+        return True
+
     def loop_failed(self, loop: Any, context: dict[str, Any]) -> None:
         """An exception handler for event loops that keeps asyncio from flooding the log."""
         if context.get("message") == ACCEPT_FAILED:
@@ -89,6 +97,9 @@ class Descriptors:
 
     def _run_out(self) -> None:
         self._refused += 1
+        self._begin()
+
+    def _begin(self) -> None:
         if self._began_s is None:
             self._began_s = self._timers.time()
             self._metrics.machine_trouble("descriptors", True)

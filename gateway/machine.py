@@ -1,6 +1,7 @@
 """What fails when the machine does, and who watches for it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -11,8 +12,8 @@ from gateway.pressure import MemoryReader, Pressure
 from gateway.watchdog import watched_loop
 from shared.open_files import OPEN_FILES, raise_file_limit
 
-MEMORY_S = 1.0
-"""How often memory is looked at."""
+LOOK_S = 1.0
+"""How often descriptors and memory are looked at."""
 
 _log = structlog.get_logger("gateway")
 
@@ -28,13 +29,14 @@ class Machine:
         self.pressure = Pressure(metrics, settings.memory_share)
         loop.set_exception_handler(self.descriptors.loop_failed)
 
-    async def watch(self) -> None:
-        """Runs until cancelled."""
+    async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
+        """Runs until cancelled. ``hold`` is told every time whether connections can be accepted at all."""
         read = MemoryReader()
         with watched_loop(self._metrics, self._settings.blocked_s):
             while True:
+                await hold(self.descriptors.none_left)
                 self.pressure.read(await asyncio.to_thread(read))
-                await asyncio.sleep(MEMORY_S)
+                await asyncio.sleep(LOOK_S)
 
 
 def make_room(connections: int, agents: int) -> None:

@@ -61,10 +61,28 @@ class GatewayServer(uvicorn.Server):
         super().__init__(config)
         self.ready = asyncio.Event()
         """Set once clients can connect."""
+        self._listeners: list[socket.socket] = []
+        """Copies of those we serve: one that the event loop lets go of still listens."""
+        self._held = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listeners = [listener.dup() for listener in sockets or []]
         await super().startup(sockets)
         self.ready.set()
+
+    async def hold(self, hold: bool) -> None:
+        """Accept nobody while ``hold`` is true: an ``accept`` that cannot succeed would keep the event loop
+        turning at full speed. Who connects meanwhile waits in the kernel's queue."""
+        if hold and not self._held and self.ready.is_set():
+            self._held = True
+            for server in self.servers:
+                server.close()
+        elif self._held and not hold and not self.should_exit:
+            before = self.servers  # they still know the connections that they accepted
+            with contextlib.suppress(OSError):  # none left again: the next look tries again
+                await super().startup([listener.dup() for listener in self._listeners])
+                self._held = False
+            self.servers = before if self._held else [*before, *self.servers]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -76,7 +94,7 @@ class GatewayServer(uvicorn.Server):
         In place of uvicorn's own, which says in an error line that it cancelled requests even if there were
         none: a client that does not read its answer, or an agent slow to hang up, is enough.
         """
-        for listener in (*self.servers, *(sockets or ())):
+        for listener in (*self.servers, *self._listeners, *(sockets or ())):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()

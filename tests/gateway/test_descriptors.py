@@ -80,6 +80,19 @@ def test_a_few_that_come_free_do_not_end_it(house: House) -> None:
     assert house.descriptors.exhausted
 
 
+def test_not_even_one_is_told_too(house: House) -> None:
+    assert not house.descriptors.none_left
+    house.free = None
+    with structlog.testing.capture_logs() as logs:
+        assert house.descriptors.none_left
+        assert house.descriptors.none_left
+        house.free = 10
+        assert not house.descriptors.none_left
+        house.loop.advance(2 * LOOK_S)
+    assert events(logs) == ["descriptors_exhausted", "descriptors_back"]
+    assert logs[1]["refused"] == 0
+
+
 def test_it_can_happen_again(house: House) -> None:
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -79,6 +81,36 @@ async def test_it_has_no_descriptors_left(own_site: Site, client: aiohttp.Client
     assert answer["choices"][0]["message"]["content"] == answer_to("hi", 3)
     lines = said(site, "descriptors_exhausted", "descriptors_back")
     assert [line["event"] for line in lines] == ["descriptors_exhausted", "descriptors_back"]
+
+
+async def test_not_one_descriptor_is_left(own_site: Site, client: aiohttp.ClientSession) -> None:
+    pid, before = own_site.gateway.child.pid, len(said(own_site, "descriptors_back"))
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    response = await client.post(CHAT, json=STREAM)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (10, hard))
+    try:
+        waiting = knock(own_site)
+        await asyncio.sleep(1.5)
+        spent_s = cpu_s(pid)
+        await asyncio.sleep(0.5)
+        assert cpu_s(pid) - spent_s < 0.25
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    waiting.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await asyncio.to_thread(waiting.recv, 4096)).startswith(b"HTTP/1.1 200 ")
+    waiting.close()
+    assert text_of(await response.read()) == answer_to("hi", TOKENS)
+    await asyncio.to_thread(
+        until, "descriptors are back", lambda: len(said(own_site, "descriptors_back")) > before, 5.0
+    )
+    lines = [line["event"] for line in said(own_site, "descriptors_exhausted", "descriptors_back")]
+    assert lines[2 * before :] == ["descriptors_exhausted", "descriptors_back"]
+
+
+def cpu_s(pid: int) -> float:
+    """The time that a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def test_it_stands_still_for_a_while(own_site: Site, client: aiohttp.ClientSession) -> None:
