@@ -125,20 +125,20 @@ def build(house: House, agents: int, fleets: int = FLEETS) -> Site:
     return Site(house, gateway, tuple(started), names, key)
 
 
-def run(site: Site, kills: int) -> Restarts:
-    """Kill and start again ``kills`` times."""
+def run(site: Site, kills: int, *, impatient: bool = False) -> Restarts:
+    """Kill and start again ``kills`` times. Impatient clients ask from the kill on, again and again."""
     done, child = [], site.gateway.child
     for number in range(kills):
         time.sleep(_CALM_S)
         before = [cpu_s(fleet.pid) for fleet in site.fleets]
-        child, kill = _kill(site, child, number)
+        child, kill = _kill(site, child, number, impatient)
         kill.gateway_cpu_s = cpu_s(child.pid)
         kill.agents_cpu_s = sum(cpu_s(fleet.pid) for fleet in site.fleets) - sum(before)
         done.append(kill)
     return Restarts(len(site.names), tuple(done))
 
 
-def _kill(site: Site, child: Child, number: int) -> tuple[Child, Kill]:
+def _kill(site: Site, child: Child, number: int, impatient: bool) -> tuple[Child, Kill]:
     """One kill, until everybody is back; the new gateway's process."""
     gateway = site.gateway
     listen = ("--listen", f"127.0.0.1:{gateway.port}", "--state", str(gateway.state))
@@ -148,18 +148,23 @@ def _kill(site: Site, child: Child, number: int) -> tuple[Child, Kill]:
     site.house.children.stop(child)
     kill.started_s = time.monotonic() - killed_s
     child = site.house.children.start(f"gateway-{number}", "gateway", *listen, "--log-level", "warning")
-    asyncio.run(_everybody(site, child, kill, lambda: time.monotonic() - killed_s))
+    asyncio.run(_everybody(site, child, kill, lambda: time.monotonic() - killed_s, impatient))
     return child, kill
 
 
-async def _everybody(site: Site, child: Child, kill: Kill, since_s: Callable[[], float]) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
+async def _everybody(
+    site: Site, child: Child, kill: Kill, since_s: Callable[[], float], impatient: bool
+) -> None:
+    listens = asyncio.Event()
+    if impatient:
+        listens.set()
+    async with asyncio.timeout(_PATIENCE_S), asyncio.TaskGroup() as tasks:
+        for name in site.names:
+            tasks.create_task(_ask(site, name, kill, since_s, listens))
         while not await _listens(site.gateway.port):  # noqa: ASYNC110 (nobody could tell us)
             await asyncio.sleep(_KNOCK_S)
         kill.listening_s, kill.gateway_cpu_listening_s = since_s(), cpu_s(child.pid)
-        async with asyncio.TaskGroup() as tasks:
-            for name in site.names:
-                tasks.create_task(_ask(site, name, kill, since_s))
+        listens.set()
 
 
 async def _listens(port: int) -> bool:
@@ -171,10 +176,11 @@ async def _listens(port: int) -> bool:
     return True
 
 
-async def _ask(site: Site, name: str, kill: Kill, since_s: Callable[[], float]) -> None:
+async def _ask(site: Site, name: str, kill: Kill, since_s: Callable[[], float], begin: asyncio.Event) -> None:
     """Ask that agent's model until it answers."""
     body = {"model": name, "max_tokens": 1, "messages": [{"role": "user", "content": "there?"}]}
     request = post(site.key, "/v1/chat/completions", "application/json", json.dumps(body).encode())
+    await begin.wait()
     while (status := await _status(site.gateway.port, request)) != "200":
         kill.refused[status] += 1
         await asyncio.sleep(_AGAIN_S)
