@@ -85,6 +85,7 @@ ALLOWED = {
     "agent_endpoint": "dates of certificates, and when agents were last seen",
     "keeper": "when models were last served",
     "registry": "when models were first served",
+    "store/backup": "names and ages of backups",
     "usage": "the day on which tokens were used",
 }
 
