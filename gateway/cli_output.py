@@ -1,5 +1,6 @@
 """How commands speak: data on stdout, everything else on stderr, colours only on a terminal (SURFACE)."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,8 +13,9 @@ from rich.table import Table
 
 
 def note(text: str) -> None:
-    """A line for the human who runs the command."""
-    print(text, file=sys.stderr)  # noqa: T201
+    """A line for the human who runs the command; where it cannot be written, it is no reason to stop."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)  # noqa: T201
 
 
 def fail(text: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """Structured logs on stderr: text on a terminal, JSON elsewhere. Never the content of a request."""
 
+import contextlib
 import logging
 import sys
 from typing import Any
@@ -37,10 +38,24 @@ def configure(level: str, style: str) -> None:
     _adopt_stdlib(LEVELS[level])
 
 
+class _Lossy:
+    """A stream without errors: what a full disk or a closed pipe does not take is lost, and work goes on."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(data)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 def _factory(text: bool) -> Any:
-    return (
-        structlog.PrintLoggerFactory(sys.stderr) if text else structlog.BytesLoggerFactory(sys.stderr.buffer)
-    )
+    stream: Any = _Lossy(sys.stderr if text else sys.stderr.buffer)
+    return structlog.PrintLoggerFactory(stream) if text else structlog.BytesLoggerFactory(stream)
 
 
 def _renderers(text: bool) -> list[Any]:

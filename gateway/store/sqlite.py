@@ -7,6 +7,7 @@ queue; write transactions begin IMMEDIATE, so that they cannot fail half-way for
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -38,6 +39,9 @@ _WHAT_IS_IT = """
 """One statement, so that another process cannot make the tables between two of its answers."""
 
 _WAL_RETRY_S = 0.02
+_NO_ROOM_BYTES = 65_536
+"""Less than the log's index and a page need."""
+_FAILED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _PRIMARY = 0xFF
 """SQLite's extended error codes carry the primary code in the low byte."""
 
@@ -173,19 +177,21 @@ class SqliteDatabase:
                 f"{self._path} is damaged ({error}): stop the gateway and restore the state directory from a "
                 "backup; without one, move the file away and let every agent join again"
             )
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or (code in _FAILED and self._disk_full()):
             return StateUnwritable(f"the disk of {self._path} is full: make room and try again")
-        if code in (
-            sqlite3.SQLITE_READONLY,
-            sqlite3.SQLITE_CANTOPEN,
-            sqlite3.SQLITE_PERM,
-            sqlite3.SQLITE_IOERR,
-        ):
+        if code in (*_FAILED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return StateUnwritable(
                 f"cannot write {self._path} ({error}): run as the user that owns the state directory, "
                 "and see that its disk is well"
             )
         return StateError(f"the database {self._path} failed: {error}")
+
+    def _disk_full(self) -> bool:
+        """SQLite has other names for it when it finds no room for its log's files."""
+        try:
+            return shutil.disk_usage(self._path.parent).free < _NO_ROOM_BYTES
+        except OSError:
+            return False
 
 
 def _prepare_file(path: Path) -> None:

@@ -3,14 +3,17 @@
 import asyncio
 import threading
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from structlog.testing import capture_logs
 
 from gateway.keeper import Keeper, KeeperSettings
-from gateway.store import Account, Amount
+from gateway.store import Account, Amount, By, Store
 from gateway.store.errors import StateUnwritable
 from gateway.usage import Ledger
 from tests.gateway.fleet import Fleet, deployment
+from tests.gateway.store.fillers import full_database
 
 
 class Book:
@@ -97,6 +100,21 @@ async def test_a_keeper_that_is_told_to_stop_writes_the_last_usage_or_says_how_m
             await keeper.run()
         assert [line["event"] for line in logs] == events
         assert len(book.used) == (0 if full else 1)
+
+
+async def test_usage_that_a_full_disk_did_not_take_is_in_the_store_once_there_is_room(tmp_path: Path) -> None:
+    fleet, book, ledger = Fleet(), Book(), Ledger(lambda: 5.0)
+    with Store.open(tmp_path) as store:
+        keeper = Keeper(fleet.registry.index, book, ledger, store.usage, clock=fleet.loop.time)
+        with full_database(store), capture_logs() as logs:
+            for number in range(2000):
+                ledger.finished(replace(fleet.request(), model=f"{'m' * 200}{number}"), None)
+            await keeper.write()
+            await keeper.write()
+            assert store.usage.totals(By.KEY) == ()
+        assert ["is full" in line["error"] for line in logs] == [True]
+        await keeper.write()
+        assert [total.amount.requests for total in store.usage.totals(By.KEY)] == [2000]
 
 
 class Copies:

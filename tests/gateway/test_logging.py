@@ -1,10 +1,13 @@
+import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import orjson
 import pytest
 import structlog
 
+from gateway.cli_output import note
 from gateway.logging import configure
 
 
@@ -24,6 +27,18 @@ def test_lines_are_json_off_a_terminal(capfdbinary: pytest.CaptureFixture[bytes]
     line = orjson.loads(capfdbinary.readouterr().err)
     assert (line["event"], line["status"], line["level"], line["key"]) == ("request", 200, "info", "größe")
     assert line["timestamp"].endswith("Z")
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_a_full_disk_under_the_log_stops_nobody(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115
+    monkeypatch.setattr("sys.stderr", full)
+    configure("info", style)
+    for _ in range(3):
+        structlog.get_logger().info("request", text="x" * 9000)
+    note("a note")
+    with contextlib.suppress(OSError):
+        full.close()
 
 
 def test_lines_below_the_level_are_not_written(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -4,12 +4,16 @@ import random
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gateway.quickstart.processes import free_port
 from gateway.store import DATABASE_NAME, KEY_NAME, Account, Amount, By, Store
+from tests.support.processes import START_S, until
 
 _WRITER = """
 import sys
@@ -145,3 +149,54 @@ def test_the_index_of_a_log_is_made_again_when_it_is_damaged(torn: Torn, index: 
 
 def test_the_index_of_a_log_is_made_again_when_it_is_cut(torn: Torn) -> None:
     assert torn.found("state", torn.log, torn.index[:100]) == 12
+
+
+_CREATE = """
+import resource, sys
+from pathlib import Path
+log = Path(sys.argv[1]) / "gateway.db-wal"
+resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 2000,) * 2)
+sys.argv = ["trunkline", "key", "create", "--name", "new", "--state", sys.argv[1]]
+from shared.cli import main
+main()
+"""
+
+
+def test_a_key_for_which_there_is_no_room_is_refused_in_a_line_and_is_not_half_there(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.keys.create("old", "t", 1.0)
+        done = subprocess.run([sys.executable, "-c", _CREATE, str(tmp_path)], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("trunkline: ")
+        assert done.stderr.count("\n") == 1
+        assert "gateway.db" in done.stderr
+        assert [key.name for key in store.keys.list()] == ["old"]
+        store.keys.create("new", "t", 1.0)
+
+
+def test_a_gateway_whose_output_goes_to_a_full_disk_serves_and_stops_in_order(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "gateway", "--listen", f"127.0.0.1:{port}", "--state", str(tmp_path)]
+    url = f"http://127.0.0.1:{port}"
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(url + path) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except OSError:
+            return 0
+
+    with Path("/dev/full").open("w") as full:
+        gateway = subprocess.Popen(command, stdout=full, stderr=full)
+    try:
+        until("it serves", lambda: status("/readyz") or gateway.poll() is not None, START_S)
+        assert [status("/v1/models") for _ in range(3)] == [401] * 3
+        assert status("/readyz") in (200, 503)
+        gateway.terminate()
+        assert gateway.wait(20) in (0, 120), "120: what is left in Python's buffer could not be written"
+    finally:
+        gateway.kill()
+        gateway.wait()
