@@ -104,7 +104,8 @@ async def test_a_real_loop_is_caught_in_the_act() -> None:
     told, over, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
 
     def keep(logger: Any, name: str, event: Any) -> Any:
-        told.set()
+        if event["event"] == "loop_blocked":
+            told.set()
         if event["event"] == "loop_turns":
             loop.call_soon_threadsafe(over.set)
         return event
@@ -115,8 +116,9 @@ async def test_a_real_loop_is_caught_in_the_act() -> None:
             block_the_loop(told)
             async with asyncio.timeout(5):
                 await over.wait()
-    assert [line["event"] for line in lines] == ["loop_blocked", "loop_turns"]
-    assert any("block_the_loop" in entry for entry in lines[0]["stack"])
+    blocked, turns = (line for line in lines if line["event"] != "process_stood_still")  # a busy machine does
+    assert any("block_the_loop" in entry for entry in blocked["stack"])
+    assert turns["blocked_s"] >= 0.1
     assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 
 

@@ -124,9 +124,9 @@ async def test_it_stands_still_for_a_while(own_site: Site, client: aiohttp.Clien
     rest = await response.read()
     assert text_of(first + rest) == answer_to("hi", TOKENS)
     await asyncio.to_thread(until, "it is told", lambda: said(own_site, "process_stood_still"))
-    (line,) = said(own_site, "process_stood_still", "loop_blocked", "agent_suspended", "agent_lost")
-    assert line["event"] == "process_stood_still"
-    assert STILL_S - 0.5 < line["for_s"] < STILL_S + 5
+    lines = said(own_site, "process_stood_still")
+    assert [line["for_s"] > STILL_S - 0.5 for line in lines].count(True) == 1
+    assert said(own_site, "agent_suspended", "agent_lost") == []
 
 
 def text_of(stream: bytes) -> str:
