@@ -1,12 +1,14 @@
 """What was acknowledged is there: after kill -9 in the middle of writes, and with a log torn anywhere."""
 
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,42 +17,63 @@ from gateway.quickstart.processes import free_port
 from gateway.store import DATABASE_NAME, KEY_NAME, Account, Amount, By, Store
 from tests.support.processes import START_S, until
 
-_WRITER = """
-import sys
+_WRITERS = """
+import os, sys
 from pathlib import Path
 from gateway.store import Account, Amount, Store
-run = sys.argv[2]
-with Store.open(Path(sys.argv[1]), restore=True) as store:
-    for n in range(100_000):
-        store.keys.create(f"{run}-{n}", "t", 1.0)
-        print("key", f"{run}-{n}", flush=True)
-        print("token", store.tokens.create(60, 1, ["*"], {}, 1.0)[0].id_text, flush=True)
-        store.usage.add({Account("2026-11-21", "k", "t", run): Amount(1, 10)})
-        print("usage", run, flush=True)
-        if n % 3 == 0:
-            store.backup.keep(n * 100.0)
+
+def write(run):
+    print("pid", os.getpid(), flush=True)
+    with Store.open(Path(sys.argv[1]), restore=True) as store:
+        for n in range(100_000):
+            store.keys.create(f"{run}-{n}", "t", 1.0)
+            print("key", f"{run}-{n}", flush=True)
+            print("token", store.tokens.create(60, 1, ["*"], {}, 1.0)[0].id_text, flush=True)
+            store.usage.add({Account("2026-11-21", "k", "t", run): Amount(1, 10)})
+            print("usage", run, flush=True)
+            if n % 3 == 0:
+                store.backup.keep(n * 100.0)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        write(line.strip())
+        os._exit(1)
+    os.waitpid(child, 0)
+    print("over", flush=True)
 """
 
 
-def killed_after(state: Path, run: str, lines: int) -> list[list[str]]:
-    """What a process acknowledged that wrote until it was killed, at the earliest after so many ``lines``."""
-    command = [sys.executable, "-c", _WRITER, str(state), run]
-    said = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        for line in writer.stdout:
-            said.append(line)
-            if len(said) == lines:
-                writer.kill()
-    assert len(said) >= lines, "the writer ended by itself"
-    return [line.split() for line in said if line.endswith("\n")]
+@pytest.fixture
+def killed_after(tmp_path: Path) -> Iterator[Callable[[str, int], list[list[str]]]]:
+    """What a process acknowledged that wrote in ``tmp_path`` until it was killed, after some lines."""
+    command = [sys.executable, "-c", _WRITERS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writers:
+        assert writers.stdin is not None
+        assert writers.stdout is not None
+        said = writers.stdout
+
+        def kill(run: str, lines: int) -> list[list[str]]:
+            print(run, file=writers.stdin, flush=True)
+            pid, acknowledged = int(said.readline().split()[1]), []
+            while (line := said.readline()) != "over\n":
+                acknowledged.append(line)
+                if len(acknowledged) == lines:
+                    os.kill(pid, signal.SIGKILL)
+            assert len(acknowledged) >= lines, "the writer ended by itself"
+            return [line.split() for line in acknowledged]
+
+        yield kill
+        writers.stdin.close()
 
 
-def test_everything_acknowledged_before_kill_9_is_there_at_the_next_start(tmp_path: Path) -> None:
+def test_everything_acknowledged_before_kill_9_is_there_at_the_next_start(
+    tmp_path: Path, killed_after: Callable[[str, int], list[list[str]]]
+) -> None:
     drawn = random.Random(6)
     acknowledged: list[list[str]] = []
     for run in range(5):
-        acknowledged += killed_after(tmp_path, str(run), drawn.randrange(3, 60))
+        acknowledged += killed_after(str(run), drawn.randrange(3, 60))
         with Store.open(tmp_path, restore=True) as store:
             keys = {key.name for key in store.keys.list()}
             tokens = {token.id for token in store.tokens.list()}
