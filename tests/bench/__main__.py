@@ -44,7 +44,8 @@ def _restart(arguments: argparse.Namespace) -> object:
         tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
         House(Path(directory)) as house,
     ):
-        figures = restart.run(restart.build(house, arguments.agents), arguments.kills)
+        compiled = restart.byte_code_in(Path(directory) / "byte-code")
+        figures = restart.run(restart.build(house, arguments.agents, environment=compiled), arguments.kills)
     if arguments.json is not None:
         restart.write(figures, arguments.json)
     return figures

@@ -4,16 +4,20 @@ One gateway process, one scripted engine and ``agents`` whole agents (``tests.su
 processes, each agent with a session, a dialer, a state directory and a model of its own; they share
 interpreters, loops and the engine). As soon as the new gateway listens one client for each agent asks that
 agent's own model. What is refused is asked again. An agent is back when its client's answer says 200.
+
+The gateway runs from byte code, as any installation does, even where the environment forbids to write it.
 """
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from gateway.quickstart.processes import Child
 from tests.bench.clients import post
@@ -33,6 +37,8 @@ _AGAIN_S = 0.02
 class Site:
     house: House
     gateway: Gateway
+    environment: Mapping[str, str]
+    """The gateway's, over our own."""
     fleets: tuple[Child, ...]
     names: tuple[str, ...]
     key: str
@@ -54,6 +60,8 @@ class Kill:
     gateway_cpu_listening_s: float = 0.0
     """Of the above, until it listened."""
     agents_cpu_s: float = 0.0
+    load: float = 0.0
+    """The machine's load average of the last minute, this bench included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,7 @@ class Restarts:
             f"{sum(k.gateway_cpu_listening_s for k in kills) / len(kills):.2f} s of it to listen",
             f"agents' CPU a kill            {sum(k.agents_cpu_s for k in kills) / len(kills):6.2f} s",
             f"asked again                   {dict(refused) or 'nobody'}",
+            f"load average                  {max(k.load for k in kills):6.1f} on {os.cpu_count()} cores",
             f"goal: p99 <= {GOAL_S:g} s from the kill: {'met' if self.met else 'MISSED'}",
         ]
         return "\n".join(lines)
@@ -108,10 +117,17 @@ class Restarts:
         return json.dumps(value | {"kills": [asdict(kill) for kill in self.kills]}, indent=1)
 
 
-def build(house: House, agents: int, fleets: int = FLEETS) -> Site:
-    """Start it all and wait until every agent's model is on offer."""
+def byte_code_in(directory: Path) -> Mapping[str, str]:
+    """An environment in which the first start leaves byte code there for the next."""
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(directory)}
+
+
+def build(
+    house: House, agents: int, fleets: int = FLEETS, environment: Mapping[str, str] = MappingProxyType({})
+) -> Site:
+    """Start it all and wait until every agent's model is on offer. ``environment`` is the gateway's."""
     names = tuple(f"a{number}" for number in range(agents))
-    gateway = house.gateway("--log-level", "warning")
+    gateway = house.gateway("--log-level", "warning", environment=environment)
     key, token = gateway.key("bench"), gateway.token(uses=agents)
     engine = house.engine(*(argument for name in names for argument in ("--model", name)))
     common = ("--gateway", gateway.url, "--join", token, "--engine", engine.url)
@@ -122,7 +138,7 @@ def build(house: House, agents: int, fleets: int = FLEETS) -> Site:
         started.append(house.children.start(f"fleet{number}", "tests.support.fleet", *arguments))
     wanted = set(names)
     house.children.wait_until(lambda: wanted <= set(gateway.models(key)), "all agents serve", 180.0)
-    return Site(house, gateway, tuple(started), names, key)
+    return Site(house, gateway, environment, tuple(started), names, key)
 
 
 def run(site: Site, kills: int, *, impatient: bool = False) -> Restarts:
@@ -132,7 +148,7 @@ def run(site: Site, kills: int, *, impatient: bool = False) -> Restarts:
         time.sleep(_CALM_S)
         before = [cpu_s(fleet.pid) for fleet in site.fleets]
         child, kill = _kill(site, child, number, impatient)
-        kill.gateway_cpu_s = cpu_s(child.pid)
+        kill.gateway_cpu_s, kill.load = cpu_s(child.pid), os.getloadavg()[0]
         kill.agents_cpu_s = sum(cpu_s(fleet.pid) for fleet in site.fleets) - sum(before)
         done.append(kill)
     return Restarts(len(site.names), tuple(done))
@@ -147,7 +163,8 @@ def _kill(site: Site, child: Child, number: int, impatient: bool) -> tuple[Child
     child.ended(10.0)
     site.house.children.stop(child)
     kill.started_s = time.monotonic() - killed_s
-    child = site.house.children.start(f"gateway-{number}", "gateway", *listen, "--log-level", "warning")
+    arguments = ("gateway", *listen, "--log-level", "warning")
+    child = site.house.children.start(f"gateway-{number}", *arguments, environment=site.environment)
     asyncio.run(_everybody(site, child, kill, lambda: time.monotonic() - killed_s, impatient))
     return child, kill
 
