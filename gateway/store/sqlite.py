@@ -174,8 +174,9 @@ class SqliteDatabase:
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StateCorrupt(
-                f"{self._path} is damaged ({error}): stop the gateway and restore the state directory from a "
-                "backup; without one, move the file away and let every agent join again"
+                f"{self._path} is damaged ({error}): stop the gateway and start it again, it goes on from "
+                f"{self._path.name}.bak where there is one; else restore the state directory from a backup, "
+                "or move the file away and let every agent join again"
             )
         if code == sqlite3.SQLITE_FULL or (code in _FAILED and self._disk_full()):
             return StateUnwritable(f"the disk of {self._path} is full: make room and try again")
