@@ -30,6 +30,11 @@ class Alarm:
             self._timer.cancel()
             self._timer = None
 
+    def close(self) -> None:
+        """It never rings again, and forgets whom it would have told."""
+        self.off()
+        self._ring = _nobody
+
     def _on_time(self) -> None:
         self._timer = None
         now = self._timers.time()
@@ -37,3 +42,7 @@ class Alarm:
             self.due(self._due_s)
         else:
             self._ring(now)
+
+
+def _nobody(now: float) -> None:
+    """Was to be told."""

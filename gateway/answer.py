@@ -22,8 +22,7 @@ from gateway.failover import RULES, Trouble, break_reason, trouble_of_status
 from gateway.home import Asker, Home
 from gateway.prospects import Prospects
 from gateway.response import EngineResponse
-from gateway.rhythm import idle_at_s, look_s, stalls_at_s
-from shared import limits
+from gateway.rhythm import ANSWER_S, idle_at_s, look_s, may_be_the_tunnels, stalls_at_s
 from shared.errors import ErrorCode
 from shared.messages import ResponseHead, Trailers
 
@@ -277,7 +276,10 @@ class Answer:
                 self._failed_to_go_on(attempt, None, "its tunnel is gone", blamed=False)
                 return
         elif now - attempt.opened_s - attempt.away_s >= settings.first_byte_s:
-            self._failed_to_go_on(attempt, Trouble.TIMEOUT, "it did not begin in time")
+            if may_be_the_tunnels(attempt, now):
+                self._look_after(ANSWER_S, now)
+            else:
+                self._failed_to_go_on(attempt, Trouble.TIMEOUT, "it did not begin in time")
             return
         self._comment(now)
         self._look_after(settings.failover_after_s if attempt.suspended_s is not None else COMMENT_S, now)
@@ -340,14 +342,12 @@ class Answer:
             self._watch(attempt, now)
             return
         silent_s = stalls_at_s(attempt, settings)
-        if now >= idle_at_s(attempt, settings):
+        if now >= silent_s and may_be_the_tunnels(attempt, now):
+            self._look_after(ANSWER_S, now)
+        elif now >= idle_at_s(attempt, settings):
             self._home.failed(attempt, Trouble.TIMEOUT, now)
             attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
             self._broke(ErrorCode.ENGINE_TIMEOUT, f"silent for {settings.idle_s:g} s", Trouble.TIMEOUT)
-        elif now >= silent_s and attempt.deployment.session.endpoint.quiet_s() > limits.SILENT_AFTER_S:
-            # Perhaps it is the tunnel: the next look finds it suspended, or heard.
-            attempt.deployment.session.endpoint.probe()
-            self._look_after(limits.SILENT_AFTER_S + 0.5, now)
         elif now >= silent_s:
             self._stalled(attempt, now)
         else:

@@ -49,6 +49,7 @@ class Attempt:
     __slots__ = (
         "_owner",
         "_wanted",
+        "asked_s",
         "away_s",
         "deployment",
         "first_byte_s",
@@ -82,6 +83,8 @@ class Attempt:
         """When the head came."""
         self.quiet_s = now
         """When somebody last looked and bytes had come."""
+        self.asked_s: float | None = None
+        """When its tunnel was asked whether it lives, while nobody knows."""
         self.away_s = 0.0
         """How long its tunnel was away, all told."""
         self.stalled = False
@@ -146,7 +149,7 @@ class Attempt:
     def resume(self, now: float) -> float:
         """How long it was away; what it was waited for until then is waited for that much longer."""
         away_s = 0.0 if self.suspended_s is None else now - self.suspended_s
-        self.suspended_s = None
+        self.suspended_s = self.asked_s = None
         self.away_s += away_s
         self.quiet_s += away_s
         return away_s
@@ -161,6 +164,7 @@ class Attempt:
 
     def on_closed(self) -> None:
         self._stop_upload()
+        self.upload = None
         self._owner.closed(self)
 
     def upload_failed(self, error: Exception) -> None:

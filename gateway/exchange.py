@@ -34,6 +34,7 @@ from gateway.heads import head_for
 from gateway.home import Home
 from gateway.queue import Ticket
 from gateway.response import Ending, EngineResponse, is_event_stream
+from gateway.rhythm import ANSWER_S, may_be_the_tunnels
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.upload import Upload
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
@@ -153,7 +154,7 @@ class Exchange:
         if self._answer is not None:
             self._answer.response.abort()
         elif self.state is not State.DONE:
-            self._settled = True
+            self._settle, self._settled = _nobody, True
             self.fail(RequestError("nobody awaits the answer"))
 
     def break_off(self, code: ErrorCode, reason: str) -> None:
@@ -246,7 +247,7 @@ class Exchange:
         self.open_attempts -= 1
         self._home.released(attempt)
         if self.state is State.DONE:
-            self._home.finished(self)
+            self._leave()
 
     # --- Steps ---
 
@@ -330,12 +331,22 @@ class Exchange:
     def _finish(self) -> None:
         self.state = State.DONE
         self._alarm.off()
+        self._leave()
+
+    def _leave(self) -> None:
+        """The last to close lets go of all that knows the exchange: it can go at once, and not when cycles
+        are looked for."""
+        if not self.open_attempts:
+            self._answer = None
+            self._attempts = []
+            self._alarm.close()
         self._home.finished(self)
 
     def _say(self, outcome: EngineResponse | Exception) -> None:
         if not self._settled:
             self._settled = True
-            self._settle(outcome)
+            settle, self._settle = self._settle, _nobody
+            settle(outcome)
 
     # --- Time ---
 
@@ -368,14 +379,22 @@ class Exchange:
         elif gone:
             self._still_suspended(now)
         elif now >= self._opened_s + self._home.settings.first_byte_s:
-            late = self._attempts[0]
-            for attempt in self._attempts:
-                self._home.failed(attempt, Trouble.TIMEOUT, now)
-            self._give_up(ErrorCode.ENGINE_TIMEOUT, but=late)
-            if not self._goes_elsewhere(late, Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True):
-                self._fail_late()
+            self._took_too_long(now)
         else:
             self._hedge(now)
+
+    def _took_too_long(self, now: float) -> None:
+        """None of the attempts began to answer in time. Those whose tunnel is away are not to blame."""
+        there = [attempt for attempt in self._attempts if attempt.suspended_s is None]
+        if sum(may_be_the_tunnels(attempt, now) for attempt in there):
+            self._alarm.due(now + ANSWER_S)
+            return
+        for attempt in there:
+            self._home.failed(attempt, Trouble.TIMEOUT, now)
+        late = there[0]
+        self._give_up(ErrorCode.ENGINE_TIMEOUT, but=late)
+        if not self._goes_elsewhere(late, Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True):
+            self._fail_late()
 
     def _fail_late(self) -> None:
         message = "The engine did not begin to answer in the time there was."
@@ -403,3 +422,7 @@ class Exchange:
             except TooManyStreams:
                 deployment.session.set_full(True)
         self._watch()
+
+
+def _nobody(outcome: EngineResponse | Exception) -> None:
+    """Was to be told."""

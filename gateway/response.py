@@ -256,4 +256,9 @@ class EngineResponse:
     def _done(self, ending: Ending) -> None:
         if self._ending is None:
             self._ending = ending
-            self._on_done(ending)
+            on_done, self._on_done, self._on_full = self._on_done, _nothing, None
+            on_done(ending)
+
+
+def _nothing(ending: Ending) -> None:
+    """There is nobody any more to be told."""

@@ -1,7 +1,8 @@
-"""When an answer's silence is more than its rhythm explains. Pure."""
+"""When a silence is more than an answer's rhythm explains, and whose it is."""
 
 from gateway.attempt import Attempt
 from gateway.dispatch_settings import DispatchSettings
+from shared import limits
 
 TIMES = 20.0
 """A silence is a stall when it is so many times as long as the answer's mean gap between pieces."""
@@ -29,3 +30,27 @@ def stalls_at_s(attempt: Attempt, settings: DispatchSettings) -> float:
         return idle_at_s(attempt, settings)
     gap_s = (attempt.quiet_s - attempt.first_byte_s) / attempt.pieces
     return attempt.quiet_s + min(settings.idle_s, max(settings.stall_s, TIMES * gap_s))
+
+
+QUIET_S = 1.0
+"""A tunnel on which nothing came for so long is asked whether it lives, before an engine is blamed."""
+
+ANSWER_S = 1.0
+"""When to look for the answer. A tunnel that gives none is suspended soon (PROTOCOL §7.2)."""
+
+
+def may_be_the_tunnels(attempt: Attempt, now: float) -> bool:
+    """Whether a silence that is too long for an engine may yet be the tunnel's. If so, look again after
+    ``ANSWER_S``: by then the tunnel has been heard, or the time comes when it counts as away."""
+    endpoint = attempt.deployment.session.endpoint
+    quiet_s = endpoint.quiet_s()
+    asked_s, attempt.asked_s = attempt.asked_s, None
+    if asked_s is None:
+        if quiet_s <= QUIET_S:
+            return False
+        endpoint.probe()
+        asked_s = now
+    elif quiet_s <= now - asked_s or now - asked_s > limits.SILENT_AFTER_S + ANSWER_S:
+        return False
+    attempt.asked_s = asked_s
+    return True

@@ -303,6 +303,7 @@ class Endpoint:
             if not stream._told:
                 stream.handler.on_reset(ErrorCode.SESSION_LOST, reason)
             stream.handler.on_closed()
+            stream.handler = _NO_HANDLER
         listener, self.listener = self.listener, None
         if listener is not None:
             listener.on_session_closed(error)
@@ -356,6 +357,7 @@ class Endpoint:
         del self._streams[stream.id]
         stream.closed = True
         stream.handler.on_closed()
+        stream.handler = _NO_HANDLER  # who held the stream can go at once, and not when cycles are looked for
 
 
 _ACTIONS: dict[type, Callable[[Endpoint, Stream, Any], None]] = {

@@ -41,7 +41,7 @@ class Exchange:
 
     def __init__(
         self,
-        scope: Scope,
+        scope: MutableMapping[str, Any],
         receive: Receive,
         send: Send,
         settings: HttpSettings,
@@ -167,6 +167,7 @@ class Exchange:
         self.inbound.release()
         if self.request is not None:
             self.request.body = RequestBody(b"")
+        self._scope.pop(_KEY, None)  # else all of it would stay until cycles are looked for
 
 
 class _Enough:
@@ -212,6 +213,7 @@ class _Watch:
 
     def stop(self) -> None:
         self._task.cancel()
+        del self._task  # whose traceback knows this watch
 
 
 def exchange_of(scope: Mapping[str, Any]) -> Exchange:

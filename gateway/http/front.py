@@ -60,7 +60,7 @@ class Front:
             await self._router(scope, receive, send)
             return None
         except ClientGone as gone:
-            return gone
+            return _without_history(gone)
         except RequestError as error:
             failure = error
         except StateError as error:
@@ -70,4 +70,11 @@ class Front:
             _log.exception("request_failed", id=exchange.id, method=exchange.method)
             failure = internal_error(exchange.id)
         await exchange.reply.fail(failure)
-        return failure
+        return _without_history(failure)
+
+
+def _without_history(error: RequestError) -> RequestError:
+    """Where it came from is known to frames that know the request, and they to it: all would stay until
+    cycles are looked for."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)

@@ -17,6 +17,7 @@ from gateway.errors import (
     ShuttingDown,
     StreamBroken,
 )
+from gateway.rhythm import ANSWER_S
 from shared.credit import WindowSettings
 from shared.errors import ErrorCode
 from shared.messages import AgentStatus, DeploymentStatus, Drain, ResponseHead, Trailers, Usage
@@ -522,6 +523,8 @@ def test_no_head_in_time_is_told_and_stops_the_engine() -> None:
     agent = fleet.connect("a", deployment())
     client = fleet.submit()
     fleet.advance(10.0)
+    assert not client.settled, "first the tunnel is asked whether the silence is its own"
+    fleet.advance(ANSWER_S)
     assert isinstance(client.error, DeadlineExceeded)
     assert agent.streams[0].reset_code is ErrorCode.DEADLINE
     agent.streams[0].confirm()

@@ -6,6 +6,7 @@ from gateway.dispatch import SHUN_S, DispatchSettings
 from gateway.domain import RequestBody
 from gateway.errors import DeadlineExceeded, EngineError, NoDeployment
 from gateway.failover import MOST_MOVES
+from gateway.rhythm import ANSWER_S
 from shared.errors import ErrorCode
 from shared.messages import ResponseHead, Trailers
 from tests.gateway.fleet import Client, EngineStream, FakeAgent, Fleet, deployment
@@ -273,7 +274,7 @@ async def test_a_long_answer_in_one_piece_is_passed_on_as_it_comes() -> None:
 async def test_an_engine_that_does_not_begin_in_time_is_left_for_another() -> None:
     fleet, (one, two) = fleet_of("a", "b", first_byte_s=10)
     client = fleet.submit()
-    fleet.advance(10.0)
+    fleet.advance(10.0 + ANSWER_S)
     assert one.streams[0].reset_code is not None
     await finish(fleet, two, client)
     quiet(fleet)
@@ -341,7 +342,7 @@ async def test_time_without_a_tunnel_does_not_count_against_the_engine() -> None
     resume(fleet, one)
     fleet.advance(3.0)
     assert not client.settled
-    fleet.advance(1.1)
+    fleet.advance(1.1 + ANSWER_S)
     assert isinstance(client.error, DeadlineExceeded)
     quiet(fleet)
 

@@ -120,7 +120,7 @@ async def test_silence_for_as_long_as_may_be_ends_an_attempt() -> None:
     fleet, one, two, client = speaking(0.1, stall_s=10, idle_s=30)
     fleet.cut(two)
     await keep_up(client)
-    wait(fleet, 32)
+    wait(fleet, 34)
     assert one.streams[0].reset_code is ErrorCode.ENGINE_TIMEOUT
     one.streams[0].confirm()
     wait(fleet, 70)
