@@ -32,9 +32,10 @@ from gateway.failover import (
 )
 from gateway.heads import head_for
 from gateway.home import Home
+from gateway.opening import Opening
 from gateway.queue import Ticket
 from gateway.response import Ending, EngineResponse, is_event_stream
-from gateway.rhythm import ANSWER_S, may_be_the_tunnels
+from gateway.rhythm import ANSWER_S
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.upload import Upload
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
@@ -91,15 +92,10 @@ class Exchange:
         self._home = home
         self._settle = settle
         self._settled = False
-        self._attempts: list[Attempt] = []
-        """Those that may still answer: one, or two of a hedged request."""
+        self._opening = Opening()
         self._answer: Answer | None = None
         self._queue_s = 0.0
         self._tries = Tries(home.settings.max_attempts)
-        self._opened_s = 0.0
-        self._looked_s = 0.0
-        """When it was last looked whether somebody else could take what waits for a tunnel."""
-        self._hedge_at_s: float | None = None
         self._alarm = Alarm(home.timers, self._on_time)
         self._alarm.due(ticket.expires_s)
 
@@ -112,11 +108,12 @@ class Exchange:
             self._answer.begin(deployment, now)
             return
         assert self.state is State.WAITING
-        self._attempts = [self.open(deployment, now, self.request.body)]
+        attempt = self.open(deployment, now, self.request.body)
         self.state = State.OPENING
         self._queue_s += now - self.ticket.entered_s
-        self._opened_s = now
-        self._hedge_at_s = None if self.request.body.rest else self._home.hedge_at(self.request, now)
+        self._opening.begin(
+            attempt, now, None if self.request.body.rest else self._home.hedge_at(self.request, now)
+        )
         self._watch()
 
     def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
@@ -145,7 +142,7 @@ class Exchange:
             return
         if self.state is State.WAITING:
             self._home.withdraw(self)
-        self._give_up(code)
+        self._opening.give_up(code)
         self._finish()
         self._say(error)
 
@@ -179,9 +176,9 @@ class Exchange:
                 return
         else:
             self._home.answered(attempt, now)
-        if attempt is not self._attempts[0]:
+        if attempt is not self._opening.attempts[0]:
             self._home.metrics.hedge_won(self.request.model)
-        self._give_up(ErrorCode.CANCELLED, but=attempt)
+        self._opening.give_up(ErrorCode.CANCELLED, but=attempt)
         attempt.first_byte_s = now
         recordable = Course.recordable(self.request, head)
         settings = self._home.settings
@@ -232,7 +229,7 @@ class Exchange:
         if self._answer is not None:
             self._answer.resumed(attempt)
         elif self.state is State.OPENING:
-            self._opened_s += away_s
+            self._opening.opened_s += away_s
             self._watch()
 
     def body_failed(self, error: Exception) -> None:
@@ -263,9 +260,7 @@ class Exchange:
 
         ``only_if_better``: what the attempt came to can be told to the client.
         """
-        if attempt in self._attempts and len(self._attempts) > 1:
-            self._attempts.remove(attempt)  # the other copy goes on
-            attempt.give_up(ErrorCode.CANCELLED)
+        if self._opening.drop(attempt):
             return True
         request = self.request
         if not self._tries.count(trouble) or not may_be_repeated(request, effect):
@@ -279,16 +274,10 @@ class Exchange:
         return True
 
     def _wait_again(self) -> None:
-        self._give_up(ErrorCode.CANCELLED)
+        self._opening.give_up(ErrorCode.CANCELLED)
         self.state = State.WAITING
         self._home.wait_again(self)
         self._alarm.due(self.ticket.expires_s)
-
-    def _give_up(self, code: ErrorCode, but: Attempt | None = None) -> None:
-        for attempt in self._attempts:
-            if attempt is not but:
-                attempt.give_up(code)
-        self._attempts = [] if but is None else [but]
 
     def _response(
         self, attempt: Attempt, head: ResponseHead, course: Course | None, held: bool
@@ -310,8 +299,8 @@ class Exchange:
         response = attempt.response
         assert response is not None
         self.state = State.ANSWERING
-        self._give_up(ErrorCode.CANCELLED, but=attempt)  # a second copy may have been asked for meanwhile
-        self._attempts = []
+        self._opening.give_up(ErrorCode.CANCELLED, but=attempt)  # there may be a second copy by now
+        self._opening.attempts = []
         self._home.metrics.first_byte(self.request.model, self._home.timers.time() - self.request.arrived_s)
         if course is None:
             # Nothing will repeat it; what is still going up has its own hold on it.
@@ -338,7 +327,7 @@ class Exchange:
         are looked for."""
         if not self.open_attempts:
             self._answer = None
-            self._attempts = []
+            self._opening.attempts = []
             self._alarm.close()
         self._home.finished(self)
 
@@ -352,16 +341,7 @@ class Exchange:
 
     def _watch(self) -> None:
         """When to look again while no answer has begun."""
-        settings, request = self._home.settings, self.request
-        due_s = [self._opened_s + settings.first_byte_s]
-        gone_s = [attempt.suspended_s for attempt in self._attempts if attempt.suspended_s is not None]
-        if gone_s and len(gone_s) == len(self._attempts):
-            due_s = [max(*gone_s, self._looked_s) + settings.failover_after_s]
-        elif self._hedge_at_s is not None:
-            due_s.append(self._hedge_at_s)
-        if request.deadline_s is not None:
-            due_s.append(request.deadline_s)
-        self._alarm.due(min(due_s))
+        self._alarm.due(self._opening.due_s(self._home.settings, self.request.deadline_s))
 
     def _on_time(self, now: float) -> None:
         if self._answer is not None:
@@ -373,27 +353,25 @@ class Exchange:
 
     def _still_opening(self, now: float) -> None:
         deadline_s = self.request.deadline_s
-        gone = all(attempt.suspended_s is not None for attempt in self._attempts)
         if deadline_s is not None and now >= deadline_s:
             self._fail_late()
-        elif gone:
+        elif self._opening.gone:
             self._still_suspended(now)
-        elif now >= self._opened_s + self._home.settings.first_byte_s:
+        elif now >= self._opening.opened_s + self._home.settings.first_byte_s:
             self._took_too_long(now)
         else:
             self._hedge(now)
 
     def _took_too_long(self, now: float) -> None:
         """None of the attempts began to answer in time. Those whose tunnel is away are not to blame."""
-        there = [attempt for attempt in self._attempts if attempt.suspended_s is None]
-        if sum(may_be_the_tunnels(attempt, now) for attempt in there):
+        late = self._opening.late(now)
+        if not late:
             self._alarm.due(now + ANSWER_S)
             return
-        for attempt in there:
+        for attempt in late:
             self._home.failed(attempt, Trouble.TIMEOUT, now)
-        late = there[0]
-        self._give_up(ErrorCode.ENGINE_TIMEOUT, but=late)
-        if not self._goes_elsewhere(late, Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True):
+        self._opening.give_up(ErrorCode.ENGINE_TIMEOUT, but=late[0])
+        if not self._goes_elsewhere(late[0], Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True):
             self._fail_late()
 
     def _fail_late(self) -> None:
@@ -406,17 +384,17 @@ class Exchange:
             self._home.metrics.failed_over(self.request.model, "suspended")
             self._wait_again()
         else:
-            self._looked_s = now
+            self._opening.looked_s = now
             self._watch()
 
     def _hedge(self, now: float) -> None:
         """It is late: a second copy may be sooner, unless the answer is on its way already."""
-        self._hedge_at_s = None
-        alone = len(self._attempts) == 1 and self._attempts[0].response is None
-        deployment = self._home.hedge(self, now) if alone and self._may_repeat else None
+        self._opening.hedge_at_s = None
+        may = self._opening.alone and self._may_repeat
+        deployment = self._home.hedge(self, now) if may else None
         if deployment is not None:
             try:
-                self._attempts.append(self.open(deployment, now, self.request.body))
+                self._opening.attempts.append(self.open(deployment, now, self.request.body))
             except SessionClosed:
                 deployment.session.end()
             except TooManyStreams:
