@@ -170,9 +170,7 @@ class Exchange:
         trouble = None if self.request.route == ANY_ROUTE else trouble_of_status(head.status)
         if trouble is not None:
             self._home.failed(attempt, trouble, now)
-            if self._goes_elsewhere(
-                attempt, trouble, Effect.HARMLESS, only_if_better=trouble in ENGINES_FAULT
-            ):
+            if self._goes_elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True):
                 return
         else:
             self._home.answered(attempt, now)

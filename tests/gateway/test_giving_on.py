@@ -145,35 +145,47 @@ async def test_who_waits_long_for_another_goes_once_more_to_the_one_that_failed(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_an_engine_that_has_enough_to_do_is_waited_for(status: int) -> None:
-    fleet, (one,) = fleet_of("a")
+async def test_engines_that_have_enough_to_do_are_asked_in_turn(status: int) -> None:
+    fleet, agents = fleet_of("a", "b")
     client = fleet.submit()
-    for tries in range(5):
-        assert len(one.streams) == tries + 1
-        one.streams[-1].stream.send_head(ResponseHead(status, ()))
+    for tries in range(6):
+        assert [len(agent.streams) for agent in agents] == [tries // 2 + 1, (tries + 1) // 2]
+        last = agents[tries % 2].streams[-1]
+        last.stream.send_head(ResponseHead(status, ()))
         fleet.settle()
-        one.streams[-1].confirm()
-        fleet.settle()
-        assert not client.settled
-        fleet.advance(0.05)
-        assert len(one.streams) == tries + 1
+        last.confirm()
         fleet.advance(4.0)
-    await finish(fleet, one, client)
+        assert not client.settled
+    await finish(fleet, agents[0], client)
     quiet(fleet)
 
 
-async def test_an_engine_that_never_has_room_is_believed_in_the_end() -> None:
-    fleet, (one,) = fleet_of("a")
+async def test_engines_that_never_have_room_are_believed_in_the_end() -> None:
+    fleet, agents = fleet_of("a", "b")
     client = fleet.submit()
     while not client.settled:
-        one.streams[-1].stream.send_head(ResponseHead(503, (("x-why", "full"),)))
+        (stream,) = (each for agent in agents for each in agent.open_streams)
+        stream.stream.send_head(ResponseHead(503, (("x-why", "full"),)))
         fleet.settle()
         if not client.settled:
-            one.streams[-1].confirm()
+            stream.confirm()
             fleet.advance(6.0)
-    assert len(one.streams) == MOST_MOVES
+    assert sum(len(agent.streams) for agent in agents) == MOST_MOVES
     assert client.response.headers == (("x-why", "full"),)
     client.cancel()
+    quiet(fleet)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_lone_engine_that_has_enough_to_do_says_so_itself(status: int) -> None:
+    fleet, (one,) = fleet_of("a")
+    client = fleet.submit()
+    one.streams[0].stream.send_head(ResponseHead(status, (("retry-after", "7"),)))
+    one.streams[0].stream.end(Trailers())
+    fleet.settle()
+    assert client.response.status == status
+    assert client.response.headers == (("retry-after", "7"),)
+    assert await read(client) == b""
     quiet(fleet)
 
 

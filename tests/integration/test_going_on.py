@@ -84,6 +84,7 @@ async def test_the_demo_models_answers_survive_the_death_of_their_agent(demo_sit
                 await asyncio.to_thread(until, "an answer is under way", lambda: _under_way(asked), 60.0)
                 begun = [each for each in asked if each.agent == "mortal-demo" and not each.done]
                 os.killpg(mortal.pid, signal.SIGKILL)
+            house.children.stop(mortal)
             assert begun, "an answer was under way"
             for each in asked:
                 assert "".join(each.pieces) == each.question["answer"]

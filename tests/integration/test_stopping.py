@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import aiohttp
 
+from gateway.quickstart.processes import Child
 from tests.integration.asking import CHAT, chat, error_of
 from tests.integration.conftest import MODEL, Site
 from tests.support.processes import answer_to, until
@@ -101,13 +102,19 @@ async def test_a_second_signal_ends_the_gateway_at_once(new_site: Callable[..., 
     await has_died(site, 0, CUT_IN_TIME_S)
 
 
+def serves(agent: Child) -> bool:
+    said = agent.log.read_text()
+    return "connected  " in said and "engine serves" in said
+
+
 async def test_an_agent_told_to_stop_lets_its_streams_finish(new_site: Callable[..., Site]) -> None:
     site = await asyncio.to_thread(new_site)
     agent = next(child for child in site.house.children if child.name == "agent")
     async with client(site) as session:
         response, head = await begun(session, streamed(40))
         other = await asyncio.to_thread(site.house.engine, "--model", MODEL, name="other-engine")
-        await asyncio.to_thread(site.house.agent, site.gateway, other.url, name="other")
+        second = await asyncio.to_thread(site.house.agent, site.gateway, other.url, name="other")
+        await asyncio.to_thread(until, "the other agent serves", lambda: serves(second), 30.0)
         agent.signal(signal.SIGTERM)
         await asyncio.to_thread(until, "it drains", lambda: "draining" in agent.log.read_text())
         answer = await (await session.post(CHAT, json=chat(max_tokens=3))).json()

@@ -50,8 +50,8 @@ class Engine:
     url: str
 
     def stats(self) -> dict[str, Any]:
-        """Its counters (``tests.support.scripted_engine.Stats``)."""
-        return dict(fetch(f"{self.url}/_stats"))
+        """Its counters (``tests.support.scripted_engine.Stats``); an engine at full speed answers late."""
+        return dict(fetch(f"{self.url}/_stats", timeout_s=30.0))
 
     def direct(self, **order: object) -> None:
         """Change what it does: ``default``, ``once``, ``waiting``, ``kv_use``, ``healthy``, ``models``."""
