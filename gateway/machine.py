@@ -1,6 +1,8 @@
 """What fails when the machine does, and who watches for it."""
 
 import asyncio
+import ctypes
+import itertools
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -14,6 +16,10 @@ from shared.open_files import OPEN_FILES, raise_file_limit
 
 LOOK_S = 1.0
 """How often descriptors and memory are looked at."""
+
+TRIM_LOOKS = 60
+"""So many looks apart, memory that was freed is given back to the system: the C library keeps what a burst of
+requests needed, in pieces, for ever."""
 
 _log = structlog.get_logger("gateway")
 
@@ -31,12 +37,23 @@ class Machine:
 
     async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
         """Runs until cancelled. ``hold`` is told every time whether connections can be accepted at all."""
-        read = MemoryReader()
+        read, give_back = MemoryReader(), trimmer()
         with watched_loop(self._metrics, self._settings.blocked_s):
-            while True:
+            for look in itertools.count(1):
                 await hold(self.descriptors.none_left)
                 self.pressure.read(await asyncio.to_thread(read))
+                if look % TRIM_LOOKS == 0:
+                    await asyncio.to_thread(give_back)
                 await asyncio.sleep(LOOK_S)
+
+
+def trimmer() -> Callable[[], None]:
+    """What gives freed memory back: glibc's ``malloc_trim``; elsewhere nothing. Takes milliseconds."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return lambda: None
+    return lambda: trim(0)
 
 
 def make_room(connections: int, agents: int) -> None:

@@ -52,10 +52,8 @@ class Prospects:
 
     def may_try(self, trouble: Trouble | None) -> bool:
         """Whether one more try is allowed, after ``trouble`` (None: the engine is not known to be at fault);
-        counts it."""
+        counts it. No budget is asked: an answer that has begun is not dropped to save work."""
         if self._course is not None and self._course.record.size_bytes > self._size_bytes:
             self._size_bytes = self._course.record.size_bytes
             self._tries.start_over()
-        if not self._tries.count(trouble):
-            return False
-        return trouble is None or self._home.may_retry(self._request, trouble)
+        return self._tries.count(trouble)
