@@ -1,6 +1,9 @@
 """``python -m gateway`` is ``trunkline gateway``."""
 
-from gateway.cli_gateway import app
+from shared.imports import without_collection
+
+with without_collection():
+    from gateway.cli_gateway import app
 
 if __name__ == "__main__":
     app(prog_name="python -m gateway")

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from shared.imports import without_collection
+
 GROUP = "trunkline.commands"
 
 
@@ -42,8 +44,9 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for entry in _registered():
-        entry.load()(app)
+    with without_collection():
+        for entry in _registered():
+            entry.load()(app)
     return app
 
 
