@@ -1,4 +1,4 @@
-"""The head of the request that goes to a deployment (PROTOCOL §4.2). Pure."""
+"""The head of the request that goes to a deployment (PROTOCOL §4.1). Pure."""
 
 from gateway.deployments import Deployment
 from gateway.domain import Request

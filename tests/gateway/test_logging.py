@@ -64,9 +64,9 @@ def test_a_traceback_goes_along_without_the_values_of_variables(
 
 def test_what_libraries_warn_of_goes_the_same_way(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     configure("info", "json")
-    logging.getLogger("some.library").warning("careful with %s", "this")
+    logging.getLogger("some.package").warning("careful with %s", "this")
     line = orjson.loads(capfdbinary.readouterr().err)
-    assert (line["event"], line["logger"], line["level"]) == ("careful with this", "some.library", "warning")
+    assert (line["event"], line["logger"], line["level"]) == ("careful with this", "some.package", "warning")
 
 
 def test_parsers_that_quote_requests_stay_silent(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -116,6 +116,18 @@ async def test_where_nobody_else_can_a_stalled_answer_may_still_come() -> None:
     quiet(fleet)
 
 
+async def test_a_stall_is_one_on_a_tunnel_with_nothing_else_to_carry_too() -> None:
+    fleet, one, two, client = speaking(0.1, stall_s=10)
+    await keep_up(client)
+    for _ in range(150):  # its answers to our questions are never older than the last step
+        fleet.advance(0.1)
+    assert one.streams[0].reset_code is ErrorCode.ENGINE_TIMEOUT
+    assert len(two.streams) == 1
+    client.response.abort()
+    fleet.settle()
+    quiet(fleet)
+
+
 async def test_silence_for_as_long_as_may_be_ends_an_attempt() -> None:
     fleet, one, two, client = speaking(0.1, stall_s=10, idle_s=30)
     fleet.cut(two)
