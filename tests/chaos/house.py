@@ -30,10 +30,12 @@ GATEWAY_SETTINGS = {
     "DISPATCH__FIRST_BYTE_S": "8",
     "DISPATCH__IDLE_S": "60",
     "DISPATCH__STALL_S": "3",
+    "DISPATCH__MAX_ATTEMPTS": "5",
     "DISPATCH__SLOW_START_S": "3",
     "LOG__STYLE": "json",
 }
-"""Short budgets, so that a run of minutes sees what they are for."""
+"""Short budgets, so that a run of minutes sees what they are for. More attempts than the default: here a
+request meets failing engines by chance, which elsewhere says that it is what breaks them."""
 WAYS = {"chat": "final_message", "completions": "prompt", "responses": "prefill", "messages": "prefill"}
 CONTINUES = "continues = {" + ", ".join(f'{route} = "{way}"' for route, way in WAYS.items()) + "}"
 
