@@ -149,7 +149,6 @@ class Answer:
         self._course.record.break_off()
         self.response.go_on(attempt.stream, self._course.splicer())
         self.phase = Phase.STREAMING
-        request.failed.clear()
         self._watch(attempt, now)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
@@ -193,6 +192,7 @@ class Answer:
     def unjoinable(self, attempt: Attempt, reason: str) -> None:
         """What another engine sent does not fit to the answer so far."""
         if attempt is self.attempt and self.phase is Phase.STREAMING:
+            self._prospects.unfit(attempt)
             self._failed_to_go_on(attempt, None, reason)
 
     def suspended(self, attempt: Attempt) -> None:

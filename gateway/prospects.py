@@ -3,7 +3,7 @@
 from gateway.attempt import Attempt
 from gateway.continuing import Course
 from gateway.domain import Request
-from gateway.failover import Tries, Trouble
+from gateway.failover import ENGINES_FAULT, Tries, Trouble
 from gateway.home import Home
 
 
@@ -50,10 +50,16 @@ class Prospects:
         request.version, request.continuing = before
         return False
 
+    def unfit(self, attempt: Attempt) -> None:
+        """What its engine wrote did not fit to the answer: it is asked again only when there is no other."""
+        self._request.failed.append(attempt.deployment.key)
+
     def may_try(self, trouble: Trouble | None) -> bool:
         """Whether one more try is allowed, after ``trouble`` (None: the engine is not known to be at fault);
         counts it. No budget is asked: an answer that has begun is not dropped to save work."""
         if self._course is not None and self._course.record.size_bytes > self._size_bytes:
             self._size_bytes = self._course.record.size_bytes
             self._tries.start_over()
+            just_now = trouble is None or trouble in ENGINES_FAULT
+            del self._request.failed[: -1 if just_now else None]
         return self._tries.count(trouble)

@@ -70,13 +70,10 @@ class TextProgress(Progress):
         them: those that are told to continue have an option of their own for it, completions ``echo``."""
         if self.finished:
             return None
-        echoing = self._way == PREFILL and self._transcript.events >= ECHO_EVENTS
-        return Seam(
-            self.text,
-            head=self.text[len(self._sent) :],
-            echo=self._before + self._sent if echoing else "",
-            stops=self._question.stops,
-        )
+        head, echo = self.text[len(self._sent) :], self._before + self._sent
+        told_apart = self._transcript.events >= ECHO_EVENTS or (head and not echo.startswith(head))
+        echo = echo if self._way == PREFILL and told_apart else ""
+        return Seam(self.text, head=head, echo=echo, stops=self._question.stops)
 
 
 Reader = Callable[[bytes, bytes, bool | None], Progress]

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from gateway.continuation.errors import SpliceFailed
 
 ECHO_EVENTS = 3
-"""A text of fewer events is never taken for repeated: a model may well say so little again."""
+"""A text of fewer events is taken for repeated only where the continuation must begin with white space and does
+not: a model may well say so little again."""
 
 
 class Transcript:
@@ -50,7 +51,7 @@ class Seam:
     It is taken for repeated only when the first event of the continuation begins with the whole of it. An
     engine that repeats what it was sent has all of it at once, while a model that happens to say the same
     again says it token by token; so the right words of a text that goes round in circles are never dropped,
-    and nothing need be held back. (The caller names an echo only for texts of :data:`ECHO_EVENTS` and more.)
+    and nothing need be held back. (For short texts see :data:`ECHO_EVENTS`; the caller then names no echo.)
 
     ``stops``: engines look for stop strings in what they write, not in what they were sent. When one lies
     across the seam the answer should have ended before what the client has: then the joining fails. As long

@@ -20,6 +20,9 @@ _UNLOGGED = frozenset({"health", "metrics"})
 
 PATH_CHARS = 200
 
+_OURS = 500
+"""From this status on the fault is not the client's, and the words of the error hold nothing of its request."""
+
 
 class RequestLog:
     """An observer for :class:`gateway.http.front.Front`."""
@@ -64,4 +67,6 @@ def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s
             found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
     if failure is not None:
         found["error"] = failure.code
+        if failure.status >= _OURS:
+            found["reason"] = str(failure)
     return found

@@ -185,6 +185,24 @@ async def test_a_next_engine_that_answers_otherwise_is_passed_over(head: Respons
     quiet(fleet)
 
 
+async def test_an_engine_whose_words_do_not_fit_is_not_asked_again_while_another_may_come_back() -> None:
+    fleet, one, two, client = begun()
+    three = fleet.connect("c", able())
+    suspend(fleet, three)
+    one.streams[0].stream.reset(ErrorCode.ENGINE_FAILED, "why")
+    fleet.settle()
+    unfit = two.streams[0].stream
+    unfit.send_head(HEAD)
+    unfit.send_data(b'data: {"error": {"message": "no"}}\n\n')
+    fleet.advance(2.0)
+    assert (len(one.streams), len(two.streams), len(three.streams)) == (1, 1, 0)
+    resume(fleet, three)
+    fleet.settle()
+    answer(three.streams[0])
+    await whole(fleet, client)
+    quiet(fleet)
+
+
 async def test_what_does_not_fit_is_not_joined() -> None:
     fleet, one, two, client = begun()
     three = fleet.connect("c", able())

@@ -86,6 +86,16 @@ def test_a_head_that_the_engine_repeats_goes_once() -> None:
     assert seen_in_messages(client.got).text == MODEL.tokens[0] + "".join(TOKENS[1:])
 
 
+@pytest.mark.parametrize("echoes", [True, False])
+def test_a_short_head_goes_once_where_white_space_must_follow(echoes: bool) -> None:
+    model = Model(("Once ", "Once ", "more"))
+    stream = engines.messages(model, _body(), Style())
+    client = Client("messages", _body(), "prefill")
+    client.feed(stream[: stream.index(b"Once ") + 20])
+    client.go_on(lambda asked: engines.messages(model, asked, replace(OTHER, echoes=echoes)))
+    assert seen_in_messages(client.got).text == "Once Once more"
+
+
 def test_what_the_client_let_the_answer_begin_with_is_written_on() -> None:
     started = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well:"}]
     for content in ("Well:", [{"type": "text", "text": "Well:", "cache_control": {"type": "ephemeral"}}]):
