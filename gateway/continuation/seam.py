@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from gateway.continuation.errors import SpliceFailed
 
 ECHO_EVENTS = 3
-"""A text of fewer events is taken for repeated only where the continuation must begin with white space and does
-not: a model may well say so little again."""
+"""A text of fewer events is taken for repeated only where the continuation must begin with white space and
+does not: a model may well say so little again."""
 
 
 class Transcript:

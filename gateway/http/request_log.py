@@ -21,7 +21,7 @@ _UNLOGGED = frozenset({"health", "metrics"})
 PATH_CHARS = 200
 
 _OURS = 500
-"""From this status on the fault is not the client's, and the words of the error hold nothing of its request."""
+"""From this status on the fault is not the client's, and the error's words hold nothing of its request."""
 
 
 class RequestLog:
