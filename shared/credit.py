@@ -109,11 +109,13 @@ class ReceiveCredit:
     Invariant: ``consumed <= received <= granted <= consumed + window``.
     """
 
-    __slots__ = ("_granted_at", "consumed", "granted", "received", "window")
+    __slots__ = ("_granted_at", "consumed", "grant_at", "granted", "received", "window")
 
     def __init__(self, window: int, granted: int, now: float) -> None:
         self.window = window
         self.granted = granted
+        self.grant_at = granted - window // 2
+        """When so much was consumed half the window is used, and the next grant is due."""
         self.received = 0
         self.consumed = 0
         self._granted_at = now
@@ -135,13 +137,14 @@ class ReceiveCredit:
         A window that was used up within two round trips is what holds the sender back, so it doubles, as far
         as the pool and the maximum allow.
         """
-        if self.granted - self.consumed > self.window // 2:
+        if self.consumed < self.grant_at:
             return None
         if rtt_s is not None and now - self._granted_at < 2 * rtt_s:
             wanted = min(self.window, pool.settings.maximum - self.window)
             self.window += pool.borrow(wanted)
         self._granted_at = now
         self.granted = self.consumed + self.window
+        self.grant_at = self.granted - self.window // 2
         return self.granted
 
 
@@ -149,11 +152,13 @@ class SessionReceiveCredit:
     """Credit of the whole session. Because windows are reservations it never stops an innocent stream; it is
     what the peer is held to (PROTOCOL §6.3)."""
 
-    __slots__ = ("consumed", "granted", "received", "window")
+    __slots__ = ("consumed", "grant_at", "granted", "received", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.granted = window
+        self.grant_at = window // 8
+        """When so much was consumed the next grant is due: an eighth of the window after the last."""
         self.received = 0
         self.consumed = 0
 
@@ -168,8 +173,9 @@ class SessionReceiveCredit:
         assert self.consumed <= self.received, (self.consumed, self.received)
 
     def grant(self) -> int | None:
-        """The offset to grant next, once an eighth of the window was consumed since the last grant."""
-        if self.consumed + self.window - self.granted < self.window // 8:
+        """The offset to grant next, or None while too little was consumed."""
+        if self.consumed < self.grant_at:
             return None
         self.granted = self.consumed + self.window
+        self.grant_at = self.consumed + self.window // 8
         return self.granted

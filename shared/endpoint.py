@@ -151,8 +151,9 @@ class Stream:
         Raises :class:`~shared.errors.StreamClosed`, ``SessionClosed``, or ``SendBufferFull`` when the caller
         did not wait.
         """
-        ready = self._endpoint.session.send_data(self.id, data)
-        self._endpoint.wake()
+        endpoint = self._endpoint
+        ready = endpoint.session.send_data(self.id, data)
+        endpoint.wake()
         return ready
 
     def end(self, trailers: Trailers | None = None) -> None:
@@ -167,8 +168,10 @@ class Stream:
 
     def consumed(self, size_bytes: int) -> None:
         """Bytes of ``on_data`` were taken for good: the peer may send more. Harmless after the end."""
-        self._endpoint.session.consumed(self.id, size_bytes, self._endpoint.now())
-        self._endpoint.wake()
+        endpoint = self._endpoint
+        if endpoint.session.consume(self.id, size_bytes):
+            endpoint.session.grant(self.id, endpoint.now())
+            endpoint.wake()
 
 
 class Endpoint:
@@ -258,10 +261,11 @@ class Endpoint:
         closed: PeerClosed | None = None
         while events := self.session.take_events():
             for event in events:
-                if type(event) is DataReceived:
-                    stream = self._streams.get(event.stream_id)
+                if type(event) is DataReceived:  # nearly always
+                    stream_id, data = event
+                    stream = self._streams.get(stream_id)
                     if stream is not None:
-                        stream.handler.on_data(event.data)
+                        stream.handler.on_data(data)
                 elif isinstance(event, PeerClosed):
                     closed = event
                 elif isinstance(event, PeerSilent):

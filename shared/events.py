@@ -4,7 +4,7 @@ Events are plain data; the session calls nobody.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.errors import ErrorCode
 from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
@@ -26,9 +26,10 @@ class HeadReceived:
     head: ResponseHead
 
 
-@dataclass(frozen=True, slots=True)
-class DataReceived:
-    """Body bytes. They count against credit until the program calls ``Session.consumed``."""
+class DataReceived(NamedTuple):
+    """Body bytes. They count against credit until the program calls ``Session.consumed``.
+
+    A tuple, because there is one for every token."""
 
     stream_id: int
     data: bytes

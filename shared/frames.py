@@ -105,32 +105,52 @@ def decode_message(message: bytes) -> tuple[MessageKind, list[Frame]]:
 
     Raises :class:`MessageTooLarge`, :class:`FrameTooLarge` or :class:`FrameMalformed`.
     """
-    size_bytes = len(message)
-    if size_bytes > limits.MESSAGE_BYTES:
-        raise MessageTooLarge(f"message of {size_bytes} bytes, limit {limits.MESSAGE_BYTES}")
+    kind = message_kind(message)
     frames: list[Frame] = []
-    kind: MessageKind | None = None
     start = 0
-    while start < size_bytes:
-        if size_bytes - start < limits.FRAME_HEADER_BYTES:
-            raise FrameMalformed("message ends inside a frame header")
-        frame_type, stream_id, length = HEADER.unpack_from(message, start)
-        start += limits.FRAME_HEADER_BYTES
-        rule = RULES.get(frame_type)
-        if rule is None:
-            raise FrameMalformed(f"unknown frame type {frame_type:#04x}")
-        _check(rule, frame_type, stream_id, length)
-        if kind is not rule.kind:
-            if kind is not None:
-                raise FrameMalformed("frames of different kinds in one message")
-            kind = rule.kind
-        if length > size_bytes - start:
-            raise FrameMalformed("message ends inside a frame payload")
-        frames.append(Frame(frame_type, stream_id, message[start : start + length]))
-        start += length
-    if kind is None:
-        raise FrameMalformed("message without a frame")
+    while start < len(message):
+        frame = decode_frame(message, start, kind)
+        frames.append(frame)
+        start += limits.FRAME_HEADER_BYTES + len(frame.payload)
     return kind, frames
+
+
+def message_kind(message: bytes) -> MessageKind:
+    """What a message carries, by its first frame.
+
+    Raises :class:`MessageTooLarge`, or :class:`FrameMalformed` for one without a frame we know.
+    """
+    if len(message) > limits.MESSAGE_BYTES:
+        raise MessageTooLarge(f"message of {len(message)} bytes, limit {limits.MESSAGE_BYTES}")
+    if not message:
+        raise FrameMalformed("message without a frame")
+    return _rule(message[0]).kind
+
+
+def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
+    """The frame that begins at ``start`` of a message of that kind.
+
+    Raises :class:`FrameTooLarge` or :class:`FrameMalformed`.
+    """
+    room = len(message) - start - limits.FRAME_HEADER_BYTES
+    if room < 0:
+        raise FrameMalformed("message ends inside a frame header")
+    frame_type, stream_id, length = HEADER.unpack_from(message, start)
+    rule = _rule(frame_type)
+    _check(rule, frame_type, stream_id, length)
+    if rule.kind is not kind:
+        raise FrameMalformed("frames of different kinds in one message")
+    if length > room:
+        raise FrameMalformed("message ends inside a frame payload")
+    start += limits.FRAME_HEADER_BYTES
+    return Frame(frame_type, stream_id, message[start : start + length])
+
+
+def _rule(frame_type: int) -> FrameRule:
+    rule = RULES.get(frame_type)
+    if rule is None:
+        raise FrameMalformed(f"unknown frame type {frame_type:#04x}")
+    return rule
 
 
 def _check(rule: FrameRule, frame_type: int, stream_id: int, length: int) -> None:

@@ -11,11 +11,14 @@ may leave unread is up to ``StreamTable.receive_open``.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from shared import limits
 from shared.credit import SendCredit
 from shared.errors import LocalError
-from shared.frames import FrameType, encode, encode_offset
+from shared.frames import HEADER, FrameType, encode, encode_offset
+
+_DATA = int(FrameType.DATA)
 
 _STATES = (FrameType.STATE, FrameType.SLOTS, FrameType.DEMAND, FrameType.DRAIN)
 """Frames of which only the newest counts, in the order in which they leave: levels after deployments."""
@@ -49,9 +52,13 @@ class OutStream:
         """Its writer was told to wait and is owed a call."""
 
     @property
-    def is_interactive(self) -> bool:
-        """Token streams always; any other body until it has proved to be a long one."""
-        return self.interactive or self.credit.sent < limits.INTERACTIVE_BYTES
+    def may_leave(self) -> bool:
+        """Something of it could leave now, as far as its own credit goes."""
+        if self.head is not None:
+            return True
+        if self.pending_bytes:
+            return self.credit.sent < self.credit.limit
+        return self.end is not None
 
     def take(self, most_bytes: int) -> bytes:
         """Cuts up to ``most_bytes`` from the front of what is buffered."""
@@ -79,6 +86,53 @@ class OutStream:
         self.chunks.clear()
         self.pending_bytes = 0
         self.waiting = False
+
+
+class Packing:
+    """Frames, in pieces, on their way into messages: order kept, each message joined once."""
+
+    __slots__ = ("_messages", "_pieces", "_room")
+
+    def __init__(self) -> None:
+        self._messages: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._room = limits.MESSAGE_BYTES
+
+    def put(self, frame: bytes) -> None:
+        """A whole frame."""
+        if len(frame) > self._room:
+            self._close()
+        self._room -= len(frame)
+        self._pieces.append(frame)
+
+    def put_data(self, stream_id: int, payload: Iterable[bytes], size_bytes: int) -> None:
+        """A DATA frame with a payload of so many bytes, which is not empty and not too long."""
+        room = self._room - size_bytes - limits.FRAME_HEADER_BYTES
+        if room < 0:
+            self._close()
+            room = self._room - size_bytes - limits.FRAME_HEADER_BYTES
+        self._room = room
+        self._pieces.append(HEADER.pack(_DATA, stream_id, size_bytes))
+        self._pieces += payload
+
+    def messages(self) -> list[bytes]:
+        """All that was put in, in messages of at most :data:`~shared.limits.MESSAGE_BYTES`."""
+        if self._pieces:
+            self._close()
+        return self._messages
+
+    def _close(self) -> None:
+        self._messages.append(b"".join(self._pieces))
+        self._pieces = []
+        self._room = limits.MESSAGE_BYTES
+
+
+def pack(frames: Iterable[bytes]) -> list[bytes]:
+    """Frames grouped into as few messages as they fit in, order kept."""
+    packing = Packing()
+    for frame in frames:
+        packing.put(frame)
+    return packing.messages()
 
 
 class Outbox:
@@ -131,11 +185,17 @@ class Outbox:
         self._credits[stream_id] = offset
 
     def queue(self, stream: OutStream) -> None:
-        """Puts a stream in line when it has something that may leave."""
-        if stream.queued or not self._may_leave(stream):
+        """Puts a stream in line when it has something that may leave.
+
+        Token streams are interactive always, any other body until it has proved to be a long one.
+        """
+        if stream.queued or not stream.may_leave:
             return
         stream.queued = True
-        (self._interactive if stream.is_interactive else self._bulk).append(stream)
+        if stream.interactive or stream.credit.sent < limits.INTERACTIVE_BYTES:
+            self._interactive.append(stream)
+        else:
+            self._bulk.append(stream)
 
     def drop(self, stream: OutStream) -> None:
         """Forgets everything of a stream that has not left; an OPEN or RESET given before still leaves."""
@@ -151,54 +211,70 @@ class Outbox:
             stream.queued = False
             self.queue(stream)
 
-    def _may_leave(self, stream: OutStream) -> bool:
-        if stream.head is not None:
-            return True
-        if stream.pending_bytes:
-            return stream.credit.available > 0
-        return stream.end is not None
-
     # --- Out ---
 
     def take(self, budget_bytes: int) -> list[bytes]:
-        """Encoded frames, most urgent first, until the budget is used up or overrun by one frame."""
-        frames: list[bytes] = []
-        left = self._take_control(frames, budget_bytes)
+        """Messages, most urgent frames first, until the budget is used up or overrun by one turn."""
+        packing = Packing()
+        left = self._take_control(packing, budget_bytes)
+        if left > 0:
+            self._take_bodies(packing, left)
+        return packing.messages()
+
+    def _take_bodies(self, packing: Packing, left: int) -> None:
+        """One turn after the other. What nearly every turn is, all that a stream has and it may leave, is
+        done here; :meth:`_take_turn` does the others, and gives the same for this."""
+        session, most_bytes = self._session, limits.DATA_PAYLOAD_BYTES
         while left > 0:
             ring = self._interactive or self._bulk
             if not ring:
-                break
+                return
             stream = ring.popleft()
             stream.queued = False
-            left -= self._take_turn(stream, frames)
-            self.queue(stream)
-        return frames
+            credit, size_bytes = stream.credit, stream.pending_bytes
+            sent, sent_in_session = credit.sent + size_bytes, session.sent + size_bytes
+            if (
+                not 0 < size_bytes <= most_bytes
+                or sent > credit.limit
+                or sent_in_session > session.limit
+                or stream.head is not None
+                or stream.end is not None
+                or stream.waiting
+            ):
+                left -= self._take_turn(stream, packing)
+                self.queue(stream)
+                continue
+            credit.sent, session.sent = sent, sent_in_session
+            packing.put_data(stream.stream_id, stream.chunks, size_bytes)
+            stream.chunks.clear()
+            stream.pending_bytes = 0
+            left -= size_bytes + limits.FRAME_HEADER_BYTES
 
-    def _take_control(self, frames: list[bytes], left: int) -> int:
+    def _take_control(self, packing: Packing, left: int) -> int:
         while self._frames and left > 0:
             frame = self._frames.popleft()
             if frame[0] in (FrameType.COMMAND, FrameType.RESULT):
                 self._commands -= 1
             elif frame[0] == FrameType.OPEN:
                 self.last_opened = int.from_bytes(frame[1:5], "big")
-            frames.append(frame)
+            packing.put(frame)
             left -= len(frame)
         for frame_type in _STATES:
             if left > 0 and frame_type in self._states:
                 frame = self._states.pop(frame_type)
-                frames.append(frame)
+                packing.put(frame)
                 left -= len(frame)
         while self._credits and left > 0:
             stream_id = next(iter(self._credits))
             frame = encode(FrameType.CREDIT, stream_id, encode_offset(self._credits.pop(stream_id)))
-            frames.append(frame)
+            packing.put(frame)
             left -= len(frame)
         return left
 
-    def _take_turn(self, stream: OutStream, frames: list[bytes]) -> int:
+    def _take_turn(self, stream: OutStream, packing: Packing) -> int:
         size_bytes = 0
         if stream.head is not None:
-            frames.append(stream.head)
+            packing.put(stream.head)
             size_bytes += len(stream.head)
             stream.head = None
         if stream.pending_bytes:
@@ -207,14 +283,14 @@ class Outbox:
                 payload = stream.take(room)
                 stream.credit.spend(len(payload))
                 self._session.spend(len(payload))
-                frames.append(encode(FrameType.DATA, stream.stream_id, payload))
+                packing.put_data(stream.stream_id, (payload,), len(payload))
                 size_bytes += len(payload) + limits.FRAME_HEADER_BYTES
                 self._tell_writer(stream)
             elif stream.credit.available > 0:
                 self._blocked[stream.stream_id] = stream
                 stream.queued = True  # until the session's credit advances
         if not stream.pending_bytes and stream.end is not None:
-            frames.append(stream.end)
+            packing.put(stream.end)
             size_bytes += len(stream.end)
             stream.end = None
             self.ended.append(stream.stream_id)

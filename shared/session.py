@@ -33,12 +33,13 @@ from shared.frames import (
     Frame,
     FrameType,
     MessageKind,
-    decode_message,
+    decode_frame,
     decode_offset,
     decode_reason,
     encode,
     encode_offset,
     encode_reason,
+    message_kind,
 )
 from shared.heartbeat import Heartbeat
 from shared.messages import (
@@ -52,6 +53,7 @@ from shared.messages import (
     read_object,
 )
 from shared.numbering import MessageLog
+from shared.outbox import pack
 from shared.streams import OWN_WINDOWS, PeerLimits, Role, StreamTable
 
 _RECEIVED_BY: dict[int, Role] = {
@@ -123,7 +125,8 @@ class Session:
         Raises :class:`~shared.errors.StreamClosed` when our half is over, and
         :class:`~shared.errors.SendBufferFull` when the writer did not wait.
         """
-        self._check_open()
+        if self.closed:
+            self._check_open()
         return self._streams.send_data(stream_id, data)
 
     def end(self, stream_id: int, trailers: Trailers | None = None) -> None:
@@ -145,7 +148,16 @@ class Session:
         Harmless for streams that were reset. After ``StreamClosed`` the bytes the program still holds are
         to be said consumed too, or the stream to be reset: until then its window is not given back.
         """
-        self._streams.consumed(stream_id, size_bytes, now)
+        if self.consume(stream_id, size_bytes):
+            self.grant(stream_id, now)
+
+    def consume(self, stream_id: int, size_bytes: int) -> bool:
+        """:meth:`consumed` for who has no time at hand: True, which is seldom, when to call :meth:`grant`."""
+        return self._streams.consume(stream_id, size_bytes)
+
+    def grant(self, stream_id: int, now: float) -> None:
+        """Grants what the bytes consumed allow."""
+        self._streams.grant(stream_id, now)
 
     def send_state(self, state: AgentState) -> None:
         self._put_state(FrameType.STATE, state.to_payload())
@@ -219,16 +231,25 @@ class Session:
         """Takes one message. Raises :class:`~shared.errors.ProtocolError`: the tunnel must end."""
         if self.closed:
             return
-        kind, frames = decode_message(message)
-        if kind is MessageKind.HANDSHAKE:
+        kind, start, end = message_kind(message), 0, len(message)
+        if kind is MessageKind.NUMBERED:
+            if self.log.record_received(end, now):
+                self._ack_due = True
+            start = self._streams.receive_bodies(message, start)
+        elif kind is MessageKind.HANDSHAKE:
             raise UnexpectedFrame("handshake frame inside a session")
-        if kind is MessageKind.NUMBERED and self.log.record_received(len(message), now):
-            self._ack_due = True
-        for frame in frames:
-            role = _RECEIVED_BY.get(frame.type)
-            if role is not None and role is not self.role:
-                raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
-            self._receivers[frame.type](self, frame, now)
+        while start < end:
+            frame = decode_frame(message, start, kind)
+            self._receive_frame(frame, now)
+            start += limits.FRAME_HEADER_BYTES + len(frame.payload)
+            if kind is MessageKind.NUMBERED:
+                start = self._streams.receive_bodies(message, start)
+
+    def _receive_frame(self, frame: Frame, now: float) -> None:
+        role = _RECEIVED_BY.get(frame.type)
+        if role is not None and role is not self.role:
+            raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
+        self._receivers[frame.type](self, frame, now)
 
     def _receive_slots(self, frame: Frame, now: float) -> None:
         self._events.append(SlotsReceived(decode_levels(frame.payload)))
@@ -323,10 +344,11 @@ class Session:
         if self._ack_due:
             self._ack_due = False
             self._link.appendleft(encode(FrameType.ACK, 0, encode_offset(self.log.acknowledge())))
-        messages = _pack(self._link)
+        messages = pack(self._link)
         self._link.clear()
         if not self.closed:
-            numbered = self.log.take_replay(budget_bytes) or self._new_messages(budget_bytes)
+            replay = self.log.replaying
+            numbered = self.log.take_replay(budget_bytes) if replay else self._new_messages(budget_bytes)
             if numbered:
                 self._heartbeat.sent(now)
                 messages += numbered
@@ -344,7 +366,7 @@ class Session:
         room = min(budget_bytes, self.log.room_bytes)
         if room <= 0:
             return []
-        messages = _pack(self._outbox.take(room))
+        messages = self._outbox.take(room)
         for message in messages:
             self.log.record_sent(message)
         self._streams.after_output()
@@ -362,19 +384,3 @@ class Session:
         """Queues a link frame. A peer that floods us with PINGs and does not read gets fewer PONGs."""
         if len(self._link) < limits.LINK_FRAMES:
             self._link.append(frame)
-
-
-def _pack(frames: deque[bytes] | list[bytes]) -> list[bytes]:
-    """Frames grouped into messages of at most :data:`~shared.limits.MESSAGE_BYTES`, order kept."""
-    messages: list[bytes] = []
-    group: list[bytes] = []
-    size_bytes = 0
-    for frame in frames:
-        if size_bytes + len(frame) > limits.MESSAGE_BYTES:
-            messages.append(b"".join(group))
-            group, size_bytes = [], 0
-        group.append(frame)
-        size_bytes += len(frame)
-    if group:
-        messages.append(b"".join(group))
-    return messages

@@ -34,7 +34,7 @@ from shared.events import (
     StreamWritable,
 )
 from shared.events import StreamClosed as StreamClosedEvent
-from shared.frames import Frame, FrameType, decode_offset, decode_reason, encode, encode_reason
+from shared.frames import HEADER, Frame, FrameType, decode_offset, decode_reason, encode, encode_reason
 from shared.messages import RequestHead, ResponseHead, Trailers
 from shared.outbox import Outbox, OutStream
 from shared.stream_state import OVER, TRANSITIONS, Half, Input
@@ -80,6 +80,11 @@ OWN_WINDOWS = {Role.GATEWAY: GATEWAY_WINDOWS, Role.AGENT: AGENT_WINDOWS}
 def own_limits(windows: WindowSettings) -> PeerLimits:
     """What to tell the peer about windows like these."""
     return PeerLimits(windows.streams, windows.floor, windows.session)
+
+
+_DATA = int(FrameType.DATA)
+_BODY, _ENDED, _RESET = Half.BODY, Half.ENDED, Half.RESET
+"""Where there is no time to look them up: looking into an enumeration costs more than a dict."""
 
 
 class _Stream:
@@ -160,16 +165,20 @@ class StreamTable:
 
         Raises :class:`StreamClosed`, or :class:`SendBufferFull` when the writer did not wait.
         """
-        stream = self._local(stream_id, Input.DATA)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.local is not _BODY:
+            stream = self._local(stream_id, Input.DATA)
         out = stream.out
-        if stream.peer is Half.RESET or not data:
+        if stream.peer is _RESET or not data:
             return True
         if out.waiting:
             raise SendBufferFull(f"stream {stream_id} has {out.pending_bytes} bytes waiting")
         out.chunks.append(data)
-        out.pending_bytes += len(data)
-        out.waiting = out.pending_bytes > self._send_buffer(out)
-        self.outbox.queue(out)
+        pending_bytes = out.pending_bytes = out.pending_bytes + len(data)
+        if pending_bytes > limits.SEND_BUFFER_BYTES:
+            out.waiting = pending_bytes > self._send_buffer(out)
+        if not out.queued:
+            self.outbox.queue(out)
         return not out.waiting
 
     def end(self, stream_id: int, trailers: Trailers | None) -> None:
@@ -196,19 +205,29 @@ class StreamTable:
             self._discard(stream_id, stream.credit)
             self._close_if_over(stream_id, stream)
 
-    def consumed(self, stream_id: int, size_bytes: int, now: float) -> None:
-        """Counts bytes as taken for good and grants credit (PROTOCOL §6.2). Harmless after a reset."""
+    def consume(self, stream_id: int, size_bytes: int) -> bool:
+        """Counts bytes as taken for good. True when a :meth:`grant` is due. Harmless after a reset."""
         stream = self._streams.get(stream_id)
         credit = stream.credit if stream is not None else self._owed.get(stream_id)
         if credit is None:
-            return
-        size_bytes = min(size_bytes, credit.received - credit.consumed)
-        credit.consume(size_bytes)
-        self._consumed_in_session(size_bytes)
+            return False
+        held_bytes = credit.received - credit.consumed
+        if size_bytes > held_bytes:
+            size_bytes = held_bytes
+        credit.consumed += size_bytes
+        session = self._receive_credit
+        session.consumed += size_bytes
         if stream is None:
             self._settle(stream_id, credit)
-        elif stream.peer not in OVER:
-            offset = credit.grant(self._pool, self.rtt_s, now)
+        body_due = credit.consumed >= credit.grant_at and stream is not None and stream.peer not in OVER
+        return body_due or session.consumed >= session.grant_at
+
+    def grant(self, stream_id: int, now: float) -> None:
+        """Grants credit for what was consumed (PROTOCOL §6.2), to the session and to a body that goes on."""
+        self._grant_session()
+        stream = self._streams.get(stream_id)
+        if stream is not None and stream.peer not in OVER:
+            offset = stream.credit.grant(self._pool, self.rtt_s, now)
             if offset is not None:
                 self.outbox.put_credit(stream_id, offset)
 
@@ -239,6 +258,37 @@ class StreamTable:
         head = ResponseHead.from_payload(frame.payload)
         if stream.local is not Half.RESET:
             self._events.append(HeadReceived(frame.stream_id, head))
+
+    def receive_bodies(self, message: bytes, start: int) -> int:
+        """Takes the DATA frames that follow one another from ``start`` on; gives where they end.
+
+        The way of nearly every frame, with nothing called on it. It stops before the first that is not DATA
+        within its size and credit, of a stream that expects it and whose program wants it. That one is for
+        :meth:`receive_data`, which tells what is wrong with it.
+        """
+        streams, happened, unpack = self._streams, self._events.append, HEADER.unpack_from
+        unwanted = _ENDED if self._role is Role.AGENT else _RESET
+        session = self._receive_credit
+        header_bytes, most_bytes = limits.FRAME_HEADER_BYTES, limits.DATA_PAYLOAD_BYTES
+        while start + header_bytes < len(message):
+            frame_type, stream_id, length = unpack(message, start)
+            begin = start + header_bytes
+            end = begin + length
+            if frame_type != _DATA or not begin < end <= len(message) or length > most_bytes:
+                break
+            stream = streams.get(stream_id)
+            if stream is None or stream.peer is not _BODY:
+                break
+            local, credit = stream.local, stream.credit
+            if local is _RESET or local is unwanted:
+                break
+            received, in_session = credit.received + length, session.received + length
+            if received > credit.granted or in_session > session.granted:
+                break
+            credit.received, session.received = received, in_session
+            happened(DataReceived(stream_id, message[begin:end]))
+            start = end
+        return start
 
     def receive_data(self, frame: Frame, now: float) -> None:
         stream = self._receiving(frame.stream_id, Input.DATA)
@@ -378,6 +428,9 @@ class StreamTable:
 
     def _consumed_in_session(self, size_bytes: int) -> None:
         self._receive_credit.consume(size_bytes)
+        self._grant_session()
+
+    def _grant_session(self) -> None:
         offset = self._receive_credit.grant()
         if offset is not None:
             self.outbox.put_credit(0, offset)
