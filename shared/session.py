@@ -331,8 +331,9 @@ class Session:
         """True when :meth:`data_to_send` may have something, given room."""
         if self.suspended:
             return False
-        waiting = self.log.replaying or self._outbox
-        return bool(self._link or self._ack_due or (waiting and not self.closed))
+        if self._link or self._ack_due:
+            return True
+        return not self.closed and (self.log.replaying or bool(self._outbox))
 
     def data_to_send(self, budget_bytes: int, now: float) -> list[bytes]:
         """Messages to write now, in order: about ``budget_bytes``, at most one turn of a stream more.
@@ -344,8 +345,10 @@ class Session:
         if self._ack_due:
             self._ack_due = False
             self._link.appendleft(encode(FrameType.ACK, 0, encode_offset(self.log.acknowledge())))
-        messages = pack(self._link)
-        self._link.clear()
+        messages: list[bytes] = []
+        if self._link:
+            messages = pack(self._link)
+            self._link.clear()
         if not self.closed:
             replay = self.log.replaying
             numbered = self.log.take_replay(budget_bytes) if replay else self._new_messages(budget_bytes)
@@ -356,6 +359,8 @@ class Session:
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, in order."""
+        if not self._events:
+            return []
         events = self._events[:]
         self._events.clear()
         return events

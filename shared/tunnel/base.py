@@ -194,10 +194,10 @@ class Tunnel(asyncio.Protocol):
         if self._closing:
             return
         broken = self._websocket.parser_exc or self._websocket.handshake_exc
-        if isinstance(broken, PayloadTooBig):
-            self._fail(MessageTooLarge(str(broken)))
-            return
         if broken is not None:
+            if isinstance(broken, PayloadTooBig):
+                self._fail(MessageTooLarge(str(broken)))
+                return
             self._close_after_output(TunnelClosed(f"not a WebSocket: {broken}", ErrorCode.PROTOCOL_ERROR))
             return
         if self._paused and self._websocket.state is State.OPEN:
@@ -244,9 +244,9 @@ class Tunnel(asyncio.Protocol):
 
     def _write_websocket(self) -> None:
         """Hands over what the WebSocket has to say; an empty piece means the end of the stream."""
-        pieces = [piece for piece in self._websocket.data_to_send() if piece]
-        if pieces and self._transport is not None:
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces = self._websocket.data_to_send()
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if data and self._transport is not None:
             self.traffic.bytes_sent += len(data)
             self._transport.write(data)
 
