@@ -82,7 +82,9 @@ def told(session: Session, messages: list[bytes]) -> tuple[list[Event], str, int
 
 
 @pytest.mark.parametrize("role", Role)
-def test_frames_that_share_a_message_do_what_each_does_alone(role: Role) -> None:
+def test_frames_that_share_a_message_do_what_each_does_alone_the_ordinary_way(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endings = set()
     for seed in range(200):
         random = Random(seed)
@@ -90,8 +92,9 @@ def test_frames_that_share_a_message_do_what_each_does_alone(role: Role) -> None
         broken = next((i for i, frame in enumerate(frames) if len(frame) in (1, 14)), len(frames))
         frames = frames[: broken + 1]  # what ends too early can only be the last
         together = told(a_session(role, Random(seed)), [b"".join(frames)])
-        alone = told(a_session(role, Random(seed)), frames)
-        assert together == alone, seed
+        ordinary = a_session(role, Random(seed))
+        monkeypatch.setattr(ordinary._streams, "receive_bodies", lambda message, start: start)
+        assert together == told(ordinary, frames), seed
         endings.add(together[1].partition(":")[0])
     assert endings >= {"", "FlowControlViolated", "StreamStateError", "FrameMalformed", "FrameTooLarge"}
 
