@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.errors import DeadlineExceeded, EngineError, RequestError, ShuttingDown, StreamBroken
-from gateway.response import is_event_stream
+from gateway.response import Sink, is_event_stream
 from shared.errors import ErrorCode
 from shared.messages import Headers, Trailers
 
@@ -36,7 +36,7 @@ class Response(Protocol):
     attempts: int
     trailers: Trailers | None
 
-    async def next_chunks(self) -> list[bytes]: ...
+    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]: ...
     def consumed(self, size_bytes: int) -> None: ...
     def abort(self) -> None: ...
 
@@ -46,6 +46,8 @@ class Answer(Protocol):
 
     @property
     def started(self) -> bool: ...
+    @property
+    def direct(self) -> Sink | None: ...
     async def settle(self) -> None: ...
     async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None: ...
     async def write(self, data: bytes) -> None: ...
@@ -56,7 +58,9 @@ async def relay(response: Response, answer: Answer, *, facts: bool = True) -> No
     """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
 
     One ``write`` for everything that has arrived, and only after it the engine may send as much again: a
-    client that reads slowly stops its own stream, and the gateway holds what was granted and no more.
+    client that reads slowly stops its own stream, and the gateway holds what was granted and no more. While
+    the client keeps up, and its server has a short way for the body, pieces take that one as they come, and
+    this sleeps until there is something to wait for.
     ``facts`` adds the headers that say who answered and how long it waited.
     """
     try:
@@ -65,7 +69,7 @@ async def relay(response: Response, answer: Answer, *, facts: bool = True) -> No
             await _require_events(response)
         else:
             await _start(response, answer, facts)
-        while chunks := await response.next_chunks():
+        while chunks := await response.next_chunks(answer.direct):
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             await answer.write(data)
             response.consumed(len(data))

@@ -25,6 +25,14 @@ def is_event_stream(headers: Headers) -> bool:
     )
 
 
+Sink = Callable[[bytes], bool]
+"""Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises."""
+
+CREDIT_STEP_BYTES = 4 * 1024
+"""What a sink took is said to be consumed in such steps: small beside the smallest window (16 KiB), so the
+engine never waits for them, and large beside a token."""
+
+
 class Recorder(Protocol):
     """What keeps an answer as it passes; :class:`gateway.continuation.Record`."""
 
@@ -91,6 +99,10 @@ class EngineResponse:
         self._on_done = on_done
         self._chunks: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        """Only while the reader waits: then nothing is buffered, and nothing is joined."""
+        self._sunk_bytes = 0
+        """Of the stream, bytes that the sink took and are not yet said consumed."""
         self._outstanding_bytes = 0
         self._record = record
         self._on_full = on_full
@@ -105,8 +117,11 @@ class EngineResponse:
 
     # --- The reader's side ---
 
-    async def next_chunks(self) -> list[bytes]:
+    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
         """Every chunk that has arrived since the last call, waiting for at least one.
+
+        While it waits, what comes is offered to ``sink``. What that takes is consumed, is in no list, and
+        wakes nobody.
 
         An empty list says the response ended in order. Chunks are never empty. Raises
         :class:`~gateway.errors.StreamBroken` when the response cannot be finished; whatever came before
@@ -115,10 +130,12 @@ class EngineResponse:
         assert self._waiter is None, "one reader at a time"
         while not (self._chunks or self._ended or self._broken):
             self._waiter = asyncio.get_running_loop().create_future()
+            self._sink = sink if self._joiner is None else None
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+                self._close_sink()
         if self._chunks:
             chunks, self._chunks = self._chunks, []
             return chunks
@@ -163,18 +180,26 @@ class EngineResponse:
 
     def feed(self, data: bytes) -> None:
         """Body bytes came."""
+        sink = self._sink
+        if sink is None:
+            self._feed_reader(data)
+            return
+        passed = data if self._record is None else self._record.feed(data)
+        if passed and not sink(passed):
+            self._put_passed(data, passed)
+            return
+        self._sunk_bytes += len(data)
+        if self._sunk_bytes >= CREDIT_STEP_BYTES:
+            self._credit_sunk()
+
+    def _feed_reader(self, data: bytes) -> None:
         if self._broken is not None or self._ending is not None:
             self._stream.consumed(len(data))
             return
         if self._joiner is not None:
             self._owed_bytes += len(data)
             data = self._joiner.feed(data)
-        if self._record is not None:
-            passed = self._record.feed(data)
-            if len(passed) != len(data):
-                self._held_back(len(data) - len(passed))
-            data = passed
-        self._put(data)
+        self._put_passed(data, data if self._record is None else self._record.feed(data))
         if self._owed_bytes and self._outstanding_bytes <= self._older_bytes:
             self._consumed_joined(0)
 
@@ -191,6 +216,22 @@ class EngineResponse:
             data = self._record.finish()
             self._older_bytes += len(data)
             self._put(data)
+
+    def _put_passed(self, data: bytes, passed: bytes) -> None:
+        """``data`` came, and the record lets ``passed`` go on."""
+        if len(passed) != len(data):
+            self._held_back(len(data) - len(passed))
+        self._put(passed)
+
+    def _close_sink(self) -> None:
+        """From now on everything waits for the reader."""
+        self._sink = None
+        if self._sunk_bytes:
+            self._credit_sunk()
+
+    def _credit_sunk(self) -> None:
+        size_bytes, self._sunk_bytes = self._sunk_bytes, 0
+        self._stream.consumed(size_bytes)
 
     def _held_back(self, size_bytes: int) -> None:
         """The record holds so many bytes more, or fewer. They count as consumed when they came: an event
@@ -214,6 +255,7 @@ class EngineResponse:
 
     def go_on(self, stream: Stream, joiner: Joiner) -> None:
         """From here on the answer comes from another stream, through ``joiner``."""
+        self._close_sink()
         self._stream, self._joiner = stream, joiner
         self._older_bytes, self._owed_bytes = self._outstanding_bytes, 0
 
@@ -252,6 +294,7 @@ class EngineResponse:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+            self._close_sink()
 
     def _done(self, ending: Ending) -> None:
         if self._ending is None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
 from gateway.errors import ClientGone, Unauthenticated
+from gateway.http import direct
 from gateway.http.buffers import BufferBudget
 from gateway.http.inbound import BodyLimits, Inbound, Receive
 from gateway.http.multipart import FormScan
@@ -67,7 +68,9 @@ class Exchange:
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
         self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
-        self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing)
+        self.reply = Reply(
+            send, self.id, dialect_of(self.path, fields), closing=closing, direct=direct.offered(scope)
+        )
         self.route = "other"
         self.principal: Principal | None = None
         self.request: Request | None = None

@@ -3,19 +3,22 @@
 What the parser (llhttp) and uvicorn enforce already: well-formed requests, one Content-Length, no
 Content-Length beside Transfer-Encoding. What is added: the size of a request's head (431) and the time it may
 take (408), the number of connections (503), how much of a body is thrown away after its answer has gone, and
-the error shape and request id of everything that is refused here.
+the error shape and request id of everything that is refused here. It also
+offers the short way for the bodies of answers (:mod:`gateway.http.direct`).
 """
 
 import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.descriptors import Descriptors, Room
 from gateway.errors import BadRequest, BodyTimeout, BuffersFull, HeadersTooLarge, RequestError
+from gateway.http import direct
 from gateway.http.errors import http_error, id_headers
 from gateway.http.request_id import new_request_id
 from gateway.surface import TUNNEL, Dialect
@@ -63,6 +66,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refusal: RequestError | None = None
         self._refused = False
         self._patience: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
 
     # --- asyncio ---
 
@@ -84,6 +88,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+        cycle = self._answering
+        if cycle is not None and not cycle.response_complete:
+            # uvicorn tells the newest request only, which may wait for its turn behind this one
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -138,6 +147,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_waiting()
 
     # --- uvicorn's own hooks ---
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """It is this request's turn to be answered."""
+        self._answering = cycle
+        direct.offer(cycle)
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Called for whatever the parser or a callback refused."""

@@ -6,7 +6,9 @@ from time import monotonic
 from typing import Any
 
 from gateway.errors import RequestError
+from gateway.http.direct import UNDRAINED_BYTES, DirectWriter
 from gateway.http.errors import HeaderList, error_event, http_error, id_headers
+from gateway.response import Sink
 from gateway.surface import Dialect
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -16,10 +18,6 @@ EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), (b"x-accel-
 
 COMMENT = b": waiting\n\n"
 
-UNDRAINED_BYTES = 64 * 1024
-"""A server waits for a full socket before it writes, not after. So after a write longer than its buffer
-(64 KiB in uvicorn) an empty one follows, that waits: what a client leaves unread stays under two buffers."""
-
 
 class Reply:
     """An answer on its way. Every write returns when the server's socket buffer has room again.
@@ -28,22 +26,42 @@ class Reply:
     commits to status 200; from then on errors go out as the stream's last event.
     """
 
-    def __init__(self, send: Send, request_id: str, dialect: Dialect, *, closing: bool = False) -> None:
-        """``closing`` tells the client not to send further requests on this connection."""
+    def __init__(
+        self,
+        send: Send,
+        request_id: str,
+        dialect: Dialect,
+        *,
+        closing: bool = False,
+        direct: DirectWriter | None = None,
+    ) -> None:
+        """``closing`` tells the client not to send further requests on this connection; ``direct`` is the
+        server's short way, if it has one."""
         self._send = send
         self._id = request_id
         self._dialect = dialect
         self._closing = closing
+        self._direct = direct
         self._comments: _Comments | None = None
         self._last = b""
+        self._sent_bytes = 0
         self.status = 0
-        self.bytes_out = 0
         self.first_byte_s: float | None = None
         """When the first byte of the body went out; seconds of ``time.monotonic``."""
         self.started = False
         self.ended = False
         self.event_stream = False
         """What has begun is a stream of events."""
+
+    @property
+    def bytes_out(self) -> int:
+        """How much of the body went out."""
+        return self._sent_bytes + (self._direct.sent_bytes if self._direct is not None else 0)
+
+    @property
+    def direct(self) -> Sink | None:
+        """A short way for pieces of the body, once its first bytes are out (:mod:`gateway.http.direct`)."""
+        return None if self._direct is None or self.first_byte_s is None else self._direct.write
 
     async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
         """Send the head. ``headers`` are complete but for the request's id."""
@@ -64,8 +82,8 @@ class Reply:
         """Send the next bytes of the body."""
         if self.first_byte_s is None:
             self.first_byte_s = monotonic()
-        self._last = data
-        self.bytes_out += len(data)
+        self._remember(data)
+        self._sent_bytes += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         if len(data) > UNDRAINED_BYTES:
             await self._send({"type": "http.response.body", "body": b"", "more_body": True})
@@ -75,7 +93,7 @@ class Reply:
         if data and self.first_byte_s is None:
             self.first_byte_s = monotonic()
         self.ended = True
-        self.bytes_out += len(data)
+        self._sent_bytes += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def whole(
@@ -103,7 +121,8 @@ class Reply:
             await self.start(error.status, headers)
             await self.end(body)
         elif self.event_stream:
-            gap = b"" if self._last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
+            last = self._last if self._direct is None else self._direct.last or self._last
+            gap = b"" if last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
             await self.end(gap + error_event(error, self._dialect, self._id))
 
     def keep_alive(self, interval_s: float) -> None:
@@ -116,8 +135,14 @@ class Reply:
             await self._start(
                 200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True
             )
-        self._last = COMMENT
+        self._remember(COMMENT)
         await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+
+    def _remember(self, data: bytes) -> None:
+        """What comes next follows ``data``."""
+        self._last = data
+        if self._direct is not None:
+            self._direct.last = b""
 
     async def settle(self) -> None:
         """No comment comes after this; one that is being written is let finish."""

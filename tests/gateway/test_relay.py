@@ -2,6 +2,7 @@ import pytest
 
 from gateway.errors import DeadlineExceeded, EngineError, RequestError, ShuttingDown, StreamBroken
 from gateway.relay import REFUSAL_BYTES, HeaderList, as_request_error, engine_refusal, relay, relayed_headers
+from gateway.response import Sink
 from shared.errors import ErrorCode
 from tests.gateway.http.support import EVENTS, FakeResponse
 
@@ -14,6 +15,7 @@ class Answer:
         self.head: tuple[int, dict[bytes, bytes], bool] | None = None
         self.writes: list[tuple[bytes, int]] = []
         self.settled = self.ended = False
+        self.direct: Sink | None = None
         self._response = response
 
     async def settle(self) -> None:

@@ -17,6 +17,8 @@ from gateway.http.server import Address, bind, build_server
 from gateway.lifecycle import Lifecycle
 from gateway.pipeline import Accounts, Pipeline
 from gateway.registry import ModelInfo
+from gateway.relay import Response
+from gateway.response import Sink
 from shared.messages import Headers, Trailers
 
 KEY = "sk-tl-test"
@@ -70,20 +72,31 @@ class FakeResponse:
         self._ended = ended
         self._broken: StreamBroken | None = None
         self._news = asyncio.Event()
+        self._sink: Sink | None = None
+        self.sunk = 0
+        """Pieces that took the short way."""
 
     def feed(self, *chunks: bytes) -> None:
-        self._chunks += chunks
-        self._news.set()
+        for chunk in chunks:
+            if self._sink is not None and self._sink(chunk):
+                self.sunk += 1
+                self.consumed_bytes += len(chunk)
+            else:
+                self._sink = None
+                self._chunks.append(chunk)
+                self._news.set()
 
     def end(self) -> None:
         self._ended = True
+        self._sink = None
         self._news.set()
 
     def break_off(self, broken: StreamBroken) -> None:
         self._broken = broken
+        self._sink = None
         self._news.set()
 
-    async def next_chunks(self) -> list[bytes]:
+    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
         while True:
             if self._chunks:
                 chunks, self._chunks = self._chunks, []
@@ -93,7 +106,9 @@ class FakeResponse:
             if self._ended:
                 return []
             self._news.clear()
+            self._sink = sink
             await self._news.wait()
+            self._sink = None
 
     def consumed(self, size_bytes: int) -> None:
         self.consumed_bytes += size_bytes
@@ -102,7 +117,7 @@ class FakeResponse:
         self.aborted = True
 
 
-Serve = Callable[[Request], Awaitable[FakeResponse]]
+Serve = Callable[[Request], Awaitable[Response]]
 
 
 def json_response(body: bytes = b'{"ok":true}', status: int = 200) -> FakeResponse:
@@ -123,7 +138,7 @@ class FakeDispatcher:
     async def _default(self, request: Request) -> FakeResponse:
         return json_response()
 
-    async def run(self, request: Request) -> FakeResponse:
+    async def run(self, request: Request) -> Response:
         self.requests.append(request)
         self.arrived.set()
         try:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import BadRequest, EngineError
-from gateway.http.reply import COMMENT, UNDRAINED_BYTES, Reply
+from gateway.http.direct import UNDRAINED_BYTES
+from gateway.http.reply import COMMENT, Reply
 from gateway.surface import Dialect
 
 TICK_S = 0.001

@@ -46,9 +46,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(address: str) -> AsyncIterator[Wire]:
+async def wire(address: str, limit_bytes: int = 64 * 1024) -> AsyncIterator[Wire]:
     host, port = address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), limit=limit_bytes)
     try:
         yield Wire(reader, writer)
     finally:
