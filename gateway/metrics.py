@@ -8,6 +8,7 @@ Nothing here runs per token: histograms are observed once a request, gauges are 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -82,17 +83,27 @@ class Metrics:
         def histogram(name: str, text: str, *labels: str) -> Histogram:
             return Histogram(name, text, labels, registry=self.registry, buckets=_LATENCIES_S)
 
-        self._requests = counter(
-            "trunkline_requests", "Client requests by status class.", "route", "model", "status"
+        # Those of every request: their series are looked up in one step. Bounded, as labels are.
+        self._requests = cache(
+            counter(
+                "trunkline_requests", "Client requests by status class.", "route", "model", "status"
+            ).labels
         )
-        self._duration = histogram(
-            "trunkline_request_seconds", "From a request's arrival to its last byte.", "route", "model"
+        self._duration = cache(
+            histogram(
+                "trunkline_request_seconds", "From a request's arrival to its last byte.", "route", "model"
+            ).labels
         )
-        self._queue = histogram("trunkline_queue_seconds", "Time waited for a slot.", "model")
-        self._first_byte = histogram(
-            "trunkline_time_to_first_byte_seconds",
-            "From a request's arrival to its response's head.",
-            "model",
+        self._queue = cache(histogram("trunkline_queue_seconds", "Time waited for a slot.", "model").labels)
+        self._first_byte = cache(
+            histogram(
+                "trunkline_time_to_first_byte_seconds",
+                "From a request's arrival to its response's head.",
+                "model",
+            ).labels
+        )
+        self._tokens = cache(
+            counter("trunkline_tokens", "Tokens as engines counted them.", "model", "kind").labels
         )
         self._refused = counter(
             "trunkline_requests_refused", "Requests that were given no slot.", "model", "reason"
@@ -127,7 +138,6 @@ class Metrics:
         self._broken = counter(
             "trunkline_streams_broken", "Responses that broke after their head.", "model", "reason"
         )
-        self._tokens = counter("trunkline_tokens", "Tokens as engines counted them.", "model", "kind")
         self._claims = counter(
             "trunkline_agent_claims_refused", "Models that agents claimed and may not serve.", "reason"
         )
@@ -155,16 +165,16 @@ class Metrics:
         """
         route = route if route in ROUTES else OTHER
         model = self._label(model)
-        self._requests.labels(route, model, f"{status // 100}xx").inc()
-        self._duration.labels(route, model).observe(duration_s)
+        self._requests(route, model, f"{status // 100}xx").inc()
+        self._duration(route, model).observe(duration_s)
 
     def queued(self, model: str, wait_s: float) -> None:
         """A request got its slot after this long."""
-        self._queue.labels(self._label(model)).observe(wait_s)
+        self._queue(self._label(model)).observe(wait_s)
 
     def first_byte(self, model: str, after_s: float) -> None:
         """A response's head came this long after its request."""
-        self._first_byte.labels(self._label(model)).observe(after_s)
+        self._first_byte(self._label(model)).observe(after_s)
 
     def refused(self, model: str, reason: str) -> None:
         """A request ended without a slot; ``reason`` is its error's code."""
@@ -209,9 +219,9 @@ class Metrics:
     def used(self, model: str, usage: Usage) -> None:
         """What the trailers of a finished response say."""
         label = self._label(model)
-        self._tokens.labels(label, "prompt").inc(usage.prompt_tokens)
-        self._tokens.labels(label, "completion").inc(usage.completion_tokens)
-        self._tokens.labels(label, "cached").inc(usage.cached_tokens)
+        self._tokens(label, "prompt").inc(usage.prompt_tokens)
+        self._tokens(label, "completion").inc(usage.completion_tokens)
+        self._tokens(label, "cached").inc(usage.cached_tokens)
 
     # --- Once an agent ---
 
