@@ -1,12 +1,12 @@
-"""The short way of an answer's body: by plain call from the session to the client's socket, no task between.
+"""The short way between a request's answer and its client's connection: by plain call, no task between.
 
 The head and the end of every answer, and whatever waits for room in the socket, go the ordinary way, over
 ASGI's ``send``. For what is left, which is nearly all of a streamed answer, our server offers a
-:class:`DirectWriter` as an extension of the request's ASGI scope. Under a server that offers none everything
-goes the ordinary way; the client gets the same bytes.
+:class:`Direct` as an extension of the request's ASGI scope. Under a server that offers none everything goes
+the ordinary way; the client gets the same bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -19,25 +19,28 @@ UNDRAINED_BYTES = 64 * 1024
 way, which waits after it as well: what a client leaves unread stays under two buffers (64 KiB in uvicorn)."""
 
 
-class DirectWriter:
-    """Writes pieces of one answer's body, framed as the server frames them.
+class Direct:
+    """One request's. Made by :func:`offer`."""
 
-    To be used after some of the body went the ordinary way, and never while more of it is on that way.
-    """
-
-    __slots__ = ("_cycle", "_flow", "_write", "last", "sent_bytes")
+    __slots__ = ("_cycle", "_flow", "_on_gone", "_write", "bodiless", "last", "sent_bytes")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
         self._write = cycle.transport.write
+        self._on_gone: Callable[[], None] | None = None
+        self.bodiless = cycle.scope["method"] == "HEAD"
         self.sent_bytes = 0
         self.last = b""
-        """The latest piece; whoever writes the ordinary way empties it."""
+        """The latest piece written; whoever writes the ordinary way empties it."""
 
     def write(self, data: bytes) -> bool:
-        """Whether ``data`` was taken, all of it. If not, it has to go the ordinary way, which knows what to
-        do with a client that does not read or is gone, and with a body that is too long. Never raises."""
+        """Sends a piece of the body, framed as the server frames it, or gives False and has done nothing.
+
+        It has to go the ordinary way then, which knows what to do with a client that does not read or is
+        gone, and with a body that is too long. To be used after some of the body has gone that way, and never
+        while more of it is on that way. Never raises.
+        """
         size_bytes = len(data)
         cycle = self._cycle
         if self._flow.write_paused or cycle.disconnected or size_bytes > UNDRAINED_BYTES:
@@ -53,14 +56,32 @@ class DirectWriter:
         self.last = data
         return True
 
+    def when_gone(self, callback: Callable[[], None] | None) -> bool:
+        """Have ``callback`` called once when the client leaves before its answer is complete; None: not any
+        more. The request must have been read to its end. False: it has left already."""
+        self._on_gone = callback
+        if callback is not None:
+            self._flow.resume_reading()  # a connection that is not read does not tell of its end
+        return not self._cycle.disconnected
 
-def offer(cycle: RequestResponseCycle) -> None:
-    """Offer the short way to the application that is about to answer. Answers to HEAD have no body."""
-    if cycle.scope["method"] != "HEAD":
-        cycle.scope["extensions"] = {EXTENSION: DirectWriter(cycle)}  # type: ignore[dict-item]
+    def gone(self) -> None:
+        """The server says: the client has left."""
+        if not self._cycle.response_complete:
+            self._cycle.disconnected = True
+            self._cycle.message_event.set()
+            callback, self._on_gone = self._on_gone, None
+            if callback is not None:
+                callback()
 
 
-def offered(scope: Mapping[str, Any]) -> DirectWriter | None:
+def offer(cycle: RequestResponseCycle) -> Direct:
+    """Offer the short way to the application that is about to answer."""
+    direct = Direct(cycle)
+    cycle.scope["extensions"] = {EXTENSION: direct}  # type: ignore[dict-item]
+    return direct
+
+
+def offered(scope: Mapping[str, Any]) -> Direct | None:
     """What the server of this request offers."""
-    writer = (scope.get("extensions") or {}).get(EXTENSION)
-    return writer if isinstance(writer, DirectWriter) else None
+    direct = (scope.get("extensions") or {}).get(EXTENSION)
+    return direct if isinstance(direct, Direct) else None

@@ -1,8 +1,7 @@
 """One client's request and its answer: joins the ASGI side to the pipeline, knows the facts for the log."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, cast
@@ -11,8 +10,8 @@ from urllib.parse import quote
 from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
 from gateway.errors import ClientGone, Unauthenticated
-from gateway.http import direct
 from gateway.http.buffers import BufferBudget
+from gateway.http.direct import Direct, offered
 from gateway.http.inbound import BodyLimits, Inbound, Receive
 from gateway.http.multipart import FormScan
 from gateway.http.reply import Reply, Send
@@ -68,9 +67,8 @@ class Exchange:
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
         self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
-        self.reply = Reply(
-            send, self.id, dialect_of(self.path, fields), closing=closing, direct=direct.offered(scope)
-        )
+        self._direct = offered(scope)
+        self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct)
         self.route = "other"
         self.principal: Principal | None = None
         self.request: Request | None = None
@@ -145,22 +143,12 @@ class Exchange:
         size_bytes = len(prefix) if self.inbound.complete else self.inbound.declared_bytes
         return RequestBody(prefix, self.inbound.rest(), size_bytes)
 
-    @asynccontextmanager
-    async def waiting(self, request: Request) -> AsyncIterator[None]:
+    def waiting(self, request: Request) -> "_Waiting":
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
         self.request = request
         if request.streaming:
             self.reply.keep_alive(self._settings.comment_interval_s)
-        watch = _Watch(self.inbound, self.reply)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if watch.blames_client():
-                raise ClientGone("The client disconnected.") from None
-            raise
-        finally:
-            watch.stop()
-            await self.reply.settle()
+        return _Waiting(self.inbound, self.reply, self._direct)
 
     def answered(self, response: Response) -> None:
         self.response = response
@@ -190,33 +178,52 @@ class _Enough:
         return scanned and self._limit_bytes is not None and self._seen_bytes >= self._limit_bytes
 
 
-class _Watch:
-    """Cancels the task that made it when the client leaves. Owned by one ``waiting`` block."""
+class _Waiting:
+    """A block in the task that makes it."""
 
-    def __init__(self, inbound: Inbound, reply: Reply) -> None:
+    def __init__(self, inbound: Inbound, reply: Reply, direct: Direct | None) -> None:
         owner = asyncio.current_task()
         assert owner is not None
         self._owner = owner
         self._inbound = inbound
         self._reply = reply
+        self._direct = direct if inbound.complete else None
         self._cancelled_before = owner.cancelling()
         self._fired = False
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._watch: asyncio.Task[None] | asyncio.Handle | None = None
 
-    async def _run(self) -> None:
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._direct is None:
+            self._watch = loop.create_task(self._until_gone())
+        elif not self._direct.when_gone(self._gone):
+            self._watch = loop.call_soon(self._gone)
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        left = isinstance(error, asyncio.CancelledError) and self._blames_client()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None  # its traceback knows this one
+        if self._direct is not None:
+            self._direct.when_gone(None)
+        await self._reply.settle()
+        if left:
+            raise ClientGone("The client disconnected.") from None
+
+    async def _until_gone(self) -> None:
+        """Reads what is left of the request beside the answer, and finds its end."""
         await self._inbound.until_gone()
-        # The server also says "disconnect" once the answer is complete; then nobody is cancelled.
+        self._gone()
+
+    def _gone(self) -> None:
+        # A server also says so once the answer is complete; then nobody is cancelled.
         if not self._reply.ended:
             self._fired = True
             self._owner.cancel()
 
-    def blames_client(self) -> bool:
+    def _blames_client(self) -> bool:
         """Whether a CancelledError was this watch's doing alone, as ``asyncio.timeout`` decides it."""
         return self._fired and self._owner.uncancel() <= self._cancelled_before
-
-    def stop(self) -> None:
-        self._task.cancel()
-        del self._task  # whose traceback knows this watch
 
 
 def exchange_of(scope: Mapping[str, Any]) -> Exchange:

@@ -66,7 +66,7 @@ class Inbound:
                     chunk = await self._next()
                     self._reservation.grow(self.received_bytes)
                     chunks.append(chunk)
-                    if enough(chunk):
+                    if enough(chunk) or self.complete:
                         break
                     earned_s = self.received_bytes / limits.rate_bytes_per_s
                     patience.reschedule(started_s + limits.grace_s + earned_s)

@@ -4,7 +4,7 @@ What the parser (llhttp) and uvicorn enforce already: well-formed requests, one 
 Content-Length beside Transfer-Encoding. What is added: the size of a request's head (431) and the time it may
 take (408), the number of connections (503), how much of a body is thrown away after its answer has gone, and
 the error shape and request id of everything that is refused here. It also
-offers the short way for the bodies of answers (:mod:`gateway.http.direct`).
+offers the short way to and from its clients (:mod:`gateway.http.direct`).
 """
 
 import asyncio
@@ -66,7 +66,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refusal: RequestError | None = None
         self._refused = False
         self._patience: asyncio.TimerHandle | None = None
-        self._answering: RequestResponseCycle | None = None
+        self._direct: direct.Direct | None = None
+        """Of the request that is being answered; the newest one may wait for its turn behind it."""
 
     # --- asyncio ---
 
@@ -88,11 +89,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
-        cycle = self._answering
-        if cycle is not None and not cycle.response_complete:
-            # uvicorn tells the newest request only, which may wait for its turn behind this one
-            cycle.disconnected = True
-            cycle.message_event.set()
+        if self._direct is not None:
+            self._direct.gone()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -150,8 +148,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """It is this request's turn to be answered."""
-        self._answering = cycle
-        direct.offer(cycle)
+        self._direct = direct.offer(cycle)
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
@@ -226,9 +223,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         self._refused = True
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if self._direct is not None:
+            self._direct.gone()
         self.transport.write_eof()
         self.flow.resume_reading()
         self._be_patient(LINGER_S)

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any
 
 from gateway.errors import RequestError
-from gateway.http.direct import UNDRAINED_BYTES, DirectWriter
+from gateway.http.direct import UNDRAINED_BYTES, Direct
 from gateway.http.errors import HeaderList, error_event, http_error, id_headers
 from gateway.response import Sink
 from gateway.surface import Dialect
@@ -33,7 +33,7 @@ class Reply:
         dialect: Dialect,
         *,
         closing: bool = False,
-        direct: DirectWriter | None = None,
+        direct: Direct | None = None,
     ) -> None:
         """``closing`` tells the client not to send further requests on this connection; ``direct`` is the
         server's short way, if it has one."""
@@ -61,7 +61,9 @@ class Reply:
     @property
     def direct(self) -> Sink | None:
         """A short way for pieces of the body, once its first bytes are out (:mod:`gateway.http.direct`)."""
-        return None if self._direct is None or self.first_byte_s is None else self._direct.write
+        if self._direct is None or self._direct.bodiless or self.first_byte_s is None:
+            return None
+        return self._direct.write
 
     async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
         """Send the head. ``headers`` are complete but for the request's id."""

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.continuation import Record, RecordBudget
 from gateway.domain import Request
-from gateway.http.direct import DirectWriter, offered
+from gateway.http.direct import Direct, offered
 from gateway.relay import Response
 from gateway.response import CREDIT_STEP_BYTES, EngineResponse
 from shared.errors import ErrorCode
@@ -65,7 +65,7 @@ class Talk:
         self.engine = Engine()
         self.engines = [self.engine]
         self.got = b""
-        self.writers: list[DirectWriter] = []
+        self.writers: list[Direct] = []
         self.surface.dispatcher.serve = self._serve
 
     async def _serve(self, request: Request) -> Response:
@@ -125,7 +125,7 @@ Scenario = Callable[[Talk], Awaitable[None]]
 
 async def told(scenario: Scenario, *, direct: bool) -> Talk:
     surface = Surface()
-    app, writers = surface.app, list[DirectWriter]()
+    app, writers = surface.app, list[Direct]()
 
     async def watched(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
         if not direct:
@@ -291,7 +291,7 @@ async def test_an_answer_to_head_has_no_body() -> None:
         await talk.begin(b"", head=head)
         talk.response.end(None)
 
-    assert not (await both(scenario)).writers
+    assert not sent(await both(scenario))
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
@@ -339,6 +339,18 @@ async def test_a_client_that_hangs_up_frees_the_engine() -> None:
     talk = await both(scenario)
     assert talk.engine.reset_code is ErrorCode.CANCELLED
     assert talk.engine.consumed_bytes == talk.engine.received_bytes
+
+
+@pytest.mark.parametrize("padding_bytes", [0, 300_000])
+async def test_a_client_that_hangs_up_while_nothing_comes_frees_the_engine(padding_bytes: int) -> None:
+    async def scenario(talk: Talk) -> None:
+        await talk.begin(STREAM[:-1] + b',"p":"' + b"x" * padding_bytes + b'"}')
+        talk.client.writer.transport.abort()
+        async with asyncio.timeout(5):
+            while talk.engine.reset_code is None:
+                await talk.turn()
+
+    assert (await both(scenario)).engine.reset_code is ErrorCode.CANCELLED
 
 
 async def test_comments_and_events_of_our_own_come_in_between() -> None:
