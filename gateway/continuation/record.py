@@ -111,14 +111,17 @@ class Record:
             return self._keep(data)
         if self.overflowed:
             return self._keep(data)
-        self._held += data
-        end = self._last_end()
         out = b""
-        if end:
-            out = bytes(self._held[:end])
-            del self._held[:end]
-            self._searched = self._line_start = self._whole_lines = 0
-            self._keep(out)
+        if (
+            end := data.rfind(b"\n\n") + 1
+        ):  # how nearly everybody ends events; looked for at once, from behind
+            out = self._keep(bytes(self._held) + data[: end + 1])
+            self._hold(data[end + 1 :])
+        else:
+            self._held += data
+        if end := self._last_end():
+            out += self._keep(bytes(self._held[:end]))
+            self._hold(self._held[end:])
         if not self.overflowed and self._held and not self._understood():
             self._foreign = not self._size_bytes
             self._overflow()
@@ -151,14 +154,17 @@ class Record:
 
     def break_off(self) -> None:
         """The stream broke: its unfinished event is forgotten, as the client has none of it."""
-        self._held = bytearray()
-        self._searched = self._line_start = self._whole_lines = 0
+        self._hold(b"")
 
     def release(self) -> None:
         """Give back the memory. Idempotent; :attr:`complete` goes on telling what it told."""
         self._ended = self.complete
         self._released = True
         self._drop()
+
+    def _hold(self, data: bytes | bytearray) -> None:
+        self._held = bytearray(data)
+        self._searched = self._line_start = self._whole_lines = 0
 
     def _keep(self, data: bytes) -> bytes:
         size_bytes = self._size_bytes + len(data)
