@@ -81,7 +81,7 @@ def offer(cycle: RequestResponseCycle) -> Direct:
     return direct
 
 
-def offered(scope: Mapping[str, Any]) -> Direct | None:
-    """What the server of this request offers."""
-    direct = (scope.get("extensions") or {}).get(EXTENSION)
+def take_offer(scope: Mapping[str, Any]) -> Direct | None:
+    """What the server of this request offers. The scope forgets it, or each would keep the other."""
+    direct = (scope.get("extensions") or {}).pop(EXTENSION, None)
     return direct if isinstance(direct, Direct) else None

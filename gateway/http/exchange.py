@@ -11,7 +11,7 @@ from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
 from gateway.errors import ClientGone, Unauthenticated
 from gateway.http.buffers import BufferBudget
-from gateway.http.direct import Direct, offered
+from gateway.http.direct import Direct, take_offer
 from gateway.http.inbound import BodyLimits, Inbound, Receive
 from gateway.http.multipart import FormScan
 from gateway.http.reply import Reply, Send
@@ -67,7 +67,7 @@ class Exchange:
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
         self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
-        self._direct = offered(scope)
+        self._direct = take_offer(scope)
         self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct)
         self.route = "other"
         self.principal: Principal | None = None
@@ -179,7 +179,8 @@ class _Enough:
 
 
 class _Waiting:
-    """A block in the task that makes it."""
+    """A block in the task that makes it. The server tells it that the client left; or a task of its own does,
+    if this server does not tell, or if something of the request is still to come."""
 
     def __init__(self, inbound: Inbound, reply: Reply, direct: Direct | None) -> None:
         owner = asyncio.current_task()
