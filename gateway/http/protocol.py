@@ -21,6 +21,7 @@ from gateway.errors import BadRequest, BodyTimeout, BuffersFull, HeadersTooLarge
 from gateway.http import direct
 from gateway.http.errors import http_error, id_headers
 from gateway.http.request_id import new_request_id
+from gateway.http.until_close import UntilClose
 from gateway.surface import TUNNEL, Dialect
 
 UNREAD_BYTES = 256 * 1024 * 1024
@@ -149,6 +150,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """It is this request's turn to be answered."""
         self._direct = direct.offer(cycle)
+        if cycle.scope["http_version"] == "1.0":
+            app = UntilClose(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
