@@ -6,16 +6,15 @@ took them, and the engine's connection is not read while the tunnel does not tak
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import structlog
 
-from agent.backends.base import EngineError, EngineRefused
+from agent.backends.base import EngineError, EngineRefused, EngineResponse
 from agent.backends.memory_words import MESSAGE_BYTES, tells_of_memory
 from agent.roster import Roster, Seat
-from agent.usage import EventUsage, UsageReader, reader_for
+from agent.usage import EventUsage, PassThrough, UsageReader, reader_for
 from shared.endpoint import Stream
 from shared.errors import ErrorCode, LocalError
 from shared.messages import Headers, ResponseHead, Trailers, UsageMode
@@ -115,13 +114,13 @@ class _Run:
         self._clock = clock
         self._began_s = clock()
         self._first_byte_s: float | None = None
-        self._pieces: deque[bytes] = deque()
-        """Of the request's body, waiting for the engine: never more than was credited."""
-        self._untaken_bytes = 0
-        """Received and not yet said consumed."""
-        self._body_ended = False
-        self._body_moved = asyncio.Event()
+        self._body = _Body(stream)
+        self._response: EngineResponse | None = None
+        self._reader: UsageReader = PassThrough()
+        self._message = bytearray()
+        """How an error's body begins."""
         self._writable = asyncio.Event()
+        self._writable.set()
         self._over = False
 
     # --- what the session says
@@ -133,13 +132,10 @@ class _Run:
         if self._over:
             self._stream.consumed(len(data))
             return
-        self._pieces.append(data)
-        self._untaken_bytes += len(data)
-        self._body_moved.set()
+        self._body.put(data)
 
     def on_end(self, trailers: Trailers | None) -> None:
-        self._body_ended = True
-        self._body_moved.set()
+        self._body.end()
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         """What is still to come of the response is not wanted; NO_ERROR after its end only says that the rest
@@ -151,6 +147,8 @@ class _Run:
 
     def on_writable(self) -> None:
         self._writable.set()
+        if self._response is not None:
+            self._response.resume()
 
     def on_suspended(self) -> None:
         """The engine works on meanwhile, as far as credit goes."""
@@ -191,50 +189,48 @@ class _Run:
             return _Outcome(code=ErrorCode.INTERNAL, reason="the agent failed; its log says why")
 
     async def _serve(self) -> _Outcome:
-        head, message = self._stream.head, bytearray()
-        async with self.seat.backend.request(head, self._body()) as response:
-            reader = reader_for(head.usage, response.headers)
+        """Woken for the answer's head and for its end; its pieces go through :meth:`_pass_on`."""
+        head = self._stream.head
+        async with self.seat.backend.request(head, self._body) as response:
+            reader = self._reader = reader_for(head.usage, response.headers)
             self._stream.send_head(
                 ResponseHead(response.status, _headers(response.headers, head.usage, reader))
             )
-            async for piece in response.chunks():
-                if self._first_byte_s is None:
-                    self._first_byte_s = self._clock() - self._began_s
-                if response.status >= 500 and len(message) < MESSAGE_BYTES:
-                    message += piece
-                await self._send(reader.feed(piece))
-            await self._send(reader.finish())
+            self._response = response
+            try:
+                await response.pour(self._pass_on if response.status < 500 else self._pass_error_on)
+            finally:
+                self._response = None
+            await self._writable.wait()
+            rest = reader.finish()
+            if rest and not self._send(rest):
+                await self._writable.wait()
         trailers = Trailers(
             usage=reader.usage(),
             queue_s=0.0,  # a request goes to its engine at once: who waits, waits at the gateway
             first_byte_s=self._first_byte_s,
             total_s=self._clock() - self._began_s,
         )
-        return _Outcome(trailers, out_of_memory=tells_of_memory(bytes(message)))
+        return _Outcome(trailers, out_of_memory=tells_of_memory(bytes(self._message)))
 
-    async def _body(self) -> AsyncIterator[bytes]:
-        """The request's body. Asking for the next piece says that the last one was taken."""
-        while True:
-            while self._pieces:
-                piece = self._pieces.popleft()
-                yield piece
-                self._take(len(piece))
-            if self._body_ended:
-                return
-            self._body_moved.clear()
-            await self._body_moved.wait()
+    def _pass_on(self, piece: bytes) -> bool:
+        """The way of every token. Raises :class:`~shared.errors.LocalError` when nobody wants it any more."""
+        if self._first_byte_s is None:
+            self._first_byte_s = self._clock() - self._began_s
+        data = self._reader.feed(piece)
+        return not data or self._send(data)
 
-    def _take(self, size_bytes: int) -> None:
-        self._untaken_bytes -= size_bytes
-        self._stream.consumed(size_bytes)
+    def _pass_error_on(self, piece: bytes) -> bool:
+        if len(self._message) < MESSAGE_BYTES:
+            self._message += piece
+        return self._pass_on(piece)
 
-    async def _send(self, data: bytes) -> None:
-        """Raises :class:`~shared.errors.LocalError` when nobody wants the response any more."""
-        if not data:
-            return
+    def _send(self, data: bytes) -> bool:
+        """False: not before :meth:`on_writable` again."""
+        if self._stream.send_data(data):
+            return True
         self._writable.clear()
-        if not self._stream.send_data(data):
-            await self._writable.wait()
+        return False
 
     def finish(self, outcome: _Outcome) -> None:
         """The engine has let go."""
@@ -246,8 +242,57 @@ class _Run:
                 self._stream.end(outcome.trailers)
             except LocalError:
                 pass  # the stream ended under us, its place is free all the same
+        self._body.drop()
+
+
+class _Body:
+    """What has come of a request's body. Implements :class:`agent.backends.base.RequestBody`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pieces: list[bytes] = []
+        """Never more than was credited."""
+        self._untaken_bytes = 0
+        """Received and not yet said consumed."""
+        self._complete = False
+        self._moved: asyncio.Event | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._complete and not self._pieces
+
+    def put(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._untaken_bytes += len(data)
+        self._wake()
+
+    def end(self) -> None:
+        self._complete = True
+        self._wake()
+
+    def drop(self) -> None:
+        """Nobody will take the rest."""
         self._pieces.clear()
-        self._take(self._untaken_bytes)
+        self.taken(self._untaken_bytes)
+
+    def take(self) -> bytes:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    def taken(self, size_bytes: int) -> None:
+        self._untaken_bytes -= size_bytes
+        self._stream.consumed(size_bytes)
+
+    async def more(self) -> None:
+        while not self._pieces and not self._complete:
+            self._moved = self._moved or asyncio.Event()
+            self._moved.clear()
+            await self._moved.wait()
+
+    def _wake(self) -> None:
+        if self._moved is not None:
+            self._moved.set()
 
 
 def _headers(headers: Headers, usage: UsageMode, reader: UsageReader) -> Headers:

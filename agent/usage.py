@@ -37,6 +37,7 @@ USAGE_OBJECT_CHARS = 8 * KIB
 
 COUNT_MAX = 2**53
 
+_WHOLE = (b"\n\n", b"\r\n\r\n")
 _USAGE_MEMBER = re.compile(rb'"usage"\s*:\s*\{')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _A_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*[^\s\]]')
@@ -126,8 +127,10 @@ class EventUsage:
         self._last: bytes | None = None
 
     def feed(self, data: bytes) -> bytes:
-        if not self._event and data.endswith((b"\n\n", b"\r\n\r\n")) and not _USAGE_MEMBER.search(data):
-            return data
+        if not self._event and data.endswith(_WHOLE):  # a token, nearly always
+            at = data.find(b'"usage"')
+            if at < 0 or not _USAGE_MEMBER.search(data, at):
+                return data
         search_from = max(0, len(self._event) - _OVERLAP_BYTES)
         self._event += data
         out: list[bytes] = []

@@ -10,7 +10,7 @@ The tree of errors::
         └── EngineTimeout        ENGINE_TIMEOUT: was silent for longer than it may be
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -52,6 +52,23 @@ class EngineTimeout(EngineError):
     code = ErrorCode.ENGINE_TIMEOUT
 
 
+class RequestBody(Protocol):
+    """A request's body on its way to the engine."""
+
+    @property
+    def ended(self) -> bool:
+        """All of the body has been taken, and known to be all."""
+
+    def take(self) -> bytes:
+        """What has come and was not taken before; perhaps nothing."""
+
+    def taken(self, size_bytes: int) -> None:
+        """The engine's socket took so many bytes: as many more may come."""
+
+    async def more(self) -> None:
+        """Waits until there is something to take, or nothing more will come."""
+
+
 class EngineResponse(Protocol):
     """An engine's answer, of which so far only the head has been read."""
 
@@ -63,12 +80,17 @@ class EngineResponse(Protocol):
     def headers(self) -> Headers:
         """Lower-case names, hop-by-hop headers removed, order kept."""
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, in pieces of whatever size; to be read once.
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        """Gives the body to ``take``, in pieces of whatever size; returns when it was whole. Once.
 
-        Not asking for the next piece stops the engine's connection being read (back-pressure).
-        Raises :class:`EngineFailed` when the body ends early and :class:`EngineTimeout` when it stalls.
+        ``take`` is called in the very turn of the event loop that read the piece. It says whether it wants
+        more: if not, the engine's connection is not read until :meth:`resume` (back-pressure). What it raises
+        ends the request, and is raised here. Raises :class:`EngineFailed` when the body ends early and
+        :class:`EngineTimeout` when it stalls.
         """
+
+    def resume(self) -> None:
+        """``take`` wants more. Harmless when it never said otherwise."""
 
 
 class Backend(Protocol):
@@ -90,12 +112,10 @@ class Backend(Protocol):
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Call ``on_change`` after each change of ``deployments()``. One subscriber: the last."""
 
-    def request(
-        self, head: RequestHead, body: AsyncIterator[bytes]
-    ) -> AbstractAsyncContextManager[EngineResponse]:
+    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
         """Send a request; entering gives the response once its head has been read.
 
-        ``body`` is asked for its next piece once the engine's socket took the last one. Leaving lets go
+        Leaving lets go
         of the engine: if the answer was not whole, its connection is closed, and the engine stops working.
         Entering raises :class:`EngineUnreachable` (never sent), :class:`EngineRefused` (never sent),
         :class:`EngineFailed` or :class:`EngineTimeout`.

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import structlog
 
-from agent.backends.base import EngineError, EngineRefused, EngineResponse
+from agent.backends.base import EngineError, EngineRefused, EngineResponse, RequestBody
 from agent.backends.engine_client import EngineClient
 from agent.backends.probe import EngineView, Prober
 from agent.backends.settings import EngineSettings, EngineTimeouts
@@ -80,7 +80,7 @@ class OpenAIHTTPBackend:
             self._on_change()
 
     @asynccontextmanager
-    async def _request(self, head: RequestHead, body: AsyncIterator[bytes]) -> AsyncIterator[EngineResponse]:
+    async def _request(self, head: RequestHead, body: RequestBody) -> AsyncIterator[EngineResponse]:
         assert self._client is not None, "not started"
         try:
             async with self._client.request(head, body) as response:
@@ -91,9 +91,7 @@ class OpenAIHTTPBackend:
             self._look.set()
             raise
 
-    def request(
-        self, head: RequestHead, body: AsyncIterator[bytes]
-    ) -> AbstractAsyncContextManager[EngineResponse]:
+    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
         return self._request(head, body)
 
     async def _watch_engine(self) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from urllib.parse import unquote
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from agent.backends.base import EngineFailed, EngineRefused
 from shared import limits
@@ -30,6 +30,7 @@ _OURS = frozenset(("host", "content-length", "expect", "accept-encoding", "autho
 and ours for the engine, and a compressed answer could not be read for usage."""
 
 _PATH = re.compile(r"/[\x21-\x7e]*")
+_PATH_CHARS = "/%:@!$&'()*+,;=~"
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _LENGTH = re.compile(r"[0-9]{1,15}")
@@ -69,6 +70,33 @@ def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, st
     if api_key is not None:
         kept.append(("authorization", f"Bearer {api_key}"))
     return kept
+
+
+class RequestFormat:
+    """The heads of requests to the engine at ``base``; what is the same in all of them is encoded once."""
+
+    def __init__(self, base: str, api_key: str | None) -> None:
+        parts = urlsplit(base)
+        self._prefix = quote(parts.path, safe=_PATH_CHARS).encode()
+        self._same = b" HTTP/1.1\r\nhost: %b\r\n" % _host(parts)
+        if api_key is not None:
+            self._same += b"authorization: Bearer %b\r\n" % api_key.encode()
+
+    def head(self, method: str, path: str, headers: Headers, framing: bytes) -> bytes:
+        """All that precedes a request's body; ``framing``: header lines that say how long that is.
+
+        ``method`` and ``path`` must have been checked. Raises :class:`EngineRefused` for the headers.
+        """
+        lines = "".join([f"{name}: {text}\r\n" for name, text in request_headers(headers, None)])
+        place = (method.encode(), self._prefix, path.encode())
+        return b"%b %b%b%b%b%b\r\n" % (*place, self._same, framing, lines.encode())
+
+
+def _host(parts: SplitResult) -> bytes:
+    """The authority without the scheme's own port (RFC 9110 §7.2)."""
+    usual = ":443" if parts.scheme == "https" else ":80"
+    host = parts.netloc.removesuffix(usual)
+    return host.encode("ascii" if host.isascii() else "idna")
 
 
 def declared_length(headers: Headers) -> int | None:

@@ -1,9 +1,11 @@
 """A server that answers every request with given bytes: for what no real HTTP library would write."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+from agent.backends.base import EngineResponse
 
 
 @dataclass(slots=True)
@@ -70,7 +72,46 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0)
 
 
-async def once(body: bytes, piece_bytes: int = 65536) -> AsyncIterator[bytes]:
+class Body:
+    """A request's body of ``pieces``, one each time it is asked.
+
+    Implements :class:`agent.backends.base.RequestBody`.
+    """
+
+    def __init__(self, pieces: Iterable[bytes] = ()) -> None:
+        self._pieces = iter(pieces)
+        self._next = next(self._pieces, None)
+        self.given_bytes = 0
+        self.taken_bytes = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._next is None
+
+    def take(self) -> bytes:
+        piece, self._next = self._next or b"", next(self._pieces, None)
+        self.given_bytes += len(piece)
+        return piece
+
+    def taken(self, size_bytes: int) -> None:
+        self.taken_bytes += size_bytes
+
+    async def more(self) -> None: ...
+
+
+def once(body: bytes, piece_bytes: int = 65536) -> Body:
     """``body`` as a request's body, in pieces."""
-    for start in range(0, len(body), piece_bytes):
-        yield body[start : start + piece_bytes]
+    return Body(body[start : start + piece_bytes] for start in range(0, len(body), piece_bytes))
+
+
+async def read(response: EngineResponse) -> bytes:
+    """All of an answer's body."""
+    body = bytearray()
+    await response.pour(lambda piece: added(body, piece))
+    return bytes(body)
+
+
+def added(body: bytearray, piece: bytes) -> bool:
+    """Wants more."""
+    body += piece
+    return True

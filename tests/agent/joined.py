@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from agent.backends.base import EngineError
+from agent.backends.base import EngineError, RequestBody
 from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
 from shared.endpoint import Endpoint, SessionListener
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
@@ -80,12 +80,28 @@ class PlayedResponse:
     status: int = 200
     headers: Headers = (("content-type", "text/event-stream"),)
     pieces: "asyncio.Queue[bytes | EngineError | None]" = field(default_factory=asyncio.Queue)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    sent_bytes: int = 0
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
         while (piece := await self.pieces.get()) is not None:
             if isinstance(piece, EngineError):
                 raise piece
-            yield piece
+            await self.offer(take, piece)
+
+    async def offer(self, take: Callable[[bytes], bool], piece: bytes) -> None:
+        self.wanted.clear()
+        if not take(piece):
+            await self.wanted.wait()
+
+    async def endless(self, take: Callable[[bytes], bool]) -> None:
+        """Instead of ``pour``: an answer without an end."""
+        while True:
+            self.sent_bytes += 16_000
+            await self.offer(take, b"x" * 16_000)
+
+    def resume(self) -> None:
+        self.wanted.set()
 
 
 class PlayedBackend:
@@ -115,22 +131,30 @@ class PlayedBackend:
         self.offered = deployments
         self.on_change()
 
-    def request(
-        self, head: RequestHead, body: AsyncIterator[bytes]
-    ) -> AbstractAsyncContextManager[PlayedResponse]:
+    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[PlayedResponse]:
         return self._request(body)
 
     @asynccontextmanager
-    async def _request(self, body: AsyncIterator[bytes]) -> AsyncIterator[PlayedResponse]:
+    async def _request(self, body: RequestBody) -> AsyncIterator[PlayedResponse]:
         self.begun.set()
         try:
             if self.error is not None:
                 raise self.error
             if not self.hold_body:
-                self.bodies.append(b"".join([piece async for piece in body]))
+                self.bodies.append(await whole(body))
             yield self.response
         finally:
             self.released += 1
+
+
+async def whole(body: RequestBody) -> bytes:
+    """All of a request's body."""
+    pieces: list[bytes] = []
+    while not body.ended:
+        await body.more()
+        pieces.append(body.take())
+        body.taken(len(pieces[-1]))
+    return b"".join(pieces)
 
 
 class Doorman(Acceptor):

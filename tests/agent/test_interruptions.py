@@ -1,7 +1,7 @@
 """What becomes of requests when the tunnel, the agent or the engine's memory gives out under them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 import pytest
 import structlog
@@ -126,23 +126,20 @@ async def test_the_engine_works_on_while_the_tunnel_is_away_and_nothing_is_lost(
 
 async def test_while_the_tunnel_is_away_the_engine_is_held_at_what_was_granted() -> None:
     backend = played()
-    sent, away = 0, asyncio.Event()
+    away = asyncio.Event()
 
-    async def endless() -> AsyncIterator[bytes]:
-        nonlocal sent
+    async def endless(take: Callable[[bytes], bool]) -> None:
         await away.wait()
-        while True:
-            sent += 16_000
-            yield b"x" * 16_000
+        await backend.response.endless(take)
 
-    backend.response.chunks = endless  # type: ignore[method-assign]
+    backend.response.pour = endless  # type: ignore[method-assign]
     async with agent_with(backend) as here:
         _, answer = here.ask()
         await backend.begun.wait()
         here.joined.suspend()
         away.set()
-        await standing_still(lambda: sent)
-        assert 0 < sent < 400_000
+        await standing_still(lambda: backend.response.sent_bytes)
+        assert 0 < backend.response.sent_bytes < 400_000
         here.joined.cut()
         assert (await answer.until("reset"))[0] is ErrorCode.SESSION_LOST
         await until(lambda: here.roster.running == 0)

@@ -150,22 +150,14 @@ async def test_an_unforeseen_error_ends_the_request_and_nothing_else() -> None:
 
 async def test_an_answer_nobody_reads_holds_the_engine_and_only_what_was_granted() -> None:
     backend = played()
-    sent = 0
-
-    async def endless() -> AsyncIterator[bytes]:
-        nonlocal sent
-        while True:
-            sent += 16_000
-            yield b"x" * 16_000
-
-    backend.response.chunks = endless  # type: ignore[method-assign]
+    backend.response.pour = backend.response.endless  # type: ignore[method-assign]
     async with agent_with(backend) as here:
         stream, answer = here.ask()
-        await standing_still(lambda: sent)
-        held = sent
+        await standing_still(lambda: backend.response.sent_bytes)
+        held = backend.response.sent_bytes
         assert held < 400_000
         stream.consumed(len(answer.body))
-        await until(lambda: sent > held)
+        await until(lambda: backend.response.sent_bytes > held)
         stream.reset(ErrorCode.CANCELLED)
         await answer.until("closed")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from agent.backends.base import EngineResponse, EngineUnreachable
+from agent.backends.base import EngineResponse, EngineUnreachable, RequestBody
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from agent.backends.torch_engine.options import EngineOptions, locate
 from agent.backends.torch_engine.process import (
@@ -138,13 +138,11 @@ class TorchBackend:
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
 
-    def request(
-        self, head: RequestHead, body: AsyncIterator[bytes]
-    ) -> AbstractAsyncContextManager[EngineResponse]:
+    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
         return self._request(head, body)
 
     @asynccontextmanager
-    async def _request(self, head: RequestHead, body: AsyncIterator[bytes]) -> AsyncIterator[EngineResponse]:
+    async def _request(self, head: RequestHead, body: RequestBody) -> AsyncIterator[EngineResponse]:
         if self._http is None:
             raise EngineUnreachable(f"the engine is {self._state.status}: {self._state.reason}")
         async with self._http.request(head, body) as response:

@@ -1,6 +1,7 @@
 """Requests to an engine over real sockets: streaming both ways, and every way an engine can fail."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +11,10 @@ import pytest
 
 from agent.backends.base import EngineFailed, EngineRefused, EngineTimeout, EngineUnreachable
 from agent.backends.engine_client import EngineClient
+from agent.backends.engine_http.upload import RequestBodyBroken
 from agent.backends.settings import EngineSettings, EngineTimeouts
-from agent.backends.upload import RequestBodyBroken
 from shared.messages import RequestHead
-from tests.agent.canned import canned, once, until
+from tests.agent.canned import Body, canned, once, read, until
 from tests.support.scripted_engine import Fault, Script, ScriptedEngine
 
 CHAT = "/v1/chat/completions"
@@ -42,9 +43,14 @@ def chat(stream: bool = True, **script: object) -> bytes:
     return orjson.dumps({"model": "m", "stream": stream, "messages": [message], "script": script})
 
 
+def noted(event: asyncio.Event) -> bool:
+    event.set()
+    return True
+
+
 async def fetch(made: EngineClient, body: bytes, request: RequestHead | None = None) -> tuple[int, bytes]:
     async with made.request(request or head(length=len(body)), once(body)) as response:
-        return response.status, b"".join([piece async for piece in response.chunks()])
+        return response.status, await read(response)
 
 
 async def test_an_answer_streams_through() -> None:
@@ -189,39 +195,37 @@ async def test_a_body_of_another_length_than_declared_is_never_passed_as_whole(l
 
 
 async def test_the_body_is_asked_for_only_as_fast_as_the_engine_takes_it() -> None:
-    taken = 0
-
-    async def endless() -> AsyncIterator[bytes]:
-        nonlocal taken
-        while True:
-            taken += 65536
-            yield b"x" * 65536
-
+    body = Body(itertools.repeat(b"x" * 65536))
     async with canned(deaf=True) as server, client(server.url, timeouts=EngineTimeouts(idle_s=0.1)) as made:
         with pytest.raises(EngineTimeout):
-            async with made.request(head("/up"), endless()):
+            async with made.request(head("/up"), body):
                 pass
-    assert taken < 32 * 1024 * 1024  # what the kernel's two socket buffers hold, at the most
+    assert (
+        body.taken_bytes < body.given_bytes < 32 * 1024 * 1024
+    )  # what the kernel's two socket buffers hold, at the most
 
 
 async def test_an_answer_nobody_reads_stops_the_engine() -> None:
     async with ScriptedEngine() as engine, client(engine.url) as made:
         body = chat(tokens=200_000, pad_bytes=1000)
         async with made.request(head(length=len(body)), once(body)) as response:
-            pieces = response.chunks()
-            await anext(pieces)
+            pouring = asyncio.ensure_future(response.pour(lambda piece: False))
             before = -1
             while engine.stats.sent_tokens != before:
                 before = engine.stats.sent_tokens
                 await asyncio.sleep(0.02)
-            assert before < 50_000
+            assert 0 < before < 50_000
+            pouring.cancel()
 
 
 async def test_leaving_early_closes_the_connection() -> None:
     async with ScriptedEngine() as engine, client(engine.url) as made:
         body = chat(tokens=1000, tokens_per_s=100)
         async with made.request(head(length=len(body)), once(body)) as response:
-            await anext(response.chunks())
+            first = asyncio.Event()
+            pouring = asyncio.ensure_future(response.pour(lambda piece: noted(first)))
+            await first.wait()
+            pouring.cancel()
         await until(lambda: not engine.stats.running)
         assert engine.stats.cancelled == 1
 

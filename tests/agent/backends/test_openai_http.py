@@ -10,7 +10,7 @@ import pytest
 from agent.backends.base import EngineError, EngineUnreachable
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from shared.messages import DeploymentStatus, RequestHead
-from tests.agent.canned import once
+from tests.agent.canned import once, read
 from tests.support.scripted_engine import ScriptedEngine
 
 BODY = orjson.dumps({"model": "scripted", "messages": [{"role": "user", "content": "hi"}]})
@@ -31,8 +31,7 @@ async def backend(url: str) -> AsyncIterator[OpenAIHTTPBackend]:
 
 async def ask(made: OpenAIHTTPBackend) -> int:
     async with made.request(HEAD, once(BODY)) as response:
-        async for _ in response.chunks():
-            pass
+        await read(response)
         return response.status
 
 

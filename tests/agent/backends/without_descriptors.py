@@ -11,7 +11,7 @@ from agent.backends.base import EngineUnreachable
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from shared.messages import DeploymentStatus
 from tests.agent.backends.test_engine_client import chat, head
-from tests.agent.canned import once
+from tests.agent.canned import once, read
 from tests.support.scripted_engine import ScriptedEngine
 
 REASON = "the agent has no file descriptors left for connections"
@@ -20,7 +20,7 @@ REASON = "the agent has no file descriptors left for connections"
 async def ask(backend: OpenAIHTTPBackend) -> bytes:
     body = chat(tokens=1)
     async with backend.request(head(length=len(body)), once(body)) as response:
-        return b"".join([piece async for piece in response.chunks()])
+        return await read(response)
 
 
 def take_all() -> list[int]:

@@ -16,6 +16,7 @@ from agent.backends.torch_engine.backend import RestartPolicy, TorchBackend
 from agent.backends.torch_engine.process import EngineProcess
 from shared.messages import DeploymentState, DeploymentStatus, RequestHead, UsageMode
 from tests.agent.backends.torch_engine import played_engine
+from tests.agent.canned import Body, added, until
 from tests.support.clock import ManualClock
 
 HEAD = RequestHead(
@@ -28,11 +29,6 @@ HEAD = RequestHead(
     streaming=True,
     usage=UsageMode.NONE,
 )
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
 
 
 class House:
@@ -117,7 +113,7 @@ async def test_a_model_is_loading_until_its_engine_is_ready(houses: list[House],
     loading = house.backend.deployments()[0]
     assert (loading.id, loading.model, loading.status) == ("t/played", "played", DeploymentStatus.LOADING)
     with pytest.raises(EngineUnreachable, match="loading"):
-        async with house.backend.request(HEAD, nothing()):
+        async with house.backend.request(HEAD, Body()):
             pass
     loaded = await house.until(DeploymentStatus.LOADED)
     assert loaded.id == "t/played"
@@ -130,7 +126,7 @@ async def test_without_unix_sockets_the_engine_listens_on_loopback_and_wants_a_k
 ) -> None:
     house = await make(houses, clock, "serve", unix_sockets=False)
     await house.until(DeploymentStatus.LOADED)
-    async with house.backend.request(HEAD, nothing()) as response:
+    async with house.backend.request(HEAD, Body()) as response:
         assert response.status == 200
 
 
@@ -140,16 +136,17 @@ async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
     house = await make(houses, clock, "serve")
     await house.until(DeploymentStatus.LOADED)
     house.go.clear()
-    async with house.backend.request(HEAD, nothing()) as response:
-        chunks = response.chunks()
-        assert await anext(chunks) == b"begun"
+    async with house.backend.request(HEAD, Body()) as response:
+        body = bytearray()
+        pouring = asyncio.ensure_future(response.pour(lambda piece: added(body, piece)))
+        await until(lambda: body == b"begun")
         house.kill()
         with pytest.raises(EngineFailed):
-            await anext(chunks)
+            await pouring
     failed = await house.until(DeploymentStatus.FAILED, "again in 1 s")
     assert "SIGKILL" in failed.reason
     with pytest.raises(EngineUnreachable):
-        async with house.backend.request(HEAD, nothing()):
+        async with house.backend.request(HEAD, Body()):
             pass
     house.go.set()
     await house.until(DeploymentStatus.LOADED)
