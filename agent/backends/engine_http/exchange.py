@@ -58,7 +58,7 @@ class Exchange(asyncio.Protocol):
         self._full = False
         self._drained: asyncio.Future[None] | None = None
         self._pieces: list[bytes] = []
-        self.on_body = self._pieces.append  # the parser's, and no frame of Python
+        self.on_body = _ignore if head_only else self._pieces.append  # the parser's; no frame of Python
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
@@ -183,7 +183,7 @@ class Exchange(asyncio.Protocol):
                 self._drained.set_result(None)
             self._drained = None
 
-    # --- what the parser says; it must not be interrupted, so what is wrong is only noted
+    # --- what the parser says; what is wrong is only noted, as what it passed on before still counts
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
@@ -210,7 +210,7 @@ class Exchange(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self.whole:
-            self._keep_alive = False  # something after the answer: nobody asked for it
+            raise HttpParserError("something after the answer")  # nobody asked for it, nobody shall get it
 
     def on_message_complete(self) -> None:
         if self.status and not self.whole:
