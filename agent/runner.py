@@ -211,7 +211,7 @@ class _Run:
             first_byte_s=self._first_byte_s,
             total_s=self._clock() - self._began_s,
         )
-        return _Outcome(trailers, out_of_memory=tells_of_memory(bytes(self._message)))
+        return _Outcome(trailers, out_of_memory=self._tells_of_memory())
 
     def _pass_on(self, piece: bytes) -> bool:
         """The way of every token. Raises :class:`~shared.errors.LocalError` when nobody wants it any more."""
@@ -224,6 +224,9 @@ class _Run:
         if len(self._message) < MESSAGE_BYTES:
             self._message += piece
         return self._pass_on(piece)
+
+    def _tells_of_memory(self) -> bool:
+        return bool(self._message) and tells_of_memory(bytes(self._message))
 
     def _send(self, data: bytes) -> bool:
         """False: not before :meth:`on_writable` again."""
