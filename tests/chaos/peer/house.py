@@ -8,7 +8,6 @@ away for ten seconds, and with a fault every second soon all of them.
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,28 +17,19 @@ from pathlib import Path
 from gateway.quickstart.processes import Child, free_port
 from tests.chaos.house import ChaosHouse
 from tests.chaos.town import Post, Town
+from tests.support import programs
+from tests.support.programs import program
 from tests.support.proxy import FaultyProxy
 
 PACKAGES = {"nginx": "nginx", "sshd": "openssh-server", "ssh": "openssh-client"}
 _BELOW_EPHEMERAL = 20_000
-_SEARCH = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 
 def install() -> None:
     """Have nginx and OpenSSH. Raises SystemExit saying what to do where that cannot be done here."""
-    missing = [package for program, package in PACKAGES.items() if not shutil.which(program, path=_SEARCH)]
-    if not missing:
-        return
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
-    if os.geteuid() or not shutil.which("apt-get"):
-        raise SystemExit(f"the comparison needs {', '.join(missing)}; as root: {' '.join(command)}")
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name, path=_SEARCH)
-    assert found is not None, f"{name} is not installed"
-    return found
+    problem = programs.install(PACKAGES)
+    if problem is not None:
+        raise SystemExit(f"the comparison needs them: {problem}")
 
 
 def _quiet_port(name: str) -> int:
@@ -89,7 +79,7 @@ class PeerHouse(ChaosHouse):
         Path("/run/sshd").mkdir(parents=True, exist_ok=True)
         for name in ("host", "client"):
             key = str(self.directory / f"{name}-key")
-            command = [_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", key]
+            command = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", key]
             subprocess.run(command, check=True)
 
     def _start_sshd(self) -> None:
@@ -109,14 +99,14 @@ class PeerHouse(ChaosHouse):
         ]
         config = self.directory / "sshd_config"
         config.write_text("\n".join(lines) + "\n")
-        self._sshd = self._execute("sshd", _program("sshd"), "-D", "-e", "-f", str(config))
+        self._sshd = self._execute("sshd", program("sshd"), "-D", "-e", "-f", str(config))
 
     def _execute(self, name: str, *command: str) -> Child:
         return self._child(name, "tests.chaos.peer.execute", *command)
 
     def start_gateway(self) -> None:
         count = self.starts["nginx"] = self.starts.get("nginx", 0) + 1
-        arguments = ("tests.chaos.peer.execute", _program("nginx"), "-c", str(self.directory / "nginx.conf"))
+        arguments = ("tests.chaos.peer.execute", program("nginx"), "-c", str(self.directory / "nginx.conf"))
         self.gateway = _Nginx("nginx", arguments, self.directory / f"nginx.{count}.log")
 
     def start_agent(self, name: str, token: str | None = None) -> None:
@@ -129,7 +119,7 @@ class PeerHouse(ChaosHouse):
             "ServerAliveInterval": "10",
             "ServerAliveCountMax": "2",
         }
-        ssh = [_program("ssh"), "-N", "-i", str(self.directory / "client-key")]
+        ssh = [program("ssh"), "-N", "-i", str(self.directory / "client-key")]
         ssh += ["-p", str(self.proxies[name].port)]
         ssh += [f"-o {option}={value}" for option, value in options.items()]
         ssh += ["-R", f"127.0.0.1:{self._ports[name]}:127.0.0.1:{engine}", "root@127.0.0.1"]
