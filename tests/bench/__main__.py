@@ -8,18 +8,21 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from tests.bench import concurrent, decision, restart, stalled, upload
+from tests.bench.peers import command as peers
 from tests.bench.site import LoadSite, build
 from tests.support.processes import House
 
 Load = Callable[[LoadSite, argparse.Namespace], Coroutine[None, None, object]]
+_SECONDS = 15.0
 
 
 async def _streams(site: LoadSite, arguments: argparse.Namespace) -> object:
-    return await concurrent.run(site, arguments.streams, arguments.tokens_per_s, arguments.seconds)
+    seconds = arguments.seconds or _SECONDS
+    return await concurrent.run(site, arguments.streams, arguments.tokens_per_s, seconds)
 
 
 async def _stalled(site: LoadSite, arguments: argparse.Namespace) -> object:
-    return await stalled.run(site, arguments.stalled, arguments.readers, arguments.seconds)
+    return await stalled.run(site, arguments.stalled, arguments.readers, arguments.seconds or _SECONDS)
 
 
 async def _upload(site: LoadSite, arguments: argparse.Namespace) -> object:
@@ -30,13 +33,16 @@ async def _download(site: LoadSite, arguments: argparse.Namespace) -> object:
     return await upload.run(site, arguments.megabytes * 10**6, 4, 10.0, down=True)
 
 
-_LOADS: dict[str, tuple[Load, float | None]] = {
+_ON_A_SITE: dict[str, tuple[Load, float | None]] = {
     "streams": (_streams, None),
     "stalled": (_stalled, None),
     "upload": (_upload, upload.RATE_MBIT),
     "download": (_download, upload.RATE_MBIT),
 }
-_NAMES = (*_LOADS, "decision", "restart")
+
+
+def _decision(arguments: argparse.Namespace) -> object:
+    return decision.run()
 
 
 def _restart(arguments: argparse.Namespace) -> object:
@@ -51,36 +57,51 @@ def _restart(arguments: argparse.Namespace) -> object:
     return figures
 
 
-def main() -> None:
+_ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
+    "decision": _decision,
+    "restart": _restart,
+    "peers": peers.load,
+}
+"""Those that start what they need themselves."""
+_NAMES = (*_ON_A_SITE, *_ALONE)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests/run bench", description=__doc__)
     parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(_NAMES)}; default all")
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--tokens-per-s", type=float, default=10.0)
-    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--seconds", type=float, help="how long is measured; each load has its own default")
     parser.add_argument("--stalled", type=int, default=200)
     parser.add_argument("--readers", type=int, default=100)
     parser.add_argument("--megabytes", type=int, default=50)
     parser.add_argument("--agents", type=int, default=100, help="that come back after a restart")
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument(
-        "--json", type=Path, default=None, metavar="FILE", help="write restart's figures there"
+        "--json", type=Path, metavar="FILE", help="write the figures there, where they have JSON"
     )
+    peers.add_options(parser)
+    return parser
+
+
+def _on_a_site(name: str, arguments: argparse.Namespace) -> object:
+    load, rate_mbit = _ON_A_SITE[name]
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        site = build(house, slots=1024, rate_mbit=rate_mbit, delay_ms=10.0)
+        return asyncio.run(load(site, arguments))
+
+
+def main() -> None:
+    parser = _parser()
     arguments = parser.parse_args()
     unknown = set(arguments.loads) - set(_NAMES)
     if unknown:
         parser.error(f"no such load: {', '.join(sorted(unknown))}")
     for name in arguments.loads or _NAMES:
-        if name in ("decision", "restart"):
-            figures = decision.run() if name == "decision" else _restart(arguments)
-            sys.stdout.write(f"--- {name}\n{figures}\n")
-            continue
-        load, rate_mbit = _LOADS[name]
-        with (
-            tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-            House(Path(directory)) as house,
-        ):
-            site = build(house, slots=1024, rate_mbit=rate_mbit, delay_ms=10.0)
-            figures = asyncio.run(load(site, arguments))
+        figures = _ALONE[name](arguments) if name in _ALONE else _on_a_site(name, arguments)
         sys.stdout.write(f"--- {name}\n{figures}\n")
         sys.stdout.flush()
 

@@ -1,0 +1,90 @@
+"""The machine: what it is, and who runs on which of its cores."""
+
+import contextlib
+import os
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Who runs where; the same core twice when there is only one."""
+
+    peers: int
+    load: int
+
+
+def cores() -> Cores:
+    """Two of those this process may use."""
+    usable = sorted(os.sched_getaffinity(0))
+    return Cores(usable[0], usable[1 % len(usable)])
+
+
+@contextlib.contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """What is started meanwhile stays on that core, with all its children."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def family(pid: int) -> list[int]:
+    """A process, its children, theirs, and so on."""
+    found = [pid]
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in path.read_text().split():
+                found += family(int(child))
+    return found
+
+
+def forget_peak(pid: int) -> None:
+    """Have the peak of its resident memory (VmHWM) begin anew."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def stolen_s() -> float:
+    """CPU time that the hypervisor kept from this machine so far."""
+    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a reader must know to judge figures."""
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    system: str
+    kernel: str
+    python: str
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        memory = f"{self.memory_bytes / 2**30:.0f} GiB"
+        machine = f"{self.cpu}, {self.cores} cores, {memory}"
+        return f"{machine}, {self.system}, Linux {self.kernel}, Python {self.python}"
+
+
+def facts() -> Facts:
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    system = "Linux"
+    with contextlib.suppress(OSError):
+        system = platform.freedesktop_os_release().get("PRETTY_NAME", system)
+    return Facts(
+        cpu=model[1] if model else platform.machine(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        system=system,
+        kernel=platform.release(),
+        python=platform.python_version(),
+    )
