@@ -2,7 +2,7 @@
 
 import typer
 
-from gateway import cli_access, cli_gateway, cli_usage, quickstart
+from gateway import bench, cli_access, cli_gateway, cli_usage, quickstart
 
 
 def commands(app: typer.Typer) -> None:
@@ -11,3 +11,4 @@ def commands(app: typer.Typer) -> None:
     cli_access.register(app)
     cli_usage.register(app)
     quickstart.register(app)
+    bench.register(app)
