@@ -133,7 +133,7 @@ def bench(
     except KeyboardInterrupt:
         raise typer.Exit(1) from None
     _tell(figures, json_file)
-    if not figures["requests"]["right"]:
+    if not figures["requests"]["right"] and (figures["errors"] or not figures["tokens"]["per_s"]):
         raise typer.Exit(1)
 
 

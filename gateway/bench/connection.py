@@ -22,7 +22,7 @@ class Exchange:
     __slots__ = ("answer", "begun_s", "counted", "error", "events", "last_s", "over", "status", "tally")
 
     def __init__(self, tally: Tally, begun_s: float, *, streamed: bool, counted: bool) -> None:
-        """``begun_s`` is when it was meant to start; only what is ``counted`` goes into histograms."""
+        """``begun_s`` is when it was meant to start; its latency is told only if it is ``counted``."""
         self.tally = tally
         self.begun_s = begun_s
         self.counted = counted
@@ -42,13 +42,12 @@ class Exchange:
         if not count:
             return
         tally = self.tally
+        if self.counted and not self.events:
+            tally.first.add(now_s - self.begun_s)
         if tally.counting:
             tally.window_events += count
-        if self.counted:
             if self.events:
                 tally.gaps.add(now_s - self.last_s)
-            else:
-                tally.first.add(now_s - self.begun_s)
             if count > 1:
                 tally.gaps.add(0.0, count - 1)
         self.events += count

@@ -72,7 +72,7 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
     lines = [
         f"requests   {', '.join(counts)}; {rate(requests['per_s'])} a second over {figures['window_s']:.1f} s"
     ]
-    if not requests["right"]:
+    if figures["errors"] and not requests["right"]:
         return lines
     if figures["target"]["route"] == Route.EMBEDDINGS:
         lines.append(f"tokens     {tokens['prompt']} of prompts")
@@ -92,6 +92,10 @@ def warnings_of(figures: dict[str, Any]) -> list[str]:
     if figures["load_cpu_share"] > _BUSY_SHARE:
         share = figures["load_cpu_share"]
         lines.append(f"the load itself used {share:.0%} of a core: latencies may be its own; run several")
+    if not figures["requests"]["right"] and not figures["requests"]["failed"]:
+        lines.append(
+            "no request both began while it counted and ended: an answer takes longer than --duration"
+        )
     delay = figures["start_delay_s"]
     if figures["load"]["loop"] == "open" and delay is not None and delay["p99"] > _LATE_S:
         late = duration(delay["p99"])

@@ -174,6 +174,21 @@ async def test_a_duration_ends_the_load_and_is_what_rates_are_over() -> None:
     assert tally.right >= tally.window_answers - 4
 
 
+async def test_streams_longer_than_what_counts_still_tell_their_pace() -> None:
+    async def respond(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(STREAM)
+        for _ in range(60):
+            writer.write(b"%x\r\n%s\r\n" % (len(EVENT), EVENT))
+            await asyncio.sleep(0.01)
+        writer.write(chunked(b"data: [DONE]\n\n"))
+
+    tally, figures = await load(respond, requests=None, warmup_s=0.1, duration_s=0.2)
+    assert (tally.right, tally.failed) == (0, 0)
+    assert figures["gap_s"]["p50"] > 0.005
+    assert figures["tokens"]["per_s"] > 50
+    assert any("longer than --duration" in line for line in warnings_of(figures))
+
+
 async def test_stopping_early_tells_what_was_cut_off() -> None:
     begun = asyncio.Event()
 
