@@ -13,8 +13,8 @@ OTHER = "other"
 class Tally:
     """Counts of one bench.
 
-    Latencies are of requests meant to start while it counts, also of those that end later; rates and gaps are of
-    what came while it counts.
+    Latencies are of requests meant to start while it counts, also of those that end later; rates and gaps are
+    of what came while it counts.
     """
 
     def __init__(self) -> None:
