@@ -5,10 +5,12 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import concurrent, decision, restart, stalled, upload
+from tests.bench import concurrent, decision, memory, restart, scale, stalled, upload
 from tests.bench.peers import command as peers
+from tests.bench.peers import tools
 from tests.bench.site import LoadSite, build
 from tests.support.processes import House
 
@@ -57,9 +59,39 @@ def _restart(arguments: argparse.Namespace) -> object:
     return figures
 
 
+def _memory(arguments: argparse.Namespace) -> object:
+    sizes = (1000, 5000, arguments.open_streams)
+    problem = tools.missing() or memory.missing(*sizes)
+    if problem is not None:
+        return f"not run: {problem}"
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = memory.run(house, *sizes)
+    if arguments.json is not None:
+        arguments.json.write_text(figures.to_json())
+    return figures
+
+
+def _scale(arguments: argparse.Namespace) -> object:
+    sizes = scale.Sizes()
+    if arguments.seconds is not None:
+        sizes = replace(sizes, seconds=arguments.seconds)
+    problem = tools.missing() or scale.missing(sizes)
+    if problem is not None:
+        return f"not run: {problem}"
+    figures = scale.run(sizes)
+    if arguments.json is not None:
+        arguments.json.write_text(figures.to_json())
+    return figures
+
+
 _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "decision": _decision,
     "restart": _restart,
+    "memory": _memory,
+    "scale": _scale,
     "peers": peers.load,
 }
 """Those that start what they need themselves."""
@@ -80,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the figures there, where they have JSON"
     )
+    parser.add_argument("--open-streams", type=int, default=10_000, help="of memory")
     peers.add_options(parser)
     return parser
 

@@ -3,7 +3,8 @@ own.
 
 Theirs alone: identity, session, dialer, roster, runner. Shared: the interpreter, the event loop and the log,
 as starting a hundred interpreters would take minutes on a small machine. The model of agent ``a7`` is ``a7``;
-the engine must list it. Prints ``listening agents`` when all have begun; ends when told to stop.
+the engine must list it. With ``{name}`` in the engine's URL each agent has its own name in place of it, and
+offers what is listed there. Prints ``listening agents`` when all have begun; ends when told to stop.
 """
 
 import argparse
@@ -15,6 +16,13 @@ from agent.app import Agent, Stop, listen_for_signals
 from agent.config import load
 from agent.logs import set_up
 from shared.open_files import raise_file_limit
+
+
+def engine_of(url: str, name: str, refresh_s: float) -> dict[str, object]:
+    """The engine of the agent ``name``, as its settings say it."""
+    if "{name}" in url:
+        return {"url": url.replace("{name}", name), "refresh_s": refresh_s}
+    return {"url": url, "models": (name,), "refresh_s": refresh_s}
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
@@ -33,8 +41,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
                 "join": arguments.join,
                 "state": arguments.state / name,
                 "name": name,
-                "engine": [{"url": arguments.engine, "models": (name,)}],
-                "slots": 8,
+                "engine": [engine_of(arguments.engine, name, arguments.refresh_s)],
+                "slots": arguments.slots,
             }
             tasks.create_task(Agent(load(flags, None), stop).run())
         sys.stdout.write("listening agents\n")
@@ -48,6 +56,8 @@ def main() -> None:
     parser.add_argument("--join", required=True)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--refresh-s", type=float, default=5.0, help="how often engines are asked")
     arguments = parser.parse_args()
     set_up("json", "info")
     try:

@@ -67,8 +67,8 @@ def test_arrivals_of_an_open_loop_come_at_their_rate(engine: tools.PlainEngine) 
     assert 700 < seen["right"] < 1300
 
 
-def test_the_engine_offers_as_many_models_as_it_is_told(engine: tools.PlainEngine) -> None:
-    engine.direct(models=3)
-    names = [each["id"] for each in fetch(f"{engine.url}/v1/models")["data"]]
-    engine.direct(models=1)
-    assert names == ["fake-llm", "fake-llm-1", "fake-llm-2"]
+@pytest.mark.parametrize(("path", "models"), [("", ["fake-llm"]), ("/m/a7", ["fake-llm", "a7"])])
+def test_the_engine_offers_one_model_to_all_and_one_more_by_its_path(
+    engine: tools.PlainEngine, path: str, models: list[str]
+) -> None:
+    assert [each["id"] for each in fetch(f"{engine.url}{path}/v1/models")["data"]] == models

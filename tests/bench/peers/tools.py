@@ -51,7 +51,7 @@ class PlainEngine:
         return int(self.url.rpartition(":")[2])
 
     def direct(self, **settings: int) -> None:
-        """Change ``interval_us``, ``step`` or ``models``."""
+        """Change ``interval_us`` or ``step``."""
         fetch(f"{self.url}/_control?" + "&".join(f"{name}={value}" for name, value in settings.items()))
 
 

@@ -5,7 +5,8 @@
 // POST …                            a chat: plain, or with "stream":true one write() per token, "max_tokens" of them.
 //                                   A body beyond 64 KiB is read and dropped.
 // GET …/body?bytes=N                N bytes
-// GET /v1/models, /_control?…       the models; control takes interval_us, step (0 or 1), models, and tells "active"
+// GET /v1/models, /m/NAME/v1/models the model fake-llm; beside it NAME
+// GET /_control?…                   takes interval_us and step (0 or 1), tells "active"
 //
 // interval_us=0: a token for each stream whose socket takes it, in turns. Otherwise each stream ticks from its own
 // start on, or, with step=1, all together, as a batching engine's step gives a token to every running sequence.
@@ -30,7 +31,6 @@ struct connection {
 static int poller;
 static uint64_t interval_ns;
 static bool in_step;
-static long models = 1;
 static struct connection **heap, **ready, **dead;  // by next_ns; streams without a pace; closed in this turn
 static int heap_count, heap_room, ready_count, ready_room, dead_count, dead_room;
 static char token[512], ending[1024], chat[4096], block[BLOCK_BYTES], *stamp_at;
@@ -237,25 +237,21 @@ static void answer_chat(struct connection *c) {
   push_heap(c);
 }
 
-static void answer_models(struct connection *c) {
-  char *json = grown(NULL, 256 * (models + 1)), *at = json;
-  at += sprintf(at, "{\"object\":\"list\",\"data\":[");
-  for (long i = 0; i < models; i++) {
-    char number[24] = "";
-    if (i) sprintf(number, "-%ld", i);
-    at += sprintf(at, "%s{\"id\":\"fake-llm%s\",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"fake\",\"max_model_len\":32768}",
-                  i ? "," : "", number);
+static void answer_models(struct connection *c, const char *path) {
+  const char *entry = "{\"id\":\"%s\",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"fake\",\"max_model_len\":32768}";
+  char name[128] = "", json[1024] = "{\"object\":\"list\",\"data\":[";
+  sprintf(json + strlen(json), entry, "fake-llm");
+  if (sscanf(path, "/m/%127[^/]", name) == 1) {
+    strcat(json, ",");
+    sprintf(json + strlen(json), entry, name);
   }
-  sprintf(at, "]}");
-  put_json(c, json);
-  free(json);
+  put_json(c, strcat(json, "]}"));
 }
 
 static void answer_control(struct connection *c, const char *path) {
   size_t size = strlen(path);
   interval_ns = number_after(path, size, "interval_us=", interval_ns / 1000) * 1000ull;
   in_step = number_after(path, size, "step=", in_step);
-  models = number_after(path, size, "models=", models);
   char json[128];
   sprintf(json, "{\"interval_us\":%lu,\"step\":%d,\"active\":%d}", interval_ns / 1000, in_step, heap_count + ready_count);
   put_json(c, json);
@@ -271,7 +267,7 @@ static void answer(struct connection *c) {
     if (c->open) flush(c);
   } else if (!strcmp(method, "POST")) answer_chat(c);
   else if (!strncmp(path, "/_control", 9)) answer_control(c, path);
-  else if (!strcmp(path, "/v1/models")) answer_models(c);
+  else if (strstr(path, "/v1/models")) answer_models(c, path);
   else if (strstr(path, "model_info")) put_json(c, "{\"model_path\":\"fake-llm\",\"tokenizer_path\":\"fake-llm\",\"is_generation\":true}");
   else if (strstr(path, "server_info"))
     put_json(c, "{\"model_id\":\"fake-llm\",\"model_path\":\"fake-llm\",\"served_model_name\":\"fake-llm\",\"version\":\"0\",\"tp_size\":1,\"dp_size\":1}");

@@ -1,0 +1,51 @@
+import json
+import time
+from pathlib import Path
+
+from gateway.access import KeyRing
+from gateway.store import Store
+from tests.bench import crowd
+from tests.bench.memory import Memory
+from tests.bench.scale import Point, Scaling, Sizes, make_keys, missing
+
+
+def test_a_cost_is_flat_when_its_dearest_is_near_its_cheapest() -> None:
+    seen = Scaling(
+        {
+            "flat": [Point(1, 10.0, 1.0, 5.0), Point(9, 12.0, 1.0, 5.0)],
+            "steep": [Point(1, 10.0, 1.0, 5.0), Point(9, 20.0, 1.0, 5.0)],
+        }
+    )
+    flat, steep = (line for line in str(seen).splitlines() if "dearest" in line)
+    assert "1.20 ×" in flat
+    assert "NOT FLAT" not in flat
+    assert "NOT FLAT" in steep
+    assert json.loads(seen.to_json())["ratios"] == {"flat": 1.2, "steep": 2.0}
+
+
+def test_memory_is_told_by_the_piece() -> None:
+    mib = 2**20
+    seen = Memory(
+        10, 100, 1000, 1000, 50 * mib, 60 * mib, 160 * mib, 60 * mib, 1060 * mib, 90 * mib, 1090 * mib
+    )
+    assert (seen.per_tunnel_bytes, seen.per_client_bytes, seen.per_stream_bytes) == (mib, mib, mib)
+    assert not seen.met
+    assert "MISSED" in str(seen)
+    assert json.loads(seen.to_json())["per_agent_stream_bytes"] == mib
+
+
+def test_keys_made_in_bulk_are_keys_like_others(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        mine = store.keys.create("mine", "tests", time.time())
+    make_keys(tmp_path, 500)
+    with Store.open(tmp_path) as store:
+        ring = KeyRing(store)
+        assert len(ring) == 501
+        assert ring.authenticate(mine).key_name == "mine"
+
+
+def test_what_cannot_be_run_here_is_said_with_its_numbers() -> None:
+    assert missing(Sizes((), (), (1,))) is None
+    said = crowd.may_open(2**40)
+    assert said is not None
+    assert str(2**40) in said
