@@ -41,8 +41,8 @@ static inline void set_up_process(void) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static inline void *grown(void *memory, size_t size) {
-  void *more = realloc(memory, size);
+static inline void* grown(void* memory, size_t size) {
+  void* more = realloc(memory, size);
   if (!more) {
     perror("realloc");
     exit(1);
@@ -63,13 +63,14 @@ static inline struct sockaddr_in loopback(int port) {
 static inline bool try_again(void) { return errno == EAGAIN || errno == EINTR; }
 
 // The value of a field in a head that ends in a blank line, or NULL.
-static inline const char *field(const char *head, size_t size, const char *name) {
+static inline const char* field(const char* head, size_t size, const char* name) {
   size_t name_size = strlen(name);
-  const char *end = head + size;
-  for (const char *line = head; line < end;) {
-    const char *line_end = memchr(line, '\n', end - line);
+  const char* end = head + size;
+  for (const char* line = head; line < end;) {
+    const char* line_end = memchr(line, '\n', end - line);
     if (!line_end) return NULL;
-    if ((size_t)(line_end - line) > name_size && line[name_size] == ':' && !strncasecmp(line, name, name_size)) {
+    if ((size_t)(line_end - line) > name_size && line[name_size] == ':' &&
+        !strncasecmp(line, name, name_size)) {
       for (line += name_size + 1; *line == ' ';) line++;
       return line;
     }
@@ -78,21 +79,30 @@ static inline const char *field(const char *head, size_t size, const char *name)
   return NULL;
 }
 
-static inline bool field_is(const char *head, size_t size, const char *name, const char *value) {
-  const char *found = field(head, size, name);
+static inline bool field_is(const char* head, size_t size, const char* name, const char* value) {
+  const char* found = field(head, size, name);
   return found && !strncasecmp(found, value, strlen(value));
 }
 
 // Where a body is. Exactly one of content-length, chunked and "until the end" applies.
 struct body {
-  enum { BODY_SIZED, BODY_CHUNK_LINE, BODY_CHUNK, BODY_CHUNK_END, BODY_TRAILER, BODY_UNTIL_END, BODY_OVER } at;
+  enum {
+    BODY_SIZED,
+    BODY_CHUNK_LINE,
+    BODY_CHUNK,
+    BODY_CHUNK_END,
+    BODY_TRAILER,
+    BODY_UNTIL_END,
+    BODY_OVER
+  } at;
   uint64_t left_bytes;  // of the body, or of the chunk
   int line_chars;       // of a trailer's line so far
   char line[32];        // a chunk's size
 };
 
-// Reads on in a body. Returns how many bytes it used; *piece and *piece_bytes are the part of the body in them.
-static inline size_t read_body(struct body *body, const char *data, size_t size, const char **piece, size_t *piece_bytes) {
+// Reads on in a body. Returns how many bytes it used; *piece, *piece_bytes are the part of the body in them.
+static inline size_t read_body(
+    struct body* body, const char* data, size_t size, const char** piece, size_t* piece_bytes) {
   size_t used = 0;
   *piece = NULL;
   *piece_bytes = 0;

@@ -2,137 +2,36 @@
 //
 //   engine PORT                     prints "listening http://127.0.0.1:PORT"; 0 is any free port
 //
-// POST …                            a chat: plain, or with "stream":true one write() per token, "max_tokens" of them.
-//                                   A body beyond 64 KiB is read and dropped.
+// POST …                            a chat: plain, or with "stream":true "max_tokens" tokens, a write() each;
+//                                   a body beyond 64 KiB is read and dropped
 // GET …/body?bytes=N                N bytes
-// GET /v1/models, /m/NAME/v1/models the model fake-llm; beside it NAME
+// GET /v1/models                    the model fake-llm; at /m/NAME/v1/models also NAME
 // GET /_control?…                   takes interval_us and step (0 or 1), tells "active"
 //
-// interval_us=0: a token for each stream whose socket takes it, in turns. Otherwise each stream ticks from its own
-// start on, or, with step=1, all together, as a batching engine's step gives a token to every running sequence.
-// A token's text is "t=" and CLOCK_MONOTONIC in 19 digits of nanoseconds, taken right before its write().
-#include "common.h"
+// interval_us=0: a token for each stream whose socket takes it, in turns. Otherwise each stream ticks from
+// its own start on, or, with step=1, all together, as a batching engine's step gives a token to every running
+// sequence. A token's text is "t=" and CLOCK_MONOTONIC in 19 digits of nanoseconds, right before its write().
+#include "streams.h"
+#include "texts.h"
 
 #define KEPT_BYTES 65536
 #define HEAD_BYTES 32768
-#define CHAT_BYTES 1024
-
-struct connection {
-  int fd, heap_at, ready_at;
-  bool open, watches_output, streaming, closes, in_body;
-  struct body body;
-  char *in, *kept, *out;
-  size_t in_bytes, in_room, head_bytes, kept_bytes, out_bytes, out_done, out_room;
-  long tokens_left;
-  uint64_t fill_bytes;  // of a large answer, not sent yet
-  uint64_t next_ns;
-};
 
 static int poller;
 static uint64_t interval_ns;
 static bool in_step;
-static struct connection **heap, **ready, **dead;  // by next_ns; streams without a pace; closed in this turn
-static int heap_count, heap_room, ready_count, ready_room, dead_count, dead_room;
-static char token[512], ending[1024], chat[4096], block[BLOCK_BYTES], *stamp_at;
-static size_t token_bytes, ending_bytes, chat_bytes;
-static const char STREAM_HEAD[] =
-    "HTTP/1.1 200 OK\r\nserver: engine\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    "cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
-
-#define CHUNK_START                                                                              \
-  "data: {\"id\":\"chatcmpl-0123456789abcdef0123456789abcdef\",\"object\":\"chat.completion.chunk\"," \
-  "\"created\":1700000000,\"model\":\"fake-llm\",\"choices\":[{\"index\":0,\"delta\":"
-
-static void prepare(void) {
-  char event[480];
-  int size = snprintf(event, sizeof event, CHUNK_START "{\"content\":\"t=%019d \"},\"finish_reason\":null}]}\n\n", 0);
-  token_bytes = sprintf(token, "%x\r\n%s\r\n", size, event);
-  stamp_at = strstr(token, "t=0000000") + 2;
-  size = snprintf(event, sizeof event, CHUNK_START "{},\"finish_reason\":\"stop\"}]}\n\n");
-  ending_bytes = sprintf(ending, "%x\r\n%s\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n", size, event);
-  const char *start =
-      "{\"id\":\"chatcmpl-0123456789abcdef0123456789abcdef\",\"object\":\"chat.completion\",\"created\":1700000000,"
-      "\"model\":\"fake-llm\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"";
-  const char *end =
-      "\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":200,\"completion_tokens\":180,\"total_tokens\":380}}";
-  int text = CHAT_BYTES - (int)(strlen(start) + strlen(end));
-  chat_bytes = sprintf(chat, "HTTP/1.1 200 OK\r\nserver: engine\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s",
-                       CHAT_BYTES, start);
-  for (int i = 0; i < text; i++) chat[chat_bytes++] = i % 6 == 5 ? ' ' : 'a' + i * 7 % 26;
-  chat_bytes += sprintf(chat + chat_bytes, "%s", end);
-  memset(block, 'x', sizeof block);
-}
-
-// --- a heap of paced streams, and a list of those without a pace ---
-
-static void place(struct connection *c, int at) {
-  heap[at] = c;
-  c->heap_at = at;
-}
-
-static void sift(int at) {
-  struct connection *c = heap[at];
-  for (; at && c->next_ns < heap[(at - 1) / 2]->next_ns; at = (at - 1) / 2) place(heap[(at - 1) / 2], at);
-  for (;;) {
-    int child = 2 * at + 1;
-    if (child + 1 < heap_count && heap[child + 1]->next_ns < heap[child]->next_ns) child++;
-    if (child >= heap_count || heap[child]->next_ns >= c->next_ns) break;
-    place(heap[child], at);
-    at = child;
-  }
-  place(c, at);
-}
-
-static void add(struct connection ***list, int *count, int *room, struct connection *c) {
-  if (*count == *room) {
-    *room = *room ? *room * 2 : 1024;
-    *list = grown(*list, *room * sizeof **list);
-  }
-  (*list)[(*count)++] = c;
-}
-
-static void push_heap(struct connection *c) {
-  add(&heap, &heap_count, &heap_room, c);
-  c->heap_at = heap_count - 1;
-  sift(c->heap_at);
-}
-
-static void leave_heap(struct connection *c) {
-  int at = c->heap_at;
-  if (at < 0) return;
-  c->heap_at = -1;
-  if (at != --heap_count) {
-    place(heap[heap_count], at);
-    sift(at);
-  }
-}
-
-static void push_ready(struct connection *c) {
-  if (c->ready_at >= 0) return;
-  c->ready_at = ready_count;
-  add(&ready, &ready_count, &ready_room, c);
-}
-
-static void leave_ready(struct connection *c) {
-  int at = c->ready_at;
-  if (at < 0) return;
-  c->ready_at = -1;
-  if (at != --ready_count) {
-    ready[at] = ready[ready_count];
-    ready[at]->ready_at = at;
-  }
-}
-
+static struct connection** dead;  // closed in this turn
+static int dead_count, dead_room;
 // --- writing ---
 
-static void watch_output(struct connection *c, bool wanted) {
+static void watch_output(struct connection* c, bool wanted) {
   if (c->watches_output == wanted) return;
   c->watches_output = wanted;
   struct epoll_event event = {.events = EPOLLIN | (wanted ? EPOLLOUT : 0), .data.ptr = c};
   epoll_ctl(poller, EPOLL_CTL_MOD, c->fd, &event);
 }
 
-static void shut(struct connection *c) {
+static void shut(struct connection* c) {
   if (!c->open) return;
   c->open = false;
   leave_heap(c);
@@ -141,10 +40,10 @@ static void shut(struct connection *c) {
   add(&dead, &dead_count, &dead_room, c);
 }
 
-static bool all_sent(struct connection *c) { return c->out_bytes == c->out_done && !c->fill_bytes; }
+static bool all_sent(struct connection* c) { return c->out_bytes == c->out_done && !c->fill_bytes; }
 
-// True if the socket took all of it; what it did not take is sent later. The connection may be closed after it.
-static bool put(struct connection *c, const char *data, size_t size) {
+// True if the socket took all of it; what it did not take is sent later. May close the connection.
+static bool put(struct connection* c, const char* data, size_t size) {
   while (all_sent(c)) {
     ssize_t sent = send(c->fd, data, size, MSG_NOSIGNAL);
     if (sent == (ssize_t)size) return true;
@@ -164,32 +63,40 @@ static bool put(struct connection *c, const char *data, size_t size) {
   return false;
 }
 
-static void flush(struct connection *c) {
+static void flush(struct connection* c) {
   while (c->open && !all_sent(c)) {
     bool pending = c->out_bytes > c->out_done;
-    const char *from = pending ? c->out + c->out_done : block;
-    size_t size = pending ? c->out_bytes - c->out_done : c->fill_bytes < BLOCK_BYTES ? c->fill_bytes : BLOCK_BYTES;
+    const char* from = pending ? c->out + c->out_done : block;
+    size_t size = pending                       ? c->out_bytes - c->out_done
+                  : c->fill_bytes < BLOCK_BYTES ? c->fill_bytes
+                                                : BLOCK_BYTES;
     ssize_t sent = send(c->fd, from, size, MSG_NOSIGNAL);
     if (sent < 0) {
       if (!try_again()) shut(c);
       break;
     }
-    if (pending) c->out_done += sent;
-    else c->fill_bytes -= sent;
+    if (pending)
+      c->out_done += sent;
+    else
+      c->fill_bytes -= sent;
   }
   if (c->open) watch_output(c, !all_sent(c));
 }
 
-static void put_json(struct connection *c, const char *json) {
+static void put_json(struct connection* c, const char* json) {
   char head[256];
-  put(c, head, sprintf(head, "HTTP/1.1 200 OK\r\nserver: engine\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n",
-                       strlen(json)));
+  put(c, head,
+      sprintf(
+          head,
+          "HTTP/1.1 200 OK\r\nserver: engine\r\ncontent-type: application/json\r\ncontent-length: "
+          "%zu\r\n\r\n",
+          strlen(json)));
   if (c->open) put(c, json, strlen(json));
 }
 
 // --- answering ---
 
-static void end_stream(struct connection *c) {
+static void end_stream(struct connection* c) {
   c->streaming = false;
   leave_heap(c);
   leave_ready(c);
@@ -197,28 +104,28 @@ static void end_stream(struct connection *c) {
 }
 
 // True if more tokens may follow at once.
-static bool put_token(struct connection *c) {
+static bool put_token(struct connection* c) {
   uint64_t now = now_ns();
   for (int i = STAMP_DIGITS - 1; i >= 0; i--, now /= 10) stamp_at[i] = '0' + now % 10;
   c->tokens_left--;
   return put(c, token, token_bytes);
 }
 
-static long number_after(const char *text, size_t size, const char *key, long otherwise) {
+static long number_after(const char* text, size_t size, const char* key, long otherwise) {
   const char *at = memmem(text, size, key, strlen(key)), *end = text + size;
   if (!at) return otherwise;
   for (at += strlen(key); at < end && (*at == ' ' || *at == ':');) at++;
   return at < end && *at >= '0' && *at <= '9' ? atol(at) : otherwise;
 }
 
-static bool wants_stream(const char *body, size_t size) {
+static bool wants_stream(const char* body, size_t size) {
   const char *at = memmem(body, size, "\"stream\"", 8), *end = body + size;
   if (!at) return false;
   for (at += 8; at < end && (*at == ' ' || *at == ':');) at++;
   return end - at >= 4 && !memcmp(at, "true", 4);
 }
 
-static void answer_chat(struct connection *c) {
+static void answer_chat(struct connection* c) {
   if (!wants_stream(c->kept, c->kept_bytes)) {
     put(c, chat, chat_bytes);
     return;
@@ -237,8 +144,10 @@ static void answer_chat(struct connection *c) {
   push_heap(c);
 }
 
-static void answer_models(struct connection *c, const char *path) {
-  const char *entry = "{\"id\":\"%s\",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"fake\",\"max_model_len\":32768}";
+static void answer_models(struct connection* c, const char* path) {
+  const char* entry =
+      "{\"id\":\"%s\",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"fake\",\"max_model_len\":"
+      "32768}";
   char name[128] = "", json[1024] = "{\"object\":\"list\",\"data\":[";
   sprintf(json + strlen(json), entry, "fake-llm");
   if (sscanf(path, "/m/%127[^/]", name) == 1) {
@@ -248,53 +157,67 @@ static void answer_models(struct connection *c, const char *path) {
   put_json(c, strcat(json, "]}"));
 }
 
-static void answer_control(struct connection *c, const char *path) {
+static void answer_control(struct connection* c, const char* path) {
   size_t size = strlen(path);
   interval_ns = number_after(path, size, "interval_us=", interval_ns / 1000) * 1000ull;
   in_step = number_after(path, size, "step=", in_step);
   char json[128];
-  sprintf(json, "{\"interval_us\":%lu,\"step\":%d,\"active\":%d}", interval_ns / 1000, in_step, heap_count + ready_count);
+  sprintf(
+      json, "{\"interval_us\":%lu,\"step\":%d,\"active\":%d}", interval_ns / 1000, in_step,
+      heap_count + ready_count);
   put_json(c, json);
 }
 
-static void answer(struct connection *c) {
+static void answer(struct connection* c) {
   char method[8] = "", path[512] = "", head[160];
   sscanf(c->in, "%7s %511s", method, path);
   long bytes = number_after(path, strlen(path), "/body?bytes=", -1);
   if (bytes >= 0) {
-    put(c, head, sprintf(head, "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: %ld\r\n\r\n", bytes));
+    put(c, head,
+        sprintf(
+            head, "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: %ld\r\n\r\n",
+            bytes));
     c->fill_bytes = bytes;
     if (c->open) flush(c);
-  } else if (!strcmp(method, "POST")) answer_chat(c);
-  else if (!strncmp(path, "/_control", 9)) answer_control(c, path);
-  else if (strstr(path, "/v1/models")) answer_models(c, path);
-  else if (strstr(path, "model_info")) put_json(c, "{\"model_path\":\"fake-llm\",\"tokenizer_path\":\"fake-llm\",\"is_generation\":true}");
+  } else if (!strcmp(method, "POST"))
+    answer_chat(c);
+  else if (!strncmp(path, "/_control", 9))
+    answer_control(c, path);
+  else if (strstr(path, "/v1/models"))
+    answer_models(c, path);
+  else if (strstr(path, "model_info"))
+    put_json(c, "{\"model_path\":\"fake-llm\",\"tokenizer_path\":\"fake-llm\",\"is_generation\":true}");
   else if (strstr(path, "server_info"))
-    put_json(c, "{\"model_id\":\"fake-llm\",\"model_path\":\"fake-llm\",\"served_model_name\":\"fake-llm\",\"version\":\"0\",\"tp_size\":1,\"dp_size\":1}");
-  else put_json(c, "{}");
+    put_json(
+        c,
+        "{\"model_id\":\"fake-llm\",\"model_path\":\"fake-llm\",\"served_model_name\":\"fake-llm\","
+        "\"version\":\"0\",\"tp_size\":1,\"dp_size\":1}");
+  else
+    put_json(c, "{}");
 }
 
 // --- reading ---
 
-static void drop_input(struct connection *c, size_t from, size_t size) {
+static void drop_input(struct connection* c, size_t from, size_t size) {
   memmove(c->in + from, c->in + from + size, c->in_bytes - from - size);
   c->in_bytes -= size;
 }
 
-static bool begin_request(struct connection *c) {
-  char *end = memmem(c->in, c->in_bytes, "\r\n\r\n", 4);
+static bool begin_request(struct connection* c) {
+  char* end = memmem(c->in, c->in_bytes, "\r\n\r\n", 4);
   if (!end) {
     if (c->in_bytes > HEAD_BYTES) shut(c);
     return false;
   }
-  const char *head = c->in;
+  const char* head = c->in;
   size_t size = c->head_bytes = end - c->in + 4;
-  const char *length = field(head, size, "content-length");
+  const char* length = field(head, size, "content-length");
   c->body = (struct body){.at = BODY_OVER};
   if (length) {
     c->body.left_bytes = strtoull(length, NULL, 10);
     if (c->body.left_bytes) c->body.at = BODY_SIZED;
-  } else if (field_is(head, size, "transfer-encoding", "chunked")) c->body.at = BODY_CHUNK_LINE;
+  } else if (field_is(head, size, "transfer-encoding", "chunked"))
+    c->body.at = BODY_CHUNK_LINE;
   c->closes = field_is(head, size, "connection", "close") || memmem(head, size, "HTTP/1.0", 8);
   c->kept_bytes = 0;
   c->in_body = true;
@@ -302,8 +225,8 @@ static bool begin_request(struct connection *c) {
   return c->open;
 }
 
-static void read_on(struct connection *c) {
-  const char *piece;
+static void read_on(struct connection* c) {
+  const char* piece;
   size_t size, at = c->head_bytes;
   while (at < c->in_bytes && c->body.at != BODY_OVER) {
     at += read_body(&c->body, c->in + at, c->in_bytes - at, &piece, &size);
@@ -318,7 +241,7 @@ static void read_on(struct connection *c) {
 }
 
 // Answer as many requests as are there, one after the other.
-static void serve(struct connection *c) {
+static void serve(struct connection* c) {
   while (c->open && !c->streaming && all_sent(c)) {
     if (!c->in_body) {
       if (c->closes) {
@@ -335,8 +258,9 @@ static void serve(struct connection *c) {
   }
 }
 
-static void receive(struct connection *c) {
-  if (c->in_room - c->in_bytes < 4096) c->in = grown(c->in, c->in_room = c->in_room < BLOCK_BYTES ? c->in_room * 2 : c->in_room + 4096);
+static void receive(struct connection* c) {
+  if (c->in_room - c->in_bytes < 4096)
+    c->in = grown(c->in, c->in_room = c->in_room < BLOCK_BYTES ? c->in_room * 2 : c->in_room + 4096);
   ssize_t got = recv(c->fd, c->in + c->in_bytes, c->in_room - c->in_bytes, 0);
   if (got == 0 || (got < 0 && !try_again())) shut(c);
   if (got <= 0) return;
@@ -350,7 +274,7 @@ static void accept_some(int listener) {
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
     if (fd < 0) return;
     without_delay(fd);
-    struct connection *c = grown(NULL, sizeof *c);
+    struct connection* c = grown(NULL, sizeof *c);
     *c = (struct connection){.fd = fd, .open = true, .heap_at = -1, .ready_at = -1, .in_room = 4096};
     c->in = grown(NULL, c->in_room);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
@@ -358,30 +282,34 @@ static void accept_some(int listener) {
   }
 }
 
-static void write_on(struct connection *c) {
+static void write_on(struct connection* c) {
   flush(c);
   if (!c->open || !all_sent(c)) return;
-  if (!c->streaming) serve(c);
-  else if (c->heap_at < 0) push_ready(c);
+  if (!c->streaming)
+    serve(c);
+  else if (c->heap_at < 0)
+    push_ready(c);
 }
 
 static void tick_unpaced(void) {
   for (int i = 0; i < ready_count;) {
-    struct connection *c = ready[i];
+    struct connection* c = ready[i];
     bool more = put_token(c);
     if (!c->open) continue;
     if (c->tokens_left <= 0) {
       end_stream(c);
       if (c->open) serve(c);
-    } else if (!more) leave_ready(c);
-    else i++;
+    } else if (!more)
+      leave_ready(c);
+    else
+      i++;
   }
 }
 
 static void tick_paced(void) {
   uint64_t now = now_ns();
   for (int most = 4096; heap_count && heap[0]->next_ns <= now && most; most--) {
-    struct connection *c = heap[0];
+    struct connection* c = heap[0];
     put_token(c);
     if (!c->open) continue;
     if (c->tokens_left <= 0) {
@@ -402,7 +330,7 @@ static void tick_paced(void) {
 
 static void bury(void) {
   for (; dead_count; dead_count--) {
-    struct connection *c = dead[dead_count - 1];
+    struct connection* c = dead[dead_count - 1];
     free(c->in), free(c->kept), free(c->out), free(c);
   }
 }
@@ -412,17 +340,17 @@ static int listen_on(int port) {
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
   struct sockaddr_in address = loopback(port);
   socklen_t size = sizeof address;
-  if (bind(listener, (void *)&address, size) || listen(listener, 4096)) {
+  if (bind(listener, (void*)&address, size) || listen(listener, 4096)) {
     perror("listen");
     exit(1);
   }
-  getsockname(listener, (void *)&address, &size);
+  getsockname(listener, (void*)&address, &size);
   printf("listening http://127.0.0.1:%d\n", ntohs(address.sin_port));
   fflush(stdout);
   return listener;
 }
 
-int main(int count, char **arguments) {
+int main(int count, char** arguments) {
   static struct epoll_event events[1024];
   set_up_process();
   prepare();
@@ -438,7 +366,7 @@ int main(int count, char **arguments) {
     }
     int happened = epoll_pwait2(poller, events, 1024, ready_count || heap_count ? &wait : NULL, NULL);
     for (int i = 0; i < happened; i++) {
-      struct connection *c = events[i].data.ptr;
+      struct connection* c = events[i].data.ptr;
       if (!c) accept_some(listener);
       if (c && c->open && events[i].events & EPOLLOUT) write_on(c);
       if (c && c->open && events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(c);
