@@ -5,10 +5,12 @@ from pathlib import Path
 from tests.bench.peers.chart import Bar, Panel, draw
 from tests.bench.peers.known import DIRECT, OURS
 from tests.bench.peers.machine import facts
-from tests.bench.peers.report import PACED_CPU, STEP_CPU, UNARY_CPU, Column, Goal, goals, number, rows
+from tests.bench.peers.report import BEHIND, PACED_CPU, STEP_CPU, UNARY_CPU, Column, Goal, goals, number, rows
 from tests.bench.peers.run import Results
 
 BEGIN = "<!-- written by: tests/run bench peers --write docs/performance.md -->"
+_CALM_CORES = 0.1
+_DISTURBED = ": **latencies and what fell behind say as much of them as of what was measured**."
 END = "<!-- end of what it wrote -->"
 
 
@@ -29,7 +31,8 @@ def block(results: Results, chart: str) -> str:
     table = rows(results)
     lines = [
         f"Measured {results.when}: {facts()}. Medians of {results.rounds} rounds, windows of "
-        f"{results.scale.seconds:g} s.",
+        f"{results.scale.seconds:g} s. Other programs kept {results.others_cores():.2f} cores busy meanwhile"
+        f"{_DISTURBED if results.others_cores() > _CALM_CORES else '.'}",
         "",
         f"![CPU time per token and per request, ours and the peers']({chart})",
         "",
@@ -38,6 +41,7 @@ def block(results: Results, chart: str) -> str:
         *("| " + " | ".join(row) + " |" for row in table[1:]),
         "",
         *(f"- *{each.name}*: {each.about}." for each in results.workloads),
+        f"- {BEHIND.replace('*', chr(92) + '*', 1)}.",
         "",
         "Versions: " + "; ".join(version for version in results.versions.values() if version) + ".",
         "",

@@ -4,9 +4,13 @@ import contextlib
 import os
 import platform
 import re
-from collections.abc import Iterator
+import resource
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from tests.bench.figures import cpu_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,30 @@ def forget_peak(pid: int) -> None:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def stolen_s() -> float:
-    """CPU time that the hypervisor kept from this machine so far."""
-    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU time so far, of the whole machine and of some processes on it."""
+
+    busy_s: float
+    """Of all cores, idle time aside; what the hypervisor kept for others counts as busy."""
+    ours_s: float
+    """Of the processes asked about, and of this one's children that have ended."""
+    at_s: float
+
+    def others_cores(self, before: "Usage") -> float:
+        """How many cores were busy with something else since ``before``."""
+        others_s = (self.busy_s - before.busy_s) - (self.ours_s - before.ours_s)
+        return max(0.0, others_s) / (self.at_s - before.at_s)
+
+
+def usage(pids: Iterable[int]) -> Usage:
+    """Now."""
+    fields = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+    ticks = [int(field) for field in fields]
+    busy = sum(ticks) - ticks[3] - ticks[4]
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ours_s = sum(map(cpu_s, pids)) + ended.ru_utime + ended.ru_stime
+    return Usage(busy / os.sysconf("SC_CLK_TCK"), ours_s, time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.bench.peers.known import DIRECT, OURS
-from tests.bench.peers.run import Figures, Results
+from tests.bench.peers.run import Figures, Results, fell_behind
 
 _NONE = "–"
+_BEHIND = "*"
+BEHIND = f"{_BEHIND} fell behind the pace: its tokens wait and then cost less, for they come in crowds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,12 @@ class Column:
     """Told is how much more it is than with nobody in between."""
     role_value: Callable[[Figures, str], float] | None = None
     """The same of one role of a peer, where it can be told apart."""
+
+    def told(self, results: Results, peer: str, role: str | None = None) -> str:
+        """As it stands in a table."""
+        value = self.of(results, peer, role)
+        figures = results.of(peer, self.workload)
+        return number(value) + (_BEHIND if value is not None and figures and fell_behind(figures) else "")
 
     def of(self, results: Results, peer: str, role: str | None = None) -> float | None:
         figures = results.of(peer, self.workload)
@@ -102,10 +110,10 @@ def rows(results: Results) -> list[list[str]]:
     ]
     table = [["peer", *(column.title for column in columns)]]
     for peer in results.peers():
-        table.append([peer, *(number(column.of(results, peer)) for column in columns)])
+        table.append([peer, *(column.told(results, peer) for column in columns)])
         if peer == OURS:
             for role in ("gateway", "agent"):
-                table.append([f"its {role}", *(number(column.of(results, peer, role)) for column in columns)])
+                table.append([f"its {role}", *(column.told(results, peer, role) for column in columns)])
     return table
 
 
@@ -208,6 +216,7 @@ def as_json(results: Results) -> str:
             for peer in results.peers()
         },
         "goals": [asdict(goal) | {"met": goal.met} for goal in goals(results)],
+        "others_cores": results.others_cores(),
         "samples": [
             {"round": number, "peer": peer, "workload": workload, "figures": figures}
             for number, peer, workload, figures in results.samples
@@ -220,7 +229,8 @@ def told(results: Results) -> str:
     """For a terminal."""
     lines = [as_text(rows(results)), ""]
     lines += [f"{each.name:10} {each.about}" for each in results.workloads]
-    lines += ["", *map(str, goals(results))]
+    lines += ["", *(str(goal) for goal in goals(results) if goal.met is not None)]
     lines += [f"not run: {peer}: {reason}" for peer, reason in results.skipped.items()]
     lines += [f"failed: {each}" for each in results.failed]
+    lines += [BEHIND, f"other programs kept {results.others_cores():.2f} cores busy meanwhile"]
     return "\n".join([*lines, f"{results.rounds} rounds, {results.when}"])

@@ -11,13 +11,14 @@ from typing import Any
 
 from gateway.quickstart.errors import ProcessEnded
 from tests.bench.peers.known import PEERS
-from tests.bench.peers.machine import Cores, cores, facts, family, forget_peak, pinned, stolen_s
+from tests.bench.peers.machine import Cores, cores, facts, family, forget_peak, pinned, usage
 from tests.bench.peers.stage import Peer, Running, Stage
 from tests.bench.peers.tools import PlainEngine, Tools, built, start_engine
 from tests.bench.peers.workloads import Scale, Workload, workloads
 from tests.support.processes import House
 
 _SETTLE_S = 0.3
+_KEPT_UP = 0.97
 _TIMES = ("latency_us", "first_token_us", "gap_us", "one_way_us")
 
 Figures = dict[str, Any]
@@ -44,6 +45,11 @@ class Results:
         """Those that have figures, in the order of the tables."""
         have = {peer for _, peer, _, _ in self.samples}
         return [peer.name for peer in PEERS if peer.name in have]
+
+    def others_cores(self) -> float:
+        """How many cores other programs kept busy meanwhile; the median of all samples."""
+        seen = [float(each["others_cores"]) for _, _, _, each in self.samples if "others_cores" in each]
+        return statistics.median(seen) if seen else 0.0
 
     def of(self, peer: str, workload: str) -> Figures | None:
         """Medians over the rounds; None without figures."""
@@ -121,6 +127,11 @@ def _one(results: Results, number: int, peer: Peer, tools: Tools, say: Callable[
                 results.failed.append(f"{peer.name}, {workload.name}, round {number + 1}: {_why(figures)}")
 
 
+def fell_behind(figures: Figures) -> bool:
+    """Whether it did not pass tokens on at the pace they came: what a token costs then is that of a crowd."""
+    return bool(figures.get("kept_up", 1.0) < _KEPT_UP)
+
+
 def _why(figures: Figures) -> str:
     return (
         f"nothing right came; {figures['errors']} errors, the last {figures['error'] or 'a lost connection'}"
@@ -145,11 +156,11 @@ def measure(tools: Tools, where: Cores, engine: PlainEngine, running: Running, w
     for pid in everybody:
         forget_peak(pid)
     watched = ",".join(map(str, [*everybody, engine.pid]))
-    stolen = stolen_s()
+    before = usage([*everybody, engine.pid])
     with pinned(where.load):
         seen = tools.ask(workload.kind, *running.target, "-p", watched, *workload.arguments, timeout_s=240.0)
     figures = figures_of(seen, roles, workload)
-    figures["stolen_s"] = round(stolen_s() - stolen, 2)
+    figures["others_cores"] = usage([*everybody, engine.pid]).others_cores(before)
     engine_use = seen["processes"][str(engine.pid)]
     figures["engine_cores"] = (engine_use["user_s"] + engine_use["system_s"]) / seen["seconds"]
     engine.direct(interval_us=0, step=0)
@@ -177,7 +188,9 @@ def figures_of(seen: Mapping[str, Any], roles: Mapping[str, Sequence[int]], work
         "rss_mb": {role: total(role, "rss_bytes") / 1e6 for role in roles},
         "peak_rss_mb": {role: total(role, "peak_rss_bytes") / 1e6 for role in roles},
     }
-    if units:
+    if workload.tokens_per_s:
+        figures["kept_up"] = figures["tokens_per_s"] / workload.tokens_per_s
+    if units and roles:
         figures["cpu_us"] = {role: total(role, "user_s", "system_s") / units * 1e6 for role in roles}
         figures["cpu_us_total"] = sum(figures["cpu_us"].values())
     if workload.kind in ("down", "up"):
@@ -194,5 +207,7 @@ def _short(figures: Figures) -> str:
     cpu = " ".join(f"{role} {value:.1f}" for role, value in figures.get("cpu_us", {}).items())
     rate = figures["tokens_per_s"] or figures["per_s"]
     middle = figures.get("first_token_us") or figures.get("latency_us") or {"p50": -1, "p99": -1}
-    errors = f" ERRORS {figures['errors']}" if figures["errors"] else ""
-    return f"{rate:10.1f}/s  p50 {middle['p50']:.0f} p99 {middle['p99']:.0f} us  CPU us: {cpu or '-'}{errors}"
+    remarks = f" ERRORS {figures['errors']}" if figures["errors"] else ""
+    remarks += " FELL BEHIND" if fell_behind(figures) else ""
+    times = f"p50 {middle['p50']:.0f} p99 {middle['p99']:.0f} us"
+    return f"{rate:10.1f}/s  {times}  CPU us: {cpu or '-'}{remarks}"

@@ -76,6 +76,23 @@ def test_ours_is_also_told_by_its_halves() -> None:
     ]
 
 
+def test_a_peer_that_fell_behind_the_pace_is_marked() -> None:
+    seen = results(trunkline={"gateway": 10.0, "agent": 12.0}, nginx={"nginx": 11.0})
+    for _, peer, _, figures in seen.samples:
+        figures["kept_up"] = 0.5 if peer == "trunkline" else 0.99
+    table = report.rows(seen)
+    column = table[0].index("CPU µs/token, paced")
+    assert [row[column] for row in table[1:]] == ["22.0*", "10.0*", "12.0*", "11.0"]
+    assert report.BEHIND in report.told(seen)
+
+
+def test_how_busy_others_kept_the_machine_is_said() -> None:
+    seen = results(nginx={"nginx": 11.0})
+    seen.samples[0][3]["others_cores"] = 0.75
+    assert "other programs kept 0.75 cores busy" in report.told(seen)
+    assert "**" in document.block(seen, "x.svg").splitlines()[0]
+
+
 def test_what_was_not_run_is_said_with_its_reason_and_json_holds_all_samples() -> None:
     seen = results(nginx={"nginx": 11.0})
     assert "not run: litellm: not installed" in report.told(seen)

@@ -18,6 +18,8 @@ class Workload:
     arguments: tuple[str, ...]
     interval_us: int = 0
     step: bool = False
+    tokens_per_s: float = 0.0
+    """What the engine offers, where it has a pace."""
 
     @property
     def unit(self) -> str:
@@ -52,6 +54,7 @@ def workloads(scale: Scale) -> tuple[Workload, ...]:
         f"{scale.ramp_s:g}",
     )
     paced += ("-w", f"{scale.ramp_s + scale.warm_s:g}", "-d", few)
+    offered = float(scale.streams * scale.tokens_per_s)
     interval_us = 1_000_000 // scale.tokens_per_s
     pace = f"{scale.streams:,} streams of {scale.tokens_per_s} tokens a second"
     body = ("-c", "1", "-q", "1", "-w", "0", "-d", "120", "-B", str(scale.body_bytes))
@@ -62,8 +65,8 @@ def workloads(scale: Scale) -> tuple[Workload, ...]:
             "unary", f"1 KB in, 1 KB out, {many} connections", "unary", ("-c", many, "-w", warm, "-d", few)
         ),
         Workload("unary1", "the same, one connection", "unary", ("-c", "1", "-w", warm, "-d", few)),
-        Workload("paced", pace, "stream", paced, interval_us),
-        Workload("step", f"{pace}, all ticking together", "stream", paced, interval_us, step=True),
+        Workload("paced", pace, "stream", paced, interval_us, tokens_per_s=offered),
+        Workload("step", f"{pace}, all ticking together", "stream", paced, interval_us, True, offered),
         Workload(
             "saturated",
             f"{many} streams as fast as they go",
