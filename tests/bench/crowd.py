@@ -1,6 +1,8 @@
 """A gateway with many whole agents in few processes, and the compiled engine and load around them."""
 
+import contextlib
 import resource
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -63,9 +65,21 @@ def start_agents(house: House, gateway: Gateway, agents: int, slots: int, key: s
     for number in range(min(FLEETS, agents)):
         arguments = (*names[number::FLEETS], *common, "--state", str(house.directory / f"fleet{number}"))
         fleets.append(house.children.start(f"fleet{number}", "tests.support.fleet", *arguments))
-    wanted = {*names, MODEL}
-    house.children.wait_until(lambda: wanted <= set(gateway.models(key)), f"{agents} agents serve", _JOIN_S)
+    _until_on_offer(house, gateway, key, {*names, MODEL})
     return Crowd(tools, engine, gateway, tuple(fleets), names, key)
+
+
+def _until_on_offer(house: House, gateway: Gateway, key: str, wanted: set[str]) -> None:
+    """Asks seldom: a gateway that takes a thousand agents in has little time for it."""
+    deadline_s = time.monotonic() + _JOIN_S
+    offered: set[str] = set()
+    while not wanted <= offered:
+        house.children.check()
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"{len(wanted - offered)} models missing after {_JOIN_S:g} s")
+        time.sleep(min(1.0, len(wanted) / 100))
+        with contextlib.suppress(OSError):
+            offered = set(gateway.models(key))
 
 
 def cpu_us(seen: Mapping[str, Any], pids: Sequence[int], units: float) -> float:
