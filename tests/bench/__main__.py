@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 from tests.bench import concurrent, decision, memory, restart, scale, stalled, upload
 from tests.bench.peers import command as peers
 from tests.bench.peers import tools
+from tests.bench.peers.machine import facts
 from tests.bench.site import LoadSite, build
+from tests.bench.written import write_block
 from tests.support.processes import House
 
 Load = Callable[[LoadSite, argparse.Namespace], Coroutine[None, None, object]]
@@ -59,6 +62,18 @@ def _restart(arguments: argparse.Namespace) -> object:
     return figures
 
 
+def _kept(
+    load: str, figures: memory.Memory | scale.Scaling, arguments: argparse.Namespace
+) -> memory.Memory | scale.Scaling:
+    """Written where wanted."""
+    if arguments.json is not None:
+        arguments.json.write_text(figures.to_json())
+    if arguments.write is not None:
+        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        write_block(arguments.write, load, f"{when}, {facts()}:\n\n```\n{figures}\n```")
+    return figures
+
+
 def _memory(arguments: argparse.Namespace) -> object:
     sizes = (1000, 5000, arguments.open_streams)
     problem = tools.missing() or memory.missing(*sizes)
@@ -69,9 +84,7 @@ def _memory(arguments: argparse.Namespace) -> object:
         House(Path(directory)) as house,
     ):
         figures = memory.run(house, *sizes)
-    if arguments.json is not None:
-        arguments.json.write_text(figures.to_json())
-    return figures
+    return _kept("memory", figures, arguments)
 
 
 def _scale(arguments: argparse.Namespace) -> object:
@@ -82,9 +95,7 @@ def _scale(arguments: argparse.Namespace) -> object:
     if problem is not None:
         return f"not run: {problem}"
     figures = scale.run(sizes)
-    if arguments.json is not None:
-        arguments.json.write_text(figures.to_json())
-    return figures
+    return _kept("scale", figures, arguments)
 
 
 _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {

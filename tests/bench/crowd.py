@@ -2,8 +2,9 @@
 
 import contextlib
 import resource
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from gateway.quickstart.processes import Child
 from tests.bench.peers.tools import PlainEngine, Tools, built, start_engine
 from tests.bench.peers.workloads import MODEL
-from tests.support.processes import Gateway, House
+from tests.support.processes import Gateway, House, fetch
 
 FLEETS = 4
 _REFRESH_S = 30.0
@@ -34,11 +35,28 @@ class Crowd:
     def agents_pids(self) -> list[int]:
         return [fleet.pid for fleet in self.fleets]
 
+    @property
+    def _target(self) -> tuple[str, ...]:
+        return ("-P", str(self.gateway.port), "-a", self.key)
+
     def ask(self, kind: str, *arguments: str) -> dict[str, Any]:
         """Load the gateway; CPU and memory of gateway and agents are told beside what was answered."""
         watched = ",".join(map(str, [self.gateway.child.pid, *self.agents_pids]))
-        where = ("-P", str(self.gateway.port), "-a", self.key, "-p", watched)
-        return self.tools.ask(kind, *where, *arguments, timeout_s=300.0)
+        return self.tools.ask(kind, *self._target, "-p", watched, *arguments, timeout_s=300.0)
+
+    @contextlib.contextmanager
+    def loaded(self, kind: str, *arguments: str) -> Iterator[None]:
+        """Load it meanwhile."""
+        command = [str(self.tools.load), kind, *self._target, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as load:
+            try:
+                yield
+            finally:
+                load.terminate()
+
+    def active(self) -> int:
+        """Streams that the engine has running."""
+        return int(fetch(f"{self.engine.url}/_control")["active"])
 
 
 def start_gateway(house: House, environment: Mapping[str, str] = MappingProxyType({})) -> Gateway:

@@ -18,6 +18,9 @@ from tests.support.processes import House
 
 GOAL_BYTES = 2**30
 _SPARE_FILES = 512
+_LONG_S = 3600.0
+_LOOK_S = 0.2
+_PATIENCE_S = 20.0
 _HEALTH = b"GET /healthz HTTP/1.1\r\nhost: bench\r\n\r\n"
 
 
@@ -110,23 +113,36 @@ def run(
     after = settled(gateway.child, settle_s)
     idle = sum(map(rss_bytes, site.agents_pids))
     site.engine.direct(interval_us=int(interval_s * 1e6))
-    ramp_s = streams / ramp_per_s
-    pace = ("-g", f"{ramp_s:g}", "-w", f"{ramp_s + interval_s:g}", "-d", f"{2 * interval_s:g}")
-    seen = site.ask("stream", "-c", str(streams), "-n", "100000", *pace)
-    used = {pid: seen["processes"][str(pid)]["rss_bytes"] for pid in [gateway.child.pid, *site.agents_pids]}
+    pace = ("-g", f"{streams / ramp_per_s:g}", "-w", "0", "-d", f"{_LONG_S:g}")
+    with site.loaded("stream", "-c", str(streams), "-n", "10000000", *pace):
+        open_now = _until_open(site, streams)
+        time.sleep(interval_s)
+        with_streams = settled(gateway.child, settle_s)
+        agents_busy = sum(map(rss_bytes, site.agents_pids))
     return Memory(
         agents=agents,
         clients=clients,
         streams=streams,
-        streams_open=min(streams, round(seen["tokens"] / seen["seconds"] * interval_s)),
+        streams_open=open_now,
         gateway_empty_bytes=empty,
         gateway_tunnels_bytes=tunnels,
         gateway_clients_bytes=with_clients,
         gateway_after_clients_bytes=after,
-        gateway_streams_bytes=used[gateway.child.pid],
+        gateway_streams_bytes=with_streams,
         agents_idle_bytes=idle,
-        agents_streams_bytes=sum(used[pid] for pid in site.agents_pids),
+        agents_streams_bytes=agents_busy,
     )
+
+
+def _until_open(site: crowd.Crowd, streams: int) -> int:
+    """How many are open once all are, or once no more have come for a while."""
+    most, at_s = 0, time.monotonic()
+    while most < streams and time.monotonic() < at_s + _PATIENCE_S:
+        time.sleep(_LOOK_S)
+        now = site.active()
+        if now > most:
+            most, at_s = now, time.monotonic()
+    return most
 
 
 def settled(child: Child, settle_s: float) -> int:

@@ -19,7 +19,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--peers", type=_some_of(each.name for each in PEERS), default=(), metavar="NAME,…")
     group.add_argument("--workloads", type=_some_of(kinds), default=(), metavar="NAME,…")
     group.add_argument("--rounds", type=int, default=3)
-    group.add_argument("--write", type=Path, metavar="FILE", help="put the figures into this document")
+    group.add_argument(
+        "--write", type=Path, metavar="FILE", help="put figures into this document (also memory, scale)"
+    )
 
 
 def _some_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:

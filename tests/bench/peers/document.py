@@ -7,23 +7,17 @@ from tests.bench.peers.known import DIRECT, OURS
 from tests.bench.peers.machine import facts
 from tests.bench.peers.report import BEHIND, PACED_CPU, STEP_CPU, UNARY_CPU, Column, Goal, goals, number, rows
 from tests.bench.peers.run import Results
+from tests.bench.written import write_block
 
-BEGIN = "<!-- written by: tests/run bench peers --write docs/performance.md -->"
 _CALM_CORES = 0.1
 _DISTURBED = ": **latencies and what fell behind say as much of them as of what was measured**."
-END = "<!-- end of what it wrote -->"
 
 
 def write(results: Results, document: Path) -> None:
     """Replace what stands between the marks. Raises ValueError if the document has none."""
-    text = document.read_text("utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{document} has no place for figures: {BEGIN} … {END}")
     chart = document.with_suffix(".svg")
+    write_block(document, "peers", block(results, chart.name))
     chart.write_text(draw(panels(results)), "utf-8")
-    document.write_text(f"{before}{BEGIN}\n\n{block(results, chart.name)}\n\n{END}{after}", "utf-8")
 
 
 def block(results: Results, chart: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 from tests.bench.peers import document, report
 from tests.bench.peers.run import Results, figures_of, median_of
 from tests.bench.peers.workloads import Scale, workloads
+from tests.bench.written import END, begin_of
 
 _TIMES = {"count": 1, "mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1.0}
 
@@ -103,7 +104,7 @@ def test_what_was_not_run_is_said_with_its_reason_and_json_holds_all_samples() -
 
 def test_a_document_gets_new_figures_between_its_marks_and_a_chart_beside_it(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n")
+    page.write_text(f"before\n{begin_of('peers')}\nold\n{END}\nafter\n")
     seen = results(trunkline={"gateway": 10.0, "agent": 12.0}, nginx={"nginx": 900.0})
     document.write(seen, page)
     first = page.read_text()
@@ -125,7 +126,7 @@ def test_a_document_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
     assert page.read_text() == "mine\n"
 
 
-def test_the_project_s_own_document_has_a_place_for_figures() -> None:
+@pytest.mark.parametrize("load", ["peers", "memory", "scale"])
+def test_the_project_s_own_document_has_a_place_for_figures(load: str) -> None:
     text = Path("docs/performance.md").read_text()
-    assert document.BEGIN in text
-    assert document.END in text
+    assert END in text.partition(begin_of(load))[2]
