@@ -51,7 +51,7 @@ def block(results: Results, chart: str) -> str:
 
 
 def _goal_row(goal: Goal) -> str:
-    verdict = {True: "met", False: "**missed**", None: "not measured"}[goal.met]
+    verdict = {True: "met", False: "**missed**", None: "not comparable"}[goal.met]
     sign = "≥" if goal.at_least else "≤"
     return f"| {goal.text} | {number(goal.measured)} | {sign} {number(goal.bound)} | {verdict} |"
 

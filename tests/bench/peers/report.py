@@ -25,6 +25,11 @@ class Column:
     role_value: Callable[[Figures, str], float] | None = None
     """The same of one role of a peer, where it can be told apart."""
 
+    def sound(self, results: Results, peer: str, role: str | None = None) -> float | None:
+        """None also when the peer fell behind, for then it is no cost that others can be held against."""
+        figures = results.of(peer, self.workload)
+        return None if figures is None or fell_behind(figures) else self.of(results, peer, role)
+
     def told(self, results: Results, peer: str, role: str | None = None) -> str:
         """As it stands in a table."""
         value = self.of(results, peer, role)
@@ -143,7 +148,7 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """None when it could not be measured."""
+        """None when it was not measured, or somebody fell behind whose cost it is about."""
         if self.measured is None or self.bound is None:
             return None
         return self.measured >= self.bound if self.at_least else self.measured <= self.bound
@@ -160,7 +165,7 @@ def goals(results: Results) -> list[Goal]:
     """Of the whole product, measured in this run against peers in this run."""
 
     def least(column: Column, *peers: str) -> float | None:
-        values = [value for peer in peers if (value := column.of(results, peer)) is not None]
+        values = [value for peer in peers if (value := column.sound(results, peer)) is not None]
         return min(values, default=None)
 
     def share(of: float, value: float | None) -> float | None:
@@ -169,8 +174,8 @@ def goals(results: Results) -> list[Goal]:
     tunnels = [peer for peer in results.peers() if "ssh" in peer]
     first = Column("", "paced", FIRST_P99.value, added=True)
     together, alone = "gateway and agent", "gateway alone"
-    ours = {column: column.of(results, OURS) for column in (UNARY_CPU, PACED_CPU, STEP_CPU, SATURATED)}
-    paced_gateway, step_gateway = (each.of(results, OURS, "gateway") for each in (PACED_CPU, STEP_CPU))
+    ours = {column: column.sound(results, OURS) for column in (UNARY_CPU, PACED_CPU, STEP_CPU, SATURATED)}
+    paced_gateway, step_gateway = (each.sound(results, OURS, "gateway") for each in (PACED_CPU, STEP_CPU))
     unary = ours[UNARY_CPU]
     return [
         Goal(f"paced, {alone}, µs/token, nginx", paced_gateway, least(PACED_CPU, "nginx")),

@@ -128,8 +128,12 @@ def _one(results: Results, number: int, peer: Peer, tools: Tools, say: Callable[
 
 
 def fell_behind(figures: Figures) -> bool:
-    """Whether it did not pass tokens on at the pace they came: what a token costs then is that of a crowd."""
-    return bool(figures.get("kept_up", 1.0) < _KEPT_UP)
+    """Whether it did not pass tokens on at the pace they came: what a token costs then is that of a crowd.
+
+    Also when as many came as were sent, but half of them later than the token after them was due: a backlog.
+    """
+    late = figures.get("one_way_us", {}).get("p50", 0.0) > figures.get("interval_us", float("inf"))
+    return bool(late or figures.get("kept_up", 1.0) < _KEPT_UP)
 
 
 def _why(figures: Figures) -> str:
@@ -190,6 +194,7 @@ def figures_of(seen: Mapping[str, Any], roles: Mapping[str, Sequence[int]], work
     }
     if workload.tokens_per_s:
         figures["kept_up"] = figures["tokens_per_s"] / workload.tokens_per_s
+        figures["interval_us"] = workload.interval_us
     if units and roles:
         figures["cpu_us"] = {role: total(role, "user_s", "system_s") / units * 1e6 for role in roles}
         figures["cpu_us_total"] = sum(figures["cpu_us"].values())

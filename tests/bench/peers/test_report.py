@@ -87,6 +87,17 @@ def test_a_peer_that_fell_behind_the_pace_is_marked() -> None:
     assert report.BEHIND in report.told(seen)
 
 
+def test_tokens_that_come_at_the_pace_but_later_than_the_next_is_due_are_a_backlog() -> None:
+    seen = results(trunkline={"gateway": 1.0, "agent": 1.0}, nginx={"nginx": 11.0})
+    for _, peer, _, figures in seen.samples:
+        figures |= {"kept_up": 1.0, "interval_us": 50_000}
+        figures["one_way_us"] |= {"p50": 338_000.0 if peer == "trunkline" else 17_000.0}
+    by_text = {goal.text: goal.met for goal in report.goals(seen)}
+    assert by_text["paced, gateway alone, µs/token, nginx"] is None, "not met by falling behind"
+    column = report.rows(seen)[0].index("CPU µs/token, paced")
+    assert [row[column][-1] == "*" for row in report.rows(seen)[1:]] == [True, True, True, False]
+
+
 def test_how_busy_others_kept_the_machine_is_said() -> None:
     seen = results(nginx={"nginx": 11.0})
     seen.samples[0][3]["others_cores"] = 0.75
