@@ -37,7 +37,6 @@ USAGE_OBJECT_CHARS = 8 * KIB
 
 COUNT_MAX = 2**53
 
-_WHOLE = (b"\n\n", b"\r\n\r\n")
 _USAGE_MEMBER = re.compile(rb'"usage"\s*:\s*\{')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _A_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*[^\s\]]')
@@ -127,16 +126,30 @@ class EventUsage:
         self._last: bytes | None = None
 
     def feed(self, data: bytes) -> bytes:
-        if not self._event and data.endswith(_WHOLE):  # a token, nearly always
-            at = data.find(b'"usage"')
-            if at < 0 or not _USAGE_MEMBER.search(data, at):
-                return data
+        if not self._event:
+            return self._pass_on(data)
         search_from = max(0, len(self._event) - _OVERLAP_BYTES)
         self._event += data
-        out: list[bytes] = []
-        while (end := self._event_end(search_from)) is not None:
-            out.append(self._finish_event(end))
-            search_from = 0
+        end = self._event_end(search_from)
+        if end is None:
+            return self._pass_unfinished()
+        finished = self._finish_event(end)
+        rest = bytes(self._event)
+        self._event.clear()
+        return finished + self._pass_on(rest) if rest else finished
+
+    def _pass_on(self, data: bytes) -> bytes:
+        """No event is unfinished. Events that say nothing of usage pass together, however many they are."""
+        end = _whole_events(data)
+        at = data.find(b'"usage"', 0, end)
+        if at >= 0 and _USAGE_MEMBER.search(data, at, end):
+            end = 0
+        if end == len(data):
+            return data
+        self._event += data[end:]
+        out = [data[:end]]
+        while (event_end := self._event_end(0)) is not None:
+            out.append(self._finish_event(event_end))
         out.append(self._pass_unfinished())
         return b"".join(out)
 
@@ -172,7 +185,7 @@ class EventUsage:
         del self._event[:end]
         self._passed_bytes = 0
         self._begun = False
-        return b"" if removed else unpassed
+        return _blank_beginning(event) if removed else unpassed
 
     @staticmethod
     def _may_be_usage(event: bytes | bytearray) -> bool:
@@ -189,6 +202,18 @@ class EventUsage:
             del self._event[:-EVENT_TAIL_BYTES]
         self._passed_bytes = len(self._event)
         return out
+
+
+def _whole_events(data: bytes) -> int:
+    """Where the last event of ``data`` ends that ends as nearly all do; 0 if none does."""
+    lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
+    return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
+
+
+def _blank_beginning(event: bytes) -> bytes:
+    """The line ends before the first field. They pass even if the event does not: they might as well have
+    been taken for those of the event before."""
+    return event[: len(event) - len(event.lstrip(b"\r\n"))]
 
 
 def is_usage_chunk(event: bytes) -> bool:

@@ -74,6 +74,12 @@ def test_the_usage_chunk_is_taken_out_and_its_numbers_kept(cuts: list[int]) -> N
     assert reader.usage() == USAGE
 
 
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"\n\n"])
+def test_blank_lines_pass_whether_they_came_with_the_usage_chunk_or_before(blank: bytes) -> None:
+    for pieces in ([TOKEN + blank + FINAL], [TOKEN + blank, FINAL], [TOKEN, blank + FINAL]):
+        assert run(EventUsage(strip=True), pieces) == TOKEN + blank
+
+
 def test_the_usage_chunk_stays_when_the_client_asked_for_it() -> None:
     reader = EventUsage(strip=False)
     assert run(reader, [TOKEN, FINAL, DONE]) == TOKEN + FINAL + DONE
