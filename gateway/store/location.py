@@ -5,11 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SYSTEM_STATE = Path("/var/lib/trunkline")
+_AGENTS = "agent"
+"""What an agent that root runs keeps there."""
 
 
 def default_state_dir(environment: Mapping[str, str], home: Path, is_root: bool) -> Path:
-    """``/var/lib/trunkline`` for root where that exists, else ``$XDG_STATE_HOME`` or ``~/.local/state``."""
-    if is_root and SYSTEM_STATE.is_dir():
+    """``/var/lib/trunkline`` for root where that exists, else ``$XDG_STATE_HOME`` or ``~/.local/state``.
+
+    An agent on the same host does not make it exist: or a gateway would lose its keys when one is started.
+    """
+    if is_root and SYSTEM_STATE.is_dir() and [each.name for each in SYSTEM_STATE.iterdir()] != [_AGENTS]:
         return SYSTEM_STATE
     base = Path(environment.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else home / ".local" / "state") / "trunkline"

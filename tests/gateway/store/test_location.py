@@ -27,3 +27,13 @@ def test_root_has_it_in_var_lib_where_that_was_prepared(
     assert default_state_dir({}, HOME, is_root=True) == tmp_path
     monkeypatch.setattr(location, "SYSTEM_STATE", tmp_path / "missing")
     assert default_state_dir({}, HOME, is_root=True) == HOME / ".local/state/trunkline"
+
+
+def test_an_agent_that_root_runs_does_not_move_the_gateways_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "SYSTEM_STATE", tmp_path)
+    (tmp_path / "agent").mkdir()
+    assert default_state_dir({}, HOME, is_root=True) == HOME / ".local/state/trunkline"
+    (tmp_path / "gateway.db").touch()
+    assert default_state_dir({}, HOME, is_root=True) == tmp_path
