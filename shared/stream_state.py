@@ -17,6 +17,8 @@ class Half(Enum):
     ENDED = "ended"
     RESET = "reset"
 
+    __hash__ = object.__hash__  # that of Enum is a function of Python, and these are looked up all the time
+
 
 class Input(Enum):
     """What moves a half on."""
@@ -25,6 +27,8 @@ class Input(Enum):
     DATA = "data"
     END = "end"
     RESET = "reset"
+
+    __hash__ = object.__hash__
 
 
 INPUTS: dict[int, Input] = {
