@@ -136,9 +136,10 @@ def _objects(value: Mapping[str, Any], key: str, most: int) -> list[dict[str, An
     return items
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestHead:
-    """OPEN (PROTOCOL §4.1). ``credit`` is how many bytes of response body the gateway takes at first."""
+    """OPEN (PROTOCOL §4.1). ``credit`` is how many bytes of response body the gateway takes at first; the
+    session sets it when it sends the head."""
 
     deployment: str
     method: str

@@ -1,7 +1,7 @@
 """The streams of a session: their states, their credit and what they send (PROTOCOL §5, §6). Sans-I/O."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 from shared import limits
@@ -141,7 +141,8 @@ class StreamTable:
             raise TooManyStreams("the session has used up its stream numbers")
         stream_id = self._last_id + 1
         window = self._first_window()
-        payload = replace(head, credit=window).to_payload()
+        head.credit = window
+        payload = head.to_payload()
         if len(payload) > limits.CONTROL_PAYLOAD_BYTES:
             self._pool.give_back(window - self._windows.floor)
             raise HeadTooLarge(f"a request's head of {len(payload)} bytes, quoted")
