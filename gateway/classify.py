@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -269,11 +270,11 @@ def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
     kept: list[tuple[str, str]] = []
     total_bytes = 0
     for raw_name, raw_value in head.headers:
-        name = raw_name.decode("latin-1").lower()
-        if name in _NOT_FORWARDED or name in dropped or name.startswith(_NOT_FORWARDED_PREFIXES):
+        name, forwarded, allowed = _field_name(raw_name)
+        if not forwarded or name in dropped:
             continue
         value = raw_value.decode("latin-1")
-        if not _NAME.match(name) or _VALUE_FORBIDDEN.search(value):
+        if not allowed or _VALUE_FORBIDDEN.search(value):
             raise BadRequest(f"The header {name[:64]!r} holds characters that HTTP does not allow.")
         total_bytes += len(name) + len(value)
         kept.append((name, value))
@@ -285,6 +286,15 @@ def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
         most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
         raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
     return tuple(kept)
+
+
+@lru_cache(maxsize=256)
+def _field_name(raw_name: bytes) -> tuple[str, bool, bool]:
+    """A header field's name in lower case; whether such fields go to engines, and whether it is one at all.
+    Remembered, because clients have few names, and the same in every request."""
+    name = raw_name.decode("latin-1").lower()
+    forwarded = name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
+    return name, forwarded, _NAME.match(name) is not None
 
 
 def _named_by_connection(headers: Sequence[tuple[bytes, bytes]]) -> set[str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import orjson
@@ -117,16 +118,26 @@ def _headers(value: Mapping[str, Any]) -> Headers:
     if not isinstance(items, list) or len(items) > limits.HEADERS:
         raise FrameMalformed(f"member 'headers' must be a list of at most {limits.HEADERS} pairs")
     size_bytes = 0
+    headers: list[tuple[str, str]] = []
     for item in items:
-        if not (isinstance(item, list) and len(item) == 2 and all(isinstance(part, str) for part in item)):
+        if not isinstance(item, list) or len(item) != 2:
             raise FrameMalformed("a header must be a pair of strings")
         name, text = item
-        if not name or _HEADER_FORBIDDEN.search(name + text) or name != name.lower():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise FrameMalformed("a header must be a pair of strings")
+        if not _is_field_name(name) or _HEADER_FORBIDDEN.search(text):
             raise FrameMalformed("a header must have a lower-case name and no control characters")
         size_bytes += len(name) + len(text)
+        headers.append((name, text))
     if size_bytes > limits.HEADER_BYTES:
         raise FrameMalformed(f"headers exceed {limits.HEADER_BYTES} bytes")
-    return tuple((name, text) for name, text in items)
+    return tuple(headers)
+
+
+@lru_cache(maxsize=256)
+def _is_field_name(name: str) -> bool:
+    """Remembered, because few names are ever used, and the same all the time."""
+    return name != "" and name == name.lower() and not _HEADER_FORBIDDEN.search(name)
 
 
 def _objects(value: Mapping[str, Any], key: str, most: int) -> list[dict[str, Any]]:

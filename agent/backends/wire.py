@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from agent.backends.base import EngineFailed, EngineRefused
@@ -67,13 +68,26 @@ def check_path(path: str) -> str:
 
 def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, str]]:
     """What of a request's headers the engine gets, in order. Raises :class:`EngineRefused`."""
-    dropped = _HOP_BY_HOP | _OURS | _named_by_connection(headers)
-    kept = [(name, text) for name, text in headers if name.lower() not in dropped]
-    if any(not _NAME.fullmatch(name.lower()) or _CONTROL.search(text) for name, text in kept):
-        raise EngineRefused("a header of the request is not one that is passed to engines")
+    dropped = _named_by_connection(headers)
+    kept: list[tuple[str, str]] = []
+    for name, text in headers:
+        passed, allowed = _field_name(name)
+        if not passed or (dropped and name.lower() in dropped):
+            continue
+        if not allowed or _CONTROL.search(text):
+            raise EngineRefused("a header of the request is not one that is passed to engines")
+        kept.append((name, text))
     if api_key is not None:
         kept.append(("authorization", f"Bearer {api_key}"))
     return kept
+
+
+@lru_cache(maxsize=256)
+def _field_name(name: str) -> tuple[bool, bool]:
+    """Whether a request's header fields of this name go to engines, and whether it is a name at all.
+    Remembered, because few names are ever used, and the same all the time."""
+    name = name.lower()
+    return name not in _HOP_BY_HOP and name not in _OURS, _NAME.fullmatch(name) is not None
 
 
 class RequestFormat:
