@@ -29,6 +29,7 @@ from shared.errors import (
 from shared.frames import Frame, MessageKind, decode_message
 from shared.session import Session
 from shared.streams import Role, read_limits
+from shared.tunnel.departures import Departures
 
 PATH = "/tunnel"
 SUBPROTOCOL = Subprotocol("trunkline.1")
@@ -71,8 +72,7 @@ class Tunnel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._fragments = bytearray()
-        self._flush_scheduled = False
-        self._paused = False
+        self._departures = Departures(self._loop, self._flush, self._open_streams)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._reading_first = False
@@ -131,10 +131,10 @@ class Tunnel(asyncio.Protocol):
         self._transport = None
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._departures.held = True
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self._departures.held = False
         self._flush()
 
     # --- Input ---
@@ -200,7 +200,7 @@ class Tunnel(asyncio.Protocol):
                 return
             self._close_after_output(TunnelClosed(f"not a WebSocket: {broken}", ErrorCode.PROTOCOL_ERROR))
             return
-        if self._paused and self._websocket.state is State.OPEN:
+        if self._departures.held and self._websocket.state is State.OPEN:
             self._websocket.data_to_send()  # only PONGs, for a peer that does not read them
         self._write_websocket()
         if self._websocket.state in _ALREADY_CLOSED:
@@ -208,22 +208,20 @@ class Tunnel(asyncio.Protocol):
         elif self._session is not None:
             self._arm()
             if self._session.wants_to_send:
-                self._wake()
+                self._departures.wake()
 
     # --- Output ---
 
-    def _wake(self) -> None:
-        """Something may be ready to leave: once in a turn of the loop everything ready leaves together."""
-        if not self._flush_scheduled and not self._paused:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+    def _open_streams(self) -> int:
+        return 0 if self._session is None else self._session.open_streams
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
+        """All that is ready leaves together."""
+        self._departures.depart()
         session, transport = self._session, self._transport
         if session is None or transport is None or self._closing:
             return
-        while session.wants_to_send and not self._paused and not self._closing:
+        while session.wants_to_send and not self._departures.held and not self._closing:
             # One byte over the mark makes the transport say when there is room again.
             room = limits.SOCKET_BUFFER_BYTES + 1 - transport.get_write_buffer_size()
             messages = session.data_to_send(room, self._clock())
@@ -287,7 +285,7 @@ class Tunnel(asyncio.Protocol):
 
     def _start_session(self, role: Role, peer_limits: Mapping[str, int]) -> None:
         session = Session(role, read_limits(role, peer_limits), self._clock())
-        self._carry(Endpoint(session, self._clock, self._wake))
+        self._carry(Endpoint(session, self._clock, self._departures.wake))
 
     def _resume_session(self, endpoint: Endpoint, peer_received: int) -> None:
         """Goes on with a session whose tunnel is gone. Raises :class:`ResumeRefused`."""
@@ -298,14 +296,14 @@ class Tunnel(asyncio.Protocol):
         """From now on this tunnel moves the bytes of ``endpoint``."""
         self._websocket.max_message_size = limits.MESSAGE_BYTES
         self.endpoint, self._session = endpoint, endpoint.session
-        endpoint.wake = self._wake
+        endpoint.wake = self._departures.wake
         endpoint.on_close = self._close_ourselves
         endpoint.drop_tunnel = self._drop
         if endpoint.closed:  # by a handler that was told that it goes on
             self._close_ourselves()
             return
         self._arm()
-        self._wake()
+        self._departures.wake()
 
     def _drop(self) -> None:
         """The session leaves for another tunnel."""
