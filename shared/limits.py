@@ -116,13 +116,11 @@ MESSAGE_COUNT_MAX = 2**63 - 1
 # --- The socket (PROTOCOL §2.4) ---
 
 SOCKET_BUFFER_BYTES = 8 * KIB
-"""What is handed to the transport before the socket takes it, at most one turn more. Everything behind it can
-still be overtaken by a more urgent frame; at 10 Mbit/s these are 7 ms. With 32 KiB here and 16 KiB below, the
-99th-percentile gap between tokens beside a saturating response was 3.2 times the undisturbed one, with these
-2.0; a fast line pays a third of its throughput per core for it, and still does 200 MB/s."""
-
-NOTSENT_LOWAT_BYTES = 8 * KIB
-"""TCP_NOTSENT_LOWAT: the kernel takes no more, and calls the socket writable, only below this much unsent."""
+"""What is handed to the transport before the socket takes it, at most one turn more, and what the kernel
+keeps unsent (TCP_NOTSENT_LOWAT) before it takes no more. Everything behind it can still be overtaken by a
+more urgent frame; at 10 Mbit/s these are 7 ms. With 32 and 16 KiB instead, the 99th-percentile gap between
+tokens beside a saturating response was 3.2 times the undisturbed one, with these 2.0. It grows on a line
+that is fast (:mod:`shared.tunnel.room`)."""
 
 # --- What a peer may say (PROTOCOL §4) ---
 

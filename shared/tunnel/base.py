@@ -30,6 +30,7 @@ from shared.frames import Frame, MessageKind, decode_message
 from shared.session import Session
 from shared.streams import Role, read_limits
 from shared.tunnel.departures import Departures
+from shared.tunnel.room import WriteRoom
 
 PATH = "/tunnel"
 SUBPROTOCOL = Subprotocol("trunkline.1")
@@ -72,6 +73,7 @@ class Tunnel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._fragments = bytearray()
+        self._room = WriteRoom()
         self._departures = Departures(self._loop, self._flush, self._open_streams)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -106,12 +108,18 @@ class Tunnel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=limits.SOCKET_BUFFER_BYTES)
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._set_room(self._transport)
+
+    def _set_room(self, transport: asyncio.Transport) -> None:
+        transport.set_write_buffer_limits(high=self._room.size_bytes)
         raw = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError, AttributeError):
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.NOTSENT_LOWAT_BYTES)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._room.size_bytes)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -132,9 +140,12 @@ class Tunnel(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._departures.held = True
+        self._room.filled(self._clock())
 
     def resume_writing(self) -> None:
         self._departures.held = False
+        if self._room.drained(self._clock()) and self._transport is not None:
+            self._set_room(self._transport)
         self._flush()
 
     # --- Input ---
@@ -223,7 +234,7 @@ class Tunnel(asyncio.Protocol):
             return
         while session.wants_to_send and not self._departures.held and not self._closing:
             # One byte over the mark makes the transport say when there is room again.
-            room = limits.SOCKET_BUFFER_BYTES + 1 - transport.get_write_buffer_size()
+            room = self._room.size_bytes + 1 - transport.get_write_buffer_size()
             messages = session.data_to_send(room, self._clock())
             if not messages:
                 break
