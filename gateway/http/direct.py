@@ -6,6 +6,7 @@ ASGI's ``send``. For what is left, which is nearly all of a streamed answer, our
 the ordinary way; the client gets the same bytes.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,18 +20,51 @@ UNDRAINED_BYTES = 64 * 1024
 way, which waits after it as well: what a client leaves unread stays under two buffers (64 KiB in uvicorn)."""
 
 
+class Turn:
+    """Has what was taken in one turn of the loop written at its end: for each client what came for it
+    together, in one system call. For all connections of a server."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Direct] = []
+
+    def add(self, direct: "Direct") -> None:
+        """It took something."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(direct)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for direct in waiting:
+            direct.flush()
+
+
 class Direct:
     """One request's. Made by :func:`offer`."""
 
-    __slots__ = ("_cycle", "_flow", "_on_gone", "_write", "bodiless", "last", "sent_bytes")
+    __slots__ = (
+        "_cycle",
+        "_flow",
+        "_on_gone",
+        "_pieces",
+        "_turn",
+        "_written_bytes",
+        "bodiless",
+        "last",
+        "sent_bytes",
+    )
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, turn: Turn) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
-        self._write = cycle.transport.write
+        self._turn = turn
+        self._pieces: list[bytes] = []
+        """Taken, and not yet written."""
+        self._written_bytes = 0
         self._on_gone: Callable[[], None] | None = None
         self.bodiless = cycle.scope["method"] == "HEAD"
         self.sent_bytes = 0
+        """Taken, all together."""
         self.last = b""
         """The latest piece written; whoever writes the ordinary way empties it."""
 
@@ -39,22 +73,35 @@ class Direct:
 
         It has to go the ordinary way then, which knows what to do with a client that does not read or is
         gone, and with a body that is too long. To be used after some of the body has gone that way, and never
-        while more of it is on that way. Never raises.
+        while more of it is on that way. Never raises. :meth:`flush` before anything goes that way again.
         """
         size_bytes = len(data)
         cycle = self._cycle
         if self._flow.write_paused or cycle.disconnected or size_bytes > UNDRAINED_BYTES:
             return False
-        if cycle.chunked_encoding:
-            self._write(b"%x\r\n%b\r\n" % (size_bytes, data))
-        elif size_bytes <= cycle.expected_content_length:
+        if not cycle.chunked_encoding:
+            if size_bytes > cycle.expected_content_length:
+                return False
             cycle.expected_content_length -= size_bytes
-            self._write(data)
-        else:
-            return False
+        if not self._pieces:
+            self._turn.add(self)
+        self._pieces.append(data)
         self.sent_bytes += size_bytes
-        self.last = data
+        if self.sent_bytes - self._written_bytes > UNDRAINED_BYTES:
+            self.flush()
         return True
+
+    def flush(self) -> None:
+        """What was taken is written now."""
+        pieces, cycle = self._pieces, self._cycle
+        if not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self.last = data
+        self._written_bytes = self.sent_bytes
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
 
     def when_gone(self, callback: Callable[[], None] | None) -> bool:
         """Have ``callback`` called once when the client leaves before its answer is complete; None: not any
@@ -74,9 +121,9 @@ class Direct:
                 callback()
 
 
-def offer(cycle: RequestResponseCycle) -> Direct:
+def offer(cycle: RequestResponseCycle, turn: Turn) -> Direct:
     """Offer the short way to the application that is about to answer."""
-    direct = Direct(cycle)
+    direct = Direct(cycle, turn)
     cycle.scope["extensions"] = {EXTENSION: direct}  # type: ignore[dict-item]
     return direct
 

@@ -51,6 +51,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     limits = ConnectionLimits()
     descriptors: Descriptors | None = None
+    turn = direct.Turn()
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """It is this request's turn to be answered."""
-        self._direct = direct.offer(cycle)
+        self._direct = direct.offer(cycle, self.turn)
         if cycle.scope["http_version"] == "1.0":
             app = UntilClose(app, cycle)
         super()._start_asgi_task(cycle, app)
@@ -235,5 +236,5 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 def bounded(limits: ConnectionLimits, descriptors: Descriptors | None = None) -> type[BoundedHttpProtocol]:
     """The protocol class with these limits, for uvicorn's ``http=``."""
-    bounds = {"limits": limits, "descriptors": descriptors}
+    bounds = {"limits": limits, "descriptors": descriptors, "turn": direct.Turn()}
     return type("HttpProtocol", (BoundedHttpProtocol,), bounds)

@@ -78,7 +78,7 @@ class Reply:
             headers += EVENT_STREAM_HEADERS
         if self._closing:
             headers.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._say({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes) -> None:
         """Send the next bytes of the body."""
@@ -86,9 +86,9 @@ class Reply:
             self.first_byte_s = monotonic()
         self._remember(data)
         self._sent_bytes += len(data)
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._say({"type": "http.response.body", "body": data, "more_body": True})
         if len(data) > UNDRAINED_BYTES:
-            await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+            await self._say({"type": "http.response.body", "body": b"", "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last bytes of the body."""
@@ -96,7 +96,7 @@ class Reply:
             self.first_byte_s = monotonic()
         self.ended = True
         self._sent_bytes += len(data)
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        await self._say({"type": "http.response.body", "body": data, "more_body": False})
 
     async def whole(
         self, status: int, content_type: bytes, body: bytes, headers: HeaderList | None = None
@@ -116,6 +116,8 @@ class Reply:
         that the client sees it broken.
         """
         await self.settle()
+        if self._direct is not None:
+            self._direct.flush()
         if self.ended:
             return
         if not self.started:
@@ -138,12 +140,19 @@ class Reply:
                 200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True
             )
         self._remember(COMMENT)
-        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        await self._say({"type": "http.response.body", "body": COMMENT, "more_body": True})
+
+    async def _say(self, message: MutableMapping[str, Any]) -> None:
+        """The ordinary way, after what went the short one."""
+        if self._direct is not None:
+            self._direct.flush()
+        await self._send(message)
 
     def _remember(self, data: bytes) -> None:
         """What comes next follows ``data``."""
         self._last = data
         if self._direct is not None:
+            self._direct.flush()
             self._direct.last = b""
 
     async def settle(self) -> None:
