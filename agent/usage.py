@@ -127,6 +127,8 @@ class EventUsage:
 
     def feed(self, data: bytes) -> bytes:
         if not self._event:
+            if data.endswith(b"\n\n") and b'"usage"' not in data:  # a token, nearly always
+                return data
             return self._pass_on(data)
         search_from = max(0, len(self._event) - _OVERLAP_BYTES)
         self._event += data

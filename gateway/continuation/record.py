@@ -228,4 +228,7 @@ def _is_begun(held: bytes) -> bool:
 def _last_event(data: bytes) -> bytes:
     """The last event of ``data`` that is not blank."""
     end = len(data.rstrip(b"\r\n"))
-    return data[max(data.rfind(mark, 0, end) for mark in _EVENT_ENDS) + 1 : end]
+    begin = 0
+    for mark in _EVENT_ENDS:  # the usual one first: the others are looked for behind it only
+        begin = max(begin, data.rfind(mark, begin, end))
+    return data[begin:end]
