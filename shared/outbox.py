@@ -18,6 +18,9 @@ from shared.credit import SendCredit
 from shared.errors import LocalError
 from shared.frames import HEADER, FrameType, encode, encode_offset
 
+Buffer = bytes | memoryview
+"""A piece of a body: one that was cut is not copied for it."""
+
 _DATA = int(FrameType.DATA)
 
 _STATES = (FrameType.STATE, FrameType.SLOTS, FrameType.DEMAND, FrameType.DRAIN)
@@ -45,7 +48,7 @@ class OutStream:
         self.interactive = interactive
         self.head: bytes | None = None
         self.end: bytes | None = None
-        self.chunks: deque[bytes] = deque()
+        self.chunks: deque[Buffer] = deque()
         self.pending_bytes = 0
         self.queued = False
         self.waiting = False
@@ -60,25 +63,22 @@ class OutStream:
             return self.credit.sent < self.credit.limit
         return self.end is not None
 
-    def take(self, most_bytes: int) -> bytes:
-        """Cuts up to ``most_bytes`` from the front of what is buffered."""
-        first = self.chunks[0]
-        if len(first) <= most_bytes and len(self.chunks) == 1:
-            self.chunks.clear()
-            self.pending_bytes = 0
-            return first
-        parts: list[bytes] = []
+    def take(self, most_bytes: int) -> tuple[list[Buffer], int]:
+        """Cuts up to ``most_bytes`` from the front of what is buffered; the pieces, uncopied, and their
+        size."""
+        parts: list[Buffer] = []
         left = most_bytes
         while left > 0 and self.chunks:
             chunk = self.chunks.popleft()
             if len(chunk) > left:
-                self.chunks.appendleft(chunk[left:])
-                chunk = chunk[:left]
+                view = memoryview(chunk)
+                self.chunks.appendleft(view[left:])
+                chunk = view[:left]
             parts.append(chunk)
             left -= len(chunk)
-        taken = b"".join(parts)
-        self.pending_bytes -= len(taken)
-        return taken
+        size_bytes = most_bytes - left
+        self.pending_bytes -= size_bytes
+        return parts, size_bytes
 
     def drop(self) -> None:
         """Forgets everything that has not left."""
@@ -95,7 +95,7 @@ class Packing:
 
     def __init__(self) -> None:
         self._messages: list[bytes] = []
-        self._pieces: list[bytes] = []
+        self._pieces: list[Buffer] = []
         self._room = limits.MESSAGE_BYTES
 
     def put(self, frame: bytes) -> None:
@@ -105,7 +105,7 @@ class Packing:
         self._room -= len(frame)
         self._pieces.append(frame)
 
-    def put_data(self, stream_id: int, payload: Iterable[bytes], size_bytes: int) -> None:
+    def put_data(self, stream_id: int, payload: Iterable[Buffer], size_bytes: int) -> None:
         """A DATA frame with a payload of so many bytes, which is not empty and not too long."""
         room = self._room - size_bytes - limits.FRAME_HEADER_BYTES
         if room < 0:
@@ -280,11 +280,11 @@ class Outbox:
         if stream.pending_bytes:
             room = min(stream.credit.available, self._session.available, limits.DATA_PAYLOAD_BYTES)
             if room > 0:
-                payload = stream.take(room)
-                stream.credit.spend(len(payload))
-                self._session.spend(len(payload))
-                packing.put_data(stream.stream_id, (payload,), len(payload))
-                size_bytes += len(payload) + limits.FRAME_HEADER_BYTES
+                payload, payload_bytes = stream.take(room)
+                stream.credit.spend(payload_bytes)
+                self._session.spend(payload_bytes)
+                packing.put_data(stream.stream_id, payload, payload_bytes)
+                size_bytes += payload_bytes + limits.FRAME_HEADER_BYTES
                 self._tell_writer(stream)
             elif stream.credit.available > 0:
                 self._blocked[stream.stream_id] = stream

@@ -238,7 +238,11 @@ class Tunnel(asyncio.Protocol):
             messages = session.data_to_send(room, self._clock())
             if not messages:
                 break
+            before = self.traffic.bytes_sent
             self._send_messages(messages)
+            full = self.traffic.bytes_sent - before > self._room.size_bytes
+            if full and not transport.get_write_buffer_size() and self._room.taken():
+                self._set_room(transport)
             self._dispatch()
         self._arm()
 

@@ -28,15 +28,20 @@ class WriteRoom:
         self._full_s = now
 
     def drained(self, now: float) -> bool:
-        """The socket took it. True when the room is another one now."""
-        before, least_bytes = self.size_bytes, limits.SOCKET_BUFFER_BYTES
+        """The socket took it in the end. True when the room is another one now."""
         took_s = now - self._full_s
-        if took_s > QUICK_S:
-            self._quick = 0
-            self.size_bytes = least_bytes if took_s > 4 * QUICK_S else max(before // 2, least_bytes)
-        else:
-            self._quick += 1
-            if self._quick == QUICK_TIMES:
-                self._quick = 0
-                self.size_bytes = min(2 * before, limits.MESSAGE_BYTES)
+        if took_s <= QUICK_S:
+            return self.taken()
+        before, least_bytes = self.size_bytes, limits.SOCKET_BUFFER_BYTES
+        self._quick = 0
+        self.size_bytes = least_bytes if took_s > 4 * QUICK_S else max(before // 2, least_bytes)
         return self.size_bytes != before
+
+    def taken(self) -> bool:
+        """The socket took as much as there is room for at once. True when the room is another one now."""
+        self._quick += 1
+        if self._quick < QUICK_TIMES or self.size_bytes == limits.MESSAGE_BYTES:
+            return False
+        self._quick = 0
+        self.size_bytes = min(2 * self.size_bytes, limits.MESSAGE_BYTES)
+        return True
