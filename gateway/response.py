@@ -29,13 +29,21 @@ Sink = Callable[[bytes], bool]
 """Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises."""
 
 CREDIT_STEP_BYTES = 4 * 1024
-"""What a sink took is said to be consumed in such steps: small beside the smallest window (16 KiB), so the
-engine never waits for them, and large beside a token."""
+"""What a sink took is said to be consumed, and kept in the record, in such steps: small beside the smallest
+window (16 KiB), so the engine never waits for them, and large beside a token."""
+
+_WHOLE = (b"\n\n", b"\r\n\r\n")
+"""How nearly everybody ends events."""
 
 
 class Recorder(Protocol):
     """What keeps an answer as it passes; :class:`gateway.continuation.Record`."""
 
+    fresh: list[bytes]
+
+    @property
+    def between(self) -> bool: ...
+    def settle(self) -> None: ...
     def feed(self, data: bytes) -> bytes: ...
     def finish(self) -> bytes: ...
 
@@ -180,14 +188,17 @@ class EngineResponse:
 
     def feed(self, data: bytes) -> None:
         """Body bytes came."""
-        sink = self._sink
+        sink, record = self._sink, self._record
         if sink is None:
             self._feed_reader(data)
             return
-        passed = data if self._record is None else self._record.feed(data)
-        if passed and not sink(passed):
-            self._put_passed(data, passed)
-            return
+        if record is not None and record.between and data.endswith(_WHOLE) and sink(data):
+            record.fresh.append(data)  # the way of every token
+        else:
+            passed = data if record is None else record.feed(data)
+            if passed and not sink(passed):
+                self._put_passed(data, passed)
+                return
         self._sunk_bytes += len(data)
         if self._sunk_bytes >= CREDIT_STEP_BYTES:
             self._credit_sunk()
@@ -231,6 +242,8 @@ class EngineResponse:
 
     def _credit_sunk(self) -> None:
         size_bytes, self._sunk_bytes = self._sunk_bytes, 0
+        if self._record is not None:
+            self._record.settle()
         self._stream.consumed(size_bytes)
 
     def _held_back(self, size_bytes: int) -> None:

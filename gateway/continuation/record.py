@@ -67,8 +67,12 @@ class Record:
 
     def __init__(self, route: str, budget: RecordBudget, most_bytes: int = MIB) -> None:
         self.route = route
-        self.overflowed = False
-        """No longer recorded: the answer cannot go on elsewhere, and :meth:`feed` passes everything."""
+        self.fresh: list[bytes] = []
+        """Whole events that went to the client unfed, which is allowed while :attr:`between`. To be settled
+        every few kilobytes; whoever asks the record for anything settles them first."""
+        self.between = True
+        """What comes next begins an event, and nothing is held back."""
+        self._overflowed = False
         self._budget = budget
         self._most_bytes = most_bytes
         self._size_bytes = 0
@@ -86,6 +90,19 @@ class Record:
         self._ended = False
 
     @property
+    def overflowed(self) -> bool:
+        """No longer recorded: the answer cannot go on elsewhere, and :meth:`feed` passes everything."""
+        self.settle()
+        return self._overflowed
+
+    def settle(self) -> None:
+        """Keep what is fresh."""
+        if self.fresh:
+            data = b"".join(self.fresh)
+            self.fresh.clear()
+            self._keep(data)
+
+    @property
     def held(self) -> bytes:
         """The unfinished event: not passed on, not recorded, to be dropped when the stream breaks."""
         return bytes(self._held)
@@ -93,6 +110,7 @@ class Record:
     @property
     def data(self) -> bytes:
         """Every event recorded. Empty once the record overflowed or was released."""
+        self.settle()
         if len(self._chunks) > 1:
             self._chunks = [b"".join(self._chunks)]
         return self._chunks[0] if self._chunks else b""
@@ -107,9 +125,15 @@ class Record:
 
     def feed(self, data: bytes) -> bytes:
         """Takes the next bytes of the answer; gives those that may go to the client now, perhaps none."""
+        self.settle()
+        out = self._feed(data)
+        self.between = not (self._held or self._overflowed or self._released)
+        return out
+
+    def _feed(self, data: bytes) -> bytes:
         if not self._held and data.endswith((b"\n\n", b"\r\n\r\n")):
             return self._keep(data)
-        if self.overflowed:
+        if self._overflowed:
             return self._keep(data)
         out = b""
         if (
@@ -122,22 +146,24 @@ class Record:
         if end := self._last_end():
             out += self._keep(bytes(self._held[:end]))
             self._hold(self._held[end:])
-        if not self.overflowed and self._held and not self._understood():
+        if not self._overflowed and self._held and not self._understood():
             self._foreign = not self._size_bytes
             self._overflow()
-        if self.overflowed:
+        if self._overflowed:
             rest, self._held = bytes(self._held), bytearray()
             out += self._keep(rest)
         return out
 
     def finish(self) -> bytes:
         """The stream is over in order: gives what was held back."""
+        self.settle()
         rest, self._held = bytes(self._held), bytearray()
         return self._keep(rest)
 
     @property
     def size_bytes(self) -> int:
         """How much is recorded."""
+        self.settle()
         return self._size_bytes
 
     @property
@@ -149,17 +175,18 @@ class Record:
         if self._end is not None and self._end.search(self._held) is not None:
             return True
         return (
-            not self._size_bytes and not self.overflowed and not _is_begun(bytes(self._held[:_FIELD_BYTES]))
+            not self._size_bytes and not self._overflowed and not _is_begun(bytes(self._held[:_FIELD_BYTES]))
         )
 
     def break_off(self) -> None:
         """The stream broke: its unfinished event is forgotten, as the client has none of it."""
         self._hold(b"")
+        self.between = not (self._overflowed or self._released)
 
     def release(self) -> None:
         """Give back the memory. Idempotent; :attr:`complete` goes on telling what it told."""
         self._ended = self.complete
-        self._released = True
+        self._released, self.between = True, False
         self._drop()
 
     def _hold(self, data: bytes | bytearray) -> None:
@@ -168,7 +195,7 @@ class Record:
 
     def _keep(self, data: bytes) -> bytes:
         size_bytes = self._size_bytes + len(data)
-        if self.overflowed or self._released:
+        if self._overflowed or self._released:
             self._look_for_end(data)
         elif size_bytes <= self._most_bytes and self._budget.take(len(data)):
             self._size_bytes = size_bytes
@@ -183,7 +210,7 @@ class Record:
     def _overflow(self) -> None:
         self._ended = self.complete
         self._tail = self.data[-_END_BYTES:]
-        self.overflowed = True
+        self._overflowed, self.between = True, False
         self._drop()
 
     def _drop(self) -> None:

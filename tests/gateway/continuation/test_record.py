@@ -171,3 +171,32 @@ def test_what_is_no_stream_of_events_ends_where_it_ends(answer: bytes) -> None:
     out = record.feed(answer)
     assert record.ends_well
     assert out + record.finish() == answer
+
+
+@given(st.integers(0, 2**32), st.sampled_from([30, 200, 1024 * 1024]))
+def test_events_that_go_out_unfed_while_that_is_allowed_are_kept_as_if_they_were_fed(
+    seed: int, most_bytes: int
+) -> None:
+    rng = random.Random(seed)
+    stream = b"".join([EVENT * rng.randint(1, 4), *_events(b"\n"), EVENT * rng.randint(0, 2)])
+    fed, unfed = _record(most_bytes=most_bytes), _record(most_bytes=most_bytes)
+    position = 0
+    while position < len(stream):
+        end = rng.choice([stream.find(b"\n\n", position) + 2, position + rng.randint(1, 60)])
+        piece = stream[position:end]
+        position += len(piece)
+        out = fed.feed(piece)
+        if unfed.between and piece.endswith(b"\n\n"):
+            unfed.fresh.append(piece)
+            assert out == piece
+        else:
+            assert unfed.feed(piece) == out
+        if rng.random() < 0.3:
+            unfed.settle()
+    assert unfed.held == fed.held
+    assert (unfed.data, unfed.overflowed) == (fed.data, fed.overflowed)
+    assert (unfed.size_bytes, unfed.complete, unfed.ends_well) == (
+        fed.size_bytes,
+        fed.complete,
+        fed.ends_well,
+    )
