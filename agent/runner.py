@@ -218,7 +218,10 @@ class _Run:
         if self._first_byte_s is None:
             self._first_byte_s = self._clock() - self._began_s
         data = self._reader.feed(piece)
-        return not data or self._send(data)
+        if not data or self._stream.send_data(data):
+            return True
+        self._writable.clear()
+        return False
 
     def _pass_error_on(self, piece: bytes) -> bool:
         if len(self._message) < MESSAGE_BYTES:

@@ -160,7 +160,9 @@ class Exchange(asyncio.Protocol):
             return
         if self._pieces and self.status:
             self._mute_bytes = 0
-            self._flow()
+            take = self._take
+            if take is None or self._held or not self._reading or not self._give(take):
+                self._flow()
         else:
             self._nothing_came_of(len(data))
         if self.whole or self._take is None:
@@ -225,18 +227,23 @@ class Exchange(asyncio.Protocol):
         """Give what has come to whoever takes it; then read on, or do not."""
         pieces, take = self._pieces, self._take
         if pieces and take is not None and not self._held:
-            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            try:
-                self._held = not take(piece)
-            except Exception as error:
-                self.whole = False
-                self.fail(error)
-                return
+            self._give(take)
         reading = not self._held and (take is not None or sum(map(len, pieces)) < READ_BUFFER_BYTES)
         if reading is not self._reading and not self.whole and not self.transport.is_closing():
             self._reading = reading
             (self.transport.resume_reading if reading else self.transport.pause_reading)()
+
+    def _give(self, take: Take) -> bool:
+        """What has come goes to ``take``. True when all is as it should be."""
+        pieces = self._pieces
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        try:
+            self._held = not take(piece)
+        except Exception as error:
+            self.whole = False
+            self.fail(error)
+        return not self._held and self.error is None
 
     def _nothing_came_of(self, size_bytes: int) -> None:
         self._mute_bytes += size_bytes
