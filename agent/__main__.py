@@ -1,6 +1,9 @@
 """``python -m agent`` does what ``trunkline agent`` does."""
 
-from agent.cli import main
+from shared.imports import without_collection
+
+with without_collection():
+    from agent.cli import main
 
 if __name__ == "__main__":
     main()
