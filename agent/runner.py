@@ -69,12 +69,15 @@ class Runner:
         stream.handler = run
         self._runs.add(run)
         self._empty.clear()
-        run.task = self._tasks.create_task(run.run(), name=f"request {stream.head.request_id}")
-        run.task.add_done_callback(lambda task: self._finish(run, task))
+        run.task = self._tasks.create_task(self._carry(run), name=f"request {stream.head.request_id}")
+        run.task.add_done_callback(lambda task: self._finish(run, run.cut) if task.cancelled() else None)
 
-    def _finish(self, run: "_Run", task: "asyncio.Task[_Outcome]") -> None:
+    async def _carry(self, run: "_Run") -> None:
+        """Ends the stream in the turn of the loop in which the answer ended, so that both leave together."""
+        self._finish(run, await run.run())
+
+    def _finish(self, run: "_Run", outcome: _Outcome) -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
-        outcome = run.cut if task.cancelled() else task.result()
         self._say(run, outcome)
         self._roster.leave(run.seat, failed=outcome.engine_failed, out_of_memory=outcome.out_of_memory)
         run.finish(outcome)
@@ -100,7 +103,7 @@ class Runner:
 class _Run:
     """One request. Implements :class:`shared.endpoint.StreamHandler`."""
 
-    task: "asyncio.Task[_Outcome]"
+    task: "asyncio.Task[None]"
 
     def __init__(
         self, stream: Stream, seat: Seat, clock: Callable[[], float], forget: "Callable[[_Run], None]"

@@ -15,7 +15,18 @@ def bench(site: Site, *arguments: str, key: str = "") -> "subprocess.CompletedPr
 
 def test_a_load_is_told_as_a_table_and_as_json(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    arguments = ("--concurrency", "8", "--warmup", "0.3", "--duration", "2", "--max-tokens", "20")
+    arguments = (
+        "--model",
+        MODEL,
+        "--concurrency",
+        "8",
+        "--warmup",
+        "0.3",
+        "--duration",
+        "2",
+        "--max-tokens",
+        "20",
+    )
     body = ("--body", '{"script": {"tokens_per_s": 100}}')
     done = bench(site, *arguments, *body, "--json", str(file))
     assert done.returncode == 0, done.stderr
