@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 _WIDTH, _NAME, _ROW, _BAR, _HEAD, _GAP = 760, 130, 24, 16, 34, 18
-_NUMBER = 110
+_NUMBER = 180
 """Room for the number after a bar. All sizes are pixels."""
 _OURS = ("#1d4ed8", "#7aa2f7")
 _OTHERS = ("#6b7280", "#9ca3af", "#d1d5db")
