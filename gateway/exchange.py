@@ -223,11 +223,12 @@ class Exchange:
 
     def resumed(self, attempt: Attempt) -> None:
         """The stream goes on."""
-        away_s = attempt.resume(self._home.timers.time())
+        now = self._home.timers.time()
+        away_s = attempt.resume(now)
         if self._answer is not None:
             self._answer.resumed(attempt)
         elif self.state is State.OPENING:
-            self._opening.opened_s += away_s
+            self._opening.came_back(away_s, now, self._home.settings.first_byte_s)
             self._watch()
 
     def body_failed(self, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 from gateway.attempt import Attempt
 from gateway.dispatch_settings import DispatchSettings
-from gateway.rhythm import may_be_the_tunnels
+from gateway.rhythm import ANSWER_S, may_be_the_tunnels
 from shared.errors import ErrorCode
 
 
@@ -23,6 +23,12 @@ class Opening:
     def begin(self, attempt: Attempt, now: float, hedge_at_s: float | None) -> None:
         self.attempts = [attempt]
         self.opened_s, self.hedge_at_s = now, hedge_at_s
+
+    def came_back(self, away_s: float, now: float, first_byte_s: float) -> None:
+        """A tunnel is there again after ``away_s``. What was said meanwhile is on its way: nobody is late
+        before it could arrive, however much of the time was used up before anybody knew that the tunnel was
+        gone."""
+        self.opened_s = max(self.opened_s + away_s, now + ANSWER_S - first_byte_s)
 
     @property
     def gone(self) -> bool:

@@ -22,6 +22,7 @@ from shared.credit import WindowSettings
 from shared.errors import ErrorCode
 from shared.messages import AgentStatus, DeploymentStatus, Drain, ResponseHead, Trailers, Usage
 from tests.gateway.fleet import Client, EngineStream, FakeAgent, Fleet, deployment
+from tests.gateway.tunnels import resume, suspend
 
 HEAD = ResponseHead(200, (("content-type", "text/plain"),))
 TRAILERS = Trailers(usage=Usage(3, 5))
@@ -529,6 +530,22 @@ def test_no_head_in_time_is_told_and_stops_the_engine() -> None:
     assert agent.streams[0].reset_code is ErrorCode.DEADLINE
     agent.streams[0].confirm()
     fleet.assert_quiet()
+
+
+def test_nobody_is_late_before_what_waited_for_the_tunnel_could_arrive() -> None:
+    """As when a tunnel is half-open: most of the time is over before anybody knows that it is gone."""
+    fleet = Fleet(settings=DispatchSettings(first_byte_s=10))
+    agent = fleet.connect("a", deployment())
+    client = fleet.submit()
+    fleet.advance(9.95)
+    suspend(fleet, agent)
+    fleet.advance(3.0)
+    resume(fleet, agent)
+    fleet.advance(ANSWER_S * 0.9)
+    assert not client.settled
+    agent.streams[0].stream.send_head(HEAD)
+    fleet.settle()
+    assert client.response.status == 200
 
 
 def test_the_deadline_counts_for_the_first_byte_of_a_stream() -> None:
