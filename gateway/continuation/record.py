@@ -131,16 +131,13 @@ class Record:
         return out
 
     def _feed(self, data: bytes) -> bytes:
-        if not self._held and data.endswith((b"\n\n", b"\r\n\r\n")):
-            return self._keep(data)
-        if self._overflowed:
+        if self._overflowed or (not self._held and data.endswith((b"\n\n", b"\r\n\r\n"))):
             return self._keep(data)
         out = b""
-        if (
-            end := data.rfind(b"\n\n") + 1
-        ):  # how nearly everybody ends events; looked for at once, from behind
-            out = self._keep(bytes(self._held) + data[: end + 1])
-            self._hold(data[end + 1 :])
+        last = data.rfind(b"\n\n")  # how nearly everybody ends events; looked for at once, from behind
+        if last >= 0:
+            out = self._keep(bytes(self._held) + data[: last + 2])
+            self._hold(data[last + 2 :])
         else:
             self._held += data
         if end := self._last_end():
