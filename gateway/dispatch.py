@@ -217,7 +217,7 @@ class Dispatcher:
 
     def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
         if trouble in ENGINES_FAULT:
-            attempt.request.failed.append(attempt.deployment.key)
+            attempt.request.note_failure(attempt.deployment.key, now)
         self._health.failed(attempt.deployment, attempt.request, trouble, now)
 
     def may_retry(self, request: Request, trouble: Trouble) -> bool:
@@ -227,7 +227,7 @@ class Dispatcher:
         return False
 
     def someone_else(self, request: Request, *, patiently: bool = False) -> bool:
-        fit = Fit.of(request, request.shunned)
+        fit = Fit.of(request, request.shunned(self.timers.time()))
         return self._index.someone_else(request.model, fit, patiently=patiently)
 
     def hedge_at(self, request: Request, now: float) -> float | None:
@@ -247,7 +247,8 @@ class Dispatcher:
         return well[chosen[0].key]
 
     def wait_again(self, exchange: Exchange) -> None:
-        self.room.come_back(exchange.ticket, exchange.request.shunned, self.timers.time())
+        now = self.timers.time()
+        self.room.come_back(exchange.ticket, exchange.request.shunned(now), now)
         self._waiting[exchange.ticket.number] = exchange
         self._mark(exchange.request.model)
 

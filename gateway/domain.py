@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from shared.messages import Headers, UsageMode
 
+REMEMBERED_S = 10.0
+"""So long a request keeps away from a deployment whose engine failed on it."""
+
 
 class Tier(StrEnum):
     """How urgent a request is (ARCHITECTURE, Words)."""
@@ -87,15 +90,25 @@ class Request:
     trace: str | None = None
     attempts: list[str] = field(default_factory=list)
     """Deployments this request was given to so far, oldest first."""
-    failed: list[str] = field(default_factory=list)
-    """Those whose engine failed on it since its answer last got further."""
+    failed: dict[str, float] = field(default_factory=dict)
+    """Those whose engine failed on it since its answer last got further, oldest first, and when."""
     version: str | None = None
     """Only deployments of this version will do: an answer has begun that must go on as it is."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
 
-    @property
-    def shunned(self) -> list[str]:
-        """Deployments to which it goes again only when there is no other: where it failed, and where it was
-        last."""
-        return [*self.failed, *self.attempts[-1:]]
+    def note_failure(self, deployment: str, now: float) -> None:
+        """The engine of ``deployment`` failed on it."""
+        self.failed.pop(deployment, None)
+        self.failed[deployment] = now
+
+    def forget_failures(self, *, but_last: bool) -> None:
+        """It got further: what failed before that says nothing of what comes."""
+        kept = list(self.failed.items())[-1:] if but_last else []
+        self.failed = dict(kept)
+
+    def shunned(self, now: float) -> list[str]:
+        """Deployments to which it goes again only when there is no other: where it failed not long ago, and
+        where it was last."""
+        lately = [key for key, at_s in self.failed.items() if now - at_s < REMEMBERED_S]
+        return [*lately, *self.attempts[-1:]]

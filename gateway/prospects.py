@@ -52,7 +52,7 @@ class Prospects:
 
     def unfit(self, attempt: Attempt) -> None:
         """What its engine wrote did not fit to the answer: it is asked again only when there is no other."""
-        self._request.failed.append(attempt.deployment.key)
+        self._request.note_failure(attempt.deployment.key, self._home.timers.time())
 
     def may_try(self, trouble: Trouble | None) -> bool:
         """Whether one more try is allowed, after ``trouble`` (None: the engine is not known to be at fault);
@@ -60,6 +60,5 @@ class Prospects:
         if self._course is not None and self._course.record.size_bytes > self._size_bytes:
             self._size_bytes = self._course.record.size_bytes
             self._tries.start_over()
-            just_now = trouble is None or trouble in ENGINES_FAULT
-            del self._request.failed[: -1 if just_now else None]
+            self._request.forget_failures(but_last=trouble is None or trouble in ENGINES_FAULT)
         return self._tries.count(trouble)

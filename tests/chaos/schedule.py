@@ -55,6 +55,9 @@ SILENT_KINDS = (Kind.LINK_STALL, Kind.LINK_HALF_AGENT, Kind.LINK_HALF_GATEWAY, K
 SETTLE_S = {"engine": 12.0, "agent": 15.0, "demo": 30.0}
 """How long after a worker's fault it is not yet counted on: circuits stay open a while, processes start."""
 _QUIET_BEGIN_S = 3.0
+_CUT_EVERY_S = 0.8
+_CUT_SPREAD_S = 0.2
+"""Together the longest time between two cuts."""
 _BLACKOUT_EVERY_S = 150.0
 _GATEWAY_EVERY_S = 120.0
 _GATEWAY_AWAY_S = 25.0
@@ -124,15 +127,17 @@ class _Draft:
 def draw(
     town: Town, seed: int, seconds: float, *, restarts: bool = True, worker_every_s: float = 2.5
 ) -> Schedule:
-    """The faults of a run of ``seconds``: a cut in every second, the other faults between.
+    """The faults of a run of ``seconds``: a cut after at most a second, always, and the other faults between.
 
     ``restarts``: the gateway is drained and killed too, in the first half of the run, so that memory can be
     judged on processes that lived through the second half; the first agent is not killed there either.
     """
     draft = _Draft(town, Random(seed), seconds, witness=town.posts[0].name)
     gateway_times = list(_gateway_times(draft)) if restarts else []
+    cuts = int((seconds - _QUIET_BEGIN_S) / _CUT_EVERY_S)
+    for number in range(cuts):
+        _cut(draft, _QUIET_BEGIN_S + number * _CUT_EVERY_S)
     for second in range(int(_QUIET_BEGIN_S), int(seconds)):
-        _cut(draft, float(second))
         _other_link(draft, float(second))
         if gateway_times and gateway_times[0] <= second:
             _restart_gateway(draft, gateway_times.pop(0), first=len(gateway_times) % 2 == 0)
@@ -144,12 +149,13 @@ def draw(
     return Schedule(seed, seconds, tuple(faults))
 
 
-def _cut(draft: _Draft, second: float) -> None:
+def _cut(draft: _Draft, at_s: float) -> None:
     """Of one link mostly, of all links now and then; after some bytes more, so anywhere in a frame."""
     random = draft.random
     names = [post.name for post in draft.town.posts]
     target = EVERYBODY if random.random() < 0.08 else random.choice(names)
-    draft.add(second + random.uniform(0, 0.9), Kind.LINK_CUT, target, amount=random.randrange(0, 3000))
+    at_s += random.uniform(0, _CUT_SPREAD_S)
+    draft.add(at_s, Kind.LINK_CUT, target, amount=random.randrange(0, 3000))
 
 
 def _other_link(draft: _Draft, second: float) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.dispatch import SHUN_S, DispatchSettings
-from gateway.domain import RequestBody
+from gateway.domain import REMEMBERED_S, RequestBody
 from gateway.errors import DeadlineExceeded, EngineError, NoDeployment
 from gateway.failover import MOST_MOVES
 from gateway.rhythm import ANSWER_S
@@ -102,6 +102,35 @@ async def test_an_engines_error_is_told_where_there_is_nobody_else() -> None:
     fleet.settle()
     assert client.response.status == 500
     assert await read(client) == b""
+    quiet(fleet)
+
+
+async def test_an_engine_that_failed_long_ago_is_asked_again() -> None:
+    fleet, (one, two) = fleet_of("a", "b", first_byte_s=REMEMBERED_S)
+    client = fleet.submit()
+    one.streams[0].stream.send_head(ResponseHead(500, ()))
+    fleet.settle()
+    one.streams[0].confirm()
+    fleet.advance(REMEMBERED_S)
+    assert len(two.streams) == 1
+    assert not client.settled
+    fleet.advance(ANSWER_S)
+    assert len(one.streams) == 2, "the second was too slow, and the first may be well again"
+    await finish(fleet, one, client)
+    assert client.response.attempts == 3
+    quiet(fleet)
+
+
+async def test_an_engine_that_failed_just_now_is_not_asked_again() -> None:
+    fleet, (one, two) = fleet_of("a", "b", first_byte_s=REMEMBERED_S / 2)
+    client = fleet.submit()
+    one.streams[0].stream.send_head(ResponseHead(500, ()))
+    fleet.settle()
+    one.streams[0].confirm()
+    fleet.advance(REMEMBERED_S / 2)
+    fleet.advance(ANSWER_S)
+    assert len(one.streams) == len(two.streams) == 1
+    assert isinstance(client.error, DeadlineExceeded)
     quiet(fleet)
 
 
