@@ -3,14 +3,19 @@
 from collections.abc import Callable, Mapping
 
 from gateway.scheduling.base import Policy
+from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.least_outstanding import LeastOutstanding
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {LeastOutstanding.name: LeastOutstanding}
+POLICIES: Mapping[str, Callable[[Knowledge], Policy]] = {
+    LeastOutstanding.name: lambda _: LeastOutstanding(),
+}
 
 
-def policy_named(name: str) -> Policy:
-    """A fresh policy. Raises ValueError, saying which names there are."""
+def policy_named(name: str, knowledge: Knowledge | None = None) -> Policy:
+    """A fresh policy for the model that ``knowledge`` is of; without it one that knows nothing and
+    learns only from its hooks. Raises ValueError, saying which names there are."""
     try:
-        return POLICIES[name]()
+        make = POLICIES[name]
     except KeyError:
         raise ValueError(f"no scheduling policy {name!r}; there are: {', '.join(sorted(POLICIES))}") from None
+    return make(knowledge if knowledge is not None else Knowledge())

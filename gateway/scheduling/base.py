@@ -1,7 +1,12 @@
 """The scheduler's interface: plain data and ``now`` in, decisions out (SCHEDULING).
 
 Nothing here or in a policy does I/O, reads a clock or draws random numbers. The caller carries the decisions
-out; a policy never changes what it was given.
+out; a policy never changes what it was given. What a policy remembers it was told through its hooks, so equal
+input after an equal history gives equal output.
+
+Who keeps what: the owner of the deployments (in production the index, in the simulator the fleet) fills in
+every field of :class:`DeploymentView`; :class:`~gateway.scheduling.scheduler.Scheduler` keeps ``load``, calls
+the hooks, and learns from outcomes. An owner that uses the scheduler calls nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.domain import Tier
+from gateway.scheduling.load import Load
 
 ANY_ROUTE = "any"
 """A deployment with this route takes requests of every route."""
@@ -21,6 +27,12 @@ FIXED_WORK = 8.0
 
 NO_CAP = 1 << 30
 """More slots than any deployment has."""
+
+BLOCK_BYTES = 1024
+"""Bytes of a prompt that one fingerprint of ``Waiting.prefix`` stands for."""
+
+BLOCK_TOKENS = BLOCK_BYTES // 4
+"""Tokens in such a block where nothing better is known."""
 
 
 def estimated_work(input_tokens: int, output_tokens: int) -> float:
@@ -35,6 +47,12 @@ class Waiting:
     ``number`` is its ticket's. ``avoid`` holds the keys of deployments it must not go to. With ``version``
     only deployments of that version will do; one that is ``continuing`` wants a deployment that can go on
     with an answer of its route which another one began.
+
+    ``input_tokens`` and ``output_tokens`` are estimates (SCHEDULING §1), the latter of what will be
+    written, not of what may be. ``prefix`` is the chain of fingerprints of the prompt's whole blocks,
+    the first block first: two prompts have equal members exactly as far as they are equal.
+    ``block_tokens`` is how many tokens such a block holds. ``ttft_s`` is what the client wants its first
+    token within, from ``arrived_s``.
     """
 
     number: int
@@ -48,6 +66,11 @@ class Waiting:
     avoid: frozenset[str] = frozenset()
     version: str | None = None
     continuing: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    prefix: tuple[int, ...] = ()
+    block_tokens: float = BLOCK_TOKENS
+    ttft_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +83,13 @@ class DeploymentView:
     its slots its health lets it use; one on ``trial`` takes one request to show that it is well again, and
     should get it soon, whatever its load. ``continues`` maps routes to the way it goes on with another's
     answer.
+
+    ``device`` is what it runs on: GPU names as NVML gives them, or a class of
+    :mod:`gateway.scheduling.devices`. ``rtt_s`` is the measured round trip of its tunnel.
+    ``health_factor``, over 0 to 1, divides what is predicted of it: 0.5 makes it look twice as slow.
+    ``kv_free_tokens`` is how many tokens of context it has room for, None if it does not say. ``loaded``
+    is False for one that is usable but has to load its model first, which takes ``load_s`` from now
+    (None: what such loads took before). ``load`` is what it runs, kept by the scheduler.
     """
 
     key: str
@@ -75,6 +105,13 @@ class DeploymentView:
     trial: bool = False
     version: str = ""
     continues: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+    rtt_s: float = 0.0
+    health_factor: float = 1.0
+    kv_free_tokens: int | None = None
+    loaded: bool = True
+    load_s: float | None = None
+    load: Load = field(default_factory=Load)
 
     @property
     def free(self) -> int:
@@ -99,10 +136,34 @@ class Assignment:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request at one deployment; times in seconds since it was placed there.
+
+    ``first_token_s`` is None where none was seen, as of answers in one piece. Token counts are what the
+    engine reported, None where it reported nothing. ``ok`` is False for one that failed or was given up:
+    nothing is learnt of speeds from it.
+    """
+
+    ok: bool
+    total_s: float
+    first_token_s: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
 class Policy(Protocol):
-    """How to choose among deployments."""
+    """How to choose among the deployments of one model. One instance serves one model.
+
+    The hooks do nothing unless a policy needs them; a policy must also work when they are never called.
+    """
 
     name: str
+
+    look_again_s: float | None = None
+    """After ``assign``: when it wants to be asked again though nothing has changed, because it let a request
+    wait with a slot free; None if it did not."""
 
     def assign(
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
@@ -110,8 +171,26 @@ class Policy(Protocol):
         """Who goes where, now. Both sequences are of one model.
 
         ``waiting`` is in order of turns; one that fits nowhere must not hold back those behind it.
-        Assigns each request at most once, to a deployment that suits it, is not avoided, and has a slot
-        free after the assignments before it; assigns as many as fit. Equal input gives equal
-        output.
+        ``deployments`` are those with a slot free, perhaps others. Assigns each request at most once, to
+        a deployment that suits it, is not avoided, and has a slot free after the assignments before it;
+        assigns as many as fit, but for those it lets wait, until ``look_again_s`` at the latest, for a
+        deployment that will be free soon and is predicted to finish them earlier. Equal input after an
+        equal history gives equal output.
         """
         ...
+
+    def came(self, view: DeploymentView, now: float) -> None:
+        """A deployment of the model is there. ``view`` is kept up to date until it is ``gone``."""
+        return
+
+    def gone(self, key: str, now: float) -> None:
+        """The deployment ``key`` is no more."""
+        return
+
+    def placed(self, item: Waiting, key: str, now: float) -> None:
+        """``item`` was really given to the deployment ``key``; its ``load`` does not count it yet."""
+        return
+
+    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+        """``item`` is over at the deployment ``key``; its ``load`` no longer counts it."""
+        return

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Sequence
 
-from gateway.scheduling.base import Assignment, DeploymentView, Waiting
+from gateway.scheduling.base import Assignment, DeploymentView, Policy, Waiting
 
 SAMPLE = 64
 """Deployments looked at for one decision. The best of 64 is within the best hundredth of any fleet for all
@@ -16,7 +16,7 @@ _Entry = tuple[float, int, str, int, DeploymentView]
 """Load, in flight, key, given in this call, deployment: the smallest is the best, keys settle ties."""
 
 
-class LeastOutstanding:
+class LeastOutstanding(Policy):
     """Fewest (outstanding + typical work) / (slots x speed); ties by requests in flight, then by key. One on
     trial comes before all others: else, where it is small, it might never be tried."""
 

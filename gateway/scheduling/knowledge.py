@@ -1,0 +1,42 @@
+"""What is known of one model while it is served: what policies choose by."""
+
+from dataclasses import dataclass, field
+
+from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.performance import Performance, Speeds
+from gateway.scheduling.prefix import PrefixIndex
+
+
+@dataclass(slots=True, eq=False)
+class Knowledge:
+    """Kept by :class:`~gateway.scheduling.scheduler.Scheduler`; policies only read it.
+
+    ``views`` are the deployments that came and are not gone, full or not, by key. ``seed`` is what a policy
+    draws its random numbers from.
+    """
+
+    model: str = ""
+    performance: Performance = field(default_factory=Performance)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    views: dict[str, DeploymentView] = field(default_factory=dict)
+    seed: int = 0
+    _speeds: dict[str, Speeds] = field(default_factory=dict)
+
+    def speeds(self, view: DeploymentView) -> Speeds:
+        """How fast the model is on what ``view`` runs on."""
+        found = self._speeds.get(view.device)
+        if found is None:
+            if len(self._speeds) >= 256:
+                self._speeds.clear()
+            found = self._speeds[view.device] = self.performance.speeds(self.model, view.device)
+        return found
+
+    def cached_tokens(self, item: Waiting, key: str) -> int:
+        """How many of the prompt's tokens the deployment ``key`` is believed to have read before."""
+        matched = self.prefixes.matched(key, item.prefix) if item.prefix else 0
+        return cached(item, matched)
+
+
+def cached(item: Waiting, blocks: int) -> int:
+    """The tokens in the first ``blocks`` of the prompt; at least one is always left to be read."""
+    return min(int(blocks * item.block_tokens), max(0, item.input_tokens - 1))

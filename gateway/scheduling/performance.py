@@ -1,0 +1,261 @@
+"""How fast each model runs on each class of device: priors, and what outcomes teach (SCHEDULING §2).
+
+An answer takes, from when its request was placed::
+
+    first token  = fixed + token x (uncached prompt tokens, its own and those ahead of it)
+    the rest     = output tokens x (step + each x running + kv x context tokens in the batch)
+                   + token x prompt tokens of others read meanwhile
+
+Each coefficient is a prior times a multiplier that is learnt (:mod:`gateway.scheduling.regression`). The
+prior is that of a dense model of 8 billion parameters in 16 bits on the device's public figures; how
+much larger or smaller a model is shows in the first answers, and is carried over from one device class
+to the others.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.scheduling.accuracy import Accuracy
+from gateway.scheduling.base import Outcome
+from gateway.scheduling.devices import device_class, figures_of
+from gateway.scheduling.load import Company
+from gateway.scheduling.regression import Shares
+
+MOST_PAIRS = 4096
+"""Pairs of model and device class remembered; the one used longest ago is forgotten first."""
+
+PARAMETERS = 8e9
+WEIGHT_BYTES = 2 * PARAMETERS
+KV_TOKEN_BYTES = 131_072.0
+"""Of a model of 8 billion parameters: 32 layers x 8 heads x 128 values x 2 bytes, keys and values."""
+
+COMPUTE_SHARE = 0.5
+BANDWIDTH_SHARE = 0.7
+"""What engines reach of a device's figures, roughly: reading prompts, and reading weights."""
+
+FIXED_S = 0.02
+"""Of every request, before anything is computed: HTTP, the tokenizer, the engine's own queue."""
+
+SEQUENCE_S = 20e-6
+"""Per running request and step, for what is not computed on the device."""
+
+LOAD_BYTES_S = 1e9
+LOAD_FIXED_S = 15.0
+"""A load reads the weights from a disk, then the engine warms up."""
+
+WARM = 3
+"""Observations after which a pair no longer borrows from others."""
+
+UNREPORTED_WEIGHT = 0.25
+"""Weight of an outcome of which token counts were not reported but estimated."""
+
+LOAD_WEIGHT = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Seconds, before anything was learnt; see the module's docstring."""
+
+    token_s: float
+    step_s: float
+    each_s: float
+    kv_s: float
+    load_s: float
+
+    @classmethod
+    def of(cls, device: str) -> "Prior":
+        figures = figures_of(device)
+        token_s = 2 * PARAMETERS / (figures.tflops * 1e12 * COMPUTE_SHARE)
+        byte_s = 1.0 / (figures.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
+        return cls(
+            token_s=token_s,
+            step_s=WEIGHT_BYTES * byte_s,
+            each_s=token_s + SEQUENCE_S,
+            kv_s=KV_TOKEN_BYTES * byte_s,
+            load_s=LOAD_FIXED_S + WEIGHT_BYTES / LOAD_BYTES_S,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request was taken for when it was placed."""
+
+    uncached_tokens: int
+    input_tokens: int
+    output_tokens: int
+    first_token_s: float
+    """Predicted, from when it was placed."""
+    total_s: float
+
+
+class Speeds:
+    """One model on one device class. The coefficients are plain attributes, in seconds, positive and finite,
+    current after every outcome."""
+
+    __slots__ = (
+        "accuracy",
+        "device",
+        "each_s",
+        "fixed_s",
+        "kv_s",
+        "load_s",
+        "loads",
+        "meanwhile_s",
+        "model",
+        "prior",
+        "reading",
+        "step_s",
+        "token_s",
+        "writing",
+    )
+
+    def __init__(self, model: str, device: str) -> None:
+        self.model = model
+        self.device = device
+        self.prior = Prior.of(device)
+        self.reading = Shares(2)
+        self.writing = Shares(4)
+        self.loads = 0
+        self.load_s = self.prior.load_s
+        self.accuracy = Accuracy()
+        self._refresh()
+
+    def output_s(self, output_tokens: float, running: float, kv_tokens: float, reading_share: float) -> float:
+        """How long ``output_tokens`` take to write when so many run at once, holding so much context, while
+        the device reads prompts for a share of its time."""
+        steps_s = output_tokens * (self.step_s + self.each_s * running + self.kv_s * kv_tokens)
+        return steps_s / (1.0 - reading_share)
+
+    def learn(self, asked: Asked, outcome: Outcome, company: Company) -> None:
+        """An answer came whole."""
+        reported = outcome.output_tokens is not None
+        weight = 1.0 if reported else UNREPORTED_WEIGHT
+        output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
+        reading = self._reading_parts(_uncached(asked, outcome), company)
+        writing = self._writing_parts(max(0, output_tokens - 1), company)
+        first_s = outcome.first_token_s
+        if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
+            self.reading.observe(reading, first_s, weight)
+            self.writing.observe(writing, outcome.total_s - first_s, weight)
+        else:
+            self._learn_whole(reading, writing, outcome.total_s, weight)
+        self._refresh()
+
+    def loaded(self, load_s: float) -> None:
+        """The model was loaded in ``load_s``."""
+        if 0.0 < load_s < math.inf:
+            self.load_s += (load_s - self.load_s) * (LOAD_WEIGHT if self.loads else 1.0)
+            self.loads += 1
+
+    def borrow(self, reading: float, writing: float) -> None:
+        """Begin with another pair's multipliers, as far as nothing was observed of this one."""
+        if not self.reading.count:
+            self.reading.restart(reading)
+        if not self.writing.count:
+            self.writing.restart(writing)
+        self._refresh()
+
+    def _learn_whole(self, reading: list[float], writing: list[float], total_s: float, weight: float) -> None:
+        """Only the total is known: either part is taken to be off by the same factor, and believed as far as
+        it made up the total."""
+        expected_reading_s = sum(map(_times, reading, self.reading.multipliers))
+        expected_writing_s = sum(map(_times, writing, self.writing.multipliers))
+        expected_s = expected_reading_s + expected_writing_s
+        share = expected_reading_s / expected_s
+        if share > 0:
+            self.reading.observe(reading, total_s * share, weight * share**2)
+        if share < 1:
+            self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
+
+    def _reading_parts(self, uncached_tokens: float, company: Company) -> list[float]:
+        return [FIXED_S, self.prior.token_s * (uncached_tokens + company.ahead_tokens)]
+
+    def _writing_parts(self, output_tokens: int, company: Company) -> list[float]:
+        prior = self.prior
+        return [
+            output_tokens * prior.step_s,
+            output_tokens * prior.each_s * company.running,
+            output_tokens * prior.kv_s * company.kv_tokens,
+            prior.token_s * company.read_tokens if output_tokens else 0.0,
+        ]
+
+    def _refresh(self) -> None:
+        prior = self.prior
+        fixed, token = self.reading.multipliers
+        step, each, kv, meanwhile = self.writing.multipliers
+        self.fixed_s = FIXED_S * fixed
+        self.token_s = prior.token_s * token
+        self.step_s = prior.step_s * step
+        self.each_s = prior.each_s * each
+        self.kv_s = prior.kv_s * kv
+        self.meanwhile_s = prior.token_s * meanwhile
+
+
+class Performance:
+    """The speeds of every model on every device class. Bounded: ``MOST_PAIRS``."""
+
+    def __init__(self, most_pairs: int = MOST_PAIRS) -> None:
+        self._most_pairs = most_pairs
+        self._pairs: OrderedDict[tuple[str, str], Speeds] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Speeds]:
+        """All there are, the one used last at the end; its ``accuracy`` is for export."""
+        return iter(list(self._pairs.values()))
+
+    def speeds(self, model: str, device: str) -> Speeds:
+        """What is known of ``model`` on a device of this name or class. The object stays current."""
+        key = model, device_class(device)
+        found = self._pairs.get(key)
+        if found is not None:
+            self._pairs.move_to_end(key)
+            return found
+        found = self._pairs[key] = Speeds(*key)
+        self._lend(found)
+        if len(self._pairs) > self._most_pairs:
+            self._pairs.popitem(last=False)
+        return found
+
+    def learn(self, speeds: Speeds, asked: Asked, outcome: Outcome, company: Company) -> None:
+        """An answer came whole: ``speeds`` learns from it, and lends what it knows to its fellows."""
+        if not outcome.ok:
+            return
+        speeds.accuracy.note(asked.first_token_s, outcome.first_token_s, asked.total_s, outcome.total_s)
+        speeds.learn(asked, outcome, company)
+        if speeds.reading.count <= WARM:
+            for other in self._pairs.values():
+                if other.model == speeds.model and other is not speeds:
+                    self._lend(other)
+
+    def _lend(self, speeds: Speeds) -> None:
+        """A model is as much larger on one device class as on another; a device is as fast for a new model as
+        it was for others."""
+        if speeds.reading.count and speeds.writing.count:
+            return
+        known = [each for each in self._pairs.values() if each is not speeds and each.reading.count]
+        lenders = [each for each in known if each.model == speeds.model]
+        lenders = lenders or [each for each in known if each.device == speeds.device]
+        if lenders:
+            speeds.borrow(
+                _middle([each.reading.common for each in lenders]),
+                _middle([each.writing.common for each in lenders]),
+            )
+
+
+def _middle(values: list[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def _times(one: float, other: float) -> float:
+    return one * other
+
+
+def _uncached(asked: Asked, outcome: Outcome) -> float:
+    """Prompt tokens really read: engines that reuse a prefix say how much, or do not."""
+    if outcome.input_tokens is None:
+        return asked.uncached_tokens
+    if outcome.cached_tokens:
+        return max(0, outcome.input_tokens - outcome.cached_tokens)
+    believed = asked.uncached_tokens / asked.input_tokens if asked.input_tokens else 1.0
+    return outcome.input_tokens * believed

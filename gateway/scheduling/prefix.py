@@ -1,0 +1,135 @@
+"""Which deployment has read which beginnings of prompts (SCHEDULING §1, §4).
+
+A prompt's beginning is known by a chain of fingerprints, one for each whole block: a fingerprint stands
+for its block and all before it, so two prompts have equal fingerprints exactly as far as they are equal
+in whole blocks. The index maps fingerprints to the deployments that read them. A deployment's chains are
+remembered with the shallow blocks as the most recent ones, so that it forgets the ends of chains first
+and what it remembers is always a beginning: how far it matches can be found by bisection.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from hashlib import blake2b
+
+from gateway.scheduling.base import BLOCK_BYTES
+
+MOST_BLOCKS = 1024
+"""Blocks of one prompt that are looked at: a million bytes."""
+
+DEPLOYMENT_BLOCKS = 4096
+"""Blocks remembered of one deployment at most, some million tokens: more than engines keep."""
+
+TOTAL_BLOCKS = 1_000_000
+"""Blocks remembered of all deployments of a model together, some 150 MB when all are used."""
+
+LEAST_BLOCKS = 128
+"""Blocks remembered of each deployment however many there are."""
+
+STEPS = 4
+"""Matches of different length that are told apart in one look."""
+
+
+def fingerprints(prompt: bytes | memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
+    """The chain of ``prompt``'s whole blocks, up to ``MOST_BLOCKS``. Equal in every process."""
+    data = memoryview(prompt)
+    chain: list[int] = []
+    link = b""
+    for end in range(block_bytes, min(len(data), MOST_BLOCKS * block_bytes) + 1, block_bytes):
+        state = blake2b(link, digest_size=8)
+        state.update(data[end - block_bytes : end])
+        link = state.digest()
+        chain.append(int.from_bytes(link, "little"))
+    return tuple(chain)
+
+
+class PrefixIndex:
+    """Chains that the deployments of one model have read. Bounded as the constants above say."""
+
+    def __init__(self, deployment_blocks: int = DEPLOYMENT_BLOCKS, total_blocks: int = TOTAL_BLOCKS) -> None:
+        self._deployment_blocks = deployment_blocks
+        self._total_blocks = total_blocks
+        self._blocks: dict[str, OrderedDict[int, None]] = {}
+        """Of each deployment, the ones used longest ago first."""
+        self._holders: dict[int, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        """Blocks remembered, counted once for each deployment that has them."""
+        return sum(map(len, self._blocks.values()))
+
+    def saw(self, key: str, chain: Sequence[int]) -> None:
+        """The deployment ``key`` reads a prompt with this chain."""
+        if not chain:
+            return
+        blocks = self._blocks.get(key)
+        if blocks is None:
+            blocks = self._blocks[key] = OrderedDict()
+        most = self._most_blocks()
+        holders = self._holders
+        for fingerprint in reversed(chain[:most]):
+            if fingerprint in blocks:
+                blocks.move_to_end(fingerprint)
+            else:
+                holders.setdefault(fingerprint, {})[key] = None
+                blocks[fingerprint] = None
+        while len(blocks) > most:
+            oldest, _ = blocks.popitem(last=False)
+            self._let_go(oldest, key)
+
+    def gone(self, key: str) -> None:
+        """What ``key`` has read is lost: it is no more, or has loaded its model anew."""
+        for fingerprint in self._blocks.pop(key, ()):
+            self._let_go(fingerprint, key)
+
+    def matched(self, key: str, chain: Sequence[int]) -> int:
+        """How many blocks of ``chain`` the deployment ``key`` has read, from the first on."""
+        blocks = self._blocks.get(key)
+        if not blocks or not chain or chain[0] not in blocks:
+            return 0
+        low, high = 1, len(chain)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if chain[middle - 1] in blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def longest(self, chain: Sequence[int]) -> list[tuple[int, Collection[str]]]:
+        """Who has read how much of ``chain``, the longest match first, in up to ``STEPS`` steps: pairs of a
+        number of blocks and all the deployments that have read at least so many. The last step is the first
+        block's; what lies between may be left out."""
+        holders = self._holders
+        if not chain or chain[0] not in holders:
+            return []
+        steps: list[tuple[int, Collection[str]]] = []
+        high = self._reach(chain, 1, len(chain), 1)
+        while len(steps) < STEPS - 1:
+            found = holders[chain[high - 1]]
+            steps.append((high, found))
+            if high == 1 or len(holders[chain[0]]) == len(found):
+                return steps
+            high = self._reach(chain, 1, high - 1, len(found) + 1)
+        steps.append((1, holders[chain[0]]))
+        return steps
+
+    def _reach(self, chain: Sequence[int], low: int, high: int, count: int) -> int:
+        """The most blocks, from ``low`` to ``high``, that ``count`` deployments have read; ``low`` blocks are
+        known to be read by as many."""
+        holders = self._holders
+        while low < high:
+            middle = (low + high + 1) // 2
+            if len(holders.get(chain[middle - 1], ())) >= count:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _most_blocks(self) -> int:
+        share = self._total_blocks // max(1, len(self._blocks))
+        return max(LEAST_BLOCKS, min(self._deployment_blocks, share))
+
+    def _let_go(self, fingerprint: int, key: str) -> None:
+        keys = self._holders[fingerprint]
+        del keys[key]
+        if not keys:
+            del self._holders[fingerprint]

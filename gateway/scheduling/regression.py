@@ -1,0 +1,121 @@
+"""Recursive least squares with forgetting, of the shares a prediction is made of.
+
+What is to be learnt is how far off each part of a prior prediction is: with parts ``p_j`` (seconds,
+summing to the predicted ``p``) an outcome ``y`` is explained as ``y / p = sum m_j p_j / p``, with
+multipliers ``m_j`` that are 1 for a perfect prior. Working on shares makes every error a relative one,
+so an answer of a minute does not drown those of a second.
+
+Kept is the information form: decaying sums of products, to which a pull of constant strength towards one
+common multiplier is added whenever it is solved. So nothing winds up when all observations look alike,
+directions in which nothing is seen keep the common multiplier, and rounding cannot pile up: the sums
+forget.
+"""
+
+import math
+from collections.abc import Sequence
+
+FORGETTING = 0.995
+"""Weight of an observation relative to the next: about the last two hundred count."""
+
+PULL = 0.5
+"""Strength of the pull towards the common multiplier, in observations."""
+
+TOLERANCE = 2.5
+"""Deviations that count in full, in mean absolute deviations; larger ones count as if they were as large
+(Huber)."""
+
+SPREAD_LEAST = 0.05
+SPREAD_MOST = 1.0
+COMMON_STEPS = 30.0
+"""Observations that the common multiplier remembers."""
+
+LEAST, MOST = 1e-4, 1e4
+"""Multipliers stay within these: no device is ten thousand times another."""
+
+APART = 30.0
+"""No part's multiplier is further from the common one than by this factor."""
+
+
+class Shares:
+    """Multipliers of the parts of a prediction. ``size`` parts; ``common`` is where all of them begin."""
+
+    __slots__ = ("_products", "_rest", "_spread", "common", "count", "multipliers", "size")
+
+    def __init__(self, size: int, common: float = 1.0) -> None:
+        self.size = size
+        self.count = 0
+        self._products = [[0.0] * size for _ in range(size)]
+        self._rest = [0.0] * size
+        self._spread = 0.5
+        self.restart(common)
+
+    def restart(self, common: float) -> None:
+        """Begin at ``common``, as long as nothing was observed."""
+        assert not self.count
+        self.common = min(max(common, LEAST), MOST)
+        self.multipliers = [self.common] * self.size
+
+    def observe(self, parts: Sequence[float], outcome: float, weight: float = 1.0) -> None:
+        """``parts`` are the prior's, in seconds; ``outcome`` what they were together. ``weight`` is over 0 to
+        1. What is not finite or not positive teaches nothing."""
+        total = math.fsum(parts)
+        if not (0.0 < total < math.inf and 0.0 < outcome < math.inf and 0.0 < weight <= 1.0):
+            return
+        shares = [part / total for part in parts]
+        ratio = min(max(outcome / total, LEAST), MOST)
+        expected = math.fsum(map(_times, self.multipliers, shares))
+        weight *= self._trust(ratio, expected)
+        self._learn_common(ratio, weight)
+        self.count += 1
+        scaled = weight / max(expected, LEAST) ** 2
+        for row, share in enumerate(shares):
+            products = self._products[row]
+            for column in range(self.size):
+                products[column] = FORGETTING * products[column] + scaled * share * shares[column]
+            self._rest[row] = FORGETTING * self._rest[row] + scaled * share * ratio
+        self._solve()
+
+    def _trust(self, ratio: float, expected: float) -> float:
+        """How much of an observation counts, by how far it is from what was expected."""
+        off = abs(math.log(ratio / expected)) if expected > 0 else 0.0
+        bound = TOLERANCE * self._spread
+        self._spread += (min(off, 2 * bound) - self._spread) / COMMON_STEPS
+        self._spread = min(max(self._spread, SPREAD_LEAST), SPREAD_MOST)
+        return 1.0 if off <= bound else bound / off
+
+    def _learn_common(self, ratio: float, weight: float) -> None:
+        step = weight / (1.0 + min(self.count, COMMON_STEPS))
+        self.common *= math.exp(step * math.log(ratio / self.common) * (0.8 if not self.count else 1.0))
+        self.common = min(max(self.common, LEAST), MOST)
+
+    def _solve(self) -> None:
+        pull = PULL / self.common**2
+        matrix = [list(row) for row in self._products]
+        for row in range(self.size):
+            matrix[row][row] += pull
+        rest = [each + pull * self.common for each in self._rest]
+        low, high = max(self.common / APART, LEAST), min(self.common * APART, MOST)
+        self.multipliers = [min(max(each, low), high) for each in _solved(matrix, rest)]
+
+
+def _times(one: float, other: float) -> float:
+    return one * other
+
+
+def _solved(matrix: list[list[float]], rest: list[float]) -> list[float]:
+    """Solves a positive definite system by elimination; changes both arguments."""
+    size = len(rest)
+    for pivot in range(size):
+        row = matrix[pivot]
+        for below in range(pivot + 1, size):
+            factor = matrix[below][pivot] / row[pivot]
+            if factor:
+                other = matrix[below]
+                for column in range(pivot, size):
+                    other[column] -= factor * row[column]
+                rest[below] -= factor * rest[pivot]
+    for pivot in range(size - 1, -1, -1):
+        row = matrix[pivot]
+        known = math.fsum(row[column] * rest[column] for column in range(pivot + 1, size))
+        rest[pivot] = (rest[pivot] - known) / row[pivot]
+    return rest

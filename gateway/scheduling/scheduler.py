@@ -1,0 +1,175 @@
+"""The scheduler of all models: keeps what policies choose by, asks the policy of a model, learns from
+outcomes.
+
+Pure: it decides, somebody else carries out. The owner of the deployments calls, in this order:
+
+- :meth:`Scheduler.came` when a deployment is there, :meth:`Scheduler.gone` when it is no more;
+- :meth:`Scheduler.assign` whenever a slot came free or a request came, and again at ``look_again_s``;
+- :meth:`Scheduler.placed` for each assignment that was carried out, before ``assign`` is called again;
+- :meth:`Scheduler.first_token` when it sees one, as far as it can;
+- :meth:`Scheduler.finished` when the request has given its slot back, however it went.
+
+``in_flight``, ``slots`` and whatever else a view holds but ``load`` is the owner's to keep.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.scheduling import policy_named
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.knowledge import Knowledge
+from gateway.scheduling.performance import Asked, Performance, Speeds
+
+MOST_MODELS = 4096
+"""Models that nothing serves are forgotten beyond so many, the one used longest ago first."""
+
+
+@dataclass(slots=True, eq=False)
+class _Model:
+    knowledge: Knowledge
+    policy: Policy
+    open: dict[tuple[int, str], "_Placed"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    item: Waiting
+    view: DeploymentView
+    speeds: Speeds
+    asked: Asked
+
+
+class Scheduler:
+    """One for a gateway, or for a simulated one. Equal calls give equal answers for an equal ``seed``."""
+
+    def __init__(
+        self, policy: str = "least-outstanding", *, seed: int = 0, performance: Performance | None = None
+    ) -> None:
+        """``policy`` is a name of ``gateway.scheduling.POLICIES``. Raises ValueError for any other."""
+        policy_named(policy)
+        self.performance = performance or Performance()
+        self._default = policy
+        self._names: dict[str, str] = {}
+        self._seed = seed
+        self._models: OrderedDict[str, _Model] = OrderedDict()
+
+    # --- Which policy ---
+
+    def choose_policy(self, model: str, name: str) -> None:
+        """From now on ``model`` is served by the policy ``name``; nothing learnt is lost. Raises
+        ValueError."""
+        policy_named(name)
+        self._names[model] = name
+        known = self._models.get(model)
+        if known is not None:
+            known.policy = self._policy(model, known.knowledge)
+
+    def policy_of(self, model: str) -> str:
+        return self._names.get(model, self._default)
+
+    # --- Who serves ---
+
+    def came(self, view: DeploymentView, now: float) -> None:
+        """A deployment is there; ``view`` is kept up to date by its owner until it is gone."""
+        known = self._model(view.model)
+        known.knowledge.views[view.key] = view
+        known.policy.came(view, now)
+
+    def gone(self, view: DeploymentView, now: float) -> None:
+        """It is no more. What still runs there may yet be reported as finished."""
+        known = self._models.get(view.model)
+        if known is not None and known.knowledge.views.get(view.key) is view:
+            del known.knowledge.views[view.key]
+            known.knowledge.prefixes.gone(view.key)
+            known.policy.gone(view.key, now)
+
+    def loaded(self, view: DeploymentView, load_s: float) -> None:
+        """It has loaded its model, in ``load_s``: what it had read before is lost."""
+        known = self._model(view.model)
+        known.knowledge.prefixes.gone(view.key)
+        known.knowledge.speeds(view).loaded(load_s)
+
+    # --- Deciding ---
+
+    def assign(
+        self, model: str, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+    ) -> list[Assignment]:
+        """Who goes where: :meth:`gateway.scheduling.base.Policy.assign` of the model's policy."""
+        return self._model(model).policy.assign(waiting, deployments, now)
+
+    def look_again_s(self, model: str) -> float | None:
+        """When to call ``assign`` again though nothing has changed; None for not at all."""
+        known = self._models.get(model)
+        return known.policy.look_again_s if known is not None else None
+
+    # --- What becomes of requests ---
+
+    def placed(self, item: Waiting, view: DeploymentView, now: float) -> Asked:
+        """``item`` was given to ``view``. Returns what it was taken for."""
+        known = self._model(view.model)
+        knowledge = known.knowledge
+        known.policy.placed(item, view.key, now)
+        speeds = knowledge.speeds(view)
+        asked = self._asked(item, view, speeds, knowledge.cached_tokens(item, view.key), now)
+        view.load.begin(
+            item.number,
+            now,
+            uncached_tokens=asked.uncached_tokens,
+            kv_tokens=item.input_tokens + item.output_tokens,
+            token_s=speeds.token_s,
+            output_s=asked.total_s - asked.first_token_s,
+        )
+        knowledge.prefixes.saw(view.key, item.prefix)
+        known.open[item.number, view.key] = _Placed(item, view, speeds, asked)
+        return asked
+
+    def first_token(self, number: int, view: DeploymentView, now: float) -> None:
+        """The first token of the request ``number`` came from ``view``."""
+        view.load.first_token(number, now)
+
+    def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
+        """The request ``number`` has given back its slot at ``view``."""
+        known = self._models.get(view.model)
+        placed = known.open.pop((number, view.key), None) if known is not None else None
+        company = view.load.end(number, now)
+        if known is None or placed is None:
+            return
+        if company is not None:
+            self.performance.learn(placed.speeds, placed.asked, outcome, company)
+        known.policy.finished(placed.item, view.key, outcome, now)
+
+    # --- Within ---
+
+    def _asked(
+        self, item: Waiting, view: DeploymentView, speeds: Speeds, cached_tokens: int, now: float
+    ) -> Asked:
+        load = view.load
+        uncached_tokens = item.input_tokens - cached_tokens
+        load_s = 0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s
+        first_s = load_s + load.wait_s(now) + speeds.fixed_s + speeds.token_s * uncached_tokens
+        kv_tokens = load.kv_tokens + item.input_tokens + item.output_tokens
+        output_s = speeds.output_s(item.output_tokens, len(load) + 1, kv_tokens, load.reading_share(now))
+        return Asked(uncached_tokens, item.input_tokens, item.output_tokens, first_s, first_s + output_s)
+
+    def _policy(self, model: str, knowledge: Knowledge) -> Policy:
+        policy = policy_named(self.policy_of(model), knowledge)
+        for view in knowledge.views.values():
+            policy.came(view, 0.0)
+        return policy
+
+    def _model(self, model: str) -> _Model:
+        known = self._models.get(model)
+        if known is None:
+            knowledge = Knowledge(model, self.performance, seed=self._seed)
+            known = self._models[model] = _Model(knowledge, self._policy(model, knowledge), {})
+            if len(self._models) > MOST_MODELS:
+                self._forget_one()
+        return known
+
+    def _forget_one(self) -> None:
+        for name, known in self._models.items():
+            if not known.knowledge.views and not known.open and name != next(reversed(self._models)):
+                del self._models[name]
+                self._names.pop(name, None)
+                return
