@@ -186,9 +186,7 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
             registry,
             metrics,
             asyncio.get_running_loop(),
-            queue=QueueSettings(
-                queue.max_requests, queue.max_requests_total, queue.max_body_bytes, queue.max_wait_s
-            ),
+            queue=QueueSettings(**queue.model_dump()),
             settings=dispatch_settings(settings),
             policy=dispatch.policy,
         )

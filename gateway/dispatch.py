@@ -304,18 +304,19 @@ class Dispatcher:
         depth = room.depth(model)
         if not depth or not index.open(model):
             return []
-        tickets: list[Ticket] = []
+        limits = {fit: index.free(model, fit, depth) for fit in room.lanes(model)}
+        tickets = room.front(model, limits, now)
         avoiding: dict[int, frozenset[str]] = {}
-        for fit in room.lanes(model):
-            front = room.front(model, fit, index.free(model, fit, depth))
-            tickets += front
-            if front and fit.avoid and index.someone_else(model, fit, patiently=True):
-                at_once = index.someone_else(model, fit)
-                shunning = [each for each in front if at_once or now < each.entered_s + SHUN_S]
-                avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
-                if shunning and not at_once:
-                    self._look_again(model, shunning[0].entered_s + SHUN_S)
-        return [_as_waiting(ticket, avoiding) for ticket in room.in_turn(tickets)]
+        for fit in {ticket.fit for ticket in tickets if ticket.fit.avoid}:
+            if not index.someone_else(model, fit, patiently=True):
+                continue
+            at_once = index.someone_else(model, fit)
+            front = [each for each in tickets if each.fit == fit]
+            shunning = [each for each in front if at_once or now < each.entered_s + SHUN_S]
+            avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
+            if shunning and not at_once:
+                self._look_again(model, min(each.entered_s for each in shunning) + SHUN_S)
+        return [_as_waiting(ticket, avoiding) for ticket in tickets]
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
         exchange = self._waiting.get(assignment.number)

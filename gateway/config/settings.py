@@ -14,6 +14,7 @@ MIB = 1024 * 1024
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0.001, le=1000)]
 
 
 class _Table(BaseModel):
@@ -58,7 +59,7 @@ class HttpTable(_Table):
 
 
 class QueueTable(_Table):
-    """Bounds of the waiting room."""
+    """Bounds of the waiting room, and its order."""
 
     max_requests: Count = 1000
     """Waiting for one model."""
@@ -66,6 +67,10 @@ class QueueTable(_Table):
     max_body_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
     """Bodies of all waiting requests."""
     max_wait_s: Seconds = 60.0
+    ageing_s: Seconds = 20.0
+    """A tier in which somebody has waited so long gets slots whatever waits in higher ones."""
+    tenant_weights: Annotated[dict[str, Weight], Field(max_length=10_000)] = {}
+    """Tenants' shares beside each other; those not named have 1."""
 
 
 class DispatchTable(_Table):

@@ -1,6 +1,7 @@
 """Reads settings from flags, environment and file, and says exactly what is wrong with them."""
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from pydantic_settings import (
 from gateway.config.settings import PREFIX, Settings, is_loopback
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ConfigError(Exception):
@@ -185,11 +188,17 @@ def _toml_lines(values: Mapping[str, Any], sources: _Sources, table: tuple[str, 
 
 
 def _toml_line(name: str, value: Any) -> str:
+    if not _BARE_KEY.fullmatch(name):
+        name = _quoted(name)
     if value is None:
         return f"# {name} is not set"
     if isinstance(value, bool):
         return f"{name} = {str(value).lower()}"
     if isinstance(value, int | float):
         return f"{name} = {value}"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name} = "{escaped}"'
+    return f"{name} = {_quoted(str(value))}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

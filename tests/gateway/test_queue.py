@@ -33,7 +33,11 @@ def room(**settings: object) -> WaitingRoom:
 
 
 def front(waiting: WaitingRoom, limit: int = 100, model: str = "m") -> list[int]:
-    return [ticket.number for ticket in waiting.front(model, Fit("chat"), limit)]
+    return [ticket.number for ticket in waiting.front(model, {Fit("chat"): limit}, 0.0)]
+
+
+def everybody(waiting: WaitingRoom, now: float = 0.0) -> list[Ticket]:
+    return waiting.front("m", dict.fromkeys(waiting.lanes("m"), 10**6), now)
 
 
 def test_those_who_came_first_are_first() -> None:
@@ -61,7 +65,7 @@ def test_who_comes_back_keeps_its_turn() -> None:
     waiting.leave(first, 3.0, departed=True)
     waiting.come_back(first, {"a/d"}, 4.0)
     assert waiting.lanes("m") == [Fit("chat"), Fit("chat", frozenset({"a/d"}))]
-    assert waiting.in_turn([second, first]) == [first, second]
+    assert everybody(waiting) == [first, second]
 
 
 def test_answers_that_have_begun_go_before_others_of_their_tier() -> None:
@@ -72,14 +76,14 @@ def test_answers_that_have_begun_go_before_others_of_their_tier() -> None:
     begun.request.version, begun.request.continuing = "v1", True
     waiting.come_back(begun, {"a/d"}, 2.0)
     assert begun.fit == Fit("chat", frozenset({"a/d"}), "v1", continuing=True)
-    assert waiting.in_turn([first, begun, realtime]) == [realtime, begun, first]
+    assert everybody(waiting) == [realtime, begun, first]
 
 
 def test_lanes_do_not_hold_each_other_up() -> None:
     waiting = room()
     waiting.enter(request(), NO_SLOT, 0.0)
     other = waiting.enter(request(route="embeddings"), NO_SLOT, 0.0)
-    assert waiting.front("m", Fit("embeddings"), 10) == [other]
+    assert waiting.front("m", {Fit("embeddings"): 10}, 0.0) == [other]
 
 
 def test_a_queue_is_bounded_in_requests() -> None:
@@ -122,7 +126,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
 
 def test_a_free_slot_means_no_wait() -> None:
     waiting = room()
-    assert waiting.predicted_wait_s("m", Tier.BATCH, Capacity(1, 1, 100.0), 0.0) == 0.0
+    assert waiting.predicted_wait_s("m", Tier.BATCH, "tenant", Capacity(1, 1, 100.0), 0.0) == 0.0
     waiting.enter(request(deadline_s=1.0), Capacity(1, 1, 100.0), 0.0)
 
 
@@ -130,14 +134,14 @@ def test_those_of_later_tiers_are_not_counted_as_ahead() -> None:
     waiting = room()
     for _ in range(9):
         waiting.enter(request(tier=Tier.BATCH), NO_SLOT, 0.0)
-    assert waiting.predicted_wait_s("m", Tier.REALTIME, NO_SLOT, 0.0) == pytest.approx(1.0)
-    assert waiting.predicted_wait_s("m", Tier.BATCH, NO_SLOT, 0.0) == pytest.approx(10.0)
+    assert waiting.predicted_wait_s("m", Tier.REALTIME, "tenant", NO_SLOT, 0.0) == pytest.approx(1.0)
+    assert waiting.predicted_wait_s("m", Tier.BATCH, "tenant", NO_SLOT, 0.0) == pytest.approx(10.0)
 
 
 def test_with_no_slot_in_sight_nothing_is_predicted() -> None:
     waiting = room()
     nothing = Capacity(slots=0, free=0, hold_s=1.0)
-    assert waiting.predicted_wait_s("m", Tier.STANDARD, nothing, 0.0) is None
+    assert waiting.predicted_wait_s("m", Tier.STANDARD, "tenant", nothing, 0.0) is None
     assert waiting.retry_after_s("m", nothing, 0.0) == 5.0
 
 
@@ -173,7 +177,7 @@ def test_the_promise_follows_the_measured_drain() -> None:
     waiting.still_waiting("m", now)
     for _ in range(100):
         now += 0.5
-        (ticket,) = waiting.front("m", Fit("chat"), 1)
+        (ticket,) = waiting.front("m", {Fit("chat"): 1}, now)
         waiting.leave(ticket, now, departed=True)
     assert waiting.retry_after_s("m", Capacity(2, 0, 1.0), now) == pytest.approx(0.5, rel=0.05)
 
@@ -212,5 +216,4 @@ def test_the_room_agrees_with_a_sorted_list(steps: list[tuple[str, int]]) -> Non
         assert waiting.body_bytes == 5 * len(inside)
     ranks = {tier: rank for rank, tier in enumerate(Tier)}
     expected = sorted(inside, key=lambda ticket: (ranks[ticket.request.tier], ticket.number))
-    found = waiting.in_turn(t for fit in waiting.lanes("m") for t in waiting.front("m", fit, 10**6))
-    assert found == expected
+    assert everybody(waiting) == expected

@@ -146,6 +146,17 @@ def test_dispatch_gets_what_is_set() -> None:
     assert (part.retry_share, part.slow_start_s, part.max_attempts) == (0.5, 0, 7)
 
 
+def test_tenants_have_weights_under_any_name(file: Path) -> None:
+    file.write_text('[queue.tenant_weights]\nplain = 2\n"with a.dot" = 0.5\n')
+    first = loaded(None, file)
+    assert first.settings.queue.tenant_weights == {"plain": 2.0, "with a.dot": 0.5}
+    file.write_text(first.toml())
+    assert loaded(None, file).settings.queue == first.settings.queue
+    by_variable = loaded(QUEUE__TENANT_WEIGHTS='{"a": 3}').settings
+    assert by_variable.queue.tenant_weights == {"a": 3.0}
+    assert "queue.tenant_weights.a = 0" in complaint({"queue": {"tenant_weights": {"a": 0}}})
+
+
 def test_the_longest_answer_kept_must_fit_into_what_is_kept() -> None:
     assert "records_total_bytes" in complaint(
         {"dispatch": {"record_bytes": 2_000_000, "records_total_bytes": 1_000_000}}

@@ -1,0 +1,233 @@
+"""A fair share for every tenant: start-time fair queueing over the work of requests (SCHEDULING §3).
+Pure data.
+
+Every tenant has a virtual time: the work it was given, divided by its weight. The tenant whose virtual
+time is least is next, so one whose prompts are long pays for them by being next less often. Whoever
+comes after a pause begins at the virtual time of those being served: nobody saves up. Virtual times
+within one ``slack`` of each other count as equal, and then the earliest deadline decides.
+
+**Bound.** Of two tenants that both always have requests waiting which fit the same slots, the one got no
+more work for its weight than the other plus ``slack`` plus its own largest request, since both began to
+wait. (Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996, show it for one server and no
+slack.)
+
+What a request costs is an estimate when it is given its slot; :meth:`Share.settle` corrects it.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, TypeVar
+
+from gateway.scheduling.heap import Entry, Heap, Key, Member
+
+SLACK_WORK = 512.0
+"""Two answers' worth or so (work is counted in output tokens, see ``estimated_work``): small requests of
+many tenants are served in the order of their deadlines."""
+
+LAG_WORK = 16 * SLACK_WORK
+"""So far a tenant may be behind, because nothing took its requests; more of it is forgotten, so that it
+does not keep others out for long once something does."""
+
+DEBT_WORK = 400 * SLACK_WORK
+"""So far corrections may put a tenant ahead of the others, which is so much of theirs that it waits for
+at most."""
+
+SAMPLE = 64
+"""Tenants looked at to tell how many requests are ahead of one; more are extrapolated."""
+
+IDLE_FLOWS = 1024
+"""Tenants of which nobody waits that are remembered, for what they owe."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn(Member):
+    """A request that waits, or waited, for its turn.
+
+    ``rank`` is that of its tier, 0 the first. Requests of one ``lane`` fit the same slots. ``due_s``
+    orders the requests of one tenant. Those that have ``begun`` go before all others of their tier and
+    have been paid for.
+    """
+
+    number: int
+    rank: int
+    tenant: str
+    lane: Hashable
+    work: float
+    due_s: float
+    begun: bool = False
+    charged: float = 0.0
+    """What its tenant was charged for it so far."""
+    entry: Entry | None = field(default=None, repr=False)
+
+
+T = TypeVar("T", bound=Turn)
+
+
+class Line(Member, Generic[T]):
+    """One tenant's requests of one lane."""
+
+    __slots__ = ("flow", "lane", "turns")
+
+    def __init__(self, flow: "Flow[T]", lane: Hashable) -> None:
+        self.entry = None
+        self.flow = flow
+        self.lane = lane
+        self.turns = Heap[T]()
+
+
+class Flow(Generic[T]):
+    """One tenant."""
+
+    __slots__ = ("count", "lines", "virtual", "weight", "work")
+
+    def __init__(self, weight: float, virtual: float) -> None:
+        self.weight = weight
+        self.virtual = virtual
+        self.lines: dict[Hashable, Line[T]] = {}
+        self.count = 0
+        self.work = 0.0
+        """Of those who wait."""
+
+
+class Share(Generic[T]):
+    """Those of one tier who wait, shared out among their tenants."""
+
+    def __init__(self, weights: Mapping[str, float], slack: float = SLACK_WORK) -> None:
+        """Tenants without a weight have 1."""
+        self._weights = weights
+        self._slack = slack
+        self._flows: dict[str, Flow[T]] = {}
+        self.lanes: dict[Hashable, Heap[Line[T]]] = {}
+        """Tenants' lines, by lane; only those in which somebody waits."""
+        self.begun: dict[Hashable, Heap[T]] = {}
+        """Those whose answer has begun, by lane."""
+        self._virtual = 0.0
+        """The greatest that somebody had who got a slot: where those begin who come now."""
+        self._most_flows = IDLE_FLOWS
+        self.count = 0
+
+    def put(self, turn: T) -> None:
+        """It waits from now on."""
+        self.count += 1
+        if turn.begun:
+            self.begun.setdefault(turn.lane, Heap()).put((turn.number,), turn)
+            return
+        flow = self._flow(turn.tenant)
+        if not flow.count:
+            flow.virtual = max(flow.virtual, self._virtual)
+        flow.count += 1
+        flow.work += turn.work
+        line = flow.lines.get(turn.lane)
+        if line is None:
+            line = flow.lines[turn.lane] = Line(flow, turn.lane)
+        line.turns.put((turn.due_s, turn.number), turn)
+        if line.turns.first() is turn:
+            self._place(line)
+
+    def remove(self, turn: T) -> None:
+        """It does not wait any more."""
+        self.count -= 1
+        if turn.begun:
+            heap = self.begun[turn.lane]
+            heap.strike(turn)
+            if not heap.count:
+                del self.begun[turn.lane]
+            return
+        flow = self._flows[turn.tenant]
+        line = flow.lines[turn.lane]
+        first = line.turns.first() is turn
+        line.turns.strike(turn)
+        flow.count -= 1
+        flow.work = flow.work - turn.work if flow.count else 0.0
+        if not line.turns.count:
+            del flow.lines[turn.lane]
+        if first:
+            self._place(line)
+
+    def charge(self, turn: T) -> None:
+        """It got its slot, and its tenant pays for it. Those who have paid do not pay again."""
+        if turn.begun:
+            return
+        flow = self._flow(turn.tenant)
+        virtual = self.after(flow, turn)
+        self._virtual = max(self._virtual, flow.virtual)
+        turn.charged += turn.work
+        self._move(flow, virtual)
+
+    def settle(self, turn: T, work: float) -> None:
+        """What ``turn`` was charged is too much or too little: it costs ``work``."""
+        flow = self._flow(turn.tenant)
+        virtual = flow.virtual + (work - turn.charged) / flow.weight
+        turn.charged = work
+        lowest, highest = self._virtual - LAG_WORK, max(flow.virtual, self._virtual + DEBT_WORK)
+        self._move(flow, min(max(virtual, lowest), highest))
+
+    def ahead_of(self, tenant: str) -> float:
+        """How many would get a slot before a request of ``tenant`` that comes now, if nobody came after
+        it. Of very many tenants a part is looked at."""
+        mine = self._flows.get(tenant)
+        behind = mine.work / mine.weight if mine is not None else 0.0
+        virtual = max(mine.virtual if mine is not None else 0.0, self._virtual) + behind
+        until = (virtual // self._slack + 1) * self._slack
+        ahead, seen, others = 0.0, 0, len(self._flows) - (mine is not None)
+        for flow in islice(self._flows.values(), SAMPLE):
+            if flow is mine:
+                continue
+            seen += 1
+            if flow.count:
+                share = (until - flow.virtual) * flow.weight / max(flow.work, 1e-9)
+                ahead += flow.count * min(1.0, max(0.0, share))
+        ahead *= others / max(seen, 1)
+        return ahead + sum(heap.count for heap in self.begun.values()) + (mine.count if mine else 0)
+
+    # --- For a look at the next turns ---
+
+    def key(self, virtual: float, turn: T) -> Key:
+        """Of a line with ``turn`` in front, its tenant's virtual time being so: the smallest is next."""
+        return (virtual // self._slack, turn.due_s, turn.number)
+
+    def after(self, flow: Flow[T], turn: T, virtual: float | None = None) -> float:
+        """A tenant's virtual time once it was given ``turn``, from its own or from another ``virtual``
+        on."""
+        start = flow.virtual if virtual is None else virtual
+        return max(start, self._virtual - LAG_WORK) + turn.work / flow.weight
+
+    # --- Steps ---
+
+    def _flow(self, tenant: str) -> Flow[T]:
+        flow = self._flows.get(tenant)
+        if flow is None:
+            if len(self._flows) >= self._most_flows:
+                self._forget()
+            flow = self._flows[tenant] = Flow(self._weights.get(tenant, 1.0), self._virtual)
+        return flow
+
+    def _forget(self) -> None:
+        """Those of whom nobody waits and who owe nothing; all of whom nobody waits, if that leaves too
+        many."""
+        kept = {
+            name: each for name, each in self._flows.items() if each.count or each.virtual > self._virtual
+        }
+        if len(kept) >= IDLE_FLOWS:
+            kept = {name: each for name, each in self._flows.items() if each.count}
+        self._flows = kept
+        self._most_flows = max(IDLE_FLOWS, 2 * len(kept))
+
+    def _move(self, flow: Flow[T], virtual: float) -> None:
+        flow.virtual = virtual
+        for line in flow.lines.values():
+            self._place(line)
+
+    def _place(self, line: Line[T]) -> None:
+        """Where it belongs among the lines of its lane, if anybody is in it."""
+        heap = self.lanes.get(line.lane)
+        if heap is None:
+            heap = self.lanes[line.lane] = Heap()
+        if line.entry is not None:
+            heap.strike(line)
+        first = line.turns.first()
+        if first is not None:
+            heap.put(self.key(line.flow.virtual, first), line)
+        elif not heap.count:
+            del self.lanes[line.lane]

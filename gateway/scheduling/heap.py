@@ -1,0 +1,75 @@
+"""A heap whose members may leave from the middle or change their keys. Pure data."""
+
+import heapq
+import itertools
+from typing import Generic, TypeVar
+
+Key = tuple[float, ...]
+
+_numbers = itertools.count()
+_SLACK = 16
+
+
+class Member:
+    """Something with a place in one heap at a time."""
+
+    __slots__ = ("entry",)
+
+    entry: "Entry | None"
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it has a place."""
+        return self.entry is not None
+
+
+Entry = tuple[Key, int, Member]
+"""Smallest first; equal keys in the order in which they were put."""
+
+M = TypeVar("M", bound=Member)
+
+
+class Heap(Generic[M]):
+    """Entries that were struck stay until they surface or outnumber the others.
+
+    Every operation takes logarithmic time, averaged over many.
+    """
+
+    __slots__ = ("_entries", "count")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Key, int, M]] = []
+        self.count = 0
+
+    def put(self, key: Key, member: M) -> None:
+        """``member`` must have no place anywhere."""
+        assert member.entry is None
+        entry = key, next(_numbers), member
+        member.entry = entry
+        heapq.heappush(self._entries, entry)
+        self.count += 1
+
+    def strike(self, member: M) -> None:
+        """``member`` leaves, from wherever it is in here."""
+        assert member.entry is not None
+        member.entry = None
+        self.count -= 1
+        if len(self._entries) > 2 * self.count + _SLACK:
+            self._entries = [entry for entry in self._entries if entry[2].entry is entry]
+            heapq.heapify(self._entries)
+
+    def first(self) -> M | None:
+        """Whose key is the smallest; None when nobody is in here."""
+        entries = self._entries
+        while entries and entries[0][2].entry is not entries[0]:
+            heapq.heappop(entries)
+        return entries[0][2] if entries else None
+
+    def lift(self) -> tuple[Key, int, M] | None:
+        """Take out the first for a moment: it keeps its place and must be :meth:`lower`-ed again before
+        anything else is done with it."""
+        return heapq.heappop(self._entries) if self.first() is not None else None
+
+    def lower(self, entry: tuple[Key, int, M]) -> None:
+        """Put back what was lifted."""
+        heapq.heappush(self._entries, entry)

@@ -1,0 +1,139 @@
+"""Whose turn it is among all who wait for one model: tiers, shares within them, ageing (SCHEDULING §3).
+Pure data.
+
+Realtime goes before standard, standard before batch; within a tier those whose answer has begun go
+first, their clients are in the middle of a sentence, and then tenants have fair shares
+(:mod:`gateway.scheduling.fair`).
+
+**Ageing.** A tier in which somebody has waited for ``ageing_s`` gets every tenth slot, and one each
+``ageing_s`` where slots come free more seldom, but not more than one in three. So however many requests
+of higher tiers come, the k-th in the order of its tier has its slot after ``ageing_s`` + k × (eleven
+departures, or ``ageing_s`` and four departures, whichever is sooner).
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Generic
+
+from gateway.scheduling.fair import SLACK_WORK, Share, T
+from gateway.scheduling.heap import Entry
+from gateway.scheduling.look import Look
+
+TIERS = 3
+
+AGED_EVERY = 10
+"""A tier in which somebody has waited for long gets one in so many slots."""
+
+AGED_AT_MOST = 3
+"""And never more than that."""
+
+_SLACK = 16
+
+
+class Turns(Generic[T]):
+    """Those who wait for one model."""
+
+    def __init__(self, weights: Mapping[str, float], ageing_s: float, slack: float = SLACK_WORK) -> None:
+        """``weights`` are of tenants; those not named have 1."""
+        self._tiers = [_Tier(Share[T](weights, slack), ageing_s) for _ in range(TIERS)]
+
+    def put(self, turn: T, now: float) -> None:
+        """It waits from ``now`` on."""
+        self._tiers[turn.rank].put(turn, now)
+
+    def remove(self, turn: T) -> None:
+        """It leaves without a slot."""
+        self._tiers[turn.rank].share.remove(turn)
+
+    def depart(self, turn: T, now: float) -> None:
+        """It leaves for a slot."""
+        self.remove(turn)
+        self._tiers[turn.rank].share.charge(turn)
+        for rank, tier in enumerate(self._tiers):
+            tier.ageing.slot_given(now, own=rank == turn.rank)
+
+    def settle(self, turn: T, work: float) -> None:
+        """What it really costs."""
+        self._tiers[turn.rank].share.settle(turn, work)
+
+    def first(self, limits: Mapping[Any, int], now: float) -> list[T]:
+        """The next turns, in their order: of each lane no more than its limit. They stay where they
+        are."""
+        left = dict(limits)
+        looks = [Look(tier.share, left) for tier in self._tiers]
+        ageing = [tier.ageing.copy() for tier in self._tiers]
+        turns: list[T] = []
+        while any(left.values()):
+            found = next((turn for rank in self._order(ageing, now) if (turn := looks[rank].next())), None)
+            if found is None:
+                break
+            turns.append(found)
+            left[found.lane] -= 1
+            for rank, each in enumerate(ageing):
+                each.slot_given(now, own=rank == found.rank)
+        for look in looks:
+            look.undo()
+        return turns
+
+    def ahead_of(self, rank: int, tenant: str) -> float:
+        """How many would get a slot before a request of this tier and tenant that comes now, if nobody
+        came after it. Ageing is left out."""
+        higher = sum(tier.share.count for tier in self._tiers[:rank])
+        return higher + self._tiers[rank].share.ahead_of(tenant)
+
+    def _order(self, ageing: "list[_Ageing]", now: float) -> list[int]:
+        """Tiers in the order in which they are asked for the next slot."""
+        due = [
+            rank for rank in range(1, TIERS) if ageing[rank].may_be_due(now) and self._tiers[rank].aged(now)
+        ]
+        due.sort(key=lambda rank: ageing[rank].served_s)
+        return [*due, *(rank for rank in range(TIERS) if rank not in due)] if due else [*range(TIERS)]
+
+
+class _Ageing:
+    """How long one tier has been passed over."""
+
+    __slots__ = ("_ageing_s", "_passed", "served_s")
+
+    def __init__(self, ageing_s: float, passed: int = 0, served_s: float = float("-inf")) -> None:
+        self._ageing_s = ageing_s
+        self._passed = passed
+        self.served_s = served_s
+
+    def copy(self) -> "_Ageing":
+        return _Ageing(self._ageing_s, self._passed, self.served_s)
+
+    def slot_given(self, now: float, *, own: bool) -> None:
+        """To one of its own, or to another tier's."""
+        if own:
+            self._passed, self.served_s = 0, now
+        else:
+            self._passed += 1
+
+    def may_be_due(self, now: float) -> bool:
+        if self._passed < AGED_EVERY - 1:
+            return self._passed >= AGED_AT_MOST - 1 and now - self.served_s >= self._ageing_s
+        return True
+
+
+class _Tier(Generic[T]):
+    """A tier's share, and how long its oldest has waited."""
+
+    def __init__(self, share: Share[T], ageing_s: float) -> None:
+        self.share = share
+        self.ageing = _Ageing(ageing_s)
+        self._ageing_s = ageing_s
+        self._came: deque[tuple[float, T, Entry | None]] = deque()
+
+    def put(self, turn: T, now: float) -> None:
+        self.share.put(turn)
+        self._came.append((now, turn, turn.entry))
+        if len(self._came) > 2 * self.share.count + _SLACK:
+            self._came = deque(each for each in self._came if each[1].entry is each[2])
+
+    def aged(self, now: float) -> bool:
+        """Whether somebody in it has waited for long."""
+        came = self._came
+        while came and came[0][1].entry is not came[0][2]:
+            came.popleft()
+        return bool(came) and now - came[0][0] >= self._ageing_s
