@@ -3,11 +3,36 @@
 from collections.abc import Callable, Mapping
 
 from gateway.scheduling.base import Policy
+from gateway.scheduling.classics import (
+    Classic,
+    LeastConnections,
+    PowerOfTwo,
+    Prefix,
+    Random,
+    ResponseTime,
+    RoundRobin,
+    Session,
+    Weighted,
+)
+from gateway.scheduling.cost import Cost
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.least_outstanding import LeastOutstanding
 
+_CLASSICS: tuple[type[Classic], ...] = (
+    LeastConnections,
+    RoundRobin,
+    Weighted,
+    PowerOfTwo,
+    ResponseTime,
+    Prefix,
+    Session,
+    Random,
+)
+
 POLICIES: Mapping[str, Callable[[Knowledge], Policy]] = {
+    Cost.name: Cost,
     LeastOutstanding.name: lambda _: LeastOutstanding(),
+    **{policy.name: policy for policy in _CLASSICS},
 }
 
 

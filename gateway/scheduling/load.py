@@ -7,10 +7,18 @@ as counts and their integrals over time. A deployment that is full has a third, 
 """
 
 import heapq
+import math
 from dataclasses import dataclass
 
-RATE_MEMORY_S = 20.0
-"""Reading that began this long ago counts e times less in :meth:`Load.reading_share`."""
+SHARE_MEMORY_S = 20.0
+"""Reading that was placed this long ago counts half in ``Load.reading_share``."""
+
+SHARE_MOST = 0.7
+"""However much there is to read, engines go on writing meanwhile."""
+
+PACE_WEIGHT = 0.05
+PACE_MOST = 1.5
+"""Of the latest outcome in ``Load.pace``, and how far, as a logarithm, one outcome can be off."""
 
 MOST_RUNNING = 1 << 16
 """Requests followed at one deployment. Slots are far fewer; what is over this runs unfollowed."""
@@ -20,14 +28,14 @@ MOST_RUNNING = 1 << 16
 class Company:
     """What ran beside a request on average, from when it was placed until it was over."""
 
-    ahead_tokens: float
-    """Uncached prompt tokens placed before it and not read when it came."""
+    ahead_s: float
+    """What was left to read when it came, as predicted."""
     running: float
     """Requests that ran, itself included."""
     kv_tokens: float
     """Tokens of context held by what ran, itself included."""
-    read_tokens: float
-    """Uncached prompt tokens of others placed after it."""
+    read_s: float
+    """Reading of others that was placed after it, as predicted."""
 
 
 @dataclass(slots=True)
@@ -38,19 +46,19 @@ class _Running:
     output_s: float
     kv_tokens: int
     uncached_tokens: int
-    ahead_tokens: float
+    ahead_s: float
     end_s: float
     seen: bool = False
     running_area: float = 0.0
     kv_area: float = 0.0
-    read_tokens: float = 0.0
+    read_s: float = 0.0
 
 
 class Load:
     """What runs at one deployment. Its owner tells it what begins, answers and ends; policies only read.
 
     Every method takes constant time, but for the heap of expected ends (its logarithm). Times are of the
-    clock that ``now`` is read from.
+    clock that ``now`` is read from. The public attributes are for policies to read, none to write.
     """
 
     __slots__ = (
@@ -58,38 +66,43 @@ class Load:
         "_correction_s",
         "_ends",
         "_kv_area",
-        "_rate_at_s",
-        "_read_tokens",
-        "_reading_s",
-        "_ready_s",
+        "_off",
+        "_read_s",
         "_running",
         "_running_area",
+        "_share_s",
         "ends_sum_s",
         "kv_tokens",
-        "token_s",
-        "waiting_tokens",
+        "pace",
+        "reading_share",
+        "ready_s",
+        "unread_tokens",
     )
 
     def __init__(self) -> None:
+        self.ready_s = 0.0
+        """When the prompts placed so far will be read, as far as is known; in the past if they are."""
         self.kv_tokens = 0
         """Context that what runs will hold once it is written, in tokens."""
-        self.waiting_tokens = 0
+        self.unread_tokens = 0
         """Uncached prompt tokens of requests whose first token was not seen: of those answered in one piece
         as long as they run."""
+        self.reading_share = 0.0
+        """Share of its time, 0 to ``SHARE_MOST``, that it spent reading prompts when last something began."""
+        self.pace = 1.0
+        """How long things take here against what is known of the model on this class of device: 2 is twice
+        as long."""
         self.ends_sum_s = 0.0
         """Sum over what runs of when it is expected to end."""
-        self.token_s = 0.0
-        """Seconds that one uncached token takes to read, as last predicted."""
+        self._off = 0.0
         self._running: dict[int, _Running] = {}
         self._ends: list[tuple[float, int]] = []
-        self._ready_s = 0.0
         self._correction_s = 0.0
         self._area_s = 0.0
         self._running_area = 0.0
         self._kv_area = 0.0
-        self._read_tokens = 0.0
-        self._reading_s = 0.0
-        self._rate_at_s = 0.0
+        self._read_s = 0.0
+        self._share_s = 0.0
 
     def __len__(self) -> int:
         return len(self._running)
@@ -97,43 +110,34 @@ class Load:
     # --- For whoever keeps it ---
 
     def begin(
-        self,
-        number: int,
-        now: float,
-        *,
-        uncached_tokens: int,
-        kv_tokens: int,
-        token_s: float,
-        output_s: float,
+        self, number: int, now: float, *, uncached_tokens: int, kv_tokens: int, read_s: float, output_s: float
     ) -> None:
-        """The request ``number`` was placed. ``token_s`` is what reading one uncached token takes,
-        ``output_s`` how long it is expected to write."""
+        """The request ``number`` was placed: reading its prompt is expected to take ``read_s`` once its turn
+        has come, and writing the answer ``output_s`` after that."""
         if number in self._running or len(self._running) >= MOST_RUNNING:
             return
         self._advance(now)
         wait_s = self.wait_s(now)
-        read_s = uncached_tokens * token_s
-        self.token_s = token_s
-        self._ready_s = now + wait_s + read_s
-        self._decay_rate(now)
-        self._reading_s += read_s
+        self.ready_s = now + wait_s + read_s
+        self._note_reading(read_s)
+        self._read_s += read_s
+        self.kv_tokens += kv_tokens
+        self.unread_tokens += uncached_tokens
+        end_s = self.ready_s + output_s
         one = self._running[number] = _Running(
             begun_s=now,
-            first_s=self._ready_s - self._correction_s,
+            first_s=self.ready_s - self._correction_s,
             output_s=output_s,
             kv_tokens=kv_tokens,
             uncached_tokens=uncached_tokens,
-            ahead_tokens=wait_s / token_s if token_s > 0 else 0.0,
-            end_s=self._ready_s + output_s,
+            ahead_s=wait_s,
+            end_s=end_s,
             running_area=self._running_area,
             kv_area=self._kv_area,
-            read_tokens=self._read_tokens + uncached_tokens,
+            read_s=self._read_s,
         )
-        self._read_tokens += uncached_tokens
-        self.kv_tokens += kv_tokens
-        self.waiting_tokens += uncached_tokens
-        self._expect_end(number, one, one.end_s)
-        self.ends_sum_s += one.end_s
+        self.ends_sum_s += end_s
+        self._expect_end(number, one, end_s)
 
     def first_token(self, number: int, now: float) -> None:
         """The first token of ``number`` was seen: those behind it are as much later or earlier as it is."""
@@ -141,10 +145,10 @@ class Load:
         if one is None or one.seen:
             return
         one.seen = True
-        self.waiting_tokens -= one.uncached_tokens
+        self.unread_tokens -= one.uncached_tokens
         late_s = now - (one.first_s + self._correction_s)
         self._correction_s += late_s
-        self._ready_s = max(now, self._ready_s + late_s)
+        self.ready_s = max(now, self.ready_s + late_s)
         self.ends_sum_s += now + one.output_s - one.end_s
         self._expect_end(number, one, now + one.output_s)
 
@@ -156,28 +160,29 @@ class Load:
         self._advance(now)
         del self._running[number]
         self.kv_tokens -= one.kv_tokens
-        if not one.seen:
-            self.waiting_tokens -= one.uncached_tokens
         self.ends_sum_s -= one.end_s
-        span_s = now - one.begun_s
+        if not one.seen:
+            self.unread_tokens -= one.uncached_tokens
         if not self._running:
             self._ends.clear()
-            self.ends_sum_s, self._ready_s = 0.0, now
+            self.ends_sum_s, self.ready_s = 0.0, now
         elif len(self._ends) > 4 * len(self._running) + 16:
             self._ends = [(each.end_s, key) for key, each in self._running.items()]
             heapq.heapify(self._ends)
-        if span_s <= 0:
-            running, kv_tokens = float(len(self._running) + 1), float(self.kv_tokens + one.kv_tokens)
-        else:
-            running = (self._running_area - one.running_area) / span_s
-            kv_tokens = (self._kv_area - one.kv_area) / span_s
-        return Company(one.ahead_tokens, running, kv_tokens, self._read_tokens - one.read_tokens)
+        return self._company(one, now - one.begun_s)
+
+    def note_pace(self, ratio: float) -> None:
+        """Something here took ``ratio`` times as long as what is known of its class explains."""
+        if 0.0 < ratio < math.inf:
+            off = min(max(math.log(ratio), -PACE_MOST), PACE_MOST)
+            self._off += (off - self._off) * PACE_WEIGHT
+            self.pace = math.exp(self._off)
 
     # --- For policies ---
 
     def wait_s(self, now: float) -> float:
         """Until the prompts placed so far are read, as far as is known."""
-        return self._ready_s - now if self._ready_s > now else 0.0
+        return self.ready_s - now if self.ready_s > now else 0.0
 
     def remaining_s(self, now: float) -> float:
         """Seconds until what runs is over, summed over all that runs; predicted less done."""
@@ -200,28 +205,27 @@ class Load:
         count = len(running)
         return self.remaining_s(now) / (count * count) if count else 0.0
 
-    def reading_share(self, now: float) -> float:
-        """The share of its time, 0 to 0.9, that it has spent reading prompts lately."""
-        elapsed_s = now - self._rate_at_s
-        share = self._reading_s / RATE_MEMORY_S
-        if elapsed_s > 0:
-            share *= RATE_MEMORY_S / (RATE_MEMORY_S + elapsed_s)
-        return share if share < 0.9 else 0.9
-
     # --- Within ---
+
+    def _company(self, one: _Running, span_s: float) -> Company:
+        if span_s > 0:
+            running = (self._running_area - one.running_area) / span_s
+            kv_tokens = (self._kv_area - one.kv_area) / span_s
+        else:
+            running, kv_tokens = len(self._running) + 1.0, float(self.kv_tokens + one.kv_tokens)
+        return Company(one.ahead_s, running, kv_tokens, self._read_s - one.read_s)
 
     def _advance(self, now: float) -> None:
         elapsed_s = now - self._area_s
         if elapsed_s > 0:
             self._running_area += len(self._running) * elapsed_s
             self._kv_area += self.kv_tokens * elapsed_s
+            self._share_s *= SHARE_MEMORY_S / (SHARE_MEMORY_S + elapsed_s)
             self._area_s = now
 
-    def _decay_rate(self, now: float) -> None:
-        elapsed_s = now - self._rate_at_s
-        if elapsed_s > 0:
-            self._reading_s *= RATE_MEMORY_S / (RATE_MEMORY_S + elapsed_s)
-            self._rate_at_s = now
+    def _note_reading(self, read_s: float) -> None:
+        self._share_s += read_s
+        self.reading_share = min(self._share_s / SHARE_MEMORY_S, SHARE_MOST)
 
     def _expect_end(self, number: int, one: _Running, end_s: float) -> None:
         one.end_s = end_s

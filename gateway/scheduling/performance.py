@@ -2,9 +2,11 @@
 
 An answer takes, from when its request was placed::
 
-    first token  = fixed + token x (uncached prompt tokens, its own and those ahead of it)
+    first token  = reading of prompts ahead of it + fixed
+                   + uncached prompt tokens x (token + pair x tokens before each, on average)
+                   + prompt tokens believed to be cached x cached
     the rest     = output tokens x (step + each x running + kv x context tokens in the batch)
-                   + token x prompt tokens of others read meanwhile
+                   + reading of other prompts meanwhile
 
 Each coefficient is a prior times a multiplier that is learnt (:mod:`gateway.scheduling.regression`). The
 prior is that of a dense model of 8 billion parameters in 16 bits on the device's public figures; how
@@ -28,6 +30,9 @@ MOST_PAIRS = 4096
 
 PARAMETERS = 8e9
 WEIGHT_BYTES = 2 * PARAMETERS
+PAIR_FLOPS = 4.0 * 32 * 4096
+"""Attention of one token to one before it: 4 x 32 layers x a width of 4096."""
+
 KV_TOKEN_BYTES = 131_072.0
 """Of a model of 8 billion parameters: 32 layers x 8 heads x 128 values x 2 bytes, keys and values."""
 
@@ -40,6 +45,10 @@ FIXED_S = 0.02
 
 SEQUENCE_S = 20e-6
 """Per running request and step, for what is not computed on the device."""
+
+CACHED_SHARE = 0.02
+"""Of what reading a token takes, where it was read before. Learnt too: an engine that caches nothing,
+and does not say so, shows in its times."""
 
 LOAD_BYTES_S = 1e9
 LOAD_FIXED_S = 15.0
@@ -59,6 +68,7 @@ class Prior:
     """Seconds, before anything was learnt; see the module's docstring."""
 
     token_s: float
+    pair_s: float
     step_s: float
     each_s: float
     kv_s: float
@@ -71,6 +81,7 @@ class Prior:
         byte_s = 1.0 / (figures.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
         return cls(
             token_s=token_s,
+            pair_s=PAIR_FLOPS / (figures.tflops * 1e12 * COMPUTE_SHARE),
             step_s=WEIGHT_BYTES * byte_s,
             each_s=token_s + SEQUENCE_S,
             kv_s=KV_TOKEN_BYTES * byte_s,
@@ -96,14 +107,15 @@ class Speeds:
 
     __slots__ = (
         "accuracy",
+        "cached_s",
         "device",
         "each_s",
         "fixed_s",
         "kv_s",
         "load_s",
         "loads",
-        "meanwhile_s",
         "model",
+        "pair_s",
         "prior",
         "reading",
         "step_s",
@@ -115,12 +127,17 @@ class Speeds:
         self.model = model
         self.device = device
         self.prior = Prior.of(device)
-        self.reading = Shares(2)
-        self.writing = Shares(4)
+        self.reading = Shares((1.0, 1.0, 1.0, CACHED_SHARE))
+        self.writing = Shares((1.0, 1.0, 1.0, 1.0))
         self.loads = 0
         self.load_s = self.prior.load_s
         self.accuracy = Accuracy()
         self._refresh()
+
+    def read_s(self, uncached_tokens: float, cached_tokens: float = 0.0) -> float:
+        """How long it takes to read so many tokens behind so many that are cached."""
+        each_s = self.token_s + self.pair_s * (cached_tokens + 0.5 * uncached_tokens)
+        return uncached_tokens * each_s + cached_tokens * self.cached_s
 
     def output_s(self, output_tokens: float, running: float, kv_tokens: float, reading_share: float) -> float:
         """How long ``output_tokens`` take to write when so many run at once, holding so much context, while
@@ -128,13 +145,14 @@ class Speeds:
         steps_s = output_tokens * (self.step_s + self.each_s * running + self.kv_s * kv_tokens)
         return steps_s / (1.0 - reading_share)
 
-    def learn(self, asked: Asked, outcome: Outcome, company: Company) -> None:
-        """An answer came whole."""
+    def learn(self, asked: Asked, outcome: Outcome, company: Company) -> float:
+        """An answer came whole. Returns how long it took against what was known, tokens and company given."""
         reported = outcome.output_tokens is not None
         weight = 1.0 if reported else UNREPORTED_WEIGHT
         output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
-        reading = self._reading_parts(_uncached(asked, outcome), company)
+        reading = self._reading_parts(*_read(asked, outcome), company)
         writing = self._writing_parts(max(0, output_tokens - 1), company)
+        expected_s = self.reading.explained(reading) + self.writing.explained(writing)
         first_s = outcome.first_token_s
         if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
             self.reading.observe(reading, first_s, weight)
@@ -142,6 +160,7 @@ class Speeds:
         else:
             self._learn_whole(reading, writing, outcome.total_s, weight)
         self._refresh()
+        return outcome.total_s / expected_s if expected_s > 0 else 1.0
 
     def loaded(self, load_s: float) -> None:
         """The model was loaded in ``load_s``."""
@@ -160,8 +179,8 @@ class Speeds:
     def _learn_whole(self, reading: list[float], writing: list[float], total_s: float, weight: float) -> None:
         """Only the total is known: either part is taken to be off by the same factor, and believed as far as
         it made up the total."""
-        expected_reading_s = sum(map(_times, reading, self.reading.multipliers))
-        expected_writing_s = sum(map(_times, writing, self.writing.multipliers))
+        expected_reading_s = self.reading.explained(reading)
+        expected_writing_s = self.writing.explained(writing)
         expected_s = expected_reading_s + expected_writing_s
         share = expected_reading_s / expected_s
         if share > 0:
@@ -169,8 +188,16 @@ class Speeds:
         if share < 1:
             self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
 
-    def _reading_parts(self, uncached_tokens: float, company: Company) -> list[float]:
-        return [FIXED_S, self.prior.token_s * (uncached_tokens + company.ahead_tokens)]
+    def _reading_parts(self, uncached_tokens: float, cached_tokens: float, company: Company) -> list[float]:
+        prior = self.prior
+        before = cached_tokens + 0.5 * uncached_tokens
+        ahead_s = prior.token_s * company.ahead_s / self.token_s
+        return [
+            FIXED_S,
+            prior.token_s * uncached_tokens + ahead_s,
+            prior.pair_s * uncached_tokens * before,
+            prior.token_s * cached_tokens,
+        ]
 
     def _writing_parts(self, output_tokens: int, company: Company) -> list[float]:
         prior = self.prior
@@ -178,19 +205,20 @@ class Speeds:
             output_tokens * prior.step_s,
             output_tokens * prior.each_s * company.running,
             output_tokens * prior.kv_s * company.kv_tokens,
-            prior.token_s * company.read_tokens if output_tokens else 0.0,
+            prior.token_s * company.read_s / self.token_s if output_tokens else 0.0,
         ]
 
     def _refresh(self) -> None:
         prior = self.prior
-        fixed, token = self.reading.multipliers
-        step, each, kv, meanwhile = self.writing.multipliers
+        fixed, token, pair, cached = self.reading.multipliers
+        step, each, kv, _ = self.writing.multipliers
         self.fixed_s = FIXED_S * fixed
         self.token_s = prior.token_s * token
+        self.pair_s = prior.pair_s * pair
+        self.cached_s = prior.token_s * cached
         self.step_s = prior.step_s * step
         self.each_s = prior.each_s * each
         self.kv_s = prior.kv_s * kv
-        self.meanwhile_s = prior.token_s * meanwhile
 
 
 class Performance:
@@ -217,16 +245,18 @@ class Performance:
             self._pairs.popitem(last=False)
         return found
 
-    def learn(self, speeds: Speeds, asked: Asked, outcome: Outcome, company: Company) -> None:
-        """An answer came whole: ``speeds`` learns from it, and lends what it knows to its fellows."""
+    def learn(self, speeds: Speeds, asked: Asked, outcome: Outcome, company: Company) -> float:
+        """``speeds`` learns from an outcome, and lends what it knows to its fellows. Returns how long it took
+        against what was known; 1 for one that teaches nothing."""
         if not outcome.ok:
-            return
+            return 1.0
         speeds.accuracy.note(asked.first_token_s, outcome.first_token_s, asked.total_s, outcome.total_s)
-        speeds.learn(asked, outcome, company)
+        ratio = speeds.learn(asked, outcome, company)
         if speeds.reading.count <= WARM:
             for other in self._pairs.values():
                 if other.model == speeds.model and other is not speeds:
                     self._lend(other)
+        return ratio
 
     def _lend(self, speeds: Speeds) -> None:
         """A model is as much larger on one device class as on another; a device is as fast for a new model as
@@ -247,15 +277,12 @@ def _middle(values: list[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _times(one: float, other: float) -> float:
-    return one * other
-
-
-def _uncached(asked: Asked, outcome: Outcome) -> float:
-    """Prompt tokens really read: engines that reuse a prefix say how much, or do not."""
+def _read(asked: Asked, outcome: Outcome) -> tuple[float, float]:
+    """Prompt tokens really read, and those that were cached: engines that reuse a prefix say so, or do
+    not."""
     if outcome.input_tokens is None:
-        return asked.uncached_tokens
+        return asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens
     if outcome.cached_tokens:
-        return max(0, outcome.input_tokens - outcome.cached_tokens)
+        return max(0, outcome.input_tokens - outcome.cached_tokens), outcome.cached_tokens
     believed = asked.uncached_tokens / asked.input_tokens if asked.input_tokens else 1.0
-    return outcome.input_tokens * believed
+    return outcome.input_tokens * believed, outcome.input_tokens * (1.0 - believed)

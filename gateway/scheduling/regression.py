@@ -13,11 +13,12 @@ forget.
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 FORGETTING = 0.995
 """Weight of an observation relative to the next: about the last two hundred count."""
 
-PULL = 0.5
+PULL = 0.1
 """Strength of the pull towards the common multiplier, in observations."""
 
 TOLERANCE = 2.5
@@ -37,12 +38,14 @@ APART = 30.0
 
 
 class Shares:
-    """Multipliers of the parts of a prediction. ``size`` parts; ``common`` is where all of them begin."""
+    """Multipliers of the parts of a prediction. ``leanings`` say where each part's begins, and is pulled to:
+    that many times the common one."""
 
-    __slots__ = ("_products", "_rest", "_spread", "common", "count", "multipliers", "size")
+    __slots__ = ("_leanings", "_products", "_rest", "_spread", "common", "count", "multipliers", "size")
 
-    def __init__(self, size: int, common: float = 1.0) -> None:
-        self.size = size
+    def __init__(self, leanings: Sequence[float], common: float = 1.0) -> None:
+        self._leanings = tuple(leanings)
+        size = self.size = len(self._leanings)
         self.count = 0
         self._products = [[0.0] * size for _ in range(size)]
         self._rest = [0.0] * size
@@ -53,7 +56,11 @@ class Shares:
         """Begin at ``common``, as long as nothing was observed."""
         assert not self.count
         self.common = min(max(common, LEAST), MOST)
-        self.multipliers = [self.common] * self.size
+        self.multipliers = [self.common * leaning for leaning in self._leanings]
+
+    def explained(self, parts: Sequence[float]) -> float:
+        """What the prior's ``parts`` are now expected to take together, in seconds."""
+        return math.fsum(map(mul, self.multipliers, parts))
 
     def observe(self, parts: Sequence[float], outcome: float, weight: float = 1.0) -> None:
         """``parts`` are the prior's, in seconds; ``outcome`` what they were together. ``weight`` is over 0 to
@@ -63,7 +70,7 @@ class Shares:
             return
         shares = [part / total for part in parts]
         ratio = min(max(outcome / total, LEAST), MOST)
-        expected = math.fsum(map(_times, self.multipliers, shares))
+        expected = self.explained(shares)
         weight *= self._trust(ratio, expected)
         self._learn_common(ratio, weight)
         self.count += 1
@@ -93,13 +100,15 @@ class Shares:
         matrix = [list(row) for row in self._products]
         for row in range(self.size):
             matrix[row][row] += pull
-        rest = [each + pull * self.common for each in self._rest]
-        low, high = max(self.common / APART, LEAST), min(self.common * APART, MOST)
-        self.multipliers = [min(max(each, low), high) for each in _solved(matrix, rest)]
-
-
-def _times(one: float, other: float) -> float:
-    return one * other
+        rest = [
+            each + pull * self.common * leaning
+            for each, leaning in zip(self._rest, self._leanings, strict=True)
+        ]
+        high = self.common * APART
+        self.multipliers = [
+            min(max(each, self.common * leaning / APART), high)
+            for each, leaning in zip(_solved(matrix, rest), self._leanings, strict=True)
+        ]
 
 
 def _solved(matrix: list[list[float]], rest: list[float]) -> list[float]:

@@ -44,7 +44,7 @@ class Scheduler:
     """One for a gateway, or for a simulated one. Equal calls give equal answers for an equal ``seed``."""
 
     def __init__(
-        self, policy: str = "least-outstanding", *, seed: int = 0, performance: Performance | None = None
+        self, policy: str = "cost", *, seed: int = 0, performance: Performance | None = None
     ) -> None:
         """``policy`` is a name of ``gateway.scheduling.POLICIES``. Raises ValueError for any other."""
         policy_named(policy)
@@ -117,7 +117,7 @@ class Scheduler:
             now,
             uncached_tokens=asked.uncached_tokens,
             kv_tokens=item.input_tokens + item.output_tokens,
-            token_s=speeds.token_s,
+            read_s=speeds.read_s(asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens),
             output_s=asked.total_s - asked.first_token_s,
         )
         knowledge.prefixes.saw(view.key, item.prefix)
@@ -136,7 +136,7 @@ class Scheduler:
         if known is None or placed is None:
             return
         if company is not None:
-            self.performance.learn(placed.speeds, placed.asked, outcome, company)
+            view.load.note_pace(self.performance.learn(placed.speeds, placed.asked, outcome, company))
         known.policy.finished(placed.item, view.key, outcome, now)
 
     # --- Within ---
@@ -147,9 +147,11 @@ class Scheduler:
         load = view.load
         uncached_tokens = item.input_tokens - cached_tokens
         load_s = 0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s
-        first_s = load_s + load.wait_s(now) + speeds.fixed_s + speeds.token_s * uncached_tokens
+        first_s = load_s + load.wait_s(now) + speeds.fixed_s + speeds.read_s(uncached_tokens, cached_tokens)
         kv_tokens = load.kv_tokens + item.input_tokens + item.output_tokens
-        output_s = speeds.output_s(item.output_tokens, len(load) + 1, kv_tokens, load.reading_share(now))
+        output_s = speeds.output_s(
+            item.output_tokens, len(load) + 1, kv_tokens, load.reading_share if load else 0.0
+        )
         return Asked(uncached_tokens, item.input_tokens, item.output_tokens, first_s, first_s + output_s)
 
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:

@@ -1,0 +1,281 @@
+"""The policy ``cost``: each request goes where it is predicted to be done first (SCHEDULING §4).
+
+For every deployment that may serve it the prediction is::
+
+    (wait + network + load, if not loaded + reading what is not cached + writing in company) / health
+
+with what is learnt of the model on the deployment's class of device, what the deployment has to do
+already, and how much of the prompt it has read before. A hit is worth the seconds it saves, neither more
+nor less: so affinity is never dropped, and never swamps a deployment, for the prompts that wait there
+are seconds too.
+
+To the seconds of the request itself those are added, at a discount, that it costs whoever runs there already:
+each of them stands still while a prompt is read, and writes more slowly in larger company.
+
+A request may wait, though a slot is free elsewhere, for a deployment that has none: where the predicted
+wait for a slot and all that follows are shorter than starting elsewhere. Not for long (``PATIENCE_S``),
+and not many.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Policy, Waiting
+from gateway.scheduling.completion import Completion, Given
+from gateway.scheduling.homes import Homes
+from gateway.scheduling.knowledge import Knowledge, cached
+from gateway.scheduling.patience import Patience
+
+ALL = 64
+"""Of so many open deployments all are looked at."""
+
+SAMPLE = 24
+"""Of more, so many, and those that have read some of the prompt. The best of 32 is among the best
+thirtieth of the fleet."""
+
+AFFINE = 8
+"""Deployments looked at, at most, because they have read some of the prompt."""
+
+FULL = 8
+"""Full deployments looked at, at most, beside the affine ones."""
+
+HOME_SHARE = 0.5
+"""Of a prompt without fingerprints, so much is taken to be known where its session was last."""
+
+HELD_MOST = 4
+"""Requests of one round that are let wait though a slot is free, at most: the next one takes it."""
+
+WORTH_WAITING = 0.9
+"""A full deployment must be predicted to be done in this share of the time of the best open one."""
+
+TRIAL_S = -1.0
+"""What one on trial is taken to cost: else, where it is slow, it might never be tried."""
+
+SPREAD = 2_654_435_761
+"""Spreads consecutive numbers evenly (Knuth's multiplicative hashing)."""
+
+NEVER = float("inf")
+_NOTHING: Mapping[str, int] = {}
+_Fit = tuple[str, frozenset[str], str | None, bool]
+
+
+class Cost(Policy):
+    """See the module."""
+
+    name = "cost"
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
+        self.patience = Patience()
+        self.homes = Homes()
+        self.look_again_s: float | None = None
+        self._views: list[DeploymentView] | None = None
+
+    @property
+    def views(self) -> list[DeploymentView]:
+        """All deployments of the model, full or not."""
+        if self._views is None:
+            self._views = list(self.knowledge.views.values())
+        return self._views
+
+    def came(self, view: DeploymentView, now: float) -> None:
+        self._views = None
+
+    def gone(self, key: str, now: float) -> None:
+        self._views = None
+
+    def placed(self, item: Waiting, key: str, now: float) -> None:
+        self.patience.over(item.number)
+        if item.session_key is not None:
+            self.homes.moved(item.session_key, key)
+
+    def assign(
+        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+    ) -> list[Assignment]:
+        """See :class:`~gateway.scheduling.base.Policy`."""
+        self.look_again_s = None
+        if not waiting or not deployments:
+            return []
+        round_ = _Round(self, deployments, now)
+        round_.place(waiting)
+        self.look_again_s = round_.look_again_s
+        return round_.assignments
+
+
+class _Round:
+    """One call of ``assign``."""
+
+    def __init__(self, policy: Cost, deployments: Sequence[DeploymentView], now: float) -> None:
+        self.assignments: list[Assignment] = []
+        self.look_again_s: float | None = None
+        self._policy = policy
+        self._knowledge = policy.knowledge
+        self._deployments = deployments
+        self._now = now
+        self._given: dict[str, Given] = {}
+        self._booked: dict[str, int] = {}
+        """Requests that wait for a full deployment."""
+        self._held = 0
+        self._hopeless: dict[_Fit, int] = {}
+        """Fits for which no deployment has room, and for a context of how many tokens."""
+
+    def place(self, waiting: Sequence[Waiting]) -> None:
+        """Decide on each, in order."""
+        for item in waiting:
+            fit = item.route, item.avoid, item.version, item.continuing
+            context_tokens = item.input_tokens + item.output_tokens
+            if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
+                continue
+            known = self._known(item)
+            completion = Completion(item, self._knowledge, self._given, self._now)
+            best, cost_s = self._best(item, known, completion)
+            if best is None:
+                self._hopeless[fit] = context_tokens
+                if not any(self._room(view) > 0 for view in self._deployments):
+                    return
+            elif not self._waits(item, known, completion, cost_s):
+                self._give(item, best, known.get(best.key, 0), completion)
+
+    # --- Where it could go now ---
+
+    def _best(
+        self, item: Waiting, known: Mapping[str, int], completion: Completion
+    ) -> tuple[DeploymentView | None, float]:
+        """The open deployment that is predicted to be done first, and its cost."""
+        deployments = self._deployments
+        if len(deployments) <= ALL:
+            return self._cheapest(item, deployments, known, completion)
+        best, cost_s = self._cheapest(item, self._sample(item, known), known, completion)
+        return (best, cost_s) if best else self._cheapest(item, deployments, known, completion)
+
+    def _sample(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+        """Evenly spread, another subset for another request, and those that know something of it."""
+        step = len(self._deployments) // SAMPLE
+        offset = (item.number * SPREAD + self._knowledge.seed) % step
+        sample = list(self._deployments[offset::step])
+        views = self._knowledge.views
+        sample += [views[key] for key in known if key in views and not views[key].trial]
+        return sample
+
+    def _cheapest(
+        self,
+        item: Waiting,
+        views: Sequence[DeploymentView],
+        known: Mapping[str, int],
+        completion: Completion,
+    ) -> tuple[DeploymentView | None, float]:
+        best, best_s = None, NEVER
+        for view in self._fitting(item, views, known):
+            if view.trial:
+                return view, TRIAL_S
+            cost_s = completion.cost_s(view, known.get(view.key, 0) if known else 0)
+            if cost_s < best_s or (cost_s == best_s and best is not None and view.key < best.key):
+                best, best_s = view, cost_s
+        return best, best_s
+
+    def _fitting(
+        self, item: Waiting, views: Sequence[DeploymentView], known: Mapping[str, int]
+    ) -> list[DeploymentView]:
+        """Those that may take it now."""
+        route = item.route
+        fitting = [
+            view
+            for view in views
+            if view.usable
+            and view.in_flight < view.slots
+            and view.in_flight < view.cap
+            and (route in view.routes or ANY_ROUTE in view.routes)
+            and (view.kv_free_tokens is None or self._kv_fits(item, view, known.get(view.key, 0)))
+        ]
+        if item.avoid or item.version is not None or item.continuing:
+            fitting = [
+                view
+                for view in fitting
+                if view.key not in item.avoid and view.suits(route, item.version, item.continuing)
+            ]
+        return [view for view in fitting if self._room(view) > 0] if self._given else fitting
+
+    def _kv_fits(self, item: Waiting, view: DeploymentView, cached_tokens: int) -> bool:
+        given = self._given.get(view.key)
+        free = (view.kv_free_tokens or 0) - (given.kv_tokens if given is not None else 0)
+        return item.input_tokens - cached_tokens + item.output_tokens <= free
+
+    def _room(self, view: DeploymentView) -> int:
+        given = self._given.get(view.key)
+        return view.free - (given.count if given is not None else 0)
+
+    def _give(self, item: Waiting, view: DeploymentView, cached_tokens: int, completion: Completion) -> None:
+        given = self._given.setdefault(view.key, Given())
+        context_tokens = item.input_tokens - cached_tokens + item.output_tokens
+        given.add(completion.read_s(view, cached_tokens), context_tokens)
+        self.assignments.append(Assignment(item.number, view.key))
+
+    # --- Who knows something of it ---
+
+    def _known(self, item: Waiting) -> Mapping[str, int]:
+        """Deployments that have read some of the prompt, and how many of its tokens."""
+        if item.prefix:
+            return self._readers(item)
+        if item.session_key is None:
+            return _NOTHING
+        home = self._policy.homes.of(item.session_key)
+        return _NOTHING if home is None else {home: int(HOME_SHARE * item.input_tokens)}
+
+    def _readers(self, item: Waiting) -> Mapping[str, int]:
+        known: dict[str, int] = {}
+        for blocks, keys in self._knowledge.prefixes.longest(item.prefix):
+            tokens = cached(item, blocks)
+            for key in islice(keys, AFFINE):
+                known.setdefault(key, tokens)
+            if len(known) >= AFFINE:
+                break
+        return known
+
+    # --- Waiting for somebody better ---
+
+    def _waits(self, item: Waiting, known: Mapping[str, int], completion: Completion, cost_s: float) -> bool:
+        """Whether it had better wait for a full deployment; if so its next slot is taken as booked."""
+        now, patience = self._now, self._policy.patience
+        if len(self._policy.views) <= len(self._deployments) or cost_s <= patience.LOOK_S:
+            return False
+        if self._held >= HELD_MOST:
+            return False
+        left_s = patience.left_s(item.number, now)
+        best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING
+        for view in self._full(item, known) if left_s > 0.0 else ():
+            wait_s = self._slot_wait_s(view)
+            if wait_s < left_s and wait_s < bound_s:
+                full_s = completion.cost_s(view, known.get(view.key, 0), wait_s)
+                if full_s < bound_s:
+                    best, best_wait_s, bound_s = view, wait_s, full_s
+        if best is None or not patience.begin(item.number, now):
+            return False
+        self._held += 1
+        self._booked[best.key] = self._booked.get(best.key, 0) + 1
+        again_s = now + min(left_s, max(best_wait_s, patience.LOOK_S))
+        self.look_again_s = again_s if self.look_again_s is None else min(self.look_again_s, again_s)
+        return True
+
+    def _full(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+        """Full deployments that suit it: some, evenly spread, and those that know something of it."""
+        views, by_key = self._policy.views, self._knowledge.views
+        step = max(1, len(views) // FULL)
+        sample = views[item.number * SPREAD % step :: step]
+        affine = [by_key[key] for key in known if key in by_key]
+        return [
+            view
+            for view in (*affine, *sample)
+            if view.usable
+            and view.cap >= view.slots > 0
+            and view.in_flight >= view.slots
+            and view.key not in item.avoid
+            and view.suits(item.route, item.version, item.continuing)
+        ]
+
+    def _slot_wait_s(self, view: DeploymentView) -> float:
+        """Until a slot is free for one who comes after those that wait for it already."""
+        load, booked = view.load, self._booked.get(view.key, 0)
+        wait_s = load.next_free_s(self._now)
+        if booked and len(load):
+            wait_s += booked * load.remaining_s(self._now) / len(load) ** 2
+        return wait_s
