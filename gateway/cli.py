@@ -2,7 +2,7 @@
 
 import typer
 
-from gateway import bench, cli_access, cli_gateway, cli_usage, quickstart
+from gateway import bench, cli_access, cli_gateway, cli_usage, quickstart, simulate
 
 
 def commands(app: typer.Typer) -> None:
@@ -12,3 +12,4 @@ def commands(app: typer.Typer) -> None:
     cli_usage.register(app)
     quickstart.register(app)
     bench.register(app)
+    simulate.register(app)

@@ -1,0 +1,202 @@
+"""The command itself. Exit codes: 0 done, 1 no fleet was large enough or a file was not written, 2 wrong
+usage."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli_output import fail, note, print_json, print_table
+from gateway.simulate.chart import check_plot, write_plot
+from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named
+from gateway.simulate.errors import BadSpec
+from gateway.simulate.fleet import devices, fleet_of, written
+from gateway.simulate.mix import READY, Mix
+from gateway.simulate.policies import Choice, choices, names
+from gateway.simulate.report import COLUMNS, rows_of
+from gateway.simulate.simulation import Plan, simulate
+from gateway.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
+from gateway.simulate.traces import TraceFile
+from gateway.simulate.traffic import Traffic
+from gateway.simulate.what_if import Answer, Goal, goals_of, smallest
+from gateway.simulate.world import REPAIR_S, Rules
+
+EPILOG = f"""Examples:
+
+  trunkline simulate --trace requests.jsonl --fleet '4*h100,4*l4' --policy cost,round-robin
+
+  trunkline simulate --mix chat --rate 3 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
+
+Mixes by name: {", ".join(READY)}. Policies: {", ".join(names())}; all for every one.
+"""
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``trunkline simulate``."""
+    parent.command("simulate", epilog=EPILOG)(simulate_command)
+
+
+def simulate_command(
+    fleet: Annotated[
+        str,
+        typer.Option(
+            help="As 4*h100,4*l4@40ms: with a round trip where it is long.",
+            metavar="COUNT*CLASS,…",
+            show_default=False,
+        ),
+    ],
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Requests to replay; the format is seen from its content.", metavar="FILE"),
+    ] = None,
+    mix: Annotated[
+        str | None, typer.Option(help="Made-up requests instead: a name or a description.", metavar="SPEC")
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="One or several, joined by commas.", metavar="P[,P…]")
+    ] = "cost,least-outstanding",
+    seed: Annotated[int, typer.Option(help="Of all that is drawn by chance.")] = 0,
+    rate: Annotated[
+        float, typer.Option(help="Requests come so many times as fast as in the traffic.", metavar="X")
+    ] = 1.0,
+    requests: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", metavar="N")] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="Only what comes within so many seconds.", metavar="S")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help=f"What all devices serve: {', '.join(MODELS)}.", metavar="NAME")
+    ] = DEFAULT_MODEL,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1024, help="Requests at once on a device. Default: by its memory.", metavar="N"
+        ),
+    ] = None,
+    slo_ttft: Annotated[
+        float, typer.Option(help="A good request has its first token within so long.", metavar="S")
+    ] = GOOD_TTFT_S,
+    slo_tpot: Annotated[
+        float, typer.Option(help="And takes no longer for each further one, on average.", metavar="S")
+    ] = GOOD_TPOT_S,
+    max_wait: Annotated[
+        float | None, typer.Option(help="Refuse what waited so long in the gateway.", metavar="S")
+    ] = None,
+    mtbf: Annotated[
+        float | None, typer.Option(help="Devices fail: mean time between two failures.", metavar="S")
+    ] = None,
+    repair: Annotated[
+        float, typer.Option(help="How long one that failed is gone, before it loads its model.", metavar="S")
+    ] = REPAIR_S,
+    what_if: Annotated[
+        str | None,
+        typer.Option(help="The smallest fleet of this composition with, say, ttft_p99<1.", metavar="GOALS"),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures; .png or .svg.", metavar="FILE")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All figures, for programs.")] = False,
+) -> None:
+    """Run scheduling policies on simulated GPUs, and tell how each fared.
+
+    The policies are the gateway's own; traffic comes from a trace or a description.
+    """
+    try:
+        rules = Rules(max_wait_s=_or_never(max_wait), mtbf_s=_or_never(mtbf), repair_s=repair)
+        _check({"--rate": rate, "--duration": duration, "--max-wait": max_wait, "--mtbf": mtbf})
+        _check({"--slo-ttft": slo_ttft, "--slo-tpot": slo_tpot, "--repair": repair})
+        plan = Plan(
+            traffic=_traffic(trace, mix, seed),
+            fleet=fleet_of(fleet),
+            model=model_named(model),
+            seed=seed,
+            rate=rate,
+            requests=requests,
+            duration_s=duration,
+            slots=slots,
+            slo=Slo(slo_ttft, slo_tpot),
+            rules=rules,
+        )
+        chosen = choices(policy)
+        goals = goals_of(what_if) if what_if is not None else ()
+        if plot is not None:
+            check_plot(plot)
+        found, answers = _search(plan, chosen, goals) if goals else (_compare(plan, chosen), {})
+    except BadSpec as error:
+        raise typer.BadParameter(str(error), param_hint=error.option) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(1) from None
+    _tell(plan, found, answers, goals, as_json=as_json)
+    if plot is not None:
+        try:
+            write_plot(plot, _policies(found))
+        except OSError as error:
+            fail(f"the chart was not written: {error}")
+    if not all(answer.meets for answer in answers.values()):
+        raise typer.Exit(1)
+
+
+def _traffic(trace: Path | None, mix: str | None, seed: int) -> Traffic:
+    if trace is not None and mix is None:
+        return TraceFile(trace)
+    if mix is not None and trace is None:
+        return Mix(mix, seed)
+    raise BadSpec("--trace", "give either --trace FILE or --mix SPEC")
+
+
+def _or_never(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
+def _check(numbers: dict[str, float | None]) -> None:
+    for option, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise BadSpec(option, f"must be more than 0, not {value:g}")
+
+
+def _compare(plan: Plan, chosen: list[Choice]) -> dict[str, Figures]:
+    found: dict[str, Figures] = {}
+    for choice in chosen:
+        figures = found[choice.name] = simulate(plan, choice)
+        note(f"{choice.name}: {figures.tally.requests:,} requests in {figures.wall_s:.1f} s")
+    return found
+
+
+def _search(
+    plan: Plan, chosen: list[Choice], goals: tuple[Goal, ...]
+) -> tuple[dict[str, Figures], dict[str, Answer]]:
+    answers: dict[str, Answer] = {}
+    for choice in chosen:
+        answer = answers[choice.name] = smallest(plan, choice, goals)
+        verdict = "is enough" if answer.meets else "is not enough, and more were not tried"
+        values = ", ".join(f"{goal.text} is {goal.value(answer.figures):.3g}" for goal in goals)
+        note(f"{choice.name}: {written(answer.plan.fleet)} {verdict} ({values})")
+    return {name: answer.figures for name, answer in answers.items()}, answers
+
+
+def _policies(found: dict[str, Figures]) -> dict[str, dict[str, Any]]:
+    return {name: figures.as_json() for name, figures in found.items()}
+
+
+def _tell(
+    plan: Plan,
+    found: dict[str, Figures],
+    answers: dict[str, Answer],
+    goals: tuple[Goal, ...],
+    *,
+    as_json: bool,
+) -> None:
+    policies = _policies(found)
+    if not as_json:
+        print_table(COLUMNS, rows_of(policies), "no policy was simulated")
+        return
+    told: dict[str, Any] = {
+        "policies": policies,
+        "fleet": written(plan.fleet),
+        "devices": devices(plan.fleet),
+        "model": plan.model.name,
+        "seed": plan.seed,
+        "rate": plan.rate,
+        "slo": {"ttft_s": plan.slo.ttft_s, "tpot_s": plan.slo.tpot_s},
+    }
+    if answers:
+        told["what_if"] = {name: answer.as_json(goals) for name, answer in answers.items()}
+    print_json(told)

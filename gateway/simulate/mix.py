@@ -1,0 +1,206 @@
+"""Traffic made up from a description, without a trace.
+
+``rate=20,duration=600;chat:share=3,input=400~0.8,output=200~0.6,prefix=1024x20;report:input=8000,output=500``
+
+What comes first, without a name, is of the whole: ``rate`` (requests a second), ``duration`` (seconds) or
+``requests``, ``cv`` (of the time between arrivals: 1 Poisson, 0 clockwork, more is bursty) and ``block``
+(tokens of a prefix block). Then one part for each kind of request: ``share`` (weight), ``input`` and
+``output`` (tokens), ``prefix=TOKENSxCOUNT`` (each begins, before its input, with one of COUNT shared
+beginnings), ``tenants`` (how many), ``tier``, ``max_tokens``, ``deadline`` (seconds). A number of tokens is
+``N``, ``LOW-HIGH`` (uniform), ``MEDIAN~SIGMA`` (log-normal) or ``expMEAN`` (exponential).
+"""
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gateway.domain import Tier
+from gateway.simulate.errors import BadSpec
+from gateway.simulate.traffic import Job
+
+READY: Mapping[str, str] = {
+    "chat": "rate=20,duration=600;chat:input=300~0.9,output=220~0.7,prefix=1024x8,tenants=20",
+    "documents": "rate=2,duration=600;documents:input=12000~0.6,output=300~0.5,tenants=10",
+    "invoices": "rate=12,duration=600;"
+    "invoices:share=9,input=700,output=16;contracts:share=1,input=6000,output=1500",
+    "agents": "rate=10,duration=600,cv=2;agents:input=600~1,output=120~0.8,prefix=6144x40,tenants=10",
+}
+"""Mixes by name."""
+
+DEFAULT_DURATION_S = 600.0
+DEFAULT_BLOCK_TOKENS = 256
+MAX_TOKENS = 1_000_000
+MAX_KINDS = 64
+_TOKENS = re.compile(
+    r"(?P<n>\d+)|(?P<low>\d+)-(?P<high>\d+)|(?P<median>\d+)~(?P<sigma>\d+(?:\.\d+)?)|exp(?P<mean>\d+)"
+)
+_PREFIX = re.compile(r"(\d+)x(\d+)")
+_NAME = re.compile(r"[a-zA-Z][\w-]{0,63}")
+_WHOLE = frozenset(("rate", "duration", "requests", "cv", "block"))
+_KIND = frozenset(("share", "input", "output", "prefix", "tenants", "tier", "max_tokens", "deadline"))
+
+_Draw = Callable[[random.Random], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    name: str
+    share: float
+    input_tokens: _Draw
+    output_tokens: _Draw
+    prefixes: tuple[tuple[int, ...], ...]
+    """The whole blocks of each shared beginning."""
+    prefix_tokens: int
+    tenants: int
+    tier: Tier
+    max_tokens: int | None
+    deadline_s: float | None
+
+    def draw(self, at_s: float, chance: random.Random) -> Job:
+        prefix = chance.choice(self.prefixes) if self.prefixes else ()
+        return Job(
+            at_s,
+            self.prefix_tokens + self.input_tokens(chance),
+            self.output_tokens(chance)
+            if self.max_tokens is None
+            else min(self.max_tokens, self.output_tokens(chance)),
+            prefix,
+            self.max_tokens,
+            self.tier,
+            f"{self.name}-{chance.randrange(self.tenants)}",
+            deadline_s=self.deadline_s,
+            kind=self.name,
+        )
+
+
+class Mix:
+    """Raises BadSpec for a description that says nothing sensible."""
+
+    def __init__(self, spec: str, seed: int) -> None:
+        whole, *kinds = [part.strip() for part in READY.get(spec.strip(), spec).split(";")]
+        members = _members(whole, _WHOLE, "the whole")
+        self._seed = seed
+        self._rate = _positive(members, "rate")
+        self._requests = int(_positive(members, "requests", math.inf)) if "requests" in members else None
+        default_s = DEFAULT_DURATION_S if self._requests is None else math.inf
+        self._duration_s = _positive(members, "duration", default_s)
+        self._cv = _positive(members, "cv", 1.0, least=-1e-9)
+        self.block_tokens = int(_positive(members, "block", DEFAULT_BLOCK_TOKENS))
+        if not 0 < len(kinds) <= MAX_KINDS:
+            raise BadSpec(
+                "--mix", f"{len(kinds)} kinds of requests, and it takes 1 to {MAX_KINDS}: NAME:input=…"
+            )
+        self._kinds = [_kind(number, part, self.block_tokens) for number, part in enumerate(kinds)]
+
+    def jobs(self) -> Iterator[Job]:
+        """See :class:`~gateway.simulate.traffic.Traffic`."""
+        chance = random.Random(self._seed)
+        weights = list(itertools.accumulate(kind.share for kind in self._kinds))
+        at_s = 0.0
+        for number in itertools.count():
+            if at_s > self._duration_s or number == self._requests:
+                return
+            (kind,) = chance.choices(self._kinds, cum_weights=weights)
+            yield kind.draw(at_s, chance)
+            at_s += self._gap_s(chance)
+
+    def _gap_s(self, chance: random.Random) -> float:
+        if self._cv < 1e-6:
+            return 1 / self._rate
+        variance = self._cv * self._cv
+        return chance.gammavariate(1 / variance, variance / self._rate)
+
+
+def _kind(number: int, part: str, block_tokens: int) -> _Kind:
+    name, colon, rest = part.partition(":")
+    if not colon or not _NAME.fullmatch(name):
+        raise BadSpec("--mix", f"{part!r} must begin with a name and a colon, as chat:input=400,output=200")
+    members = _members(rest, _KIND, name)
+    prefix_tokens, prefixes = _prefix(members.get("prefix"), name)
+    blocks = prefix_tokens // block_tokens
+    try:
+        tier = Tier(members.get("tier", Tier.STANDARD))
+    except ValueError:
+        raise BadSpec(
+            "--mix", f"{name}: tier must be one of {', '.join(Tier)}, not {members['tier']!r}"
+        ) from None
+    limits = {key: _positive(members, key) for key in ("max_tokens", "deadline") if key in members}
+    return _Kind(
+        name=name,
+        share=_positive(members, "share", 1.0),
+        input_tokens=_tokens(members, "input", name),
+        output_tokens=_tokens(members, "output", name),
+        prefixes=tuple(
+            tuple(((number << 20 | each) << 20) | block for block in range(blocks))
+            for each in range(prefixes)
+        ),
+        prefix_tokens=prefix_tokens,
+        tenants=int(_positive(members, "tenants", 1.0, least=0.99)),
+        tier=tier,
+        max_tokens=int(limits["max_tokens"]) if "max_tokens" in limits else None,
+        deadline_s=limits.get("deadline"),
+    )
+
+
+def _members(text: str, known: frozenset[str], whose: str) -> dict[str, str]:
+    members: dict[str, str] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        key, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or key not in known:
+            raise BadSpec("--mix", f"{whose}: {part!r} is not one of {', '.join(sorted(known))} with a value")
+        if key in members:
+            raise BadSpec("--mix", f"{whose}: {key} is there twice")
+        members[key] = value
+    return members
+
+
+def _positive(
+    members: Mapping[str, str], key: str, default: float | None = None, *, least: float = 0.0
+) -> float:
+    if key not in members:
+        if default is None:
+            raise BadSpec("--mix", f"{key}= is missing")
+        return default
+    try:
+        value = float(members[key])
+    except ValueError:
+        value = math.nan
+    if not least < value < math.inf:
+        raise BadSpec("--mix", f"{key} must be a number over {max(0.0, least):g}, not {members[key]!r}")
+    return value
+
+
+def _prefix(text: str | None, name: str) -> tuple[int, int]:
+    if text is None:
+        return 0, 0
+    match = _PREFIX.fullmatch(text)
+    if match is None or not 0 < int(match[1]) <= MAX_TOKENS or not 0 < int(match[2]) <= 100_000:
+        raise BadSpec("--mix", f"{name}: prefix must be TOKENSxCOUNT, as 1024x20, not {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def _tokens(members: Mapping[str, str], key: str, name: str) -> _Draw:
+    match = _TOKENS.fullmatch(members.get(key, ""))
+    if match is None:
+        raise BadSpec(
+            "--mix", f"{name}: {key} must be N, LOW-HIGH, MEDIAN~SIGMA or expMEAN, not {members.get(key)!r}"
+        )
+    found = {part: float(value) for part, value in match.groupdict().items() if value is not None}
+    if max(found.values()) > MAX_TOKENS:
+        raise BadSpec("--mix", f"{name}: {key} is more than {MAX_TOKENS:,} tokens")
+    if "n" in found:
+        return lambda chance: _whole(found["n"])
+    if "low" in found:
+        return lambda chance: _whole(chance.uniform(found["low"], found["high"]))
+    if "median" in found:
+        return lambda chance: _whole(
+            chance.lognormvariate(math.log(max(1.0, found["median"])), found["sigma"])
+        )
+    return lambda chance: _whole(chance.expovariate(1 / max(1.0, found["mean"])))
+
+
+def _whole(tokens: float) -> int:
+    return min(MAX_TOKENS, max(1, round(tokens)))

@@ -1,0 +1,53 @@
+"""A simulated deployment: what policies see of it, and the engine behind it."""
+
+from dataclasses import dataclass
+
+from gateway.scheduling.base import DeploymentView
+from gateway.simulate.devices import Model, device_named, pace_of, with_slots
+from gateway.simulate.engine import NEVER, Engine
+from gateway.simulate.fleet import Fleet
+
+ROUTE = "chat"
+
+MANY = 1 << 29
+"""Slots of a deployment that takes whatever is pushed at it."""
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """``view`` is all that a gateway would know."""
+
+    view: DeploymentView
+    engine: Engine
+    planned_s: float = NEVER
+    """The engine's next event that is in the calendar."""
+    epoch: int = 0
+    """Counts its losses: what was sent before one never arrives."""
+
+    @property
+    def way_s(self) -> float:
+        """Half a round trip."""
+        return self.view.rtt_s / 2
+
+
+def sites_of(fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots: int | None) -> list[Site]:
+    """Every device of the fleet with ``model`` loaded. ``late`` ones grant slots (``slots``, or as many as
+    their memory suggests), the others take everything. Raises BadSpec where the model does not fit."""
+    sites: list[Site] = []
+    for group in fleet:
+        pace = pace_of(device_named(group.card), model)
+        pace = pace if slots is None else with_slots(pace, slots)
+        for _ in range(group.count):
+            name = f"{group.card}-{len(sites):05}"
+            view = DeploymentView(
+                key=name,
+                agent=name,
+                model=model.name,
+                routes=frozenset({ROUTE}),
+                slots=(slots or pace.slots) if late else MANY,
+                device=group.card,
+                rtt_s=group.rtt_s,
+                kv_free_tokens=pace.kv_tokens,
+            )
+            sites.append(Site(view, Engine(pace, block_tokens)))
+    return sites
