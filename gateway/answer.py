@@ -23,8 +23,9 @@ from gateway.home import Asker, Home
 from gateway.prospects import Prospects
 from gateway.response import EngineResponse
 from gateway.rhythm import ANSWER_S, idle_at_s, look_s, may_be_the_tunnels, stalls_at_s
+from gateway.scheduling.base import estimated_work
 from shared.errors import ErrorCode
-from shared.messages import ResponseHead, Trailers
+from shared.messages import ResponseHead, Trailers, Usage
 
 COMMENT_S = 15.0
 """So often a client whose answer pauses gets a comment, before a proxy in between gives up."""
@@ -103,6 +104,20 @@ class Answer:
             else:
                 self._look_at(attempt, now)
 
+    def preempt(self, attempt: Attempt, now: float) -> bool:
+        """Give back the slot of ``attempt`` and go on later. False when that would not be sound: nothing is
+        changed then."""
+        if self.phase not in (Phase.STREAMING, Phase.ASKING) or attempt is not self.attempt:
+            return False
+        if attempt.suspended_s is not None or attempt.stalled or now >= self._ends_s():
+            return False
+        if not self._prospects.may_pause(attempt):
+            return False
+        attempt.give_up(ErrorCode.CANCELLED)
+        self.attempt = None
+        self._wait_for_another(preempted=True)
+        return True
+
     def nobody(self, reason: str) -> None:
         """Nobody is left to go on with it."""
         if self.phase is Phase.WAITING:
@@ -126,6 +141,7 @@ class Answer:
         if self.phase is not Phase.OVER:
             self.phase = Phase.OVER
             self._alarm.off()
+            self._estimate_cost()
             if self._course is not None:
                 self._course.release()
         if self.attempt is not None:
@@ -248,13 +264,14 @@ class Answer:
         self._finish(None, None)
         return True
 
-    def _wait_for_another(self) -> None:
+    def _wait_for_another(self, *, preempted: bool = False) -> None:
         request, now = self._asker.request, self._home.timers.time()
         self._prospects.wanted()
         self.phase = Phase.WAITING
-        self._asker.wait_again()
+        self._asker.wait_again(preempted=preempted)
         self._home.metrics.continued(request.model, "wanted")
-        patience_s = self._home.settings.total_s if self._home.someone_else(request) else PATIENCE_S
+        patient = preempted or self._home.someone_else(request)
+        patience_s = self._home.settings.total_s if patient else PATIENCE_S
         self._expires_s = min(self._asker.ticket.expires_s, now + patience_s, self._ends_s())
         self._comment_s = now
         self._alarm.due(min(self._expires_s, now + COMMENT_S))
@@ -329,6 +346,13 @@ class Answer:
             words = f"{words} It could not go on at another engine: {why_not}."
         self.break_off(code, words, not_continued=True)
 
+    def _estimate_cost(self) -> None:
+        """Of an answer that was not finished nobody reports the usage: a piece is taken for a token."""
+        request = self._asker.request
+        if self.attempt is not None and request.streaming:
+            written = min(request.output_tokens, self.attempt.pieces)
+            self._home.spent(self._asker.ticket, estimated_work(request.input_tokens, written))
+
     # --- Time ---
 
     def _watch(self, attempt: Attempt, now: float) -> None:
@@ -394,6 +418,7 @@ class Answer:
             trailers = self._course.add_up(trailers)
         if trailers is not None and trailers.usage is not None:
             self._home.metrics.used(request.model, trailers.usage)
+            self._home.spent(self._asker.ticket, _work(trailers.usage))
         if attempt is not None and self.response.status < 500:
             first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
             self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now)
@@ -404,3 +429,8 @@ class Answer:
         self.phase = Phase.OVER
         self._alarm.off()
         self.response.end(trailers)
+
+
+def _work(usage: Usage) -> float:
+    """What the engine really did."""
+    return estimated_work(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)

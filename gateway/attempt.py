@@ -102,6 +102,11 @@ class Attempt:
         """Whose attempt it is."""
         return self._owner.request
 
+    @property
+    def given_up(self) -> bool:
+        """Nobody wants its answer; it holds its slot until the engine has let go."""
+        return not self._wanted
+
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants the answer of this attempt any more."""
         self._wanted = False

@@ -30,6 +30,7 @@ from gateway.failover import ENGINES_FAULT, Trouble
 from gateway.fleet_health import FleetHealth
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.metrics import Metrics
+from gateway.preemption import LOOK_AGAIN_S, MOST_AT_ONCE, Preemption
 from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
@@ -84,13 +85,15 @@ class Dispatcher:
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
+        self._preemption = Preemption(self.settings)
         self._exchanges: set[Exchange] = set()
         self._waiting: dict[int, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._marked: dict[str, None] = {}
         self._turn: Cancellable | None = None
         self._grace: dict[str, Cancellable] = {}
-        self._shunned: dict[str, Cancellable] = {}
+        self._looks: dict[str, tuple[float, Cancellable]] = {}
+        """When models are looked at again though nothing has happened."""
         self._accepting = True
         self._idle: asyncio.Event | None = None
         self._index.subscribe(self._model_changed)
@@ -171,11 +174,12 @@ class Dispatcher:
             elif exchange.state is not State.DONE:
                 exchange.fail(ShuttingDown(_SHUTTING_DOWN), ErrorCode.DRAINING)
         self._health.close()
-        for timer in (self._turn, *self._grace.values(), *self._shunned.values()):
+        looks = (timer for _, timer in self._looks.values())
+        for timer in (self._turn, *self._grace.values(), *looks):
             if timer is not None:
                 timer.cancel()
         self._grace.clear()
-        self._shunned.clear()
+        self._looks.clear()
         self._marked.clear()
         tasks = list(self._tasks)
         for task in tasks:
@@ -196,11 +200,14 @@ class Dispatcher:
         if ticket.waiting:  # a second copy takes a slot too, without having waited for it
             del self._waiting[ticket.number]
             self.room.leave(ticket, attempt.opened_s, departed=True)
-            self.metrics.queued(exchange.request.model, attempt.opened_s - ticket.entered_s)
+            request = exchange.request
+            self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
         self._index.take(attempt.deployment, attempt.work)
+        self._preemption.taken(exchange, attempt)
         self._health.taken(attempt.deployment, exchange.request)
 
     def released(self, attempt: Attempt) -> None:
+        self._preemption.released(attempt)
         self._health.released(attempt.deployment, attempt.request)
         self._index.give_back(attempt.deployment, attempt.work, self.timers.time() - attempt.opened_s)
 
@@ -212,6 +219,7 @@ class Dispatcher:
         self._health.succeeded(
             attempt.deployment, request, first_byte_s, total_s, attempt.received_bytes, now
         )
+        self._preemption.succeeded(attempt, total_s)
         if not request.streaming:
             self._answer_times.note(request.model, request.route, total_s)
 
@@ -246,11 +254,18 @@ class Dispatcher:
         self.metrics.hedged(request.model)
         return well[chosen[0].key]
 
-    def wait_again(self, exchange: Exchange) -> None:
-        now = self.timers.time()
-        self.room.come_back(exchange.ticket, exchange.request.shunned(now), now)
+    def wait_again(self, exchange: Exchange, *, preempted: bool = False) -> None:
+        now, request = self.timers.time(), exchange.request
+        if preempted:  # nothing speaks against where it ran
+            until_s = now + self.settings.total_s if request.deadline_s is None else request.deadline_s
+            self.room.come_back(exchange.ticket, (), now, expires_s=until_s)
+        else:
+            self.room.come_back(exchange.ticket, request.shunned(now), now)
         self._waiting[exchange.ticket.number] = exchange
-        self._mark(exchange.request.model)
+        self._mark(request.model)
+
+    def spent(self, ticket: Ticket, work: float) -> None:
+        self.room.settle(ticket, work, self.timers.time())
 
     def withdraw(self, exchange: Exchange) -> None:
         del self._waiting[exchange.ticket.number]
@@ -296,6 +311,23 @@ class Dispatcher:
         if self.room.depth(model):
             self.room.still_waiting(model, now)
             self._watch_for_loss(model)
+            if self._preemption.possible(model):
+                self._make_room(model, now)
+
+    def _make_room(self, model: str, now: float) -> None:
+        """Have others give way to the realtime requests that are next and fit no free slot."""
+        fits = self.room.lanes(model)
+        waiting: list[Waiting] = []
+        for ticket in self.room.front(model, dict.fromkeys(fits, MOST_AT_ONCE), now):
+            if ticket.request.tier is not Tier.REALTIME:
+                break
+            if not self._index.free(model, ticket.fit, 1):
+                waiting.append(_as_waiting(ticket, {ticket.number: ticket.fit.avoid}))
+        if waiting:
+            capacity = self._index.capacity(model, waiting[0].route, 1)
+            rate = self.room.departures_per_s(model, capacity, now)
+            self._preemption.make_room(model, waiting, capacity.slots, rate, now)
+            self._look_again(model, now + LOOK_AGAIN_S)
 
     def _candidates(self, model: str, now: float) -> list[Waiting]:
         """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
@@ -335,11 +367,14 @@ class Dispatcher:
     # --- Time ---
 
     def _look_again(self, model: str, at_s: float) -> None:
-        if model not in self._shunned:
-            self._shunned[model] = self.timers.call_at(at_s, lambda: self._shun_over(model))
+        look = self._looks.get(model)
+        if look is None or look[0] > at_s:
+            if look is not None:
+                look[1].cancel()
+            self._looks[model] = at_s, self.timers.call_at(at_s, lambda: self._look(model))
 
-    def _shun_over(self, model: str) -> None:
-        del self._shunned[model]
+    def _look(self, model: str) -> None:
+        del self._looks[model]
         self._mark(model)
 
     def _watch_for_loss(self, model: str) -> None:

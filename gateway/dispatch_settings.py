@@ -41,3 +41,14 @@ class DispatchSettings:
     """Of each streamed answer so much is kept until it is complete, so that it can go on elsewhere."""
     records_total_bytes: int = 64 * MIB
     """Of all answers together. Those for which there is no room cannot go on elsewhere."""
+    reserved_share: float = 0.1
+    """Of a model's slots, rounded down, what realtime requests get at once: whatever has borrowed them gives
+    way. 0 for none."""
+    preempt_batch: bool = True
+    """Whether batch requests that run give way to realtime ones that wait."""
+    preempt_standard: bool = False
+    """Whether standard ones do."""
+    preempt_after_s: float = 0.5
+    """Nobody gives way to a realtime request that has to wait for less."""
+    max_preemptions: int = 2
+    """So often one request gives way at most."""

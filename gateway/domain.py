@@ -96,6 +96,8 @@ class Request:
     """Only deployments of this version will do: an answer has begun that must go on as it is."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
+    preempted: int = 0
+    """How often it gave its slot back for a more urgent one."""
 
     def note_failure(self, deployment: str, now: float) -> None:
         """The engine of ``deployment`` failed on it."""

@@ -57,8 +57,8 @@ class Dispatch(Home, Protocol):
     def taken(self, exchange: "Exchange", attempt: Attempt) -> None:
         """An attempt has its stream: the request leaves the waiting room, if it is there; takes a slot."""
 
-    def wait_again(self, exchange: "Exchange") -> None:
-        """Back into the waiting room."""
+    def wait_again(self, exchange: "Exchange", *, preempted: bool = False) -> None:
+        """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over."""
 
     def withdraw(self, exchange: "Exchange") -> None:
         """Out of the waiting room, without a slot."""
@@ -129,11 +129,28 @@ class Exchange:
         attempt.upload.start()
         return attempt
 
-    def wait_again(self) -> None:
-        self._home.wait_again(self)
+    def wait_again(self, *, preempted: bool = False) -> None:
+        self._home.wait_again(self, preempted=preempted)
 
     def withdraw(self) -> None:
         self._home.withdraw(self)
+
+    @property
+    def answering(self) -> bool:
+        """Its client has heard of its answer."""
+        return self._answer is not None
+
+    def preempt(self, attempt: Attempt, now: float) -> bool:
+        """Give back the slot of ``attempt`` and wait again; what there is of an answer is kept and gone on
+        with later. False, and nothing is changed, when that would not be sound."""
+        if self._answer is not None:
+            given_back = self._answer.preempt(attempt, now)
+        elif given_back := self._opening.only(attempt) and self._may_repeat:
+            self._wait_again(preempted=True)
+        if given_back:
+            self.request.preempted += 1
+            self._home.metrics.preempted(self.request.model, self.request.tier)
+        return given_back
 
     def fail(self, error: Exception, code: ErrorCode = ErrorCode.CANCELLED) -> None:
         """The exchange ends with ``error``; what runs is reset with ``code``."""
@@ -272,10 +289,10 @@ class Exchange:
         self._wait_again()
         return True
 
-    def _wait_again(self) -> None:
+    def _wait_again(self, *, preempted: bool = False) -> None:
         self._opening.give_up(ErrorCode.CANCELLED)
         self.state = State.WAITING
-        self._home.wait_again(self)
+        self._home.wait_again(self, preempted=preempted)
         self._alarm.due(self.ticket.expires_s)
 
     def _response(

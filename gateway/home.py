@@ -39,6 +39,9 @@ class Home(Protocol):
     def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
         """An attempt came to nothing, or to no more."""
 
+    def spent(self, ticket: Ticket, work: float) -> None:
+        """What a request really cost, in units of work."""
+
     def may_retry(self, request: Request, trouble: Trouble) -> bool:
         """Whether one more try is within the budget; takes from it."""
         ...
@@ -59,8 +62,8 @@ class Asker(Protocol):
     request: Request
     ticket: Ticket
 
-    def wait_again(self) -> None:
-        """Back into the waiting room."""
+    def wait_again(self, *, preempted: bool = False) -> None:
+        """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over."""
 
     def withdraw(self) -> None:
         """Out of it, without a slot."""

@@ -94,7 +94,9 @@ class Metrics:
                 "trunkline_request_seconds", "From a request's arrival to its last byte.", "route", "model"
             ).labels
         )
-        self._queue = cache(histogram("trunkline_queue_seconds", "Time waited for a slot.", "model").labels)
+        self._queue = cache(
+            histogram("trunkline_queue_seconds", "Time waited for a slot.", "model", "tier").labels
+        )
         self._first_byte = cache(
             histogram(
                 "trunkline_time_to_first_byte_seconds",
@@ -128,6 +130,9 @@ class Metrics:
         )
         self._hedges = counter(
             "trunkline_hedges", "Second copies of late requests: started, and won.", "model", "outcome"
+        )
+        self._preemptions = counter(
+            "trunkline_preemptions", "Requests that gave their slot back for a realtime one.", "model", "tier"
         )
         self._opened = counter(
             "trunkline_circuits_opened", "Circuits of deployments that opened.", "model", "reason"
@@ -168,9 +173,9 @@ class Metrics:
         self._requests(route, model, f"{status // 100}xx").inc()
         self._duration(route, model).observe(duration_s)
 
-    def queued(self, model: str, wait_s: float) -> None:
-        """A request got its slot after this long."""
-        self._queue(self._label(model)).observe(wait_s)
+    def queued(self, model: str, tier: str, wait_s: float) -> None:
+        """A request of ``tier`` got its slot after this long."""
+        self._queue(self._label(model), tier).observe(wait_s)
 
     def first_byte(self, model: str, after_s: float) -> None:
         """A response's head came this long after its request."""
@@ -203,6 +208,10 @@ class Metrics:
     def hedge_won(self, model: str) -> None:
         """A second copy answered first."""
         self._hedges.labels(self._label(model), "won").inc()
+
+    def preempted(self, model: str, tier: str) -> None:
+        """A request of ``tier`` gave its slot back for a realtime one."""
+        self._preemptions.labels(self._label(model), tier).inc()
 
     def circuit_opened(self, model: str, reason: str) -> None:
         """A deployment's circuit opened; ``reason`` names the trouble that did it."""

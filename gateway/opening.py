@@ -40,6 +40,10 @@ class Opening:
         """There is one, and nothing came of it yet."""
         return len(self.attempts) == 1 and self.attempts[0].response is None
 
+    def only(self, attempt: Attempt) -> bool:
+        """``attempt`` is all there is, its tunnel is there, and nothing came of it yet."""
+        return self.alone and self.attempts[0] is attempt and attempt.suspended_s is None
+
     def late(self, now: float) -> list[Attempt]:
         """Those to blame for the silence: none while it may be the tunnels'. Called when time is up."""
         there = [attempt for attempt in self.attempts if attempt.suspended_s is None]

@@ -50,6 +50,12 @@ class Prospects:
         request.version, request.continuing = before
         return False
 
+    def may_pause(self, attempt: Attempt) -> bool:
+        """The answer can be gone on with later, if only where it is now, and there is more to come."""
+        if self._course is None or self._course.why_not() is not None or self._course.closing is not None:
+            return False
+        return self._request.route in attempt.deployment.continues or self.somebody_can()
+
     def unfit(self, attempt: Attempt) -> None:
         """What its engine wrote did not fit to the answer: it is asked again only when there is no other."""
         self._request.note_failure(attempt.deployment.key, self._home.timers.time())

@@ -199,6 +199,10 @@ class WaitingRoom:
             rate = max(rate - higher, rate / AGED_EVERY)
         return (ahead + 1) / rate if rate > 0 else None
 
+    def departures_per_s(self, model: str, capacity: Capacity, now: float) -> float:
+        """How many who wait for ``model`` get a slot in a second."""
+        return self._rate(model, capacity, now) if capacity.slots else 0.0
+
     def retry_after_s(self, model: str, capacity: Capacity, now: float, least_s: float = 0.0) -> float:
         """When somebody turned away now should come back: each a departure later than the one before, and
         not before ``least_s``, in which the wait ahead will have become short enough."""

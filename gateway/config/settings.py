@@ -101,6 +101,16 @@ class DispatchTable(_Table):
     """Retries after failures, as a share of requests; ten a second are always allowed."""
     hedge_share: Share = 0.02
     """Second copies of late realtime requests, as a share of requests; 0 for none."""
+    reserved_share: Share = 0.1
+    """Slots that realtime requests get at once; whatever has borrowed them gives way."""
+    preempt_batch: bool = True
+    """Batch requests that run give way to realtime ones that wait."""
+    preempt_standard: bool = False
+    """Standard ones do, too."""
+    preempt_after_s: Annotated[float, Field(ge=0, le=3600)] = 0.5
+    """Nobody gives way to a realtime request that has to wait for less."""
+    max_preemptions: Annotated[int, Field(ge=0, le=100)] = 2
+    """So often one request gives way at most."""
 
     @model_validator(mode="after")
     def _one_answer_fits(self) -> "DispatchTable":

@@ -48,7 +48,13 @@ class Books(RuleBasedStateMachine):
         self.fleet = Fleet(
             queue=QueueSettings(max_requests=6, max_requests_total=8, max_wait_s=20),
             settings=DispatchSettings(
-                first_byte_s=15, idle_s=10, total_s=40, reconnect_grace_s=3, rest_s=0.5, rest_max_s=2
+                first_byte_s=15,
+                idle_s=10,
+                total_s=40,
+                reconnect_grace_s=3,
+                rest_s=0.5,
+                rest_max_s=2,
+                preempt_after_s=0.0,
             ),
         )
         self.clients: list[Client] = []
@@ -103,6 +109,7 @@ class Books(RuleBasedStateMachine):
             route=route,
             tier=tier,
             streaming=streaming,
+            output_tokens=1000,
             body=RequestBody(b"x" * size_bytes),
             deadline_s=None if deadline_s is None else self.fleet.loop.now_s + deadline_s,
         )
@@ -204,7 +211,8 @@ class Books(RuleBasedStateMachine):
     def nobody_is_answered_twice_nor_after_leaving(self) -> None:
         for client in self.clients:
             assert len(client.outcomes) <= (0 if id(client) in self.left else 1)
-            assert len(client.request.attempts) <= MOST_MOVES
+            assert len(client.request.attempts) <= MOST_MOVES + client.request.preempted
+            assert client.request.preempted <= 2
 
     def teardown(self) -> None:
         """Whatever is still under way comes to its end; then nothing is left of it."""
@@ -223,7 +231,7 @@ class Books(RuleBasedStateMachine):
         assert all(client.settled != (id(client) in self.left) for client in self.clients)
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        kept = len(dispatcher._grace) + len(dispatcher._shunned) + len(dispatcher._health._looks)
+        kept = len(dispatcher._grace) + len(dispatcher._looks) + len(dispatcher._health._looks)
         assert self.fleet.loop.pending == kept
         self.fleet.advance(400.0)
         assert not self.fleet.loop.pending, "a timer was left behind"

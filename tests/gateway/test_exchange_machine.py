@@ -133,6 +133,8 @@ class Life(RuleBasedStateMachine):
                 rest_max_s=2,
                 stall_s=5,
                 slow_start_s=0,
+                preempt_after_s=0.0,
+                reserved_share=0.5,
             ),
         )
         self.clients: list[Client] = []
@@ -177,13 +179,17 @@ class Life(RuleBasedStateMachine):
 
     # --- Clients ---
 
-    @rule(kind=st.sampled_from(["stream", "stream", "stream", "whole", "urgent", "any"]))
-    def a_request_comes(self, kind: str) -> None:
+    @rule(
+        kind=st.sampled_from(["stream", "stream", "stream", "whole", "urgent", "urgent", "any"]),
+        tier=st.sampled_from([Tier.STANDARD, Tier.BATCH]),
+    )
+    def a_request_comes(self, kind: str, tier: Tier) -> None:
         request = self.fleet.request(
             route="any" if kind == "any" else "chat",
             streaming=kind == "stream",
             body=RequestBody(CHAT_BODY),
-            tier=Tier.REALTIME if kind == "urgent" else Tier.STANDARD,
+            tier=Tier.REALTIME if kind == "urgent" else tier,
+            output_tokens=1000,
             usage=UsageMode.KEEP,
         )
         self.clients.append(self.fleet.submit(request))
@@ -257,6 +263,18 @@ class Life(RuleBasedStateMachine):
                 assert (each.outstanding == 0) == (mine == 0)
 
     @invariant()
+    def who_gives_way_is_known_as_long_as_its_slot_is_taken(self) -> None:
+        preemption = self.fleet.dispatcher._preemption
+        there = {
+            stream.handler
+            for session in self.fleet.registry.sessions
+            for stream in session.endpoint.streams.values()
+        }
+        for kept in (preemption._running, preemption._freeing):
+            assert all(attempt in there for attempts in kept.values() for attempt in attempts)
+        assert all(each.request.preempted <= 2 for each in self.clients)
+
+    @invariant()
     def nobody_is_answered_twice(self) -> None:
         assert all(len(client.outcomes) <= 1 for client in self.clients)
 
@@ -291,7 +309,7 @@ class Life(RuleBasedStateMachine):
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
         assert dispatcher.records.taken_bytes == 0
-        kept = len(dispatcher._grace) + len(dispatcher._shunned) + len(dispatcher._health._looks)
+        kept = len(dispatcher._grace) + len(dispatcher._looks) + len(dispatcher._health._looks)
         assert self.fleet.loop.pending == kept
 
     def _come_to_an_end(self) -> None:

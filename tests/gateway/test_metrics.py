@@ -93,7 +93,7 @@ def test_two_gateways_in_one_process_count_apart() -> None:
 
 
 def test_the_exposition_is_well_formed_and_names_have_units(metrics: Metrics) -> None:
-    metrics.queued("m", 0.2)
+    metrics.queued("m", "standard", 0.2)
     metrics.retried("m", "refused")
     metrics.broken("m", "session_lost")
     families = list(text_string_to_metric_families(metrics.render().decode()))

@@ -1,0 +1,159 @@
+"""Keeps what runs of lower tiers and has it give way to realtime requests (SCHEDULING §3).
+
+Who gives way is decided by :mod:`gateway.scheduling.preempt`; here is what that needs to know, and the
+carrying out. A slot that was given back is free only once the agent has said that the engine let go, so
+until then it counts as coming free, and nobody else gives way for the same request.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from gateway.attempt import Attempt
+from gateway.dispatch_settings import DispatchSettings
+from gateway.domain import Tier
+from gateway.exchange import Exchange
+from gateway.failover import Effect, may_be_repeated
+from gateway.scheduling.base import PREFILL_WORK, Waiting
+from gateway.scheduling.preempt import PreemptRules, Running, give_way
+
+MOST_AT_ONCE = 16
+"""Realtime requests for whom others give way in one go."""
+
+LOOKED_AT = 128
+"""So many of a model's running requests are looked at, those that began last: they lose least."""
+
+ROUNDS = 4
+"""So often somebody else is asked, in one go, when one could not give way soundly."""
+
+LOOK_AGAIN_S = 1.0
+"""While realtime requests wait for those who run, it is looked so often whether that has become too long."""
+
+PACE_WEIGHT = 0.05
+"""Weight of the latest request in the mean time a unit of work takes."""
+
+PACES = 4096
+"""Models whose pace is remembered."""
+
+PACE_GUESS_S = 0.02
+"""Seconds a unit of work takes (an output token) before any request has shown it."""
+
+
+class Preemption:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, settings: DispatchSettings) -> None:
+        self._rules = PreemptRules(
+            settings.preempt_batch,
+            settings.preempt_standard,
+            settings.preempt_after_s,
+            settings.reserved_share,
+        )
+        self._most = settings.max_preemptions
+        self._running: dict[str, dict[Attempt, Exchange]] = {}
+        """By model, those that could give way, as far as is known, the latest last."""
+        self._freeing: dict[str, dict[Attempt, Exchange]] = {}
+        """By model, those that gave way and still hold their slots."""
+        self._realtime = Tally[str]()
+        """By model, slots that realtime requests hold."""
+        self._paces: dict[str, float] = {}
+
+    # --- What runs ---
+
+    def taken(self, exchange: Exchange, attempt: Attempt) -> None:
+        """A request got a slot."""
+        request = exchange.request
+        if request.tier is Tier.REALTIME:
+            self._realtime[request.model] += 1
+        elif request.preempted < self._most and may_be_repeated(request, Effect.HARMLESS):
+            self._running.setdefault(request.model, {})[attempt] = exchange
+
+    def released(self, attempt: Attempt) -> None:
+        """Its slot is free."""
+        model = attempt.request.model
+        if attempt.request.tier is Tier.REALTIME:
+            self._realtime[model] -= 1
+            if not self._realtime[model]:
+                del self._realtime[model]
+        else:
+            _drop(self._running, model, attempt)
+            _drop(self._freeing, model, attempt)
+
+    def succeeded(self, attempt: Attempt, total_s: float) -> None:
+        """An answer came whole: what a unit of work takes."""
+        model, pace = attempt.request.model, total_s / max(attempt.work, 1.0)
+        before = self._paces.get(model)
+        if before is None and len(self._paces) >= PACES:
+            self._paces.clear()
+        self._paces[model] = pace if before is None else before + PACE_WEIGHT * (pace - before)
+
+    # --- Giving way ---
+
+    def possible(self, model: str) -> bool:
+        """Whether anybody runs who could give way."""
+        return model in self._running
+
+    def make_room(
+        self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
+    ) -> None:
+        """``waiting`` are the realtime requests that are next for ``model`` and fit no free slot; ``slots``
+        is how many the model has."""
+        for _ in range(ROUNDS):
+            latest = [*islice(reversed(self._running.get(model, {}).items()), LOOKED_AT)]
+            running = {
+                exchange.ticket.number: (attempt, self._as_running(exchange, attempt, now))
+                for attempt, exchange in latest
+                if not attempt.given_up
+            }
+            freeing = [*self._freeing.get(model, ()), *(each for each, _ in latest if each.given_up)]
+            numbers = give_way(
+                _without(waiting, freeing),
+                [each for _, each in running.values()],
+                rules=self._rules,
+                borrowed=self._rules.reserved(slots) - self._realtime[model] - len(freeing),
+                departures_per_s=departures_per_s,
+                now=now,
+            )
+            if all(self._preempt(running[number][0], now) for number in numbers):
+                return
+
+    def _as_running(self, exchange: Exchange, attempt: Attempt, now: float) -> Running:
+        request, pace = exchange.request, self._paces.get(exchange.request.model, PACE_GUESS_S)
+        ran_s = now - attempt.opened_s
+        lost_s = ran_s
+        if exchange.answering:
+            lost_s = min(ran_s, pace * PREFILL_WORK * (request.input_tokens + attempt.pieces))
+        # One that is late is taken to need as long again as it is late.
+        remaining_s = abs(attempt.work * pace - ran_s)
+        return Running(exchange.ticket.number, attempt.deployment, request.tier, remaining_s, lost_s)
+
+    def _preempt(self, attempt: Attempt, now: float) -> bool:
+        model = attempt.request.model
+        exchange = self._running[model][attempt]
+        _drop(self._running, model, attempt)
+        if not exchange.preempt(attempt, now):
+            return False  # what cannot give way soundly now is not asked again
+        self._freeing.setdefault(model, {})[attempt] = exchange
+        return True
+
+
+def _drop(attempts: dict[str, dict[Attempt, Exchange]], model: str, attempt: Attempt) -> None:
+    of_model = attempts.get(model)
+    if of_model is not None and attempt in of_model:
+        del of_model[attempt]
+        if not of_model:
+            del attempts[model]
+
+
+def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Waiting]:
+    """Those for whom no slot is coming free."""
+    left = list(waiting)
+    for attempt in freeing:
+        view = attempt.deployment
+        if view.session.suspended:
+            continue
+        for item in left:
+            if view.key not in item.avoid and view.suits(item.route, item.version, item.continuing):
+                left.remove(item)
+                break
+    return left
