@@ -267,6 +267,7 @@ class AgentSession:
         deployment.routes = ROUTES.intersection(claim.routes)
         deployment.continues = claim.continues
         deployment.device = ",".join(sorted({gpu.name for gpu in self._state.gpus}))
+        deployment.rtt_s = self.endpoint.rtt_s or 0.0
         deployment.slots = self._level(claim.id)
 
     def _unlist(self, deployment: Deployment) -> None:

@@ -414,6 +414,7 @@ class Answer:
     def _finish(self, attempt: Attempt | None, trailers: Trailers | None) -> None:
         """The answer is whole."""
         now, request = self._home.timers.time(), self._asker.request
+        own = None if trailers is None else trailers.usage
         if trailers is not None and self._course is not None:
             trailers = self._course.add_up(trailers)
         if trailers is not None and trailers.usage is not None:
@@ -421,7 +422,7 @@ class Answer:
             self._home.spent(self._asker.ticket, _work(trailers.usage))
         if attempt is not None and self.response.status < 500:
             first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
-            self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now)
+            self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now, own)
         if self._course is not None:
             if self._course.continued:
                 self._home.metrics.continued(request.model, "done")

@@ -21,6 +21,9 @@ class AttemptOwner(Protocol):
     def answered(self, attempt: "Attempt", head: ResponseHead) -> None:
         """The response's head is there. Sets ``attempt.response``."""
 
+    def began(self, attempt: "Attempt") -> None:
+        """The first of the response's body is there."""
+
     def complete(self, attempt: "Attempt", trailers: Trailers | None) -> None:
         """The response is complete."""
 
@@ -53,6 +56,7 @@ class Attempt:
         "away_s",
         "deployment",
         "first_byte_s",
+        "first_piece_s",
         "heard",
         "opened_s",
         "pieces",
@@ -81,6 +85,8 @@ class Attempt:
         """In which they came."""
         self.first_byte_s: float | None = None
         """When the head came."""
+        self.first_piece_s: float | None = None
+        """When the first of a streamed body came."""
         self.quiet_s = now
         """When somebody last looked and bytes had come."""
         self.asked_s: float | None = None
@@ -122,6 +128,8 @@ class Attempt:
     def on_data(self, data: bytes) -> None:
         self.heard = True
         self.received_bytes += len(data)
+        if not self.pieces:
+            self._owner.began(self)
         self.pieces += 1
         if self.response is None:
             self.stream.consumed(len(data))

@@ -12,6 +12,8 @@ import orjson
 
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, HeadersTooLarge, UnsupportedEncoding
+from gateway.prompt import prompt_of
+from gateway.scheduling.prefix import fingerprints
 from gateway.splice import with_usage
 from gateway.surface import Endpoint, Target, check_model, read_model
 from shared import limits
@@ -118,6 +120,7 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
     members = read_json(body.content.prefix) if is_json else dict(body.form)
     model = _model(head, members)
     streaming = _streaming(head, body.kind, members)
+    prompt = prompt_of(members) if is_json else b""
     usage = UsageMode.NONE
     if is_json and streaming and head.endpoint.asks_usage:
         usage, body.content.prefix = _ask_usage(body.content.prefix, members)
@@ -136,9 +139,11 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         usage=usage,
         tier=_tier(head.fields, members),
         deadline_s=None if streaming else _deadline_s(head),
-        input_tokens=len(body.content.prefix) // 4 if is_json else 0,
+        input_tokens=len(prompt) // 4,
         output_tokens=_output_tokens(head.endpoint, members),
         session_key=_session_key(members),
+        prefix=fingerprints(prompt),
+        ttft_s=_ttft_s(head.fields),
         trace=_trace(head.fields),
     )
 
@@ -247,6 +252,15 @@ def _deadline_s(head: ClientHead) -> float | None:
     if not math.isfinite(wait_s) or not 0 < wait_s <= DEADLINE_MAX_S:
         return None
     return head.arrived_s + wait_s + DEADLINE_GRACE_S
+
+
+def _ttft_s(fields: Mapping[bytes, bytes]) -> float | None:
+    """When the client wants its first token, from llm-d's header; None for what is no time."""
+    try:
+        wanted_s = float(fields[b"x-llm-d-slo-ttft-ms"]) / 1000.0
+    except (KeyError, ValueError):
+        return None
+    return wanted_s if math.isfinite(wanted_s) and 0 < wanted_s <= DEADLINE_MAX_S else None
 
 
 def _session_key(members: Mapping[str, Any]) -> str | None:

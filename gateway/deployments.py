@@ -127,6 +127,8 @@ class ModelIndex:
         self._models: dict[str, ModelRecord] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._assess: Callable[[Deployment], tuple[int, bool]] = _well
+        self._came: Callable[[Deployment], None] = _nothing
+        self._gone: Callable[[Deployment], None] = _nothing
 
     @property
     def models(self) -> Mapping[str, ModelRecord]:
@@ -140,6 +142,10 @@ class ModelIndex:
         """``assess(deployment)`` is asked at every change of a deployment, before anything is counted, how
         many of its slots its health lets it use, and whether that is none for more than a moment."""
         self._assess = assess
+
+    def watch_serving(self, came: Callable[[Deployment], None], gone: Callable[[Deployment], None]) -> None:
+        """``came(deployment)`` is called when a deployment begins to be promising, ``gone`` when it ends."""
+        self._came, self._gone = came, gone
 
     def learn(self, model: str, wall_s: float) -> bool:
         """Remember that ``model`` is, or once was, served. False when there is no room for one more name.
@@ -165,6 +171,8 @@ class ModelIndex:
         slots = min(deployment.slots, deployment.cap) if promising and not deployment.trial else 0
         record.slots += slots - deployment.counted_slots
         deployment.counted_slots = slots
+        if promising != (record.serving.get(deployment.key) is deployment):
+            (self._came if promising else self._gone)(deployment)
         _keep(record.serving, deployment, promising)
         _keep(record.open, deployment, deployment.free > 0)
         if record.serving:
@@ -252,6 +260,10 @@ class ModelIndex:
             return False
         del self._models[min(gone, key=lambda record: record.lost_s or 0.0).name]
         return True
+
+
+def _nothing(_: Deployment) -> None:
+    """Nobody wants to know."""
 
 
 def _well(_: Deployment) -> tuple[int, bool]:

@@ -15,6 +15,7 @@ import structlog
 from gateway.admission import Admission, no_deployment
 from gateway.attempt import Attempt
 from gateway.continuation import RecordBudget
+from gateway.decisions import Decisions
 from gateway.deployments import Availability, Deployment
 from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Request, Tier
@@ -34,10 +35,10 @@ from gateway.preemption import LOOK_AGAIN_S, MOST_AT_ONCE, Preemption
 from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
-from gateway.scheduling import policy_named
 from gateway.scheduling.base import ANY_ROUTE, Assignment, Waiting
 from gateway.timers import Cancellable, Timers
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
+from shared.messages import Usage
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
@@ -77,7 +78,7 @@ class Dispatcher:
         self.metrics = metrics
         self.room = WaitingRoom(queue or QueueSettings())
         self._index = registry.index
-        self._policy = policy_named(policy)
+        self._decisions = Decisions(self._index, policy, timers.time)
         self._admission = Admission(self._index, self.room, self.settings.reconnect_grace_s)
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
@@ -203,10 +204,12 @@ class Dispatcher:
             request = exchange.request
             self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
         self._index.take(attempt.deployment, attempt.work)
+        self._decisions.taken(_as_waiting(ticket, {}), attempt)
         self._preemption.taken(exchange, attempt)
         self._health.taken(attempt.deployment, exchange.request)
 
     def released(self, attempt: Attempt) -> None:
+        self._decisions.released(attempt)
         self._preemption.released(attempt)
         self._health.released(attempt.deployment, attempt.request)
         self._index.give_back(attempt.deployment, attempt.work, self.timers.time() - attempt.opened_s)
@@ -214,8 +217,15 @@ class Dispatcher:
     def answered(self, attempt: Attempt, now: float) -> None:
         self._health.answered(attempt.deployment, attempt.request, now)
 
-    def succeeded(self, attempt: Attempt, first_byte_s: float, total_s: float, now: float) -> None:
+    def began(self, attempt: Attempt) -> None:
+        self._decisions.began(attempt, self.timers.time())
+
+    def succeeded(
+        self, attempt: Attempt, first_byte_s: float, total_s: float, now: float, usage: Usage | None
+    ) -> None:
         request = attempt.request
+        if not request.continuing:
+            self._decisions.succeeded(attempt, total_s, usage)
         self._health.succeeded(
             attempt.deployment, request, first_byte_s, total_s, attempt.received_bytes, now
         )
@@ -248,7 +258,7 @@ class Dispatcher:
         request = exchange.request
         well = {key: each for key, each in self._index.open(request.model).items() if each.well}
         copy = _as_waiting(exchange.ticket, {exchange.ticket.number: frozenset(request.attempts)})
-        chosen = self._policy.assign([copy], list(well.values()), now)
+        chosen = self._decisions.assign(request.model, [copy], well, now)
         if not chosen or not self._hedges.take():
             return None
         self.metrics.hedged(request.model)
@@ -306,8 +316,11 @@ class Dispatcher:
         tickets = self._candidates(model, now)
         if tickets:
             open_now = self._index.open(model)
-            for assignment in self._policy.assign(tickets, list(open_now.values()), now):
+            for assignment in self._decisions.assign(model, tickets, open_now, now):
                 self._carry_out(assignment, open_now.get(assignment.key), now)
+            again_s = self._decisions.look_again_s(model)
+            if again_s is not None:
+                self._look_again(model, again_s)
         if self.room.depth(model):
             self.room.still_waiting(model, now)
             self._watch_for_loss(model)
@@ -419,4 +432,8 @@ def _as_waiting(ticket: Ticket, avoiding: Mapping[int, frozenset[str]]) -> Waiti
         avoid=avoiding.get(ticket.number, frozenset()),
         version=request.version,
         continuing=request.continuing,
+        input_tokens=request.input_tokens,
+        output_tokens=request.output_tokens,
+        prefix=request.prefix,
+        ttft_s=request.ttft_s,
     )

@@ -87,6 +87,10 @@ class Request:
     input_tokens: int = 0
     output_tokens: int = 0
     session_key: str | None = None
+    prefix: tuple[int, ...] = ()
+    """The prompt's chain of fingerprints (:mod:`gateway.scheduling.prefix`)."""
+    ttft_s: float | None = None
+    """Seconds from ``arrived_s`` within which the client wants its first token."""
     trace: str | None = None
     attempts: list[str] = field(default_factory=list)
     """Deployments this request was given to so far, oldest first."""

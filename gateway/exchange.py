@@ -203,6 +203,11 @@ class Exchange:
         if not held:
             self._begin_answer(attempt, course)
 
+    def began(self, attempt: Attempt) -> None:
+        """The first of a response's body is there."""
+        if self.request.streaming:
+            self._home.began(attempt)
+
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """A stream ended in order."""
         if self._answer is None and attempt.response is not None:

@@ -13,6 +13,7 @@ from gateway.failover import Trouble
 from gateway.metrics import Metrics
 from gateway.queue import Ticket
 from gateway.timers import Timers
+from shared.messages import Usage
 
 
 class Home(Protocol):
@@ -33,8 +34,14 @@ class Home(Protocol):
     def answered(self, attempt: Attempt, now: float) -> None:
         """The head of a usable answer came."""
 
-    def succeeded(self, attempt: Attempt, first_byte_s: float, total_s: float, now: float) -> None:
-        """An answer came whole; times from the opening of its stream."""
+    def began(self, attempt: Attempt) -> None:
+        """The first of an answer's body came."""
+
+    def succeeded(
+        self, attempt: Attempt, first_byte_s: float, total_s: float, now: float, usage: Usage | None
+    ) -> None:
+        """An answer came whole; times from the opening of its stream. ``usage`` is that of this attempt
+        alone, None when there is none to be had."""
 
     def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
         """An attempt came to nothing, or to no more."""

@@ -208,6 +208,7 @@ class Fleet:
         queue: QueueSettings | None = None,
         settings: DispatchSettings | None = None,
         registry: RegistrySettings | None = None,
+        policy: str = "least-outstanding",
     ) -> None:
         self.loop = Loop()
         self.metrics = Metrics()
@@ -215,7 +216,13 @@ class Fleet:
             self.metrics, self.loop, registry or RegistrySettings(), wall=lambda: 1_700_000_000.0
         )
         self.dispatcher = Dispatcher(
-            self.registry, self.metrics, self.loop, queue=queue, settings=settings, jitter=lambda: 0.0
+            self.registry,
+            self.metrics,
+            self.loop,
+            queue=queue,
+            settings=settings,
+            policy=policy,
+            jitter=lambda: 0.0,
         )
         self.agents: list[FakeAgent] = []
         self.sessions: dict[int, AgentSession] = {}
@@ -317,6 +324,8 @@ class Fleet:
         assert self.dispatcher.open_exchanges == 0
         assert self.dispatcher.room.requests == 0
         assert self.dispatcher.room.body_bytes == 0
+        decisions = self.dispatcher._decisions
+        assert not any((decisions._followed, decisions._places, decisions._outcomes))
         for session in self.registry.sessions:
             assert not session.endpoint.streams
             assert session.endpoint.session.held_bytes == 0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway import dispatch
+from gateway.decisions import Decisions
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
 from gateway.errors import RequestError, StreamBroken
@@ -150,8 +151,10 @@ class Life(RuleBasedStateMachine):
 
     # --- Agents and tunnels ---
 
-    @initialize()
-    def there_are_agents(self) -> None:
+    @initialize(policy=st.sampled_from(["cost", "least-outstanding", "round-robin"]))
+    def there_are_agents(self, policy: str) -> None:
+        dispatcher = self.fleet.dispatcher
+        dispatcher._decisions = Decisions(self.fleet.registry.index, policy, self.fleet.loop.time)
         self.an_agent_connects("a", 2, "v1")
         self.an_agent_connects("b", 2, "v1")
 

@@ -1,0 +1,94 @@
+"""The scheduler at work in the gateway: told what the index and the attempts know, asked where to go.
+
+Everything is decided in :mod:`gateway.scheduling`, which does not know of sessions, streams or clocks.
+Belongs to the event loop's thread.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.attempt import Attempt
+from gateway.deployments import Deployment, ModelIndex
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
+from gateway.scheduling.performance import Performance
+from gateway.scheduling.scheduler import Scheduler
+from shared.messages import Usage
+
+_NOTHING_LEARNT = Outcome(ok=False, total_s=0.0)
+
+
+class Decisions:
+    """One for a dispatcher."""
+
+    def __init__(self, index: ModelIndex, policy: str, clock: Callable[[], float]) -> None:
+        """Raises ValueError for a policy there is none of."""
+        self._scheduler = Scheduler(policy)
+        self._clock = clock
+        self._followed: dict[Attempt, int] = {}
+        """What the scheduler was told of and is to hear the end of, and its ticket's number."""
+        self._places: set[tuple[int, str]] = set()
+        """Numbers and deployments of these."""
+        self._outcomes: dict[Attempt, Outcome] = {}
+        index.watch_serving(self._came, self._gone)
+
+    @property
+    def performance(self) -> Performance:
+        """What was learnt of models on devices."""
+        return self._scheduler.performance
+
+    def assign(
+        self, model: str, waiting: Sequence[Waiting], open_now: Mapping[str, Deployment], now: float
+    ) -> list[Assignment]:
+        """Who goes where, now, of those that wait for ``model``."""
+        views: list[DeploymentView] = list(open_now.values())
+        return self._scheduler.assign(model, waiting, views, now)
+
+    def look_again_s(self, model: str) -> float | None:
+        """When to ask again though nothing has happened."""
+        return self._scheduler.look_again_s(model)
+
+    # --- What becomes of attempts ---
+
+    def taken(self, item: Waiting, attempt: Attempt) -> None:
+        """A request got a slot. One that has another there that is still being let go is not followed."""
+        place = item.number, attempt.deployment.key
+        if place not in self._places:
+            self._places.add(place)
+            self._followed[attempt] = item.number
+            self._scheduler.placed(item, attempt.deployment, attempt.opened_s)
+
+    def began(self, attempt: Attempt, now: float) -> None:
+        """The first of a streamed answer came."""
+        number = self._followed.get(attempt)
+        if number is not None:
+            attempt.first_piece_s = now
+            self._scheduler.first_token(number, attempt.deployment, now)
+
+    def succeeded(self, attempt: Attempt, total_s: float, usage: Usage | None) -> None:
+        """Its answer came whole, and it was all of the answer."""
+        if attempt.away_s:
+            return  # its times are the tunnel's too
+        first_s = None if attempt.first_piece_s is None else attempt.first_piece_s - attempt.opened_s
+        self._outcomes[attempt] = Outcome(
+            ok=True,
+            total_s=total_s,
+            first_token_s=first_s,
+            input_tokens=None if usage is None else usage.prompt_tokens,
+            output_tokens=None if usage is None else usage.completion_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+        )
+
+    def released(self, attempt: Attempt) -> None:
+        """Its slot is free."""
+        outcome = self._outcomes.pop(attempt, _NOTHING_LEARNT)
+        number = self._followed.pop(attempt, None)
+        if number is not None:
+            self._places.remove((number, attempt.deployment.key))
+            self._scheduler.finished(number, attempt.deployment, outcome, self._clock())
+
+    # --- Who serves ---
+
+    def _came(self, deployment: Deployment) -> None:
+        self._scheduler.came(deployment, self._clock())
+
+    def _gone(self, deployment: Deployment) -> None:
+        self._scheduler.gone(deployment, self._clock())

@@ -1,0 +1,19 @@
+"""What of a request's body an engine reads as its prompt, in the order engines read it. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+_READ_FIRST = ("tools", "system", "instructions")
+"""Chat templates put them before everything else."""
+_READ = ("messages", "prompt", "input", "query", "documents")
+
+
+def prompt_of(members: Mapping[str, Any]) -> bytes:
+    """Bytes that are equal for two requests exactly as far as what their engines read is; empty for none.
+
+    Members that are no part of the prompt (the temperature, who asks) do not count, nor does their order.
+    """
+    parts = [orjson.dumps(members[name]) for name in (*_READ_FIRST, *_READ) if members.get(name)]
+    return b"\n".join(parts)

@@ -1,0 +1,98 @@
+"""The gateway tells its scheduler what runs and what became of it, and goes where that says."""
+
+import pytest
+
+from gateway.dispatch import DispatchSettings
+from gateway.scheduling.performance import Speeds
+from shared.errors import ErrorCode
+from shared.messages import ResponseHead, Trailers, Usage
+from tests.gateway.fleet import Client, FakeAgent, Fleet, deployment
+
+HEAD = ResponseHead(200, (("content-type", "text/event-stream"),))
+EVENT = b'data: {"choices":[]}\n\n'
+DONE = b"data: [DONE]\n\n"
+CHAIN = tuple(range(100, 130))
+
+
+def fleet_of(*names: str, policy: str = "cost", slots: int = 8) -> tuple[Fleet, list[FakeAgent]]:
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0), policy=policy)
+    return fleet, [fleet.connect(name, deployment(slots=slots)) for name in names]
+
+
+async def serve(fleet: Fleet, agent: FakeAgent, client: Client, seconds: float = 1.0) -> None:
+    stream = agent.open_streams[0].stream
+    stream.send_head(HEAD)
+    fleet.advance(seconds / 2)
+    stream.send_data(EVENT)
+    fleet.advance(seconds / 2)
+    stream.send_data(DONE)
+    stream.end(Trailers(usage=Usage(900, 40)))
+    fleet.settle()
+    while chunks := await client.response.next_chunks():
+        client.response.consumed(sum(map(len, chunks)))
+    fleet.settle()
+
+
+def speeds_of(fleet: Fleet) -> Speeds:
+    (speeds,) = fleet.dispatcher._decisions.performance
+    return speeds
+
+
+async def test_answers_teach_how_long_they_take() -> None:
+    fleet, (agent,) = fleet_of("a")
+    for _ in range(3):
+        client = fleet.submit(fleet.request(input_tokens=900, output_tokens=40))
+        await serve(fleet, agent, client, seconds=2.0)
+    seen = speeds_of(fleet).accuracy
+    assert (seen.first_token.count, seen.total.count) == (3, 3)
+    fleet.assert_quiet()
+
+
+@pytest.mark.parametrize("policy", ["cost", "prefix"])
+async def test_a_prompt_goes_where_its_beginning_was_read(policy: str) -> None:
+    fleet, agents = fleet_of("a", "b", "c", policy=policy)
+    first = fleet.submit(fleet.request(input_tokens=8000, output_tokens=40, prefix=CHAIN))
+    (reader,) = (agent for agent in agents if agent.streams)
+    await serve(fleet, reader, first)
+    for round_ in range(3):
+        again = fleet.submit(fleet.request(input_tokens=8000, output_tokens=40, prefix=(*CHAIN, round_)))
+        assert len(reader.open_streams) == 1
+        await serve(fleet, reader, again)
+    fleet.assert_quiet()
+
+
+async def test_who_comes_back_has_read_nothing_any_more() -> None:
+    fleet, (agent,) = fleet_of("a")
+    await serve(fleet, agent, fleet.submit(fleet.request(input_tokens=8000, prefix=CHAIN)))
+    (known,) = fleet.dispatcher._decisions._scheduler._models.values()
+    assert known.knowledge.prefixes.matched("a/d-m", CHAIN) == len(CHAIN)
+    fleet.cut(agent)
+    assert not known.knowledge.views
+    fleet.connect("a", deployment(slots=8))
+    assert known.knowledge.prefixes.matched("a/d-m", CHAIN) == 0
+    assert set(known.knowledge.views) == {"a/d-m"}
+
+
+def test_what_failed_or_was_left_teaches_nothing() -> None:
+    fleet, (agent,) = fleet_of("a")
+    failed = fleet.submit()
+    agent.streams[0].stream.reset(ErrorCode.TOO_LARGE, "no")
+    fleet.settle()
+    assert failed.error is not None
+    left = fleet.submit()
+    agent.streams[1].stream.send_head(HEAD)
+    agent.streams[1].stream.send_data(EVENT)
+    fleet.settle()
+    left.response.abort()
+    fleet.settle()
+    agent.streams[1].confirm()
+    fleet.settle()
+    assert speeds_of(fleet).accuracy.total.count == 0
+    fleet.assert_quiet()
+
+
+async def test_work_is_shared_out_by_what_is_predicted() -> None:
+    fleet, agents = fleet_of("a", "b")
+    for _ in range(8):
+        fleet.submit(fleet.request(input_tokens=2000, output_tokens=200))
+    assert sorted(len(agent.streams) for agent in agents) == [4, 4]
