@@ -16,7 +16,8 @@ import structlog
 
 from gateway.access.agents import AdmittedAgent
 from gateway.agent_session import AgentSession
-from gateway.metrics import Metrics, TunnelFigures
+from gateway.gauges import TunnelFigures
+from gateway.metrics import Metrics
 from gateway.registry import Registry
 from gateway.store.errors import StateError
 from shared import limits

@@ -4,14 +4,20 @@ Everything is decided in :mod:`gateway.scheduling`, which does not know of sessi
 Belongs to the event loop's thread.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.attempt import Attempt
 from gateway.deployments import Deployment, ModelIndex
+from gateway.gauges import PredictionFigures
+from gateway.metrics import OTHER
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
+from gateway.scheduling.devices import CLASSES
 from gateway.scheduling.performance import Performance
 from gateway.scheduling.scheduler import Scheduler
 from shared.messages import Usage
+
+QUANTILES = (0.5, 0.9)
+"""Of prediction errors, for export."""
 
 _NOTHING_LEARNT = Outcome(ok=False, total_s=0.0)
 
@@ -34,6 +40,18 @@ class Decisions:
     def performance(self) -> Performance:
         """What was learnt of models on devices."""
         return self._scheduler.performance
+
+    def predictions(self) -> Iterator[PredictionFigures]:
+        """How far predictions were off, where there were any."""
+        for speeds in self.performance:
+            device = speeds.device if speeds.device in CLASSES else OTHER
+            for of, errors in (
+                ("first_token", speeds.accuracy.first_token),
+                ("total", speeds.accuracy.total),
+            ):
+                if errors.count:
+                    off = {f"{quantile:g}": errors.off(quantile) for quantile in QUANTILES}
+                    yield PredictionFigures(speeds.model, device, of, errors.bias, off)
 
     def assign(
         self, model: str, waiting: Sequence[Waiting], open_now: Mapping[str, Deployment], now: float

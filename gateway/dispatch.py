@@ -99,6 +99,7 @@ class Dispatcher:
         self._idle: asyncio.Event | None = None
         self._index.subscribe(self._model_changed)
         metrics.watch_queue(self.room.depths)
+        metrics.watch_predictions(self._decisions.predictions)
 
     # --- For the request path ---
 

@@ -5,16 +5,13 @@ the first ``MODEL_LABELS`` of them; all others count under ``other``. Nothing a 
 Nothing here runs per token: histograms are observed once a request, gauges are read when somebody looks.
 """
 
-from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 
+from gateway.gauges import FleetFigures, PredictionFigures, Sources, TunnelFigures
 from shared.messages import Usage
 
 MODEL_LABELS = 200
@@ -40,31 +37,6 @@ ROUTES = frozenset(
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
-@dataclass(slots=True)
-class FleetFigures:
-    """Gauges of the fleet at one moment, filled in by the registry."""
-
-    agents: Tally[str] = field(default_factory=Tally)
-    """Connected agents by status."""
-    deployments: Tally[tuple[str, str]] = field(default_factory=Tally)
-    """By model and status."""
-    slots: Tally[str] = field(default_factory=Tally)
-    """Granted and usable, by model."""
-    in_flight: Tally[str] = field(default_factory=Tally)
-    """Slots in use, by model."""
-    streams: int = 0
-
-
-@dataclass(slots=True)
-class TunnelFigures:
-    """What has gone through all tunnels since the start."""
-
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    messages_received: int = 0
-    messages_sent: int = 0
-
-
 class Metrics:
     """All metrics of one gateway, in a registry of their own."""
 
@@ -74,7 +46,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._models: set[str] = set()
-        self._sources = _Sources(self._label)
+        self._sources = Sources(self._label)
         self.registry.register(self._sources)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -270,6 +242,10 @@ class Metrics:
         """Read the tunnels' totals from here."""
         self._sources.tunnels = figures
 
+    def watch_predictions(self, figures: Callable[[], Iterable[PredictionFigures]]) -> None:
+        """Read how far predictions were off from here."""
+        self._sources.predictions = figures
+
     def know_model(self, model: str) -> None:
         """An agent serves ``model`` and may: from now on it has a label, while there is room."""
         if len(self._models) < MODEL_LABELS:
@@ -277,74 +253,3 @@ class Metrics:
 
     def _label(self, model: str) -> str:
         return model if model in self._models else OTHER
-
-
-class _Sources(Collector):
-    """Gauges that are read from their owners at each scrape, so that they cost nothing between."""
-
-    def __init__(self, label: Callable[[str], str]) -> None:
-        self._label = label
-        self.fleet: Callable[[], FleetFigures] = FleetFigures
-        self.depths: Callable[[], Mapping[str, int]] = dict
-        self.health: Callable[[], Mapping[tuple[str, str], int]] = dict
-        self.tunnels: Callable[[], TunnelFigures] = TunnelFigures
-
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """See prometheus_client's Collector."""
-        fleet = self.fleet()
-        yield _gauge("trunkline_agents_connected", "Agents by status.", ["status"], _keyed(fleet.agents))
-        yield self._by_model_and(
-            "status", "trunkline_deployments", "Deployments by what agents say of them.", fleet.deployments
-        )
-        yield self._by_model_and(
-            "state", "trunkline_circuits", "Deployments by what is seen of their health.", self.health()
-        )
-        yield self._by_model("trunkline_slots_granted", "Requests that agents take at once.", fleet.slots)
-        yield self._by_model("trunkline_requests_in_flight", "Slots in use.", fleet.in_flight)
-        yield self._by_model("trunkline_queue_requests", "Requests waiting for a slot.", self.depths())
-        yield _gauge("trunkline_streams_open", "Streams open in all sessions.", [], {(): fleet.streams})
-        tunnels = self.tunnels()
-        yield _counter(
-            "trunkline_tunnel_bytes",
-            "Bytes through all tunnels.",
-            {"received": tunnels.bytes_received, "sent": tunnels.bytes_sent},
-        )
-        yield _counter(
-            "trunkline_tunnel_messages",
-            "WebSocket messages through all tunnels.",
-            {"received": tunnels.messages_received, "sent": tunnels.messages_sent},
-        )
-
-    def _by_model_and(
-        self, label: str, name: str, text: str, values: Mapping[tuple[str, str], int]
-    ) -> GaugeMetricFamily:
-        labelled = Tally[tuple[str, ...]]()
-        for (model, value), count in values.items():
-            labelled[self._label(model), value] += count
-        return _gauge(name, text, ["model", label], labelled)
-
-    def _by_model(self, name: str, text: str, values: Mapping[str, int]) -> GaugeMetricFamily:
-        labelled = Tally[tuple[str, ...]]()
-        for model, value in values.items():
-            labelled[(self._label(model),)] += value
-        return _gauge(name, text, ["model"], labelled)
-
-
-def _keyed(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
-    return {(key,): value for key, value in values.items()}
-
-
-def _gauge(
-    name: str, text: str, labels: list[str], values: Mapping[tuple[str, ...], int]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(list(key), value)
-    return family
-
-
-def _counter(name: str, text: str, values: Mapping[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=["direction"])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family

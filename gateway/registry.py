@@ -13,7 +13,8 @@ import structlog
 from gateway.agent_session import AgentInfo, AgentSession
 from gateway.deployments import ModelIndex, ModelRecord
 from gateway.domain import AgentPrincipal
-from gateway.metrics import FleetFigures, Metrics
+from gateway.gauges import FleetFigures
+from gateway.metrics import Metrics
 from shared import limits
 from shared.endpoint import Endpoint
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed

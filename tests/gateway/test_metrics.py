@@ -3,7 +3,8 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import MODEL_LABELS, FleetFigures, Metrics, TunnelFigures
+from gateway.gauges import FleetFigures, PredictionFigures, TunnelFigures
+from gateway.metrics import MODEL_LABELS, Metrics
 from shared.messages import Usage
 
 
@@ -49,6 +50,19 @@ def test_tokens_are_counted_by_kind(metrics: Metrics) -> None:
     metrics.used("m", Usage(prompt_tokens=1, completion_tokens=2))
     for kind, tokens in {"prompt": 11, "completion": 22, "cached": 4}.items():
         assert value(metrics, "trunkline_tokens_total", model="m", kind=kind) == tokens
+
+
+def test_predictions_that_share_labels_show_the_worst(metrics: Metrics) -> None:
+    seen = [
+        PredictionFigures("m", "h100", "total", 0.05, {"0.5": 1.1, "0.9": 1.5}),
+        PredictionFigures("m", "other", "total", 0.1, {"0.5": 1.3}),
+        PredictionFigures("m", "other", "total", -0.3, {"0.5": 1.2}),
+    ]
+    metrics.watch_predictions(lambda: seen)
+    of = {"model": "m", "of": "total"}
+    assert value(metrics, "trunkline_prediction_error", device="h100", quantile="0.9", **of) == 1.5
+    assert value(metrics, "trunkline_prediction_error", device="other", quantile="0.5", **of) == 1.3
+    assert value(metrics, "trunkline_prediction_bias", device="other", **of) == -0.3
 
 
 def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
