@@ -13,7 +13,7 @@ DEFAULT_RTT_S = 0.002
 
 MAX_DEVICES = 100_000
 MAX_RTT_S = 10.0
-_GROUP = re.compile(r"\s*(?:(\d{1,9})\s*\*)?\s*([a-z0-9]+)\s*(?:@\s*(\d+(?:\.\d+)?)\s*ms)?\s*")
+_GROUP = re.compile(r"\s*(?:(\d{1,9})\s*\*)?\s*([a-z][a-z0-9]*)\s*(?:@\s*(\d+(?:\.\d+)?)\s*ms)?\s*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,16 @@ class Site:
         """Half a round trip."""
         return self.view.rtt_s / 2
 
+    def report(self) -> None:
+        """The engine's state reaches the gateway, if it is one that says it."""
+        if self.view.kv_free_tokens is not None:
+            self.view.kv_free_tokens = self.engine.memory.free
+
 
 def sites_of(fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots: int | None) -> list[Site]:
     """Every device of the fleet with ``model`` loaded. ``late`` ones grant slots (``slots``, or as many as
-    their memory suggests), the others take everything. Raises BadSpec where the model does not fit."""
+    their memory suggests) and say how much KV memory is free, the others take everything and say nothing.
+    Raises BadSpec where the model does not fit."""
     sites: list[Site] = []
     for group in fleet:
         pace = pace_of(device_named(group.card), model)
@@ -47,7 +53,7 @@ def sites_of(fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots
                 slots=(slots or pace.slots) if late else MANY,
                 device=group.card,
                 rtt_s=group.rtt_s,
-                kv_free_tokens=pace.kv_tokens,
+                kv_free_tokens=pace.kv_tokens if late else None,
             )
             sites.append(Site(view, Engine(pace, block_tokens)))
     return sites

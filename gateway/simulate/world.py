@@ -169,7 +169,7 @@ class World:
             self._lose(flight, now)
             return
         site.engine.submit(flight.run, now)
-        site.view.kv_free_tokens = site.engine.memory.free
+        site.report()
         self._plan_wake(site)
 
     def _wake(self, site: Site, now: float) -> None:
@@ -177,7 +177,7 @@ class World:
         if engine.wake_s != now:
             return
         woken = engine.wake(now)
-        site.view.kv_free_tokens = engine.memory.free
+        site.report()
         self._plan_wake(site)
         seen_s = now + site.way_s
         for run in woken.first:
@@ -322,7 +322,7 @@ class World:
         self._note(site.view)
         for run in site.engine.crash(now):
             self._lose(self._flights[run.number], now)
-        site.view.kv_free_tokens = site.engine.memory.free
+        site.report()
         self._decider.gone(site.view, now)
         self._plan(now + self._rules.repair_s + site.engine.pace.load_s, self._repaired, site)
 

@@ -1,0 +1,130 @@
+"""The command: what scripts rely on, what people read, and what is said of bad input."""
+
+import json
+import struct
+import xml.etree.ElementTree as ET
+import zlib
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from gateway.simulate import register
+
+FLEET = ["--fleet", "1*h100,1*l4"]
+MIX = ["--mix", "rate=5,requests=40;a:input=500,output=20,prefix=512x2"]
+
+
+def run(*args: str) -> Result:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    return CliRunner().invoke(app, ["simulate", *args], env={"TERM": "dumb", "COLUMNS": "200"})
+
+
+def test_json_has_the_shape_that_scripts_rely_on() -> None:
+    result = run(*FLEET, *MIX, "--policy", "cost,round-robin", "--json", "--seed", "3")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert list(told["policies"]) == ["cost", "round-robin"]
+    for figures in told["policies"].values():
+        assert {"requests": 40, "completed": 40, "rejected": 0}.items() <= figures.items()
+        for name in ("ttft_s", "latency_s"):
+            assert list(figures[name]) == ["p50", "p95", "p99"]
+            assert 0 < figures[name]["p50"] <= figures[name]["p95"] <= figures[name]["p99"]
+        assert figures["utilisation_cv"] >= 0
+        assert figures["goodput_rps"] > 0
+        assert 0 < figures["prefix_hit_rate"] < 1
+    assert run(*FLEET, *MIX, "--policy", "cost,round-robin", "--json", "--seed", "3").stdout == result.stdout
+
+
+def test_people_get_a_table() -> None:
+    result = run(*FLEET, *MIX, "--policy", "cost")
+    header, row = result.stdout.splitlines()
+    assert header.split()[:3] == ["POLICY", "DONE", "REFUSED"]
+    assert row.split()[:3] == ["cost", "40", "0"]
+    assert "cost: 40 requests in " in result.stderr
+
+
+def test_a_trace_is_scaled_in_time(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(
+        "".join(f'{{"at_s": {at}, "input_tokens": 9, "output_tokens": 2}}\n' for at in range(20))
+    )
+    told = json.loads(run(*FLEET, "--trace", str(trace), "--rate", "4", "--policy", "cost", "--json").stdout)
+    assert told["policies"]["cost"]["span_s"] == 4.75
+
+
+def test_what_if_finds_the_smallest_fleet_that_is_enough() -> None:
+    load = ["--mix", "rate=6,duration=40;a:input=3000,output=30", "--fleet", "3*l4", "--policy", "cost"]
+    result = run(*load, "--what-if", "ttft_p95<3", "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)["what_if"]["cost"]
+    assert answer["meets"]
+    assert answer["fleet"] == f"{answer['devices']}*l4"
+    assert answer["goals"]["ttft_p95<3"] < 3
+    assert answer["tried"][answer["fleet"]]
+    assert answer["devices"] > 1
+    assert answer["tried"][f"{answer['devices'] - 1}*l4"] is False
+
+
+def test_what_if_says_that_nothing_is_enough() -> None:
+    result = run(*FLEET, *MIX, "--policy", "cost", "--requests", "2", "--what-if", "ttft_p50<0.0001")
+    assert result.exit_code == 1
+    assert "is not enough" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["chart.svg", "chart.png"])
+def test_a_plot_is_drawn(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert run(*FLEET, *MIX, "--policy", "cost,chwbl", "--plot", str(path)).exit_code == 0
+    if path.suffix == ".svg":
+        texts = [each.text for each in ET.fromstring(path.read_text()).iter() if each.tag.endswith("text")]
+        assert texts.count("chwbl") == 6
+        return
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", data[16:24])
+    at = data.index(b"IDAT")
+    (size,) = struct.unpack(">I", data[at - 4 : at])
+    pixels = zlib.decompress(data[at + 4 : at + 4 + size])
+    assert len(pixels) == height * (1 + 3 * width)
+    assert bytes.fromhex("1d4ed8") in pixels
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([*FLEET], "either --trace FILE or --mix SPEC"),
+        ([*FLEET, *MIX, "--trace", "x"], "either --trace FILE or --mix SPEC"),
+        (["--fleet", "2*gpu", *MIX], "no device class is called 'gpu'"),
+        ([*FLEET, *MIX, "--policy", "best"], "no policy is called 'best'"),
+        ([*FLEET, *MIX, "--rate", "0"], "must be more than 0, not 0"),
+        ([*FLEET, *MIX, "--model", "gpt"], "no model is called 'gpt'"),
+        ([*FLEET, *MIX, "--model", "llama-3.1-70b"], "does not fit h100"),
+        ([*FLEET, *MIX, "--plot", "chart.pdf"], "must end in .png or .svg"),
+        ([*FLEET, *MIX, "--what-if", "fast"], "'fast' is no condition"),
+        ([*FLEET, "--mix", "rate=1"], "0 kinds of requests"),
+        ([*FLEET, "--trace", "/nowhere.csv"], "/nowhere.csv: No such file"),
+    ],
+)
+def test_bad_input_is_wrong_usage_and_told(args: list[str], words: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+    assert result.stdout == ""
+
+
+def test_a_trace_that_breaks_off_is_told_with_its_line(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"at_s": 1, "input_tokens": 5, "output_tokens": 5}\n{"at_s": 2, "input_tokens": 5\n')
+    result = run(*FLEET, "--trace", str(trace))
+    assert result.exit_code == 2
+    assert "t.jsonl, line 2: this is no JSON" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_chart_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    result = run(*FLEET, *MIX, "--policy", "cost", "--plot", str(tmp_path / "no" / "chart.svg"))
+    assert result.exit_code == 1
+    assert "the chart was not written" in result.stderr
