@@ -28,6 +28,7 @@ from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
 from gateway.registry import Registry, RegistrySettings
+from gateway.reload import Reload
 from gateway.store import Store
 from gateway.usage import Ledger
 
@@ -98,6 +99,15 @@ class Gateway:
             self._agents.protocol,
             self._machine.descriptors,
         )
+
+    def retune(self, settings: Settings) -> None:
+        """Take up what can change while it runs (:data:`gateway.reload.CHANGEABLE`). Raises ConfigError, and
+        has changed nothing then."""
+        dispatch = settings.dispatch
+        try:
+            self._dispatcher.retune(dispatch.policy, dispatch.policies, settings.queue.tenant_weights)
+        except ValueError as error:
+            raise _no_such_policy(error) from error
 
     async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
         """Serve until ``stop`` is asked, then drain. ``announce`` is told the URL once clients can connect.
@@ -189,27 +199,42 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
             queue=QueueSettings(**queue.model_dump()),
             settings=dispatch_settings(settings),
             policy=dispatch.policy,
+            policies=dispatch.policies,
         )
     except ValueError as error:
-        raise ConfigError(f"dispatch.policy = {dispatch.policy!r}: {error}") from error
+        raise _no_such_policy(error) from error
 
 
-async def _run(settings: Settings, store: Store, announce: Callable[[str], None]) -> None:
+def _no_such_policy(error: ValueError) -> ConfigError:
+    return ConfigError(f"dispatch.policy, dispatch.policies: {error}")
+
+
+async def _run(
+    settings: Settings, load: Callable[[], Settings], store: Store, announce: Callable[[str], None]
+) -> None:
     stop = StopSignals()
     make_room(settings.http.connections, settings.agents.max_agents)
     with stop.installed():
         gateway = Gateway(settings, store)
+        reload = Reload(settings, load, gateway.retune)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         await gateway.run(stop, announce)
 
 
-def run(settings: Settings, state_dir: Path, announce: Callable[[str, Store], None]) -> None:
+def run(
+    settings: Settings,
+    state_dir: Path,
+    announce: Callable[[str, Store], None],
+    load: Callable[[], Settings] | None = None,
+) -> None:
     """Run a gateway in this process until it is told to stop.
 
-    ``announce`` gets the URL and the store once clients can connect. Raises ConfigError, StateError and
-    ListenFailed.
+    ``load`` reads the settings again when SIGHUP asks for it, and may raise ConfigError; without it they
+    stay as they are. ``announce`` gets the URL and the store once clients can connect. Raises ConfigError,
+    StateError and ListenFailed.
     """
     with Store.open(state_dir, restore=True) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(settings, store, lambda url: announce(url, store)))
+        runner.run(_run(settings, load or (lambda: settings), store, lambda url: announce(url, store)))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,6 +1,7 @@
 """``trunkline gateway``: run one, and look at its settings."""
 
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -82,7 +83,7 @@ def gateway(
     if context.invoked_subcommand is not None:
         context.obj = (flags, config)
         return
-    _serve(_load(flags, config).settings)
+    _serve(_load(flags, config).settings, lambda: load(flags, config).settings)
 
 
 @app.command("config")
@@ -120,11 +121,11 @@ def _wrong_usage(error: Exception) -> NoReturn:
     raise typer.Exit(2) from None
 
 
-def _serve(settings: Settings) -> None:
+def _serve(settings: Settings, again: Callable[[], Settings]) -> None:
     configure(settings.log.level, settings.log.style)
     state_dir = settings.state or own_state_dir()
     try:
-        run(settings, state_dir, lambda url, store: _announce(url, store, settings))
+        run(settings, state_dir, lambda url, store: _announce(url, store, settings), again)
     except ConfigError as error:
         _wrong_usage(error)
     except (StateError, ListenFailed) as error:

@@ -36,6 +36,10 @@ class Decisions:
         self._outcomes: dict[Attempt, Outcome] = {}
         index.watch_serving(self._came, self._gone)
 
+    def choose_policies(self, default: str, named: Mapping[str, str]) -> None:
+        """Policies from now on, by model where ``named``. Raises ValueError; nothing has changed then."""
+        self._scheduler.choose_policies(default, named)
+
     @property
     def performance(self) -> Performance:
         """What was learnt of models on devices."""

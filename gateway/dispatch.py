@@ -8,6 +8,7 @@ event loop's thread.
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -66,10 +67,11 @@ class Dispatcher:
         queue: QueueSettings | None = None,
         settings: DispatchSettings | None = None,
         policy: str = "least-outstanding",
+        policies: Mapping[str, str] = MappingProxyType({}),
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``;
-        ``jitter`` gives numbers from 0 to 1.
+        """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``,
+        ``policies`` others by model; ``jitter`` gives numbers from 0 to 1.
 
         Raises ValueError for a policy there is none of.
         """
@@ -79,6 +81,7 @@ class Dispatcher:
         self.room = WaitingRoom(queue or QueueSettings())
         self._index = registry.index
         self._decisions = Decisions(self._index, policy, timers.time)
+        self._decisions.choose_policies(policy, policies)
         self._admission = Admission(self._index, self.room, self.settings.reconnect_grace_s)
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
@@ -160,6 +163,14 @@ class Dispatcher:
     def stop_accepting(self) -> None:
         """From now on :meth:`run` raises ShuttingDown; what waits or runs goes on."""
         self._accepting = False
+
+    def retune(self, policy: str, policies: Mapping[str, str], weights: Mapping[str, float]) -> None:
+        """Policies and tenants' weights from now on, for what waits too. Raises ValueError for a policy there
+        is none of; nothing has changed then."""
+        self._decisions.choose_policies(policy, policies)
+        self.room.reweigh(weights)
+        for model in self.room.depths():
+            self._mark(model)
 
     async def wait_idle(self) -> None:
         """Returns once no exchange is open. Put a timeout around it."""

@@ -101,10 +101,18 @@ class WaitingRoom:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
+        self._weights = dict(settings.tenant_weights)
         self._queues: dict[str, _ModelQueue] = {}
         self._numbers = itertools.count(1)
         self.requests = 0
         self.body_bytes = 0
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants' shares from now on; those not named have 1."""
+        self._weights.clear()
+        self._weights.update(weights)
+        for queue in self._queues.values():
+            queue.turns.reweigh()
 
     def enter(self, request: Request, capacity: Capacity, now: float) -> Ticket:
         """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound."""
@@ -253,15 +261,15 @@ class WaitingRoom:
         if queue is None:
             if len(self._queues) >= EMPTY_QUEUES:
                 self._queues = {name: each for name, each in self._queues.items() if each.count}
-            queue = self._queues[model] = _ModelQueue(self._settings, now)
+            queue = self._queues[model] = _ModelQueue(self._weights, self._settings.ageing_s, now)
         return queue
 
 
 class _ModelQueue:
     """Those who wait for one model: a lane for each fit, so that nobody is held up by who cannot go yet."""
 
-    def __init__(self, settings: QueueSettings, now: float) -> None:
-        self.turns = Turns[Ticket](settings.tenant_weights, settings.ageing_s)
+    def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
+        self.turns = Turns[Ticket](weights, ageing_s)
         self.lanes = Tally[Fit]()
         self.drain = DrainRate(now)
         self.arrivals = [ArrivalRate(now) for _ in _TIER_RANK]

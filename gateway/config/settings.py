@@ -77,6 +77,9 @@ class DispatchTable(_Table):
     """Time budgets, attempts, policy."""
 
     policy: str = "least-outstanding"
+    """How deployments are chosen, where ``policies`` says nothing else of a model."""
+    policies: Annotated[dict[str, str], Field(max_length=10_000)] = {}
+    """Model to policy."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     first_byte_s: Seconds = 600.0
     """For an engine's first byte; answers in one piece are computed within it."""

@@ -193,6 +193,12 @@ class Share(Generic[T]):
         start = flow.virtual if virtual is None else virtual
         return max(start, self._virtual - LAG_WORK) + turn.work / flow.weight
 
+    def reweigh(self) -> None:
+        """The weights are other ones now: those who wait are shared out by them from here on."""
+        for tenant, flow in self._flows.items():
+            flow.weight = self._weights.get(tenant, 1.0)
+            self._move(flow, flow.virtual)
+
     # --- Steps ---
 
     def _flow(self, tenant: str) -> Flow[T]:

@@ -13,7 +13,7 @@ Pure: it decides, somebody else carries out. The owner of the deployments calls,
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.scheduling import policy_named
@@ -64,6 +64,17 @@ class Scheduler:
         known = self._models.get(model)
         if known is not None:
             known.policy = self._policy(model, known.knowledge)
+
+    def choose_policies(self, default: str, named: Mapping[str, str]) -> None:
+        """From now on ``default`` is the policy of every model that is not ``named`` with another; nothing
+        learnt is lost. Raises ValueError for a policy there is none of, and has changed nothing then."""
+        for name in (default, *named.values()):
+            policy_named(name)
+        before = {model: self.policy_of(model) for model in self._models}
+        self._default, self._names = default, dict(named)
+        for model, known in self._models.items():
+            if self.policy_of(model) != before[model]:
+                known.policy = self._policy(model, known.knowledge)
 
     def policy_of(self, model: str) -> str:
         return self._names.get(model, self._default)

@@ -37,6 +37,11 @@ class Turns(Generic[T]):
         """``weights`` are of tenants; those not named have 1."""
         self._tiers = [_Tier(Share[T](weights, slack), ageing_s) for _ in range(TIERS)]
 
+    def reweigh(self) -> None:
+        """The weights are other ones now."""
+        for tier in self._tiers:
+            tier.share.reweigh()
+
     def put(self, turn: T, now: float) -> None:
         """It waits from ``now`` on."""
         self._tiers[turn.rank].put(turn, now)
