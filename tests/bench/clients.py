@@ -40,6 +40,7 @@ class Reading:
     tokens: int = 0
     received_bytes: int = 0
     first_s: float | None = None
+    last_s: float = 0.0
     gaps_s: "list[float] | None" = None
     lateness_s: "list[float] | None" = None
     """From the engine's write to this client's read, for the last token of each read."""
@@ -84,7 +85,7 @@ class TokenStream(asyncio.Protocol):
             stamp = _STAMP.search(data)
             if stamp is not None:
                 seen.lateness_s.append(now_s - float(stamp[1]))
-        self._last_s = now_s
+        self._last_s = seen.last_s = now_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.over.done():

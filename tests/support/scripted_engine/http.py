@@ -11,12 +11,13 @@ import orjson
 from tests.support.scripted_engine import answers
 from tests.support.scripted_engine.engine import ScriptedEngine
 from tests.support.scripted_engine.planned import NotContinuable, plan
-from tests.support.scripted_engine.script import Fault, Script, Trouble
+from tests.support.scripted_engine.script import Fault, Script, Trouble, prompt_of
 from tests.support.scripted_engine.streams import STREAMED, Streamed
 from tests.support.scripted_engine.upload import Upload
 
 _JSON = "application/json"
 _BURST_TOKENS = 64
+_TOKEN_BYTES = 4
 """How many tokens an unpaced answer writes before it looks whether the reader keeps up."""
 
 
@@ -163,8 +164,11 @@ class EngineProtocol(asyncio.Protocol):
             script = self.engine.script_for(body)
         except (TypeError, ValueError) as error:
             return self._reply(400, answers.error_body(400, f"bad script: {error}"))
-        if script.delay_s > 0:
-            self._timer = self.loop.call_later(script.delay_s, self._respond, method, path, body, script)
+        pause_s = script.delay_s
+        if script.prefill_tokens_per_s > 0:
+            pause_s += len(prompt_of(body)) / _TOKEN_BYTES / script.prefill_tokens_per_s
+        if pause_s > 0:
+            self._timer = self.loop.call_later(pause_s, self._respond, method, path, body, script)
         else:
             self._respond(method, path, body, script)
 

@@ -65,6 +65,8 @@ class Script:
     """Each chunk also carries ``sent_s``, the monotonic time at which it was written."""
     delay_s: float = 0.0
     """Pause before the head."""
+    prefill_tokens_per_s: float = 0.0
+    """Pace at which the prompt is read before the head, four bytes to a token; 0 is at once."""
     status: int = 200
     """Anything else is answered with an error body in OpenAI's shape."""
     retry_after: str | None = None
