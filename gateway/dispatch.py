@@ -78,14 +78,16 @@ class Dispatcher:
         self.room = WaitingRoom(queue or QueueSettings())
         self._index = registry.index
         self._policy = policy_named(policy)
-        self._admission = Admission(self._index, self.room, self.settings.reconnect_grace_s)
+        self._preemption = Preemption(self.settings)
+        self._admission = Admission(
+            self._index, self.room, self.settings.reconnect_grace_s, self._preemption.yielding
+        )
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
         self.records = RecordBudget(self.settings.records_total_bytes)
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
-        self._preemption = Preemption(self.settings)
         self._exchanges: set[Exchange] = set()
         self._waiting: dict[int, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -401,7 +403,7 @@ class Dispatcher:
         capacity = self._index.capacity(request.model, request.route, 1)
         return QueueTimeout(
             f"No slot for the model {request.model!r} came free in time; try again later.",
-            retry_after_s=self.room.retry_after_s(request.model, capacity, now),
+            retry_after_s=self.room.retry_after_s(request, capacity, now),
         )
 
 

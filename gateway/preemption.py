@@ -21,7 +21,7 @@ MOST_AT_ONCE = 16
 """Realtime requests for whom others give way in one go."""
 
 LOOKED_AT = 128
-"""So many of a model's running requests are looked at, those that began last: they lose least."""
+"""So many of a model's running requests of each tier are looked at, the latest: they lose least."""
 
 ROUNDS = 4
 """So often somebody else is asked, in one go, when one could not give way soundly."""
@@ -38,6 +38,11 @@ PACES = 4096
 PACE_GUESS_S = 0.02
 """Seconds a unit of work takes (an output token) before any request has shown it."""
 
+_LOWER = (Tier.BATCH, Tier.STANDARD)
+
+_Attempts = dict[tuple[str, Tier], dict[Attempt, Exchange]]
+"""By model and tier."""
+
 
 class Preemption:
     """Belongs to the event loop's thread."""
@@ -50,10 +55,10 @@ class Preemption:
             settings.reserved_share,
         )
         self._most = settings.max_preemptions
-        self._running: dict[str, dict[Attempt, Exchange]] = {}
-        """By model, those that could give way, as far as is known, the latest last."""
-        self._freeing: dict[str, dict[Attempt, Exchange]] = {}
-        """By model, those that gave way and still hold their slots."""
+        self._running: _Attempts = {}
+        """Those that could give way, as far as is known, the latest last."""
+        self._freeing: _Attempts = {}
+        """Those that gave way and still hold their slots."""
         self._realtime = Tally[str]()
         """By model, slots that realtime requests hold."""
         self._paces: dict[str, float] = {}
@@ -66,7 +71,7 @@ class Preemption:
         if request.tier is Tier.REALTIME:
             self._realtime[request.model] += 1
         elif request.preempted < self._most and may_be_repeated(request, Effect.HARMLESS):
-            self._running.setdefault(request.model, {})[attempt] = exchange
+            self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
 
     def released(self, attempt: Attempt) -> None:
         """Its slot is free."""
@@ -76,8 +81,8 @@ class Preemption:
             if not self._realtime[model]:
                 del self._realtime[model]
         else:
-            _drop(self._running, model, attempt)
-            _drop(self._freeing, model, attempt)
+            _drop(self._running, attempt)
+            _drop(self._freeing, attempt)
 
     def succeeded(self, attempt: Attempt, total_s: float) -> None:
         """An answer came whole: what a unit of work takes."""
@@ -91,7 +96,14 @@ class Preemption:
 
     def possible(self, model: str) -> bool:
         """Whether anybody runs who could give way."""
-        return model in self._running
+        return any((model, tier) in self._running for tier in _LOWER)
+
+    def yielding(self, model: str, slots: int) -> int:
+        """Of so many slots of ``model``, those that would be given back if realtime requests waited."""
+        batch, standard = (len(self._running.get((model, tier), ())) for tier in _LOWER)
+        by_rule = batch * self._rules.preempt_batch + standard * self._rules.preempt_standard
+        borrowed = self._rules.reserved(slots) - self._realtime[model]
+        return max(by_rule, min(borrowed, batch + standard))
 
     def make_room(
         self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
@@ -99,13 +111,18 @@ class Preemption:
         """``waiting`` are the realtime requests that are next for ``model`` and fit no free slot; ``slots``
         is how many the model has."""
         for _ in range(ROUNDS):
-            latest = [*islice(reversed(self._running.get(model, {}).items()), LOOKED_AT)]
+            latest = [
+                each
+                for tier in _LOWER
+                for each in islice(reversed(self._running.get((model, tier), {}).items()), LOOKED_AT)
+            ]
             running = {
                 exchange.ticket.number: (attempt, self._as_running(exchange, attempt, now))
                 for attempt, exchange in latest
                 if not attempt.given_up
             }
-            freeing = [*self._freeing.get(model, ()), *(each for each, _ in latest if each.given_up)]
+            freeing = [each for tier in _LOWER for each in self._freeing.get((model, tier), ())]
+            freeing += [each for each, _ in latest if each.given_up]
             numbers = give_way(
                 _without(waiting, freeing),
                 [each for _, each in running.values()],
@@ -128,21 +145,23 @@ class Preemption:
         return Running(exchange.ticket.number, attempt.deployment, request.tier, remaining_s, lost_s)
 
     def _preempt(self, attempt: Attempt, now: float) -> bool:
-        model = attempt.request.model
-        exchange = self._running[model][attempt]
-        _drop(self._running, model, attempt)
-        if not exchange.preempt(attempt, now):
+        exchange = _drop(self._running, attempt)
+        if exchange is None or not exchange.preempt(attempt, now):
             return False  # what cannot give way soundly now is not asked again
-        self._freeing.setdefault(model, {})[attempt] = exchange
+        request = attempt.request
+        self._freeing.setdefault((request.model, request.tier), {})[attempt] = exchange
         return True
 
 
-def _drop(attempts: dict[str, dict[Attempt, Exchange]], model: str, attempt: Attempt) -> None:
-    of_model = attempts.get(model)
-    if of_model is not None and attempt in of_model:
-        del of_model[attempt]
-        if not of_model:
-            del attempts[model]
+def _drop(attempts: _Attempts, attempt: Attempt) -> Exchange | None:
+    request = attempt.request
+    alike = attempts.get((request.model, request.tier))
+    if alike is None or attempt not in alike:
+        return None
+    exchange = alike.pop(attempt)
+    if not alike:
+        del attempts[request.model, request.tier]
+    return exchange
 
 
 def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Waiting]:
