@@ -1,12 +1,12 @@
 """One simulation from its parts: the same traffic, once for each policy, on a fresh fleet each time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from gateway.simulate.devices import Model
 from gateway.simulate.fleet import Fleet
-from gateway.simulate.line import FirstCome, Line
+from gateway.simulate.line import Fair, FirstCome
 from gateway.simulate.policies import Choice
 from gateway.simulate.site import sites_of
 from gateway.simulate.tally import Figures, Slo, Tally
@@ -30,7 +30,6 @@ class Plan:
     slots: int | None = None
     slo: Slo = field(default_factory=Slo)
     rules: Rules = field(default_factory=Rules)
-    line: Callable[[], Line] = FirstCome
 
     def jobs(self) -> Iterator[Job]:
         """The traffic as it comes in this plan. Raises BadTrace."""
@@ -48,7 +47,7 @@ def simulate(plan: Plan, choice: Choice) -> Figures:
     world = World(
         sites,
         choice.decider(sites, plan.model.name, plan.seed),
-        plan.line(),
+        Fair() if choice.late else FirstCome(),
         Tally(plan.slo),
         plan.rules,
         block_tokens=block_tokens,

@@ -23,6 +23,8 @@ class Site:
     """The engine's next event that is in the calendar."""
     epoch: int = 0
     """Counts its losses: what was sent before one never arrives."""
+    counted_free: int = 0
+    """Free slots as of when they were last counted."""
 
     @property
     def way_s(self) -> float:

@@ -90,6 +90,7 @@ class World:
         self._open: dict[str, DeploymentView] = {}
         self._open_list: list[DeploymentView] = []
         self._open_changed = True
+        self._free = 0
         capacities = [site.engine.memory.capacity_tokens for site in sites]
         self._least_kv, self._most_kv = min(capacities), max(capacities)
         self._look_at_s = NEVER
@@ -129,7 +130,7 @@ class World:
             return
         number = tally.requests
         flight = self._flights[number] = Flight(Run(number, job, now), self._item(number, job, now))
-        self._line.enter(flight.item, now)
+        self._line.enter(flight.item, now, large=self._large(job))
         self._changed = True
         wait_s = self._rules.max_wait_s
         if job.deadline_s is not None:
@@ -207,7 +208,7 @@ class World:
         self._release(flight, outcome, now)
         del self._flights[run.number]
         self._guess.learn(run.job)
-        self._line.settle(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens))
+        self._line.over(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens), now)
         tally = self._tally
         tally.preemptions += run.preemptions
         tally.restarts += run.restarts
@@ -223,7 +224,7 @@ class World:
         assert view.in_flight >= 0
         view.outstanding = max(0.0, view.outstanding - flight.item.work) if view.in_flight else 0.0
         flight.site = None
-        self._note(view)
+        self._note(site)
         self._decider.finished(flight.item, view, outcome, now)
 
     # --- Decisions ---
@@ -232,7 +233,7 @@ class World:
         self._changed = False
         line = self._line
         while line and self._open:
-            items = line.front(LOOK, now)
+            items = line.front(min(LOOK, self._free), now)
             placed = sum(self._carry_out(part, now) for part in self._parts(items))
             if placed < len(items):
                 break
@@ -241,23 +242,23 @@ class World:
             self._look_at_s = at_s
             self._plan(at_s, self._look_again, None)
 
-    def _parts(self, items: list[Waiting]) -> list[list[Waiting]]:
-        """Those that fit everywhere together, and each of the others alone."""
-        sizes = [self._flights[item.number].run.job for item in items]
-        if all(job.input_tokens + job.output_tokens <= self._least_kv for job in sizes):
-            return [items]
-        parts: list[list[Waiting]] = []
-        together = False
-        for item, job in zip(items, sizes, strict=True):
-            fits = job.input_tokens + job.output_tokens <= self._least_kv
-            if fits and together:
-                parts[-1].append(item)
-            else:
-                parts.append([item])
-            together = fits
-        return parts
+    def _large(self, job: Job) -> bool:
+        """Whether there are deployments that it does not fit."""
+        return job.input_tokens + job.output_tokens > self._least_kv
 
-    def _carry_out(self, items: list[Waiting], now: float) -> int:
+    def _parts(self, items: Sequence[Waiting]) -> list[Sequence[Waiting]]:
+        """Those that fit everywhere together, and each of the others alone."""
+        parts: list[Sequence[Waiting]] = []
+        small: list[Waiting] = []
+        for item in items:
+            if self._large(self._flights[item.number].run.job):
+                parts += [small, [item]] if small else [[item]]
+                small = []
+            else:
+                small.append(item)
+        return [*parts, small] if small else parts
+
+    def _carry_out(self, items: Sequence[Waiting], now: float) -> int:
         """Ask the policy, and do as it says. Returns how many got a slot."""
         views = self._views(items)
         if not views:
@@ -272,34 +273,37 @@ class World:
             self._decider.placed(item, view, now)
             view.in_flight += 1
             view.outstanding += item.work
-            self._note(view)
+            self._note(site)
             flight.site, flight.epoch, flight.placed_s = site, site.epoch, now
             if flight.queued_s is None:
                 flight.queued_s = now - flight.run.arrived_s
             self._plan(now + site.way_s, self._reach, flight)
         return len(assignments)
 
-    def _views(self, items: list[Waiting]) -> list[DeploymentView]:
+    def _views(self, items: Sequence[Waiting]) -> list[DeploymentView]:
         """Those with a slot free that are large enough."""
         if self._open_changed:
             self._open_list = list(self._open.values())
             self._open_changed = False
         job = self._flights[items[0].number].run.job
-        if job.input_tokens + job.output_tokens <= self._least_kv:
+        if not self._large(job):
             return self._open_list
         return [view for view in self._open_list if self._sites[view.key].engine.fits(job)]
 
-    def _note(self, view: DeploymentView) -> None:
+    def _note(self, site: Site) -> None:
         """Its slots have changed."""
-        key, free = view.key, view.free > 0
-        if free:
+        view = site.view
+        free = view.free
+        self._free += free - site.counted_free
+        if free > site.counted_free:
             self._changed = True
-        if free != (key in self._open):
+        if (free > 0) != (site.counted_free > 0):
             self._open_changed = True
             if free:
-                self._open[key] = view
+                self._open[view.key] = view
             else:
-                del self._open[key]
+                del self._open[view.key]
+        site.counted_free = free
 
     def _look_again(self, _: None, now: float) -> None:
         self._look_at_s = NEVER
@@ -310,7 +314,7 @@ class World:
     def _up(self, site: Site, now: float) -> None:
         site.view.usable = True
         self._decider.came(site.view, now)
-        self._note(site.view)
+        self._note(site)
         if self._rules.mtbf_s < NEVER:
             self._plan(now + self._chance.expovariate(1 / self._rules.mtbf_s), self._fail, site)
 
@@ -319,7 +323,7 @@ class World:
         site.epoch += 1
         site.view.usable = False
         site.planned_s = NEVER
-        self._note(site.view)
+        self._note(site)
         for run in site.engine.crash(now):
             self._lose(self._flights[run.number], now)
         site.report()
@@ -333,7 +337,7 @@ class World:
     def _lose(self, flight: Flight, now: float) -> None:
         """Its deployment is gone: it waits for another, which goes on where its answer broke off."""
         self._release(flight, Outcome(False, now - flight.placed_s), now)
-        self._line.come_back(flight.item, now)
+        self._line.come_back(flight.item, now, large=self._large(flight.run.job))
         self._changed = True
 
     # --- Time ---
