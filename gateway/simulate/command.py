@@ -73,6 +73,7 @@ def simulate_command(
             min=1, max=1024, help="Requests at once on a device. Default: by its memory.", metavar="N"
         ),
     ] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="No device has loaded the model at first.")] = False,
     slo_ttft: Annotated[
         float, typer.Option(help="A good request has its first token within so long.", metavar="S")
     ] = GOOD_TTFT_S,
@@ -112,6 +113,7 @@ def simulate_command(
             requests=requests,
             duration_s=duration,
             slots=slots,
+            cold=cold,
             slo=Slo(slo_ttft, slo_tpot),
             rules=rules,
         )

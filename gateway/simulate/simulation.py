@@ -28,6 +28,8 @@ class Plan:
     requests: int | None = None
     duration_s: float | None = None
     slots: int | None = None
+    cold: bool = False
+    """No device has loaded the model at first."""
     slo: Slo = field(default_factory=Slo)
     rules: Rules = field(default_factory=Rules)
 
@@ -43,7 +45,7 @@ class Plan:
 def simulate(plan: Plan, choice: Choice) -> Figures:
     """Equal plans give equal figures, but for ``wall_s``. Raises BadSpec and BadTrace."""
     block_tokens = plan.traffic.block_tokens
-    sites = sites_of(plan.fleet, plan.model, block_tokens, late=choice.late, slots=plan.slots)
+    sites = sites_of(plan.fleet, plan.model, block_tokens, late=choice.late, slots=plan.slots, cold=plan.cold)
     world = World(
         sites,
         choice.decider(sites, plan.model.name, plan.seed),

@@ -1,10 +1,10 @@
 """A simulated deployment: what policies see of it, and the engine behind it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.scheduling.base import DeploymentView
 from gateway.simulate.devices import Model, device_named, pace_of, with_slots
-from gateway.simulate.engine import NEVER, Engine
+from gateway.simulate.engine import NEVER, Engine, Run
 from gateway.simulate.fleet import Fleet
 
 ROUTE = "chat"
@@ -23,6 +23,8 @@ class Site:
     """The engine's next event that is in the calendar."""
     epoch: int = 0
     """Counts its losses: what was sent before one never arrives."""
+    held: list[Run] = field(default_factory=list)
+    """Those that came while it has not loaded its model; the first of them makes it load."""
     counted_free: int = 0
     """Free slots as of when they were last counted."""
 
@@ -37,10 +39,12 @@ class Site:
             self.view.kv_free_tokens = self.engine.memory.free
 
 
-def sites_of(fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots: int | None) -> list[Site]:
-    """Every device of the fleet with ``model`` loaded. ``late`` ones grant slots (``slots``, or as many as
-    their memory suggests) and say how much KV memory is free, the others take everything and say nothing.
-    Raises BadSpec where the model does not fit."""
+def sites_of(
+    fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots: int | None, cold: bool = False
+) -> list[Site]:
+    """Every device of the fleet, with ``model`` loaded unless they are ``cold``. ``late`` ones grant slots
+    (``slots``, or as many as their memory suggests) and say how much KV memory is free, the others take
+    everything and say nothing. Raises BadSpec where the model does not fit."""
     sites: list[Site] = []
     for group in fleet:
         pace = pace_of(device_named(group.card), model)
@@ -56,6 +60,7 @@ def sites_of(fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots
                 device=group.card,
                 rtt_s=group.rtt_s,
                 kv_free_tokens=pace.kv_tokens if late else None,
+                loaded=not cold,
             )
             sites.append(Site(view, Engine(pace, block_tokens)))
     return sites

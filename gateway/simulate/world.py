@@ -169,7 +169,15 @@ class World:
         if flight.epoch != site.epoch:
             self._lose(flight, now)
             return
-        site.engine.submit(flight.run, now)
+        if site.view.loaded:
+            self._submit(site, flight.run, now)
+            return
+        site.held.append(flight.run)
+        if len(site.held) == 1:
+            self._plan(now + site.engine.pace.load_s, self._loaded, (site, site.epoch))
+
+    def _submit(self, site: Site, run: Run, now: float) -> None:
+        site.engine.submit(run, now)
         site.report()
         self._plan_wake(site)
 
@@ -324,7 +332,8 @@ class World:
         site.view.usable = False
         site.planned_s = NEVER
         self._note(site)
-        for run in site.engine.crash(now):
+        lost, site.held = [*site.engine.crash(now), *site.held], []
+        for run in lost:
             self._lose(self._flights[run.number], now)
         site.report()
         self._decider.gone(site.view, now)
@@ -332,10 +341,22 @@ class World:
 
     def _repaired(self, site: Site, now: float) -> None:
         self._up(site, now)
+        self._loaded((site, site.epoch), now)
+
+    def _loaded(self, load: tuple[Site, int], now: float) -> None:
+        """Its model is there, unless the device was lost meanwhile."""
+        site, epoch = load
+        if epoch != site.epoch:
+            return
+        site.view.loaded = True
         self._decider.loaded(site.view, site.engine.pace.load_s)
+        held, site.held = site.held, []
+        for run in held:
+            self._submit(site, run, now)
 
     def _lose(self, flight: Flight, now: float) -> None:
         """Its deployment is gone: it waits for another, which goes on where its answer broke off."""
+        flight.run.restarts += 1
         self._release(flight, Outcome(False, now - flight.placed_s), now)
         self._line.come_back(flight.item, now, large=self._large(flight.run.job))
         self._changed = True

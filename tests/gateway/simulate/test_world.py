@@ -137,6 +137,25 @@ def test_a_lost_device_costs_its_answers_their_place_but_not_their_beginning() -
     assert figures.tally.ttft.percentile_s(1.0) < 0.2
 
 
+def test_a_cold_device_loads_its_model_for_the_first_that_comes() -> None:
+    jobs = [Job(0.0, 500, 5), Job(1.0, 500, 5), Job(100.0, 500, 5)]
+    figures = run(plan_of(These(jobs), "1*h100", cold=True), "cost")
+    warm = run(plan_of(These(jobs[:1]), "1*h100"), "cost")
+    load_s = pace_of(CLASSES["h100"], MODELS[DEFAULT_MODEL]).load_s
+    ttft_s = warm.tally.ttft.percentile_s(1.0)
+    assert figures.tally.ttft.percentile_s(1.0) == pytest.approx(load_s + ttft_s, rel=0.01)
+    assert figures.tally.ttft.percentile_s(0.34) == pytest.approx(load_s - 1.0 + ttft_s, rel=0.01)
+    assert figures.tally.ttft.percentile_s(0.01) == pytest.approx(ttft_s, rel=0.02)
+
+
+def test_a_device_lost_while_it_loads_gives_back_what_waits_there() -> None:
+    jobs = [Job(0.0, 500, 5)] * 8
+    rules = Rules(mtbf_s=12.0, repair_s=1.0)
+    figures = run(plan_of(These(jobs), "2*l4", cold=True, rules=rules, seed=1), "round-robin")
+    assert figures.tally.completed == 8
+    assert figures.tally.restarts > 0
+
+
 def test_good_requests_are_those_within_the_objective() -> None:
     jobs = [Job(float(at), 500 if at % 2 else 30_000, 5) for at in range(20)]
     figures = run(plan_of(These(jobs), "1*h100", slo=Slo(ttft_s=0.5, tpot_s=0.1)))
