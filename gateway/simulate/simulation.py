@@ -43,7 +43,7 @@ class Plan:
 
 
 def simulate(plan: Plan, choice: Choice) -> Figures:
-    """Equal plans give equal figures, but for ``wall_s``. Raises BadSpec and BadTrace."""
+    """Equal plans give equal figures. Raises BadSpec and BadTrace."""
     block_tokens = plan.traffic.block_tokens
     sites = sites_of(plan.fleet, plan.model, block_tokens, late=choice.late, slots=plan.slots, cold=plan.cold)
     world = World(

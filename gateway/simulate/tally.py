@@ -67,8 +67,6 @@ class Figures:
     """When the last request was over."""
     busy_shares: Sequence[float]
     """Of each device, the share of the span in which it computed."""
-    wall_s: float
-    """How long it took to simulate."""
 
     @property
     def utilisation(self) -> float:
