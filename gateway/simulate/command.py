@@ -20,6 +20,7 @@ from gateway.simulate.policies import Choice, choices, names
 from gateway.simulate.progress import Watched
 from gateway.simulate.report import COLUMNS, rows_of
 from gateway.simulate.simulation import Plan, simulate
+from gateway.simulate.site import Build
 from gateway.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.simulate.traces import TraceFile
 from gateway.simulate.traffic import Traffic
@@ -78,6 +79,9 @@ def simulate_command(
         ),
     ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="No device has loaded the model at first.")] = False,
+    spread: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="True speeds differ from the figures by, say, 0.2.")
+    ] = 0.0,
     slo_ttft: Annotated[
         float, typer.Option(help="A good request has its first token within so long.", metavar="S")
     ] = GOOD_TTFT_S,
@@ -116,8 +120,7 @@ def simulate_command(
             rate=rate,
             requests=requests,
             duration_s=duration,
-            slots=slots,
-            cold=cold,
+            build=Build(slots, cold, spread),
             slo=Slo(slo_ttft, slo_tpot),
             rules=rules,
         )
