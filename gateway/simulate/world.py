@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.scheduling.base import DeploymentView, Outcome, Waiting, estimated_work
+from gateway.scheduling.estimates import Estimates
 from gateway.simulate.deciders import Decider
 from gateway.simulate.engine import NEVER, Run
 from gateway.simulate.line import Line
-from gateway.simulate.outputs import OutputGuess
 from gateway.simulate.site import ROUTE, Site
 from gateway.simulate.tally import Figures, Tally
 from gateway.simulate.traffic import Job
@@ -85,7 +85,8 @@ class World:
         self._calendar: list[_Event] = []
         self._order = itertools.count()
         self._flights: dict[int, Flight] = {}
-        self._guess = OutputGuess()
+        self._estimates = Estimates()
+        self._model = sites[0].view.model
         self._open: dict[str, DeploymentView] = {}
         self._open_list: list[DeploymentView] = []
         self._open_changed = True
@@ -138,7 +139,9 @@ class World:
             self._plan(now + wait_s, self._give_up, flight)
 
     def _item(self, number: int, job: Job, now: float) -> Waiting:
-        output = job.output_tokens if self._knows_outputs else self._guess.guess(job)
+        output = job.output_tokens
+        if not self._knows_outputs:
+            output = max(1, self._estimates.output(self._model, job.tenant, job.max_tokens).expected)
         return Waiting(
             number=number,
             route=ROUTE,
@@ -214,7 +217,7 @@ class World:
         )
         self._release(flight, outcome, now)
         del self._flights[run.number]
-        self._guess.learn(run.job)
+        self._estimates.learn(self._model, run.job.tenant, output_tokens=run.job.output_tokens)
         self._line.over(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens), now)
         tally = self._tally
         tally.preemptions += run.preemptions
