@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from gateway.attempt import Attempt
+from gateway.deployments import ModelIndex
 from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Tier
 from gateway.exchange import Exchange
 from gateway.failover import Effect, may_be_repeated
+from gateway.queue import WaitingRoom
 from gateway.scheduling.base import PREFILL_WORK, Waiting
 from gateway.scheduling.preempt import PreemptRules, Running, give_way
 
@@ -47,7 +49,9 @@ _Attempts = dict[tuple[str, Tier], dict[Attempt, Exchange]]
 class Preemption:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, settings: DispatchSettings) -> None:
+    def __init__(self, settings: DispatchSettings, index: ModelIndex, room: WaitingRoom) -> None:
+        self._index = index
+        self._room = room
         self._rules = PreemptRules(
             settings.preempt_batch,
             settings.preempt_standard,
@@ -94,10 +98,6 @@ class Preemption:
 
     # --- Giving way ---
 
-    def possible(self, model: str) -> bool:
-        """Whether anybody runs who could give way."""
-        return any((model, tier) in self._running for tier in _LOWER)
-
     def yielding(self, model: str, slots: int) -> int:
         """Of so many slots of ``model``, those that would be given back if realtime requests waited."""
         batch, standard = (len(self._running.get((model, tier), ())) for tier in _LOWER)
@@ -105,11 +105,32 @@ class Preemption:
         borrowed = self._rules.reserved(slots) - self._realtime[model]
         return max(by_rule, min(borrowed, batch + standard))
 
-    def make_room(
+    def make_room(self, model: str, now: float) -> bool:
+        """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.
+        True when there are any: to be asked again after ``LOOK_AGAIN_S``."""
+        if not any((model, tier) in self._running for tier in _LOWER):
+            return False
+        waiting = self._next_in_vain(model, now)
+        if waiting:
+            capacity = self._index.capacity(model, waiting[0].route, 1)
+            rate = self._room.departures_per_s(model, capacity, now)
+            self._have_given_way(model, waiting, capacity.slots, rate, now)
+        return bool(waiting)
+
+    def _next_in_vain(self, model: str, now: float) -> list[Waiting]:
+        """The realtime requests that are next and fit no free slot."""
+        waiting: list[Waiting] = []
+        limits = dict.fromkeys(self._room.lanes(model), MOST_AT_ONCE)
+        for ticket in self._room.front(model, limits, now):
+            if ticket.request.tier is not Tier.REALTIME:
+                break
+            if not self._index.free(model, ticket.fit, 1):
+                waiting.append(ticket.as_waiting(ticket.fit.avoid))
+        return waiting
+
+    def _have_given_way(
         self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
     ) -> None:
-        """``waiting`` are the realtime requests that are next for ``model`` and fit no free slot; ``slots``
-        is how many the model has."""
         for _ in range(ROUNDS):
             latest = [
                 each

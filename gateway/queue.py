@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from gateway.domain import Request, Tier
 from gateway.drain_rate import DrainRate
 from gateway.errors import QueueFull
-from gateway.scheduling.base import estimated_work
+from gateway.scheduling.base import Waiting, estimated_work
 from gateway.scheduling.fair import Turn
 from gateway.scheduling.turns import Turns
 
@@ -98,6 +98,23 @@ class Ticket(Turn):
     def fit(self) -> Fit:
         """Its lane."""
         return cast(Fit, self.lane)
+
+    def as_waiting(self, avoid: frozenset[str]) -> Waiting:
+        """The request as policies see it, that must not go to ``avoid``."""
+        request = self.request
+        return Waiting(
+            number=self.number,
+            route=request.route,
+            work=self.work,
+            arrived_s=request.arrived_s,
+            tier=request.tier,
+            tenant=request.principal.tenant,
+            deadline_s=request.deadline_s,
+            session_key=request.session_key,
+            avoid=avoid,
+            version=request.version,
+            continuing=request.continuing,
+        )
 
 
 class WaitingRoom:

@@ -113,6 +113,8 @@ class Room:
         if self.free:
             for ticket in self.room.front("m", {FIT: self.free}, self.now):
                 self._begin(ticket)
+        assert 0 <= self.free <= self.slots
+        assert not (self.free and self.room.depth("m")), "a slot is idle while somebody waits"
         self.room.still_waiting("m", self.now)
 
     def _begin(self, ticket: Ticket) -> None:
