@@ -12,19 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.scheduling.base import DeploymentView, Outcome, Waiting, estimated_work
+from gateway.scheduling.base import Outcome, Waiting, estimated_work
 from gateway.scheduling.estimates import Estimates
 from gateway.simulate.deciders import Decider
 from gateway.simulate.engine import NEVER, Run
 from gateway.simulate.line import Line
 from gateway.simulate.site import ROUTE, Site
-from gateway.simulate.tally import Figures, Tally
+from gateway.simulate.slots import OpenSlots
+from gateway.simulate.tally import Figures, Tally, Windows
 from gateway.simulate.traffic import Job
 
 LOOK = 64
 """Requests shown to a policy at once."""
 
 REPAIR_S = 60.0
+
+WINDOW_S = 10.0
+"""How far from each other the devices' use is looked at."""
 
 _Event = tuple[float, int, Callable[[Any, float], None], Any]
 
@@ -87,21 +91,18 @@ class World:
         self._flights: dict[int, Flight] = {}
         self._estimates = Estimates()
         self._model = sites[0].view.model
-        self._open: dict[str, DeploymentView] = {}
-        self._open_list: list[DeploymentView] = []
-        self._open_changed = True
-        self._free = 0
-        capacities = [site.engine.memory.capacity_tokens for site in sites]
-        self._least_kv, self._most_kv = min(capacities), max(capacities)
+        self._slots = OpenSlots(sites)
         self._look_at_s = NEVER
         self._changed = False
+        self._arrivals_over = False
         for site in sites:
             self._up(site, 0.0)
 
     def run(self, jobs: Iterator[Job]) -> Figures:
         """Every job to its end. Raises whatever ``jobs`` raises."""
         now = span_s = 0.0
-        calendar, busy_s = self._calendar, [0.0] * len(self._sites)
+        calendar, busy_s, windows = self._calendar, [0.0] * len(self._sites), Windows(len(self._sites))
+        self._plan(WINDOW_S, self._end_window, windows)
         job = next(jobs, None)
         while job is not None or self._flights:
             if job is not None and (not calendar or job.at_s <= calendar[0][0]):
@@ -109,7 +110,8 @@ class World:
                 self._arrive(job, now)
                 job = next(jobs, None)
                 if job is None:
-                    busy_s = [site.engine.busy_until(now) for site in self._sites.values()]
+                    busy_s = self._busy_s(now)
+                    self._arrivals_over = True
             else:
                 assert calendar, "requests wait, and the policy gives them to nobody"
                 now, _, happen, subject = heapq.heappop(calendar)
@@ -117,20 +119,19 @@ class World:
             if self._changed:
                 self._decide(now)
         shares = [each / span_s if span_s else 0.0 for each in busy_s]
-        return Figures(self._tally, span_s, now, shares)
+        return Figures(self._tally, span_s, now, shares, windows.variation)
 
     # --- Requests ---
 
     def _arrive(self, job: Job, now: float) -> None:
         tally = self._tally
         tally.requests += 1
-        too_large = job.input_tokens + job.output_tokens > self._most_kv
-        if too_large or len(self._flights) >= self._rules.max_requests:
+        if not self._slots.fits_somewhere(job) or len(self._flights) >= self._rules.max_requests:
             tally.rejected += 1
             return
         number = tally.requests
         flight = self._flights[number] = Flight(Run(number, job, now), self._item(number, job, now))
-        self._line.enter(flight.item, now, large=self._large(job))
+        self._line.enter(flight.item, now, large=self._slots.large(job))
         self._changed = True
         wait_s = self._rules.max_wait_s
         if job.deadline_s is not None:
@@ -242,8 +243,8 @@ class World:
     def _decide(self, now: float) -> None:
         self._changed = False
         line = self._line
-        while line and self._open:
-            items = line.front(min(LOOK, self._free), now)
+        while line and self._slots.free:
+            items = line.front(min(LOOK, self._slots.free), now)
             placed = sum(self._carry_out(part, now) for part in self._parts(items))
             if placed < len(items):
                 break
@@ -252,16 +253,12 @@ class World:
             self._look_at_s = at_s
             self._plan(at_s, self._look_again, None)
 
-    def _large(self, job: Job) -> bool:
-        """Whether there are deployments that it does not fit."""
-        return job.input_tokens + job.output_tokens > self._least_kv
-
     def _parts(self, items: Sequence[Waiting]) -> list[Sequence[Waiting]]:
         """Those that fit everywhere together, and each of the others alone."""
         parts: list[Sequence[Waiting]] = []
         small: list[Waiting] = []
         for item in items:
-            if self._large(self._flights[item.number].run.job):
+            if self._slots.large(self._flights[item.number].run.job):
                 parts += [small, [item]] if small else [[item]]
                 small = []
             else:
@@ -270,7 +267,7 @@ class World:
 
     def _carry_out(self, items: Sequence[Waiting], now: float) -> int:
         """Ask the policy, and do as it says. Returns how many got a slot."""
-        views = self._views(items)
+        views = self._slots.views(self._flights[items[0].number].run.job)
         if not views:
             return 0
         assignments = self._decider.assign(items, views, now)
@@ -290,30 +287,10 @@ class World:
             self._plan(now + site.way_s, self._reach, flight)
         return len(assignments)
 
-    def _views(self, items: Sequence[Waiting]) -> list[DeploymentView]:
-        """Those with a slot free that are large enough."""
-        if self._open_changed:
-            self._open_list = list(self._open.values())
-            self._open_changed = False
-        job = self._flights[items[0].number].run.job
-        if not self._large(job):
-            return self._open_list
-        return [view for view in self._open_list if self._sites[view.key].engine.fits(job)]
-
     def _note(self, site: Site) -> None:
         """Its slots have changed."""
-        view = site.view
-        free = view.free
-        self._free += free - site.counted_free
-        if free > site.counted_free:
+        if self._slots.note(site):
             self._changed = True
-        if (free > 0) != (site.counted_free > 0):
-            self._open_changed = True
-            if free:
-                self._open[view.key] = view
-            else:
-                del self._open[view.key]
-        site.counted_free = free
 
     def _look_again(self, _: None, now: float) -> None:
         self._look_at_s = NEVER
@@ -360,10 +337,18 @@ class World:
         """Its deployment is gone: it waits for another, which goes on where its answer broke off."""
         flight.run.restarts += 1
         self._release(flight, Outcome(False, now - flight.placed_s), now)
-        self._line.come_back(flight.item, now, large=self._large(flight.run.job))
+        self._line.come_back(flight.item, now, large=self._slots.large(flight.run.job))
         self._changed = True
 
     # --- Time ---
+
+    def _busy_s(self, now: float) -> list[float]:
+        return [site.engine.busy_until(now) for site in self._sites.values()]
+
+    def _end_window(self, windows: Windows, now: float) -> None:
+        if not self._arrivals_over:
+            windows.end(self._busy_s(now))
+            self._plan(now + WINDOW_S, self._end_window, windows)
 
     def _plan_wake(self, site: Site) -> None:
         wake_s = site.engine.wake_s

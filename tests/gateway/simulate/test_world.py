@@ -193,6 +193,13 @@ def test_utilisation_is_spread_as_the_policy_spreads_it() -> None:
     assert math.isclose(even.utilisation, sum(even.busy_shares) / 4)
 
 
+def test_devices_in_turn_are_even_in_the_long_run_and_uneven_at_any_moment() -> None:
+    jobs = [Job(at * 20.0, 500, 2000) for at in range(9)]
+    figures = run(plan_of(These(jobs), "4*h100"), "round-robin")
+    assert figures.utilisation_cv < 0.05
+    assert figures.window_cv == pytest.approx(math.sqrt(3), rel=0.01)
+
+
 def test_rate_number_and_duration_choose_a_part_of_the_traffic() -> None:
     plan = plan_of(These([Job(float(at), 10, 1) for at in range(100)]), "1*l4", rate=2.0)
     assert [job.at_s for job in replace(plan, requests=3).jobs()] == [0.0, 0.5, 1.0]
