@@ -105,6 +105,9 @@ class Asked:
     first_token_s: float
     """Predicted, from when it was placed."""
     total_s: float
+    token_s: float = 0.0
+    """What reading a token was taken to take; what was said in seconds then is counted by it, however that
+    has been learnt to be wrong since. 0 for what it is taken to take now."""
 
 
 class Speeds:
@@ -163,8 +166,9 @@ class Speeds:
         weight = 1.0 if reported else UNREPORTED_WEIGHT
         output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
         self._learn_hits(asked, outcome)
-        reading = self._reading_parts(*_read(asked, outcome, self.reports_cached), company)
-        writing = self._writing_parts(max(0, output_tokens - 1), company)
+        token_s = asked.token_s or self.token_s
+        reading = self._reading_parts(*_read(asked, outcome, self.reports_cached), company.ahead_s / token_s)
+        writing = self._writing_parts(max(0, output_tokens - 1), company, token_s)
         expected_s = self.reading.explained(reading) + self.writing.explained(writing)
         first_s = outcome.first_token_s
         if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
@@ -208,24 +212,25 @@ class Speeds:
         if share < 1:
             self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
 
-    def _reading_parts(self, uncached_tokens: float, cached_tokens: float, company: Company) -> list[float]:
+    def _reading_parts(
+        self, uncached_tokens: float, cached_tokens: float, ahead_tokens: float
+    ) -> list[float]:
         prior = self.prior
         before = cached_tokens + 0.5 * uncached_tokens
-        ahead_s = prior.token_s * company.ahead_s / self.token_s
         return [
             FIXED_S,
-            prior.token_s * uncached_tokens + ahead_s,
+            prior.token_s * (uncached_tokens + ahead_tokens),
             prior.pair_s * uncached_tokens * before,
             prior.token_s * cached_tokens,
         ]
 
-    def _writing_parts(self, output_tokens: int, company: Company) -> list[float]:
+    def _writing_parts(self, output_tokens: int, company: Company, token_s: float) -> list[float]:
         prior = self.prior
         return [
             output_tokens * prior.step_s,
             output_tokens * prior.each_s * company.running,
             output_tokens * prior.kv_s * company.kv_tokens,
-            prior.token_s * company.read_s / self.token_s if output_tokens else 0.0,
+            prior.token_s * company.read_s / token_s if output_tokens else 0.0,
         ]
 
     def _refresh(self) -> None:

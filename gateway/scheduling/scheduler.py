@@ -158,7 +158,13 @@ class Scheduler:
             item.output_tokens, len(load) + 1, kv_tokens, load.reading_share if load else 0.0
         )
         return Asked(
-            cached_tokens, uncached_tokens, item.input_tokens, item.output_tokens, first_s, first_s + output_s
+            cached_tokens,
+            uncached_tokens,
+            item.input_tokens,
+            item.output_tokens,
+            first_s,
+            first_s + output_s,
+            speeds.token_s,
         )
 
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:

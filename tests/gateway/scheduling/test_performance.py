@@ -3,6 +3,8 @@
 import itertools
 import math
 import random
+from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -204,3 +206,20 @@ def test_every_class_has_figures_and_a_source() -> None:
     for name in ("h100", "a100", "l40s", "a10g", "l4", "t4", "rtx4090"):
         assert CLASSES[name].source
         assert 0.0 < Prior.of(name).load_s < 600.0
+
+
+def test_waits_said_at_an_older_speed_do_not_make_what_is_learnt_run_away() -> None:
+    """Requests that queue come back long after their wait was said, and then teach what it was."""
+    performance, chance = Performance(), random.Random(5)
+    speeds = performance.speeds("m", "l40s")
+    true_s = 2.5 * speeds.prior.token_s
+    said = deque([speeds.token_s] * 60)
+    for number in range(400):
+        token_s, ahead, tokens = said.popleft(), chance.randint(0, 40_000), chance.randint(10, 8000)
+        first_s = 0.02 + (ahead + tokens) * true_s
+        company = Company(ahead * token_s, 8.0, 5000.0, 0.0)
+        outcome = Outcome(True, first_s + 1.0, first_s, tokens, 100)
+        performance.learn(speeds, replace(asked(tokens), token_s=token_s), outcome, company)
+        said.append(speeds.token_s)
+        if number > 60:
+            assert speeds.token_s == pytest.approx(true_s, rel=0.25)
