@@ -7,10 +7,10 @@ from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.performance import Speeds
 
-FIRST_WEIGHT = 1.5
+FIRST_WEIGHT = 2.0
 """A second before the first token counts so much of one after it: nobody reads on meanwhile."""
 
-OTHERS_SHARE = 0.25
+OTHERS_SHARE = 0.4
 """Of a second that a request costs others, counted as its own. More of it is good for the many and bad
 for the slowest hundredth."""
 

@@ -57,7 +57,7 @@ def test_a_change_is_followed() -> None:
 
 def test_many_updates_that_all_look_alike_do_no_harm() -> None:
     shares = Shares((1.0, 1.0, 1.0))
-    for _ in range(20_000):
+    for _ in range(5000):
         shares.observe([1.0, 1e-9, 1.0], 4.0)
     shares.observe([1.0, 3.0, 1.0], 5.0)
     assert all(0.01 < each < 100 for each in shares.multipliers)
