@@ -1,9 +1,12 @@
 """Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import orjson
 
 from gateway.deployments import Availability, ModelIndex
-from gateway.domain import Request
+from gateway.domain import Request, Tier
 from gateway.errors import BadRequest, DeadlineExceeded, HeadersTooLarge, ModelNotFound, NoDeployment
 from gateway.queue import Ticket, WaitingRoom
 from shared.limits import CONTROL_PAYLOAD_BYTES
@@ -21,9 +24,17 @@ FIELD_BYTES = 8
 class Admission:
     """Lets requests into the waiting room, or says at once why not."""
 
-    def __init__(self, index: ModelIndex, room: WaitingRoom, reconnect_grace_s: float) -> None:
+    def __init__(
+        self,
+        index: ModelIndex,
+        room: WaitingRoom,
+        reconnect_grace_s: float,
+        yielding: Callable[[str, int], int] = lambda model, slots: 0,
+    ) -> None:
         """Requests are let in for ``reconnect_grace_s`` after a model's last deployment went away: an agent
-        whose tunnel broke redials at once."""
+        whose tunnel broke redials at once. ``yielding(model, slots)`` is how many of the model's slots others
+        would give back for realtime requests."""
+        self._yielding = yielding
         self._index = index
         self._room = room
         self._grace_s = reconnect_grace_s
@@ -53,7 +64,10 @@ class Admission:
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
         enough = self._room.depth(model) + 1
-        return self._room.enter(request, self._index.capacity(model, request.route, enough), now)
+        capacity = self._index.capacity(model, request.route, enough)
+        if request.tier is Tier.REALTIME and not capacity.free:
+            capacity = replace(capacity, yielding=self._yielding(model, capacity.slots))
+        return self._room.enter(request, capacity, now)
 
     def gone_for_good(self, model: str, now: float) -> bool:
         """Whether nothing serves ``model``, and the time to wait for it to come back is over."""

@@ -14,7 +14,7 @@ The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
 from enum import Enum, auto
 
 from gateway.alarm import Alarm
-from gateway.attempt import Attempt
+from gateway.attempt import Attempt, work_done, work_so_far
 from gateway.continuation import NotContinuable, SpliceFailed
 from gateway.continuing import Course
 from gateway.deployments import Deployment
@@ -23,9 +23,8 @@ from gateway.home import Asker, Home
 from gateway.prospects import Prospects
 from gateway.response import EngineResponse
 from gateway.rhythm import ANSWER_S, idle_at_s, look_s, may_be_the_tunnels, stalls_at_s
-from gateway.scheduling.base import estimated_work
 from shared.errors import ErrorCode
-from shared.messages import ResponseHead, Trailers, Usage
+from shared.messages import ResponseHead, Trailers
 
 COMMENT_S = 15.0
 """So often a client whose answer pauses gets a comment, before a proxy in between gives up."""
@@ -141,7 +140,8 @@ class Answer:
         if self.phase is not Phase.OVER:
             self.phase = Phase.OVER
             self._alarm.off()
-            self._estimate_cost()
+            if self.attempt is not None and self._asker.request.streaming:
+                self._home.spent(self._asker.ticket, work_so_far(self.attempt))
             if self._course is not None:
                 self._course.release()
         if self.attempt is not None:
@@ -346,13 +346,6 @@ class Answer:
             words = f"{words} It could not go on at another engine: {why_not}."
         self.break_off(code, words, not_continued=True)
 
-    def _estimate_cost(self) -> None:
-        """Of an answer that was not finished nobody reports the usage: a piece is taken for a token."""
-        request = self._asker.request
-        if self.attempt is not None and request.streaming:
-            written = min(request.output_tokens, self.attempt.pieces)
-            self._home.spent(self._asker.ticket, estimated_work(request.input_tokens, written))
-
     # --- Time ---
 
     def _watch(self, attempt: Attempt, now: float) -> None:
@@ -419,7 +412,7 @@ class Answer:
             trailers = self._course.add_up(trailers)
         if trailers is not None and trailers.usage is not None:
             self._home.metrics.used(request.model, trailers.usage)
-            self._home.spent(self._asker.ticket, _work(trailers.usage))
+            self._home.spent(self._asker.ticket, work_done(trailers.usage))
         if attempt is not None and self.response.status < 500:
             first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
             self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now, own)
@@ -430,8 +423,3 @@ class Answer:
         self.phase = Phase.OVER
         self._alarm.off()
         self.response.end(trailers)
-
-
-def _work(usage: Usage) -> float:
-    """What the engine really did."""
-    return estimated_work(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)

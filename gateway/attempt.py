@@ -6,10 +6,11 @@ from gateway.continuation import SpliceFailed
 from gateway.deployments import Deployment
 from gateway.domain import Request
 from gateway.response import EngineResponse
+from gateway.scheduling.base import estimated_work
 from gateway.upload import Upload
 from shared.endpoint import Stream
 from shared.errors import ErrorCode
-from shared.messages import RequestHead, ResponseHead, Trailers
+from shared.messages import RequestHead, ResponseHead, Trailers, Usage
 
 
 class AttemptOwner(Protocol):
@@ -187,3 +188,15 @@ class Attempt:
     def _stop_upload(self) -> None:
         if self.upload is not None:
             self.upload.stop()
+
+
+def work_done(usage: Usage) -> float:
+    """What a request cost, by what its engine counted. What was cached cost nothing."""
+    return estimated_work(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
+
+
+def work_so_far(attempt: Attempt) -> float:
+    """What a streamed answer cost that was not finished, so that nobody counted: a piece is taken for a
+    token."""
+    request = attempt.request
+    return estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))

@@ -121,6 +121,7 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
     model = _model(head, members)
     streaming = _streaming(head, body.kind, members)
     prompt = prompt_of(members) if is_json else b""
+    most_tokens = _most_tokens(head.endpoint, members)
     usage = UsageMode.NONE
     if is_json and streaming and head.endpoint.asks_usage:
         usage, body.content.prefix = _ask_usage(body.content.prefix, members)
@@ -140,7 +141,9 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         tier=_tier(head.fields, members),
         deadline_s=None if streaming else _deadline_s(head),
         input_tokens=len(prompt) // 4,
-        output_tokens=_output_tokens(head.endpoint, members),
+        output_tokens=head.endpoint.output_tokens if most_tokens is None else most_tokens,
+        prompt_bytes=len(prompt),
+        most_tokens=most_tokens,
         session_key=_session_key(members),
         prefix=fingerprints(prompt),
         ttft_s=_ttft_s(head.fields),
@@ -210,11 +213,11 @@ def _ask_usage(body: bytes, members: Mapping[str, Any]) -> tuple[UsageMode, byte
     return UsageMode.STRIP, with_usage(body, options, present="stream_options" in members)
 
 
-def _output_tokens(endpoint: Endpoint, members: Mapping[str, Any]) -> int:
-    """The most tokens the answer may have if the request says so, else a guess."""
+def _most_tokens(endpoint: Endpoint, members: Mapping[str, Any]) -> int | None:
+    """The most tokens the answer may have, all its choices together; None if the request does not say."""
     if not endpoint.output_tokens:
         return 0
-    most = endpoint.output_tokens
+    most = None
     for name in _LIMITS:
         value = members.get(name)
         if value is not None:
@@ -222,6 +225,8 @@ def _output_tokens(endpoint: Endpoint, members: Mapping[str, Any]) -> int:
                 raise _wrong_type(name, "an integer", value)
             most = value
             break
+    if most is None:
+        return None
     choices = members.get("n")
     choices = choices if isinstance(choices, int) and not isinstance(choices, bool) else 1
     return max(0, min(most, 10**7)) * max(1, min(choices, 128))

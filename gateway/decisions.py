@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.attempt import Attempt
 from gateway.deployments import Deployment, ModelIndex
+from gateway.domain import Request
 from gateway.gauges import PredictionFigures
 from gateway.metrics import OTHER
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
 from gateway.scheduling.devices import CLASSES
+from gateway.scheduling.estimates import Estimates
 from gateway.scheduling.performance import Performance
 from gateway.scheduling.scheduler import Scheduler
 from shared.messages import Usage
@@ -28,6 +30,7 @@ class Decisions:
     def __init__(self, index: ModelIndex, policy: str, clock: Callable[[], float]) -> None:
         """Raises ValueError for a policy there is none of."""
         self._scheduler = Scheduler(policy)
+        self._estimates = Estimates()
         self._clock = clock
         self._followed: dict[Attempt, int] = {}
         """What the scheduler was told of and is to hear the end of, and its ticket's number."""
@@ -56,6 +59,16 @@ class Decisions:
                 if errors.count:
                     off = {f"{quantile:g}": errors.off(quantile) for quantile in QUANTILES}
                     yield PredictionFigures(speeds.model, device, of, errors.bias, off)
+
+    def estimate(self, request: Request) -> None:
+        """Fill in how many tokens it will take, as far as its prompt is known, by what others took."""
+        if not request.prompt_bytes:
+            return
+        model, tenant = request.model, request.principal.tenant
+        request.input_tokens = self._estimates.input_tokens(model, request.prompt_bytes)
+        if request.output_tokens:
+            guess = self._estimates.output(model, tenant, request.most_tokens, request.output_tokens)
+            request.output_tokens = guess.expected
 
     def assign(
         self, model: str, waiting: Sequence[Waiting], open_now: Mapping[str, Deployment], now: float
@@ -87,6 +100,15 @@ class Decisions:
 
     def succeeded(self, attempt: Attempt, total_s: float, usage: Usage | None) -> None:
         """Its answer came whole, and it was all of the answer."""
+        request = attempt.request
+        if usage is not None:
+            self._estimates.learn(
+                request.model,
+                request.principal.tenant,
+                size_bytes=request.prompt_bytes,
+                input_tokens=usage.prompt_tokens,
+                output_tokens=usage.completion_tokens,
+            )
         if attempt.away_s:
             return  # its times are the tunnel's too
         first_s = None if attempt.first_piece_s is None else attempt.first_piece_s - attempt.opened_s

@@ -32,7 +32,7 @@ from gateway.failover import ENGINES_FAULT, Trouble
 from gateway.fleet_health import FleetHealth
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.metrics import Metrics
-from gateway.preemption import LOOK_AGAIN_S, MOST_AT_ONCE, Preemption
+from gateway.preemption import LOOK_AGAIN_S, Preemption
 from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
@@ -82,14 +82,16 @@ class Dispatcher:
         self._index = registry.index
         self._decisions = Decisions(self._index, policy, timers.time)
         self._decisions.choose_policies(policy, policies)
-        self._admission = Admission(self._index, self.room, self.settings.reconnect_grace_s)
+        self._preemption = Preemption(self.settings, self._index, self.room)
+        self._admission = Admission(
+            self._index, self.room, self.settings.reconnect_grace_s, self._preemption.yielding
+        )
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
         self.records = RecordBudget(self.settings.records_total_bytes)
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
-        self._preemption = Preemption(self.settings)
         self._exchanges: set[Exchange] = set()
         self._waiting: dict[int, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -141,6 +143,7 @@ class Dispatcher:
         try:
             if not self._accepting:
                 raise ShuttingDown(_SHUTTING_DOWN)
+            self._decisions.estimate(request)
             ticket = self._admission.admit(request, self.timers.time())
         except RequestError as error:
             self.metrics.refused(request.model, error.code)
@@ -216,7 +219,7 @@ class Dispatcher:
             request = exchange.request
             self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
         self._index.take(attempt.deployment, attempt.work)
-        self._decisions.taken(_as_waiting(ticket, {}), attempt)
+        self._decisions.taken(ticket.as_waiting(), attempt)
         self._preemption.taken(exchange, attempt)
         self._health.taken(attempt.deployment, exchange.request)
 
@@ -269,7 +272,7 @@ class Dispatcher:
     def hedge(self, exchange: Exchange, now: float) -> Deployment | None:
         request = exchange.request
         well = {key: each for key, each in self._index.open(request.model).items() if each.well}
-        copy = _as_waiting(exchange.ticket, {exchange.ticket.number: frozenset(request.attempts)})
+        copy = exchange.ticket.as_waiting(frozenset(request.attempts))
         chosen = self._decisions.assign(request.model, [copy], well, now)
         if not chosen or not self._hedges.take():
             return None
@@ -336,23 +339,8 @@ class Dispatcher:
         if self.room.depth(model):
             self.room.still_waiting(model, now)
             self._watch_for_loss(model)
-            if self._preemption.possible(model):
-                self._make_room(model, now)
-
-    def _make_room(self, model: str, now: float) -> None:
-        """Have others give way to the realtime requests that are next and fit no free slot."""
-        fits = self.room.lanes(model)
-        waiting: list[Waiting] = []
-        for ticket in self.room.front(model, dict.fromkeys(fits, MOST_AT_ONCE), now):
-            if ticket.request.tier is not Tier.REALTIME:
-                break
-            if not self._index.free(model, ticket.fit, 1):
-                waiting.append(_as_waiting(ticket, {ticket.number: ticket.fit.avoid}))
-        if waiting:
-            capacity = self._index.capacity(model, waiting[0].route, 1)
-            rate = self.room.departures_per_s(model, capacity, now)
-            self._preemption.make_room(model, waiting, capacity.slots, rate, now)
-            self._look_again(model, now + LOOK_AGAIN_S)
+            if self._preemption.make_room(model, now):
+                self._look_again(model, now + LOOK_AGAIN_S)
 
     def _candidates(self, model: str, now: float) -> list[Waiting]:
         """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
@@ -373,7 +361,7 @@ class Dispatcher:
             avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
             if shunning and not at_once:
                 self._look_again(model, min(each.entered_s for each in shunning) + SHUN_S)
-        return [_as_waiting(ticket, avoiding) for ticket in tickets]
+        return [ticket.as_waiting(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
         exchange = self._waiting.get(assignment.number)
@@ -426,26 +414,5 @@ class Dispatcher:
         capacity = self._index.capacity(request.model, request.route, 1)
         return QueueTimeout(
             f"No slot for the model {request.model!r} came free in time; try again later.",
-            retry_after_s=self.room.retry_after_s(request.model, capacity, now),
+            retry_after_s=self.room.retry_after_s(request, capacity, now),
         )
-
-
-def _as_waiting(ticket: Ticket, avoiding: Mapping[int, frozenset[str]]) -> Waiting:
-    request = ticket.request
-    return Waiting(
-        number=ticket.number,
-        route=request.route,
-        work=ticket.work,
-        arrived_s=request.arrived_s,
-        tier=request.tier,
-        tenant=request.principal.tenant,
-        deadline_s=request.deadline_s,
-        session_key=request.session_key,
-        avoid=avoiding.get(ticket.number, frozenset()),
-        version=request.version,
-        continuing=request.continuing,
-        input_tokens=request.input_tokens,
-        output_tokens=request.output_tokens,
-        prefix=request.prefix,
-        ttft_s=request.ttft_s,
-    )

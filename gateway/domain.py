@@ -87,6 +87,10 @@ class Request:
     input_tokens: int = 0
     output_tokens: int = 0
     session_key: str | None = None
+    prompt_bytes: int = 0
+    """Of what its engine reads as the prompt; 0 where nothing is known of it."""
+    most_tokens: int | None = None
+    """What the request allows its answer to have, all choices together; None: it does not say."""
     prefix: tuple[int, ...] = ()
     """The prompt's chain of fingerprints (:mod:`gateway.scheduling.prefix`)."""
     ttft_s: float | None = None

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from gateway.attempt import Attempt
+from gateway.deployments import ModelIndex
 from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Tier
 from gateway.exchange import Exchange
 from gateway.failover import Effect, may_be_repeated
+from gateway.queue import WaitingRoom
 from gateway.scheduling.base import PREFILL_WORK, Waiting
 from gateway.scheduling.preempt import PreemptRules, Running, give_way
 
@@ -21,7 +23,7 @@ MOST_AT_ONCE = 16
 """Realtime requests for whom others give way in one go."""
 
 LOOKED_AT = 128
-"""So many of a model's running requests are looked at, those that began last: they lose least."""
+"""So many of a model's running requests of each tier are looked at, the latest: they lose least."""
 
 ROUNDS = 4
 """So often somebody else is asked, in one go, when one could not give way soundly."""
@@ -38,11 +40,18 @@ PACES = 4096
 PACE_GUESS_S = 0.02
 """Seconds a unit of work takes (an output token) before any request has shown it."""
 
+_LOWER = (Tier.BATCH, Tier.STANDARD)
+
+_Attempts = dict[tuple[str, Tier], dict[Attempt, Exchange]]
+"""By model and tier."""
+
 
 class Preemption:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, settings: DispatchSettings) -> None:
+    def __init__(self, settings: DispatchSettings, index: ModelIndex, room: WaitingRoom) -> None:
+        self._index = index
+        self._room = room
         self._rules = PreemptRules(
             settings.preempt_batch,
             settings.preempt_standard,
@@ -50,10 +59,10 @@ class Preemption:
             settings.reserved_share,
         )
         self._most = settings.max_preemptions
-        self._running: dict[str, dict[Attempt, Exchange]] = {}
-        """By model, those that could give way, as far as is known, the latest last."""
-        self._freeing: dict[str, dict[Attempt, Exchange]] = {}
-        """By model, those that gave way and still hold their slots."""
+        self._running: _Attempts = {}
+        """Those that could give way, as far as is known, the latest last."""
+        self._freeing: _Attempts = {}
+        """Those that gave way and still hold their slots."""
         self._realtime = Tally[str]()
         """By model, slots that realtime requests hold."""
         self._paces: dict[str, float] = {}
@@ -66,7 +75,7 @@ class Preemption:
         if request.tier is Tier.REALTIME:
             self._realtime[request.model] += 1
         elif request.preempted < self._most and may_be_repeated(request, Effect.HARMLESS):
-            self._running.setdefault(request.model, {})[attempt] = exchange
+            self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
 
     def released(self, attempt: Attempt) -> None:
         """Its slot is free."""
@@ -76,8 +85,8 @@ class Preemption:
             if not self._realtime[model]:
                 del self._realtime[model]
         else:
-            _drop(self._running, model, attempt)
-            _drop(self._freeing, model, attempt)
+            _drop(self._running, attempt)
+            _drop(self._freeing, attempt)
 
     def succeeded(self, attempt: Attempt, total_s: float) -> None:
         """An answer came whole: what a unit of work takes."""
@@ -89,23 +98,52 @@ class Preemption:
 
     # --- Giving way ---
 
-    def possible(self, model: str) -> bool:
-        """Whether anybody runs who could give way."""
-        return model in self._running
+    def yielding(self, model: str, slots: int) -> int:
+        """Of so many slots of ``model``, those that would be given back if realtime requests waited."""
+        batch, standard = (len(self._running.get((model, tier), ())) for tier in _LOWER)
+        by_rule = batch * self._rules.preempt_batch + standard * self._rules.preempt_standard
+        borrowed = self._rules.reserved(slots) - self._realtime[model]
+        return max(by_rule, min(borrowed, batch + standard))
 
-    def make_room(
+    def make_room(self, model: str, now: float) -> bool:
+        """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.
+        True when there are any: to be asked again after ``LOOK_AGAIN_S``."""
+        if not any((model, tier) in self._running for tier in _LOWER):
+            return False
+        waiting = self._next_in_vain(model, now)
+        if waiting:
+            capacity = self._index.capacity(model, waiting[0].route, 1)
+            rate = self._room.departures_per_s(model, capacity, now)
+            self._have_given_way(model, waiting, capacity.slots, rate, now)
+        return bool(waiting)
+
+    def _next_in_vain(self, model: str, now: float) -> list[Waiting]:
+        """The realtime requests that are next and fit no free slot."""
+        waiting: list[Waiting] = []
+        limits = dict.fromkeys(self._room.lanes(model), MOST_AT_ONCE)
+        for ticket in self._room.front(model, limits, now):
+            if ticket.request.tier is not Tier.REALTIME:
+                break
+            if not self._index.free(model, ticket.fit, 1):
+                waiting.append(ticket.as_waiting(ticket.fit.avoid))
+        return waiting
+
+    def _have_given_way(
         self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
     ) -> None:
-        """``waiting`` are the realtime requests that are next for ``model`` and fit no free slot; ``slots``
-        is how many the model has."""
         for _ in range(ROUNDS):
-            latest = [*islice(reversed(self._running.get(model, {}).items()), LOOKED_AT)]
+            latest = [
+                each
+                for tier in _LOWER
+                for each in islice(reversed(self._running.get((model, tier), {}).items()), LOOKED_AT)
+            ]
             running = {
                 exchange.ticket.number: (attempt, self._as_running(exchange, attempt, now))
                 for attempt, exchange in latest
                 if not attempt.given_up
             }
-            freeing = [*self._freeing.get(model, ()), *(each for each, _ in latest if each.given_up)]
+            freeing = [each for tier in _LOWER for each in self._freeing.get((model, tier), ())]
+            freeing += [each for each, _ in latest if each.given_up]
             numbers = give_way(
                 _without(waiting, freeing),
                 [each for _, each in running.values()],
@@ -128,21 +166,23 @@ class Preemption:
         return Running(exchange.ticket.number, attempt.deployment, request.tier, remaining_s, lost_s)
 
     def _preempt(self, attempt: Attempt, now: float) -> bool:
-        model = attempt.request.model
-        exchange = self._running[model][attempt]
-        _drop(self._running, model, attempt)
-        if not exchange.preempt(attempt, now):
+        exchange = _drop(self._running, attempt)
+        if exchange is None or not exchange.preempt(attempt, now):
             return False  # what cannot give way soundly now is not asked again
-        self._freeing.setdefault(model, {})[attempt] = exchange
+        request = attempt.request
+        self._freeing.setdefault((request.model, request.tier), {})[attempt] = exchange
         return True
 
 
-def _drop(attempts: dict[str, dict[Attempt, Exchange]], model: str, attempt: Attempt) -> None:
-    of_model = attempts.get(model)
-    if of_model is not None and attempt in of_model:
-        del of_model[attempt]
-        if not of_model:
-            del attempts[model]
+def _drop(attempts: _Attempts, attempt: Attempt) -> Exchange | None:
+    request = attempt.request
+    alike = attempts.get((request.model, request.tier))
+    if alike is None or attempt not in alike:
+        return None
+    exchange = alike.pop(attempt)
+    if not alike:
+        del attempts[request.model, request.tier]
+    return exchange
 
 
 def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Waiting]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from gateway.domain import Request, Tier
-from gateway.drain_rate import ArrivalRate, DrainRate
+from gateway.drain_rate import DrainRate
 from gateway.errors import QueueFull
-from gateway.scheduling.base import estimated_work
+from gateway.scheduling.base import Waiting, estimated_work
 from gateway.scheduling.fair import Turn
-from gateway.scheduling.turns import AGED_EVERY, Turns
+from gateway.scheduling.turns import Turns
 
 MAX_RETRY_AFTER_S = 120.0
 """SDKs ignore a longer ``Retry-After``."""
@@ -27,6 +27,9 @@ MAX_RETRY_AFTER_S = 120.0
 MIN_RETRY_AFTER_S = 0.05
 UNKNOWN_RETRY_AFTER_S = 5.0
 """Told when there is nothing to compute a promise from: no slot now, and none was seen lately."""
+
+YIELD_S = 1.0
+"""Within which a slot is there that somebody gives back."""
 
 EMPTY_QUEUES = 4096
 """Queues of models nobody waits for that are remembered for their drain rate."""
@@ -55,11 +58,12 @@ class QueueSettings:
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What serves a model now: ``slots`` in all, ``free`` of them for the route in question, and ``hold_s``,
-    how long a request keeps a slot."""
+    how long a request keeps a slot. ``yielding`` slots others would give back for a realtime request."""
 
     slots: int
     free: int
     hold_s: float
+    yielding: int = 0
 
     @property
     def departures_per_s(self) -> float:
@@ -95,6 +99,27 @@ class Ticket(Turn):
         """Its lane."""
         return cast(Fit, self.lane)
 
+    def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
+        """The request as policies see it, that must not go to ``avoid``."""
+        request = self.request
+        return Waiting(
+            number=self.number,
+            route=request.route,
+            work=self.work,
+            arrived_s=request.arrived_s,
+            tier=request.tier,
+            tenant=request.principal.tenant,
+            deadline_s=request.deadline_s,
+            session_key=request.session_key,
+            avoid=avoid,
+            version=request.version,
+            continuing=request.continuing,
+            input_tokens=request.input_tokens,
+            output_tokens=request.output_tokens,
+            prefix=request.prefix,
+            ttft_s=request.ttft_s,
+        )
+
 
 class WaitingRoom:
     """Every request that waits for a slot."""
@@ -117,12 +142,11 @@ class WaitingRoom:
     def enter(self, request: Request, capacity: Capacity, now: float) -> Ticket:
         """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound."""
         queue = self._queue(request.model, now)
-        rank = _TIER_RANK[request.tier]
         self._check(request, queue, capacity, now)
         expires_s = self._expiry(request, now)
         ticket = Ticket(
             number=next(self._numbers),
-            rank=rank,
+            rank=_TIER_RANK[request.tier],
             tenant=request.principal.tenant,
             lane=Fit.of(request),
             work=estimated_work(request.input_tokens, request.output_tokens),
@@ -131,9 +155,9 @@ class WaitingRoom:
             entered_s=now,
             expires_s=expires_s,
         )
-        queue.arrivals[rank].arrived(now)
         self._put(queue, ticket, now)
-        queue.promised_s = now
+        if capacity.free:
+            queue.promised_s = [now] * len(_TIER_RANK)
         return ticket
 
     def come_back(
@@ -147,7 +171,7 @@ class WaitingRoom:
         queue = self._queue(request.model, now)
         ticket.lane, ticket.begun = Fit.of(request, avoid), request.continuing
         if ticket.charged and not ticket.begun:
-            queue.turns.settle(ticket, 0.0)
+            queue.turns.settle(ticket, 0.0, now)
         ticket.entered_s = now
         ticket.expires_s = self._expiry(request, now) if expires_s is None else expires_s
         self._put(queue, ticket, now)
@@ -162,7 +186,7 @@ class WaitingRoom:
     def settle(self, ticket: Ticket, work: float, now: float) -> None:
         """What a request really cost that has left for a slot; until then its estimate counts."""
         if ticket.charged:
-            self._queue(ticket.request.model, now).turns.settle(ticket, work)
+            self._queue(ticket.request.model, now).turns.settle(ticket, work, now)
 
     def lanes(self, model: str) -> list[Fit]:
         """The fits of those who wait for ``model``."""
@@ -193,34 +217,36 @@ class WaitingRoom:
     def predicted_wait_s(
         self, model: str, tier: Tier, tenant: str, capacity: Capacity, now: float
     ) -> float | None:
-        """How long a request of ``tier`` and ``tenant`` that comes now would wait; None when nothing can be
-        said. Those of higher tiers who come meanwhile go first, as many as of late."""
+        """How long a request of ``tier`` and ``tenant`` that comes now would probably wait; None when nothing
+        can be said."""
         queue, rank = self._queues.get(model), _TIER_RANK[tier]
-        ahead = queue.turns.ahead_of(rank, tenant) if queue is not None and queue.count else 0.0
-        if capacity.free > ahead:
+        if capacity.free > (queue.turns.ahead_of(rank) if queue is not None else 0):
             return 0.0
         if not capacity.slots:  # they are all resting, on trial or away: how long for cannot be known
             return None
         rate = self._rate(model, capacity, now)
-        if queue is not None:
-            higher = sum(each.per_s(now) for each in queue.arrivals[:rank])
-            rate = max(rate - higher, rate / AGED_EVERY)
-        return (ahead + 1) / rate if rate > 0 else None
+        if rate <= 0:
+            return None
+        wait_s = queue.turns.wait_s(rank, tenant, rate, now) if queue is not None else 1 / rate
+        if tier is Tier.REALTIME and capacity.yielding > (queue.turns.ahead_of(rank) if queue else 0):
+            return min(wait_s, YIELD_S)
+        return wait_s
 
     def departures_per_s(self, model: str, capacity: Capacity, now: float) -> float:
         """How many who wait for ``model`` get a slot in a second."""
         return self._rate(model, capacity, now) if capacity.slots else 0.0
 
-    def retry_after_s(self, model: str, capacity: Capacity, now: float, least_s: float = 0.0) -> float:
-        """When somebody turned away now should come back: each a departure later than the one before, and
-        not before ``least_s``, in which the wait ahead will have become short enough."""
-        rate = self._rate(model, capacity, now)
+    def retry_after_s(self, request: Request, capacity: Capacity, now: float, least_s: float = 0.0) -> float:
+        """When somebody turned away now should come back: each of a tier one of its departures later than
+        the one before, and not before ``least_s``, in which the wait ahead will have become short enough."""
+        rate, rank = self._rate(request.model, capacity, now), _TIER_RANK[request.tier]
         if rate <= 0:
             return UNKNOWN_RETRY_AFTER_S
-        queue = self._queue(model, now)
-        latest_s = now + MAX_RETRY_AFTER_S
-        queue.promised_s = min(max(queue.promised_s, now) + 1 / rate, latest_s)
-        return min(max(MIN_RETRY_AFTER_S, least_s, queue.promised_s - now), MAX_RETRY_AFTER_S)
+        queue = self._queue(request.model, now)
+        after_s = 1 / queue.turns.left_per_s(rank, rate, now)
+        promised_s = min(max(queue.promised_s[rank], now) + after_s, now + MAX_RETRY_AFTER_S)
+        queue.promised_s[rank] = promised_s
+        return min(max(MIN_RETRY_AFTER_S, least_s, promised_s - now), MAX_RETRY_AFTER_S)
 
     def _check(self, request: Request, queue: "_ModelQueue", capacity: Capacity, now: float) -> None:
         settings, least_s = self._settings, 0.0
@@ -240,7 +266,7 @@ class WaitingRoom:
             least_s = wait_s - allowed_s
         else:
             return
-        raise QueueFull(message, retry_after_s=self.retry_after_s(request.model, capacity, now, least_s))
+        raise QueueFull(message, retry_after_s=self.retry_after_s(request, capacity, now, least_s))
 
     def _rate(self, model: str, capacity: Capacity, now: float) -> float:
         guess = capacity.departures_per_s
@@ -269,11 +295,11 @@ class _ModelQueue:
     """Those who wait for one model: a lane for each fit, so that nobody is held up by who cannot go yet."""
 
     def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
-        self.turns = Turns[Ticket](weights, ageing_s)
+        self.turns = Turns[Ticket](weights, ageing_s, now)
         self.lanes = Tally[Fit]()
         self.drain = DrainRate(now)
-        self.arrivals = [ArrivalRate(now) for _ in _TIER_RANK]
-        self.promised_s = now
+        self.promised_s = [now] * len(_TIER_RANK)
+        """By rank, the latest time that somebody who was sent away was told."""
         self.count = 0
 
     def put(self, ticket: Ticket, now: float) -> None:

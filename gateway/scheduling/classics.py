@@ -117,7 +117,7 @@ class PowerOfTwo(Classic):
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         two = self.random.sample(fitting, min(2, len(fitting)))
-        return min(two, key=lambda view: (self.running(view), view.key))
+        return min(two, key=self.running)
 
 
 class ResponseTime(Classic):

@@ -7,8 +7,13 @@ from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.performance import Speeds
 
-OTHERS_SHARE = 0.1
-"""Of a second that a request costs others, counted as its own."""
+FIRST_WEIGHT = 2.0
+"""A second before the first token counts so much of one after it: nobody reads on meanwhile."""
+
+OTHERS_SHARE = 0.4
+"""Of a second that a request costs others, counted as its own. More of it is good for the many and bad
+for the slowest hundredth."""
+
 
 LATE_SHARE = 1.0
 """Of a second past what a client wants its first token within, counted once more."""
@@ -76,6 +81,7 @@ class Completion:
         if wait_s < slot_s:
             wait_s = slot_s
         if cached_tokens:
+            cached_tokens = int(cached_tokens * speeds.hit_share)
             first_s = speeds.fixed_s + speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens)
         if not view.loaded:
             wait_s += speeds.load_s if view.load_s is None else view.load_s
@@ -86,11 +92,13 @@ class Completion:
         if self._slack_s is not None and first_s > self._slack_s:
             wait_s = LATE_SHARE * (first_s - self._slack_s)
             first_s += wait_s
-        return (first_s + rest_s * load.pace) / view.health_factor
+        return (FIRST_WEIGHT * first_s + rest_s * load.pace) / view.health_factor
 
     def read_s(self, view: DeploymentView, cached_tokens: int) -> float:
         """How long ``view`` will read its prompt."""
-        return self._knowledge.speeds(view).read_s(self._item.input_tokens - cached_tokens, cached_tokens)
+        speeds = self._knowledge.speeds(view)
+        cached_tokens = int(cached_tokens * speeds.hit_share)
+        return speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens)
 
     def _plan(self, view: DeploymentView) -> _Plan:
         speeds, output = self._knowledge.speeds(view), self._item.output_tokens

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
+from gateway.drain_rate import ArrivalRate
 from gateway.scheduling.heap import Entry, Heap, Key, Member
 
 SLACK_WORK = 512.0
@@ -33,8 +34,14 @@ DEBT_WORK = 400 * SLACK_WORK
 """So far corrections may put a tenant ahead of the others, which is so much of theirs that it waits for
 at most."""
 
+ITERATIONS = 4
+"""Who comes meanwhile depends on the wait, and the wait on who comes."""
+
 SAMPLE = 64
 """Tenants looked at to tell how many requests are ahead of one; more are extrapolated."""
+
+WORK_WEIGHT = 0.1
+"""Weight of the latest request in what a tenant's requests cost on average."""
 
 IDLE_FLOWS = 1024
 """Tenants of which nobody waits that are remembered, for what they owe."""
@@ -79,15 +86,23 @@ class Line(Member, Generic[T]):
 class Flow(Generic[T]):
     """One tenant."""
 
-    __slots__ = ("count", "lines", "virtual", "weight", "work")
+    __slots__ = ("arrivals", "count", "lines", "typical_work", "virtual", "weight", "work")
 
-    def __init__(self, weight: float, virtual: float) -> None:
+    def __init__(self, weight: float, virtual: float, now: float) -> None:
         self.weight = weight
         self.virtual = virtual
+        self.arrivals = ArrivalRate(now)
+        self.typical_work = 1.0
         self.lines: dict[Hashable, Line[T]] = {}
         self.count = 0
         self.work = 0.0
         """Of those who wait."""
+
+    def arrived(self, work: float, now: float) -> None:
+        """One more of its requests is there."""
+        self.arrivals.arrived(now)
+        self.typical_work += (work - self.typical_work) * (WORK_WEIGHT if self.typical_work > 1.0 else 1.0)
+        self.typical_work = max(self.typical_work, 1.0)
 
 
 class Share(Generic[T]):
@@ -107,13 +122,14 @@ class Share(Generic[T]):
         self._most_flows = IDLE_FLOWS
         self.count = 0
 
-    def put(self, turn: T) -> None:
-        """It waits from now on."""
+    def put(self, turn: T, now: float) -> None:
+        """It waits from ``now`` on."""
         self.count += 1
         if turn.begun:
             self.begun.setdefault(turn.lane, Heap()).put((turn.number,), turn)
             return
-        flow = self._flow(turn.tenant)
+        flow = self._flow(turn.tenant, now)
+        flow.arrived(turn.work, now)
         if not flow.count:
             flow.virtual = max(flow.virtual, self._virtual)
         flow.count += 1
@@ -145,41 +161,49 @@ class Share(Generic[T]):
         if first:
             self._place(line)
 
-    def charge(self, turn: T) -> None:
+    def charge(self, turn: T, now: float) -> None:
         """It got its slot, and its tenant pays for it. Those who have paid do not pay again."""
         if turn.begun:
             return
-        flow = self._flow(turn.tenant)
+        flow = self._flow(turn.tenant, now)
         virtual = self.after(flow, turn)
         self._virtual = max(self._virtual, flow.virtual)
         turn.charged += turn.work
         self._move(flow, virtual)
 
-    def settle(self, turn: T, work: float) -> None:
+    def settle(self, turn: T, work: float, now: float) -> None:
         """What ``turn`` was charged is too much or too little: it costs ``work``."""
-        flow = self._flow(turn.tenant)
+        flow = self._flow(turn.tenant, now)
         virtual = flow.virtual + (work - turn.charged) / flow.weight
         turn.charged = work
         lowest, highest = self._virtual - LAG_WORK, max(flow.virtual, self._virtual + DEBT_WORK)
         self._move(flow, min(max(virtual, lowest), highest))
 
-    def ahead_of(self, tenant: str) -> float:
-        """How many would get a slot before a request of ``tenant`` that comes now, if nobody came after
-        it. Of very many tenants a part is looked at."""
+    def ahead_of(self, tenant: str, departures_per_s: float, now: float) -> float:
+        """How many will probably get a slot before a request of ``tenant`` that comes now: of those who wait,
+        and of other tenants' that come meanwhile, for as many as their shares have room. Of very many tenants
+        a part is looked at."""
         mine = self._flows.get(tenant)
         behind = mine.work / mine.weight if mine is not None else 0.0
         virtual = max(mine.virtual if mine is not None else 0.0, self._virtual) + behind
-        until = (virtual // self._slack + 1) * self._slack
-        ahead, seen, others = 0.0, 0, len(self._flows) - (mine is not None)
+        before = virtual // self._slack * self._slack
+        waiting, coming = 0.0, list[tuple[float, float]]()
         for flow in islice(self._flows.values(), SAMPLE):
             if flow is mine:
                 continue
-            seen += 1
-            if flow.count:
-                share = (until - flow.virtual) * flow.weight / max(flow.work, 1e-9)
-                ahead += flow.count * min(1.0, max(0.0, share))
-        ahead *= others / max(seen, 1)
-        return ahead + sum(heap.count for heap in self.begun.values()) + (mine.count if mine else 0)
+            start = flow.virtual if flow.count else max(flow.virtual, self._virtual)
+            room = max(0.0, before + self._slack - start) * flow.weight
+            waiting += flow.count * min(1.0, room / max(flow.work, 1e-9))
+            room = (before - start) * flow.weight - flow.work  # within the slack they come too late
+            if room > 0:
+                coming.append((flow.arrivals.per_s(now), room / flow.typical_work))
+        scale = max(1.0, len(self._flows) / SAMPLE)
+        base = (mine.count if mine else 0) + sum(heap.count for heap in self.begun.values()) + scale * waiting
+        ahead = base
+        for _ in range(ITERATIONS if coming and departures_per_s > 0 else 0):
+            wait_s = (ahead + 1) / departures_per_s
+            ahead = base + scale * sum(min(per_s * wait_s, most) for per_s, most in coming)
+        return ahead
 
     # --- For a look at the next turns ---
 
@@ -201,12 +225,12 @@ class Share(Generic[T]):
 
     # --- Steps ---
 
-    def _flow(self, tenant: str) -> Flow[T]:
+    def _flow(self, tenant: str, now: float) -> Flow[T]:
         flow = self._flows.get(tenant)
         if flow is None:
             if len(self._flows) >= self._most_flows:
                 self._forget()
-            flow = self._flows[tenant] = Flow(self._weights.get(tenant, 1.0), self._virtual)
+            flow = self._flows[tenant] = Flow(self._weights.get(tenant, 1.0), self._virtual, now)
         return flow
 
     def _forget(self) -> None:

@@ -20,6 +20,8 @@ class Knowledge:
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     views: dict[str, DeploymentView] = field(default_factory=dict)
     seed: int = 0
+    _kv_tokens: dict[str, int] = field(default_factory=dict)
+    """The most room for context that each deployment has said it has."""
     _speeds: dict[str, Speeds] = field(default_factory=dict)
 
     def speeds(self, view: DeploymentView) -> Speeds:
@@ -30,6 +32,18 @@ class Knowledge:
                 self._speeds.clear()
             found = self._speeds[view.device] = self.performance.speeds(self.model, view.device)
         return found
+
+    def kept_blocks(self, item: Waiting, view: DeploymentView) -> int | None:
+        """How many blocks like those of ``item`` the deployment can keep; None if it does not say."""
+        if view.kv_free_tokens is None or item.block_tokens <= 0:
+            return None
+        most = self._kv_tokens[view.key] = max(view.kv_free_tokens, self._kv_tokens.get(view.key, 0))
+        return int(most / item.block_tokens)
+
+    def forget(self, key: str) -> None:
+        """The deployment ``key`` is no more, or has loaded its model anew: what it had read is lost."""
+        self.prefixes.gone(key)
+        self._kv_tokens.pop(key, None)
 
     def cached_tokens(self, item: Waiting, key: str) -> int:
         """How many of the prompt's tokens the deployment ``key`` is believed to have read before."""

@@ -71,8 +71,10 @@ class Load:
         "_running",
         "_running_area",
         "_share_s",
+        "_unread",
         "ends_sum_s",
         "kv_tokens",
+        "output_sum_s",
         "pace",
         "reading_share",
         "ready_s",
@@ -94,7 +96,10 @@ class Load:
         as long."""
         self.ends_sum_s = 0.0
         """Sum over what runs of when it is expected to end."""
+        self.output_sum_s = 0.0
+        """Sum over what runs of how long it is expected to write."""
         self._off = 0.0
+        self._unread = 0
         self._running: dict[int, _Running] = {}
         self._ends: list[tuple[float, int]] = []
         self._correction_s = 0.0
@@ -123,6 +128,7 @@ class Load:
         self._read_s += read_s
         self.kv_tokens += kv_tokens
         self.unread_tokens += uncached_tokens
+        self._unread += 1
         end_s = self.ready_s + output_s
         one = self._running[number] = _Running(
             begun_s=now,
@@ -137,6 +143,7 @@ class Load:
             read_s=self._read_s,
         )
         self.ends_sum_s += end_s
+        self.output_sum_s += output_s
         self._expect_end(number, one, end_s)
 
     def first_token(self, number: int, now: float) -> None:
@@ -144,11 +151,10 @@ class Load:
         one = self._running.get(number)
         if one is None or one.seen:
             return
-        one.seen = True
-        self.unread_tokens -= one.uncached_tokens
+        self._read(one)
         late_s = now - (one.first_s + self._correction_s)
         self._correction_s += late_s
-        self.ready_s = max(now, self.ready_s + late_s)
+        self.ready_s = max(now, self.ready_s + late_s) if self._unread else now
         self.ends_sum_s += now + one.output_s - one.end_s
         self._expect_end(number, one, now + one.output_s)
 
@@ -161,11 +167,12 @@ class Load:
         del self._running[number]
         self.kv_tokens -= one.kv_tokens
         self.ends_sum_s -= one.end_s
+        self.output_sum_s -= one.output_s
         if not one.seen:
-            self.unread_tokens -= one.uncached_tokens
+            self._read(one)
         if not self._running:
             self._ends.clear()
-            self.ends_sum_s, self.ready_s = 0.0, now
+            self.ends_sum_s, self.output_sum_s, self.ready_s = 0.0, 0.0, now
         elif len(self._ends) > 4 * len(self._running) + 16:
             self._ends = [(each.end_s, key) for key, each in self._running.items()]
             heapq.heapify(self._ends)
@@ -222,6 +229,11 @@ class Load:
             self._kv_area += self.kv_tokens * elapsed_s
             self._share_s *= SHARE_MEMORY_S / (SHARE_MEMORY_S + elapsed_s)
             self._area_s = now
+
+    def _read(self, one: _Running) -> None:
+        one.seen = True
+        self.unread_tokens -= one.uncached_tokens
+        self._unread -= 1
 
     def _note_reading(self, read_s: float) -> None:
         self._share_s += read_s

@@ -57,6 +57,9 @@ LOAD_FIXED_S = 15.0
 WARM = 3
 """Observations after which a pair no longer borrows from others."""
 
+HIT_WEIGHT = 0.05
+"""Of the latest prompt in ``Speeds.hit_share``."""
+
 UNREPORTED_WEIGHT = 0.25
 """Weight of an outcome of which token counts were not reported but estimated."""
 
@@ -93,12 +96,18 @@ class Prior:
 class Asked:
     """What a request was taken for when it was placed."""
 
+    believed_tokens: int
+    """Of its prompt, what was believed to be cached."""
     uncached_tokens: int
+    """What was expected to be read, after what such beliefs have been worth."""
     input_tokens: int
     output_tokens: int
     first_token_s: float
     """Predicted, from when it was placed."""
     total_s: float
+    token_s: float = 0.0
+    """What reading a token was taken to take; what was said in seconds then is counted by it, however that
+    has been learnt to be wrong since. 0 for what it is taken to take now."""
 
 
 class Speeds:
@@ -111,6 +120,7 @@ class Speeds:
         "device",
         "each_s",
         "fixed_s",
+        "hit_share",
         "kv_s",
         "load_s",
         "loads",
@@ -118,6 +128,7 @@ class Speeds:
         "pair_s",
         "prior",
         "reading",
+        "reports_cached",
         "step_s",
         "token_s",
         "writing",
@@ -132,6 +143,10 @@ class Speeds:
         self.loads = 0
         self.load_s = self.prior.load_s
         self.accuracy = Accuracy()
+        self.reports_cached = False
+        """Whether the engine says how much of a prompt was cached: it did once."""
+        self.hit_share = 1.0
+        """Of what is believed to be cached so much is, as far as the engine says."""
         self._refresh()
 
     def read_s(self, uncached_tokens: float, cached_tokens: float = 0.0) -> float:
@@ -150,8 +165,10 @@ class Speeds:
         reported = outcome.output_tokens is not None
         weight = 1.0 if reported else UNREPORTED_WEIGHT
         output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
-        reading = self._reading_parts(*_read(asked, outcome), company)
-        writing = self._writing_parts(max(0, output_tokens - 1), company)
+        self._learn_hits(asked, outcome)
+        token_s = asked.token_s or self.token_s
+        reading = self._reading_parts(*_read(asked, outcome, self.reports_cached), company.ahead_s / token_s)
+        writing = self._writing_parts(max(0, output_tokens - 1), company, token_s)
         expected_s = self.reading.explained(reading) + self.writing.explained(writing)
         first_s = outcome.first_token_s
         if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
@@ -160,7 +177,7 @@ class Speeds:
         else:
             self._learn_whole(reading, writing, outcome.total_s, weight)
         self._refresh()
-        return outcome.total_s / expected_s if expected_s > 0 else 1.0
+        return outcome.total_s / expected_s if expected_s > 0 and outcome.total_s > 0 else 1.0
 
     def loaded(self, load_s: float) -> None:
         """The model was loaded in ``load_s``."""
@@ -176,6 +193,13 @@ class Speeds:
             self.writing.restart(writing)
         self._refresh()
 
+    def _learn_hits(self, asked: Asked, outcome: Outcome) -> None:
+        if outcome.cached_tokens:
+            self.reports_cached = True
+        if self.reports_cached and asked.believed_tokens > 0 and outcome.cached_tokens is not None:
+            hit = min(1.0, outcome.cached_tokens / asked.believed_tokens)
+            self.hit_share += (hit - self.hit_share) * HIT_WEIGHT
+
     def _learn_whole(self, reading: list[float], writing: list[float], total_s: float, weight: float) -> None:
         """Only the total is known: either part is taken to be off by the same factor, and believed as far as
         it made up the total."""
@@ -188,24 +212,25 @@ class Speeds:
         if share < 1:
             self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
 
-    def _reading_parts(self, uncached_tokens: float, cached_tokens: float, company: Company) -> list[float]:
+    def _reading_parts(
+        self, uncached_tokens: float, cached_tokens: float, ahead_tokens: float
+    ) -> list[float]:
         prior = self.prior
         before = cached_tokens + 0.5 * uncached_tokens
-        ahead_s = prior.token_s * company.ahead_s / self.token_s
         return [
             FIXED_S,
-            prior.token_s * uncached_tokens + ahead_s,
+            prior.token_s * (uncached_tokens + ahead_tokens),
             prior.pair_s * uncached_tokens * before,
             prior.token_s * cached_tokens,
         ]
 
-    def _writing_parts(self, output_tokens: int, company: Company) -> list[float]:
+    def _writing_parts(self, output_tokens: int, company: Company, token_s: float) -> list[float]:
         prior = self.prior
         return [
             output_tokens * prior.step_s,
             output_tokens * prior.each_s * company.running,
             output_tokens * prior.kv_s * company.kv_tokens,
-            prior.token_s * company.read_s / self.token_s if output_tokens else 0.0,
+            prior.token_s * company.read_s / token_s if output_tokens else 0.0,
         ]
 
     def _refresh(self) -> None:
@@ -277,12 +302,11 @@ def _middle(values: list[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _read(asked: Asked, outcome: Outcome) -> tuple[float, float]:
-    """Prompt tokens really read, and those that were cached: engines that reuse a prefix say so, or do
-    not."""
+def _read(asked: Asked, outcome: Outcome, reports_cached: bool) -> tuple[float, float]:
+    """Prompt tokens really read, and those that were cached: as the engine says, if it ever does."""
     if outcome.input_tokens is None:
         return asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens
-    if outcome.cached_tokens:
+    if reports_cached and outcome.cached_tokens is not None:
         return max(0, outcome.input_tokens - outcome.cached_tokens), outcome.cached_tokens
     believed = asked.uncached_tokens / asked.input_tokens if asked.input_tokens else 1.0
     return outcome.input_tokens * believed, outcome.input_tokens * (1.0 - believed)

@@ -56,14 +56,15 @@ class PrefixIndex:
         """Blocks remembered, counted once for each deployment that has them."""
         return sum(map(len, self._blocks.values()))
 
-    def saw(self, key: str, chain: Sequence[int]) -> None:
-        """The deployment ``key`` reads a prompt with this chain."""
+    def saw(self, key: str, chain: Sequence[int], most: int | None = None) -> None:
+        """The deployment ``key`` reads a prompt with this chain; it is known to keep ``most`` blocks at
+        most."""
         if not chain:
             return
         blocks = self._blocks.get(key)
         if blocks is None:
             blocks = self._blocks[key] = OrderedDict()
-        most = self._most_blocks()
+        most = self._most_blocks() if most is None else min(most, self._most_blocks())
         holders = self._holders
         for fingerprint in reversed(chain[:most]):
             if fingerprint in blocks:

@@ -15,8 +15,10 @@ import math
 from collections.abc import Sequence
 from operator import mul
 
-FORGETTING = 0.995
-"""Weight of an observation relative to the next: about the last two hundred count."""
+FORGETTING = 0.005
+FORGETTING_MORE = 0.1
+"""What an observation loses of its weight with the next one: about the last two hundred count while they
+agree with what is expected, as few as ten when they do not."""
 
 PULL = 0.1
 """Strength of the pull towards the common multiplier, in observations."""
@@ -25,8 +27,12 @@ TOLERANCE = 2.5
 """Deviations that count in full, in mean absolute deviations; larger ones count as if they were as large
 (Huber)."""
 
+OPEN_MINDED = 3
+FIRST_BOUND = math.log(30.0)
+"""The first outcomes may be so far off: nobody has seen yet how large the model is."""
+
 SPREAD_LEAST = 0.05
-SPREAD_MOST = 1.0
+SPREAD_MOST = 0.5
 COMMON_STEPS = 30.0
 """Observations that the common multiplier remembers."""
 
@@ -71,24 +77,27 @@ class Shares:
         shares = [part / total for part in parts]
         ratio = min(max(outcome / total, LEAST), MOST)
         expected = self.explained(shares)
-        weight *= self._trust(ratio, expected)
+        ratio = self._within_reason(ratio, expected)
         self._learn_common(ratio, weight)
         self.count += 1
+        kept = 1.0 - FORGETTING - FORGETTING_MORE * (self._spread / SPREAD_MOST) ** 3
         scaled = weight / max(expected, LEAST) ** 2
         for row, share in enumerate(shares):
             products = self._products[row]
             for column in range(self.size):
-                products[column] = FORGETTING * products[column] + scaled * share * shares[column]
-            self._rest[row] = FORGETTING * self._rest[row] + scaled * share * ratio
+                products[column] = kept * products[column] + scaled * share * shares[column]
+            self._rest[row] = kept * self._rest[row] + scaled * share * ratio
         self._solve()
 
-    def _trust(self, ratio: float, expected: float) -> float:
-        """How much of an observation counts, by how far it is from what was expected."""
-        off = abs(math.log(ratio / expected)) if expected > 0 else 0.0
+    def _within_reason(self, ratio: float, expected: float) -> float:
+        """``ratio``, no further from what was expected than outcomes mostly are."""
+        off = math.log(ratio / expected)
         bound = TOLERANCE * self._spread
-        self._spread += (min(off, 2 * bound) - self._spread) / COMMON_STEPS
+        self._spread += (min(abs(off), 2 * bound) - self._spread) / COMMON_STEPS
         self._spread = min(max(self._spread, SPREAD_LEAST), SPREAD_MOST)
-        return 1.0 if off <= bound else bound / off
+        if self.count < OPEN_MINDED:
+            bound = max(bound, FIRST_BOUND)
+        return expected * math.exp(min(max(off, -bound), bound))
 
     def _learn_common(self, ratio: float, weight: float) -> None:
         step = weight / (1.0 + min(self.count, COMMON_STEPS))

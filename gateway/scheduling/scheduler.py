@@ -92,13 +92,13 @@ class Scheduler:
         known = self._models.get(view.model)
         if known is not None and known.knowledge.views.get(view.key) is view:
             del known.knowledge.views[view.key]
-            known.knowledge.prefixes.gone(view.key)
+            known.knowledge.forget(view.key)
             known.policy.gone(view.key, now)
 
     def loaded(self, view: DeploymentView, load_s: float) -> None:
         """It has loaded its model, in ``load_s``: what it had read before is lost."""
         known = self._model(view.model)
-        known.knowledge.prefixes.gone(view.key)
+        known.knowledge.forget(view.key)
         known.knowledge.speeds(view).loaded(load_s)
 
     # --- Deciding ---
@@ -131,7 +131,7 @@ class Scheduler:
             read_s=speeds.read_s(asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens),
             output_s=asked.total_s - asked.first_token_s,
         )
-        knowledge.prefixes.saw(view.key, item.prefix)
+        knowledge.prefixes.saw(view.key, item.prefix, knowledge.kept_blocks(item, view))
         known.open[item.number, view.key] = _Placed(item, view, speeds, asked)
         return asked
 
@@ -156,14 +156,27 @@ class Scheduler:
         self, item: Waiting, view: DeploymentView, speeds: Speeds, cached_tokens: int, now: float
     ) -> Asked:
         load = view.load
-        uncached_tokens = item.input_tokens - cached_tokens
+        uncached_tokens = item.input_tokens - int(cached_tokens * speeds.hit_share)
         load_s = 0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s
-        first_s = load_s + load.wait_s(now) + speeds.fixed_s + speeds.read_s(uncached_tokens, cached_tokens)
+        first_s = (
+            load_s
+            + load.wait_s(now)
+            + speeds.fixed_s
+            + speeds.read_s(uncached_tokens, item.input_tokens - uncached_tokens)
+        )
         kv_tokens = load.kv_tokens + item.input_tokens + item.output_tokens
         output_s = speeds.output_s(
             item.output_tokens, len(load) + 1, kv_tokens, load.reading_share if load else 0.0
         )
-        return Asked(uncached_tokens, item.input_tokens, item.output_tokens, first_s, first_s + output_s)
+        return Asked(
+            cached_tokens,
+            uncached_tokens,
+            item.input_tokens,
+            item.output_tokens,
+            first_s,
+            first_s + output_s,
+            speeds.token_s,
+        )
 
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:
         policy = policy_named(self.policy_of(model), knowledge)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Generic
 
+from gateway.drain_rate import ArrivalRate
 from gateway.scheduling.fair import SLACK_WORK, Share, T
 from gateway.scheduling.heap import Entry
 from gateway.scheduling.look import Look
@@ -33,9 +34,11 @@ _SLACK = 16
 class Turns(Generic[T]):
     """Those who wait for one model."""
 
-    def __init__(self, weights: Mapping[str, float], ageing_s: float, slack: float = SLACK_WORK) -> None:
+    def __init__(
+        self, weights: Mapping[str, float], ageing_s: float, now: float, slack: float = SLACK_WORK
+    ) -> None:
         """``weights`` are of tenants; those not named have 1."""
-        self._tiers = [_Tier(Share[T](weights, slack), ageing_s) for _ in range(TIERS)]
+        self._tiers = [_Tier(Share[T](weights, slack), ageing_s, now) for _ in range(TIERS)]
 
     def reweigh(self) -> None:
         """The weights are other ones now."""
@@ -53,13 +56,13 @@ class Turns(Generic[T]):
     def depart(self, turn: T, now: float) -> None:
         """It leaves for a slot."""
         self.remove(turn)
-        self._tiers[turn.rank].share.charge(turn)
+        self._tiers[turn.rank].share.charge(turn, now)
         for rank, tier in enumerate(self._tiers):
             tier.ageing.slot_given(now, own=rank == turn.rank)
 
-    def settle(self, turn: T, work: float) -> None:
+    def settle(self, turn: T, work: float, now: float) -> None:
         """What it really costs."""
-        self._tiers[turn.rank].share.settle(turn, work)
+        self._tiers[turn.rank].share.settle(turn, work, now)
 
     def first(self, limits: Mapping[Any, int], now: float) -> list[T]:
         """The next turns, in their order: of each lane no more than its limit. They stay where they
@@ -80,11 +83,22 @@ class Turns(Generic[T]):
             look.undo()
         return turns
 
-    def ahead_of(self, rank: int, tenant: str) -> float:
-        """How many would get a slot before a request of this tier and tenant that comes now, if nobody
-        came after it. Ageing is left out."""
-        higher = sum(tier.share.count for tier in self._tiers[:rank])
-        return higher + self._tiers[rank].share.ahead_of(tenant)
+    def wait_s(self, rank: int, tenant: str, departures_per_s: float, now: float) -> float:
+        """How long a request of this tier and tenant that comes now would probably wait for one of
+        ``departures_per_s`` slots a second, more than 0. Others who come meanwhile go before it as they did
+        of late; a tier that is passed over has what ageing gives it."""
+        left_per_s = self.left_per_s(rank, departures_per_s, now)
+        ahead = self.ahead_of(rank - 1) + self._tiers[rank].share.ahead_of(tenant, left_per_s, now)
+        return (ahead + 1) / left_per_s
+
+    def left_per_s(self, rank: int, departures_per_s: float, now: float) -> float:
+        """How many of so many slots a second higher tiers leave to this one."""
+        coming_per_s = sum(tier.arrivals.per_s(now) for tier in self._tiers[:rank])
+        return max(departures_per_s - coming_per_s, departures_per_s / AGED_EVERY)
+
+    def ahead_of(self, rank: int) -> int:
+        """How many wait in this tier and those above it."""
+        return sum(tier.share.count for tier in self._tiers[: rank + 1])
 
     def _order(self, ageing: "list[_Ageing]", now: float) -> list[int]:
         """Tiers in the order in which they are asked for the next slot."""
@@ -124,14 +138,16 @@ class _Ageing:
 class _Tier(Generic[T]):
     """A tier's share, and how long its oldest has waited."""
 
-    def __init__(self, share: Share[T], ageing_s: float) -> None:
+    def __init__(self, share: Share[T], ageing_s: float, now: float) -> None:
         self.share = share
         self.ageing = _Ageing(ageing_s)
         self._ageing_s = ageing_s
+        self.arrivals = ArrivalRate(now)
         self._came: deque[tuple[float, T, Entry | None]] = deque()
 
     def put(self, turn: T, now: float) -> None:
-        self.share.put(turn)
+        self.share.put(turn, now)
+        self.arrivals.arrived(now)
         self._came.append((now, turn, turn.entry))
         if len(self._came) > 2 * self.share.count + _SLACK:
             self._came = deque(each for each in self._came if each[1].entry is each[2])

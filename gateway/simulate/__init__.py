@@ -2,9 +2,9 @@
 
 `traffic` is what comes, from `traces` or a `mix`; `fleet` and `devices` say what serves it. An `engine`
 batches as real ones do, in `phase`s of many steps, within the memory of `prefix_cache`. `world` brings
-them together with a gateway whose `line` waits and whose `deciders` choose: the scheduler itself, `rivals`,
-or the `clairvoyant`, by the names in `policies`. `tally` counts; `simulation` is one run from its parts,
-`what_if` a search over many. `report`, `chart` and `drawing` tell.
+them together with a gateway whose `line` waits for `slots` and whose `deciders` choose: the scheduler
+itself, `rivals`, or the `clairvoyant`, by the names in `policies`. `tally` counts; `simulation` is one run
+from its parts, `what_if` a search over many. `progress`, `report`, `chart` and `drawing` tell.
 """
 
 from gateway.simulate.command import register

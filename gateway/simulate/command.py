@@ -2,6 +2,9 @@
 usage."""
 
 import math
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +17,10 @@ from gateway.simulate.errors import BadSpec
 from gateway.simulate.fleet import devices, fleet_of, written
 from gateway.simulate.mix import READY, Mix
 from gateway.simulate.policies import Choice, choices, names
+from gateway.simulate.progress import Watched
 from gateway.simulate.report import COLUMNS, rows_of
 from gateway.simulate.simulation import Plan, simulate
+from gateway.simulate.site import Build
 from gateway.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.simulate.traces import TraceFile
 from gateway.simulate.traffic import Traffic
@@ -73,6 +78,10 @@ def simulate_command(
             min=1, max=1024, help="Requests at once on a device. Default: by its memory.", metavar="N"
         ),
     ] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="No device has loaded the model at first.")] = False,
+    spread: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="True speeds differ from the figures by, say, 0.2.")
+    ] = 0.0,
     slo_ttft: Annotated[
         float, typer.Option(help="A good request has its first token within so long.", metavar="S")
     ] = GOOD_TTFT_S,
@@ -111,7 +120,7 @@ def simulate_command(
             rate=rate,
             requests=requests,
             duration_s=duration,
-            slots=slots,
+            build=Build(slots, cold, spread),
             slo=Slo(slo_ttft, slo_tpot),
             rules=rules,
         )
@@ -155,8 +164,10 @@ def _check(numbers: dict[str, float | None]) -> None:
 def _compare(plan: Plan, chosen: list[Choice]) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
     for choice in chosen:
-        figures = found[choice.name] = simulate(plan, choice)
-        note(f"{choice.name}: {figures.tally.requests:,} requests in {figures.wall_s:.1f} s")
+        began_s = time.perf_counter()
+        figures = found[choice.name] = simulate(_watched(plan, choice), choice)
+        took_s = time.perf_counter() - began_s
+        note(f"{choice.name}: {figures.tally.requests:,} requests in {took_s:.1f} s")
     return found
 
 
@@ -165,11 +176,15 @@ def _search(
 ) -> tuple[dict[str, Figures], dict[str, Answer]]:
     answers: dict[str, Answer] = {}
     for choice in chosen:
-        answer = answers[choice.name] = smallest(plan, choice, goals)
+        answer = answers[choice.name] = smallest(_watched(plan, choice), choice, goals)
         verdict = "is enough" if answer.meets else "is not enough, and more were not tried"
         values = ", ".join(f"{goal.text} is {goal.value(answer.figures):.3g}" for goal in goals)
         note(f"{choice.name}: {written(answer.plan.fleet)} {verdict} ({values})")
     return {name: answer.figures for name, answer in answers.items()}, answers
+
+
+def _watched(plan: Plan, choice: Choice) -> Plan:
+    return replace(plan, traffic=Watched(plan.traffic, choice.name, sys.stderr))
 
 
 def _policies(found: dict[str, Figures]) -> dict[str, dict[str, Any]]:

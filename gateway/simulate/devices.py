@@ -6,6 +6,8 @@ Decoding is bound by bandwidth, prefill by arithmetic. Models' sizes are those o
 configurations.
 """
 
+import math
+import random
 from dataclasses import dataclass, replace
 
 from gateway.scheduling.devices import CLASSES, DeviceClass
@@ -19,7 +21,7 @@ FLOPS_SHARE = 0.5
 """What real kernels reach of the printed rates. Assumptions, within what is reported for 8B models on these
 cards."""
 
-STEP_S = 0.003
+STEP_S = 0.002
 """Assumed for each step beside the device's work: scheduling, launching kernels, sampling."""
 
 DISK_GB_S = 5.0
@@ -140,6 +142,19 @@ def model_named(name: str) -> Model:
     if name not in MODELS:
         raise BadSpec("--model", f"no model is called {name!r}; there are: {', '.join(MODELS)}")
     return MODELS[name]
+
+
+def varied(pace: Pace, spread: float, chance: random.Random) -> Pace:
+    """One device or class that is not quite as its figures say: its arithmetic and its memory are each faster
+    or slower by a log-normal factor."""
+    arithmetic, memory = (math.exp(chance.gauss(0.0, spread)) for _ in range(2))
+    return replace(
+        pace,
+        token_s=pace.token_s * arithmetic,
+        pair_s=pace.pair_s * arithmetic,
+        weights_s=pace.weights_s * memory,
+        context_s=pace.context_s * memory,
+    )
 
 
 def with_slots(pace: Pace, slots: int) -> Pace:

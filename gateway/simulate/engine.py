@@ -37,7 +37,7 @@ class Run:
     """Of its prompt, found in a prefix cache when it was first computed."""
     preemptions: int = 0
     restarts: int = 0
-    """Engines that were lost while they had it."""
+    """Devices that were lost while they had it."""
     left_in: int = 0
     """Tokens to be computed before the next one of its answer."""
     position: int = 0
@@ -119,7 +119,6 @@ class Engine:
         for run in lost:
             run.generated = self.generated_by(run, now)
             run.end_step = _NOT_DECODING
-            run.restarts += 1
         self.running.clear()
         self.waiting.clear()
         self._ends.clear()

@@ -1,34 +1,48 @@
-"""Those who wait in the simulated gateway. First come, first served; another order can take its place."""
+"""Those who wait in the simulated gateway: in the gateway's own order, or first come, first served."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from gateway.domain import Tier
 from gateway.scheduling.base import Waiting
+from gateway.scheduling.fair import Turn
+from gateway.scheduling.turns import Turns
+
+AGEING_S = 20.0
+PATIENCE_S = 60.0
+"""The gateway's defaults: when a tier that waits gets slots whatever waits in higher ones, and when one
+without a deadline is due."""
+
+_RANKS = {Tier.REALTIME: 0, Tier.STANDARD: 1, Tier.BATCH: 2}
 
 
 class Line(Protocol):
-    """Everybody who waits for a slot, in order of turns."""
+    """Everybody who waits for a slot, in order of turns. Those who need the ``large`` deployments are told
+    from the others, so that neither holds up the other."""
 
     def __len__(self) -> int: ...
-    def enter(self, item: Waiting, now: float) -> None:
+    def enter(self, item: Waiting, now: float, *, large: bool) -> None:
         """A request came."""
         ...
 
-    def come_back(self, item: Waiting, now: float) -> None:
-        """A request that left for a slot lost it, and has its turn again."""
+    def come_back(self, item: Waiting, now: float, *, large: bool) -> None:
+        """A request that left for a slot lost it."""
         ...
 
     def leave(self, item: Waiting, now: float, *, departed: bool) -> None:
         """For a slot (``departed``), or because nobody wants it any more."""
         ...
 
-    def settle(self, item: Waiting, work: float) -> None:
-        """What it cost in the end, in the unit of :func:`~gateway.scheduling.base.estimated_work`."""
+    def over(self, item: Waiting, work: float, now: float) -> None:
+        """One that departed is complete, and cost so much in the end, in the unit of
+        :func:`~gateway.scheduling.base.estimated_work`."""
         ...
 
-    def front(self, limit: int, now: float) -> list[Waiting]:
-        """The next ``limit``. They stay where they are."""
+    def front(self, limit: int, now: float) -> Sequence[Waiting]:
+        """The next ``limit``, of each of the two kinds. They stay where they are."""
         ...
 
 
@@ -36,23 +50,82 @@ class FirstCome:
     """A :class:`Line` without any favour."""
 
     def __init__(self) -> None:
-        self._items: OrderedDict[int, Waiting] = OrderedDict()
+        self._items: tuple[OrderedDict[int, Waiting], ...] = (OrderedDict(), OrderedDict())
 
     def __len__(self) -> int:
-        return len(self._items)
+        return sum(map(len, self._items))
 
-    def enter(self, item: Waiting, now: float) -> None:
-        self._items[item.number] = item
+    def enter(self, item: Waiting, now: float, *, large: bool) -> None:
+        self._items[large][item.number] = item
 
-    def come_back(self, item: Waiting, now: float) -> None:
-        self._items[item.number] = item
-        self._items.move_to_end(item.number, last=False)
+    def come_back(self, item: Waiting, now: float, *, large: bool) -> None:
+        self._items[large][item.number] = item
+        self._items[large].move_to_end(item.number, last=False)
 
     def leave(self, item: Waiting, now: float, *, departed: bool) -> None:
-        del self._items[item.number]
+        for items in self._items:
+            items.pop(item.number, None)
 
-    def settle(self, item: Waiting, work: float) -> None:
+    def over(self, item: Waiting, work: float, now: float) -> None:
         """Nobody pays here."""
 
-    def front(self, limit: int, now: float) -> list[Waiting]:
-        return list(islice(self._items.values(), limit))
+    def front(self, limit: int, now: float) -> Sequence[Waiting]:
+        small, large = (list(islice(items.values(), limit)) for items in self._items)
+        return sorted(small + large, key=lambda item: item.number) if large else small
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Turn(Turn):
+    item: Waiting
+
+
+class Fair:
+    """The gateway's order: tiers, tenants' shares, deadlines, ageing."""
+
+    def __init__(self) -> None:
+        self._turns = Turns[_Turn]({}, AGEING_S, 0.0)
+        self._waiting: dict[int, _Turn] = {}
+        self._departed: dict[int, _Turn] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, item: Waiting, now: float, *, large: bool) -> None:
+        due_s = now + PATIENCE_S if item.deadline_s is None else item.deadline_s
+        self._put(
+            _Turn(
+                number=item.number,
+                rank=_RANKS[item.tier],
+                tenant=item.tenant,
+                lane=large,
+                work=item.work,
+                due_s=due_s,
+                item=item,
+            ),
+            now,
+        )
+
+    def come_back(self, item: Waiting, now: float, *, large: bool) -> None:
+        turn = self._departed.pop(item.number)
+        turn.begun = True
+        self._put(turn, now)
+
+    def leave(self, item: Waiting, now: float, *, departed: bool) -> None:
+        turn = self._waiting.pop(item.number)
+        if departed:
+            self._turns.depart(turn, now)
+            self._departed[turn.number] = turn
+        else:
+            self._turns.remove(turn)
+
+    def over(self, item: Waiting, work: float, now: float) -> None:
+        self._turns.settle(self._departed.pop(item.number), work, now)
+
+    def front(self, limit: int, now: float) -> Sequence[Waiting]:
+        if len(self._waiting) == 1:  # most often, and then there is no order to look for
+            return [turn.item for turn in self._waiting.values()]
+        return [turn.item for turn in self._turns.first({False: limit, True: limit}, now)]
+
+    def _put(self, turn: _Turn, now: float) -> None:
+        self._waiting[turn.number] = turn
+        self._turns.put(turn, now)

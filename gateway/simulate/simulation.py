@@ -1,14 +1,14 @@
 """One simulation from its parts: the same traffic, once for each policy, on a fresh fleet each time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from gateway.simulate.devices import Model
 from gateway.simulate.fleet import Fleet
-from gateway.simulate.line import FirstCome, Line
+from gateway.simulate.line import Fair, FirstCome
 from gateway.simulate.policies import Choice
-from gateway.simulate.site import sites_of
+from gateway.simulate.site import Build, sites_of
 from gateway.simulate.tally import Figures, Slo, Tally
 from gateway.simulate.traffic import Job, Traffic
 from gateway.simulate.world import Rules, World
@@ -17,8 +17,7 @@ from gateway.simulate.world import Rules, World
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be simulated. ``rate`` is how many times as fast requests come as in ``traffic``; no more
-    than ``requests`` of them do, and none after ``duration_s``. ``slots`` is of each deployment, None for
-    what its memory suggests."""
+    than ``requests`` of them do, and none after ``duration_s``."""
 
     traffic: Traffic
     fleet: Fleet
@@ -27,10 +26,9 @@ class Plan:
     rate: float = 1.0
     requests: int | None = None
     duration_s: float | None = None
-    slots: int | None = None
+    build: Build = field(default_factory=Build)
     slo: Slo = field(default_factory=Slo)
     rules: Rules = field(default_factory=Rules)
-    line: Callable[[], Line] = FirstCome
 
     def jobs(self) -> Iterator[Job]:
         """The traffic as it comes in this plan. Raises BadTrace."""
@@ -42,13 +40,13 @@ class Plan:
 
 
 def simulate(plan: Plan, choice: Choice) -> Figures:
-    """Equal plans give equal figures, but for ``wall_s``. Raises BadSpec and BadTrace."""
+    """Equal plans give equal figures. Raises BadSpec and BadTrace."""
     block_tokens = plan.traffic.block_tokens
-    sites = sites_of(plan.fleet, plan.model, block_tokens, late=choice.late, slots=plan.slots)
+    sites = sites_of(plan.fleet, plan.model, block_tokens, plan.build, late=choice.late, seed=plan.seed)
     world = World(
         sites,
         choice.decider(sites, plan.model.name, plan.seed),
-        plan.line(),
+        Fair() if choice.late else FirstCome(),
         Tally(plan.slo),
         plan.rules,
         block_tokens=block_tokens,

@@ -1,10 +1,11 @@
 """A simulated deployment: what policies see of it, and the engine behind it."""
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
 
 from gateway.scheduling.base import DeploymentView
-from gateway.simulate.devices import Model, device_named, pace_of, with_slots
-from gateway.simulate.engine import NEVER, Engine
+from gateway.simulate.devices import Model, device_named, pace_of, varied, with_slots
+from gateway.simulate.engine import NEVER, Engine, Run
 from gateway.simulate.fleet import Fleet
 
 ROUTE = "chat"
@@ -23,6 +24,10 @@ class Site:
     """The engine's next event that is in the calendar."""
     epoch: int = 0
     """Counts its losses: what was sent before one never arrives."""
+    held: list[Run] = field(default_factory=list)
+    """Those that came while it has not loaded its model; the first of them makes it load."""
+    counted_free: int = 0
+    """Free slots as of when they were last counted."""
 
     @property
     def way_s(self) -> float:
@@ -35,14 +40,27 @@ class Site:
             self.view.kv_free_tokens = self.engine.memory.free
 
 
-def sites_of(fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots: int | None) -> list[Site]:
-    """Every device of the fleet with ``model`` loaded. ``late`` ones grant slots (``slots``, or as many as
-    their memory suggests) and say how much KV memory is free, the others take everything and say nothing.
-    Raises BadSpec where the model does not fit."""
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How deployments are made of devices. ``slots`` is of each, None for what its memory suggests; ``cold``
+    ones have not loaded the model; ``spread`` is by how much (the sigma of a log-normal factor) the true
+    speeds of a class, and again of each device, differ from what is known of the class."""
+
+    slots: int | None = None
+    cold: bool = False
+    spread: float = 0.0
+
+
+def sites_of(
+    fleet: Fleet, model: Model, block_tokens: int, build: Build, *, late: bool, seed: int = 0
+) -> list[Site]:
+    """Every device of the fleet with ``model``. ``late`` ones grant slots and say how much KV memory is free,
+    the others take everything and say nothing. Raises BadSpec where the model does not fit."""
     sites: list[Site] = []
     for group in fleet:
-        pace = pace_of(device_named(group.card), model)
-        pace = pace if slots is None else with_slots(pace, slots)
+        known = pace_of(device_named(group.card), model)
+        known = known if build.slots is None else with_slots(known, build.slots)
+        pace = varied(known, build.spread, random.Random(f"{seed} {group.card}"))
         for _ in range(group.count):
             name = f"{group.card}-{len(sites):05}"
             view = DeploymentView(
@@ -50,10 +68,12 @@ def sites_of(fleet: Fleet, model: Model, block_tokens: int, *, late: bool, slots
                 agent=name,
                 model=model.name,
                 routes=frozenset({ROUTE}),
-                slots=(slots or pace.slots) if late else MANY,
+                slots=(build.slots or pace.slots) if late else MANY,
                 device=group.card,
                 rtt_s=group.rtt_s,
                 kv_free_tokens=pace.kv_tokens if late else None,
+                loaded=not build.cold,
             )
-            sites.append(Site(view, Engine(pace, block_tokens)))
+            own = varied(pace, build.spread, random.Random(f"{seed} {name}"))
+            sites.append(Site(view, Engine(own, block_tokens)))
     return sites

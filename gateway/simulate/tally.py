@@ -56,6 +56,35 @@ class Tally:
             self.good += 1
 
 
+def variation(values: Sequence[float]) -> float:
+    """Coefficient of variation: standard deviation over mean; 0 where the mean is not over 0."""
+    mean = sum(values) / len(values)
+    if mean <= 0:
+        return 0.0
+    return math.sqrt(sum((each - mean) ** 2 for each in values) / len(values)) / mean
+
+
+class Windows:
+    """How unevenly devices are busy from moment to moment: the mean variation within windows of time."""
+
+    def __init__(self, devices: int) -> None:
+        self._busy_s = [0.0] * devices
+        self._sum = 0.0
+        self._count = 0
+
+    def end(self, busy_s: Sequence[float]) -> None:
+        """A window is over; ``busy_s`` is of each device since the beginning. Idle windows do not count."""
+        passed = [after - before for after, before in zip(busy_s, self._busy_s, strict=True)]
+        self._busy_s = list(busy_s)
+        if any(passed):
+            self._sum += variation(passed)
+            self._count += 1
+
+    @property
+    def variation(self) -> float:
+        return self._sum / self._count if self._count else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One policy's result. Percentiles are None where nothing was completed."""
@@ -67,8 +96,8 @@ class Figures:
     """When the last request was over."""
     busy_shares: Sequence[float]
     """Of each device, the share of the span in which it computed."""
-    wall_s: float
-    """How long it took to simulate."""
+    window_cv: float
+    """See :class:`Windows`."""
 
     @property
     def utilisation(self) -> float:
@@ -76,11 +105,8 @@ class Figures:
 
     @property
     def utilisation_cv(self) -> float:
-        """Standard deviation over mean, of all devices; 0 when none did anything."""
-        mean = self.utilisation
-        if mean <= 0:
-            return 0.0
-        return math.sqrt(sum((each - mean) ** 2 for each in self.busy_shares) / len(self.busy_shares)) / mean
+        """Of all devices over the whole span."""
+        return variation(self.busy_shares)
 
     def as_json(self) -> dict[str, Any]:
         """The shape that scripts rely on (the members up to ``prefix_hit_rate``), and more."""
@@ -99,6 +125,7 @@ class Figures:
             "queued_s": percentiles(tally.queued),
             "good": tally.good,
             "utilisation": self.utilisation,
+            "utilisation_window_cv": self.window_cv,
             "output_tokens_per_s": tally.output_tokens / max(self.ended_s, 1e-9),
             "preemptions": tally.preemptions,
             "restarts": tally.restarts,

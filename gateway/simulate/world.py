@@ -8,24 +8,27 @@ the same instant happen in the order in which they were planned, so equal input 
 import heapq
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.scheduling.base import DeploymentView, Outcome, Waiting, estimated_work
+from gateway.scheduling.base import Outcome, Waiting, estimated_work
+from gateway.scheduling.estimates import Estimates
 from gateway.simulate.deciders import Decider
 from gateway.simulate.engine import NEVER, Run
 from gateway.simulate.line import Line
-from gateway.simulate.outputs import OutputGuess
 from gateway.simulate.site import ROUTE, Site
-from gateway.simulate.tally import Figures, Tally
+from gateway.simulate.slots import OpenSlots
+from gateway.simulate.tally import Figures, Tally, Windows
 from gateway.simulate.traffic import Job
 
 LOOK = 64
 """Requests shown to a policy at once."""
 
 REPAIR_S = 60.0
+
+WINDOW_S = 10.0
+"""How far from each other the devices' use is looked at."""
 
 _Event = tuple[float, int, Callable[[Any, float], None], Any]
 
@@ -86,21 +89,20 @@ class World:
         self._calendar: list[_Event] = []
         self._order = itertools.count()
         self._flights: dict[int, Flight] = {}
-        self._guess = OutputGuess()
-        self._open: dict[str, DeploymentView] = {}
-        self._open_list: list[DeploymentView] = []
-        self._open_changed = True
-        capacities = [site.engine.memory.capacity_tokens for site in sites]
-        self._least_kv, self._most_kv = min(capacities), max(capacities)
+        self._estimates = Estimates()
+        self._model = sites[0].view.model
+        self._slots = OpenSlots(sites)
         self._look_at_s = NEVER
         self._changed = False
+        self._arrivals_over = False
         for site in sites:
             self._up(site, 0.0)
 
     def run(self, jobs: Iterator[Job]) -> Figures:
         """Every job to its end. Raises whatever ``jobs`` raises."""
-        began_s, now, span_s = time.perf_counter(), 0.0, 0.0
-        calendar, busy_s = self._calendar, [0.0] * len(self._sites)
+        now = span_s = 0.0
+        calendar, busy_s, windows = self._calendar, [0.0] * len(self._sites), Windows(len(self._sites))
+        self._plan(WINDOW_S, self._end_window, windows)
         job = next(jobs, None)
         while job is not None or self._flights:
             if job is not None and (not calendar or job.at_s <= calendar[0][0]):
@@ -108,7 +110,8 @@ class World:
                 self._arrive(job, now)
                 job = next(jobs, None)
                 if job is None:
-                    busy_s = [site.engine.busy_until(now) for site in self._sites.values()]
+                    busy_s = self._busy_s(now)
+                    self._arrivals_over = True
             else:
                 assert calendar, "requests wait, and the policy gives them to nobody"
                 now, _, happen, subject = heapq.heappop(calendar)
@@ -116,20 +119,19 @@ class World:
             if self._changed:
                 self._decide(now)
         shares = [each / span_s if span_s else 0.0 for each in busy_s]
-        return Figures(self._tally, span_s, now, shares, time.perf_counter() - began_s)
+        return Figures(self._tally, span_s, now, shares, windows.variation)
 
     # --- Requests ---
 
     def _arrive(self, job: Job, now: float) -> None:
         tally = self._tally
         tally.requests += 1
-        too_large = job.input_tokens + job.output_tokens > self._most_kv
-        if too_large or len(self._flights) >= self._rules.max_requests:
+        if not self._slots.fits_somewhere(job) or len(self._flights) >= self._rules.max_requests:
             tally.rejected += 1
             return
         number = tally.requests
         flight = self._flights[number] = Flight(Run(number, job, now), self._item(number, job, now))
-        self._line.enter(flight.item, now)
+        self._line.enter(flight.item, now, large=self._slots.large(job))
         self._changed = True
         wait_s = self._rules.max_wait_s
         if job.deadline_s is not None:
@@ -138,7 +140,9 @@ class World:
             self._plan(now + wait_s, self._give_up, flight)
 
     def _item(self, number: int, job: Job, now: float) -> Waiting:
-        output = job.output_tokens if self._knows_outputs else self._guess.guess(job)
+        output = job.output_tokens
+        if not self._knows_outputs:
+            output = max(1, self._estimates.output(self._model, job.tenant, job.max_tokens).expected)
         return Waiting(
             number=number,
             route=ROUTE,
@@ -168,7 +172,15 @@ class World:
         if flight.epoch != site.epoch:
             self._lose(flight, now)
             return
-        site.engine.submit(flight.run, now)
+        if site.view.loaded:
+            self._submit(site, flight.run, now)
+            return
+        site.held.append(flight.run)
+        if len(site.held) == 1:
+            self._plan(now + site.engine.pace.load_s, self._loaded, (site, site.epoch))
+
+    def _submit(self, site: Site, run: Run, now: float) -> None:
+        site.engine.submit(run, now)
         site.report()
         self._plan_wake(site)
 
@@ -206,8 +218,8 @@ class World:
         )
         self._release(flight, outcome, now)
         del self._flights[run.number]
-        self._guess.learn(run.job)
-        self._line.settle(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens))
+        self._estimates.learn(self._model, run.job.tenant, output_tokens=run.job.output_tokens)
+        self._line.over(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens), now)
         tally = self._tally
         tally.preemptions += run.preemptions
         tally.restarts += run.restarts
@@ -223,7 +235,7 @@ class World:
         assert view.in_flight >= 0
         view.outstanding = max(0.0, view.outstanding - flight.item.work) if view.in_flight else 0.0
         flight.site = None
-        self._note(view)
+        self._note(site)
         self._decider.finished(flight.item, view, outcome, now)
 
     # --- Decisions ---
@@ -231,8 +243,8 @@ class World:
     def _decide(self, now: float) -> None:
         self._changed = False
         line = self._line
-        while line and self._open:
-            items = line.front(LOOK, now)
+        while line and self._slots.free:
+            items = line.front(min(LOOK, self._slots.free), now)
             placed = sum(self._carry_out(part, now) for part in self._parts(items))
             if placed < len(items):
                 break
@@ -241,25 +253,21 @@ class World:
             self._look_at_s = at_s
             self._plan(at_s, self._look_again, None)
 
-    def _parts(self, items: list[Waiting]) -> list[list[Waiting]]:
+    def _parts(self, items: Sequence[Waiting]) -> list[Sequence[Waiting]]:
         """Those that fit everywhere together, and each of the others alone."""
-        sizes = [self._flights[item.number].run.job for item in items]
-        if all(job.input_tokens + job.output_tokens <= self._least_kv for job in sizes):
-            return [items]
-        parts: list[list[Waiting]] = []
-        together = False
-        for item, job in zip(items, sizes, strict=True):
-            fits = job.input_tokens + job.output_tokens <= self._least_kv
-            if fits and together:
-                parts[-1].append(item)
+        parts: list[Sequence[Waiting]] = []
+        small: list[Waiting] = []
+        for item in items:
+            if self._slots.large(self._flights[item.number].run.job):
+                parts += [small, [item]] if small else [[item]]
+                small = []
             else:
-                parts.append([item])
-            together = fits
-        return parts
+                small.append(item)
+        return [*parts, small] if small else parts
 
-    def _carry_out(self, items: list[Waiting], now: float) -> int:
+    def _carry_out(self, items: Sequence[Waiting], now: float) -> int:
         """Ask the policy, and do as it says. Returns how many got a slot."""
-        views = self._views(items)
+        views = self._slots.views(self._flights[items[0].number].run.job)
         if not views:
             return 0
         assignments = self._decider.assign(items, views, now)
@@ -272,34 +280,17 @@ class World:
             self._decider.placed(item, view, now)
             view.in_flight += 1
             view.outstanding += item.work
-            self._note(view)
+            self._note(site)
             flight.site, flight.epoch, flight.placed_s = site, site.epoch, now
             if flight.queued_s is None:
                 flight.queued_s = now - flight.run.arrived_s
             self._plan(now + site.way_s, self._reach, flight)
         return len(assignments)
 
-    def _views(self, items: list[Waiting]) -> list[DeploymentView]:
-        """Those with a slot free that are large enough."""
-        if self._open_changed:
-            self._open_list = list(self._open.values())
-            self._open_changed = False
-        job = self._flights[items[0].number].run.job
-        if job.input_tokens + job.output_tokens <= self._least_kv:
-            return self._open_list
-        return [view for view in self._open_list if self._sites[view.key].engine.fits(job)]
-
-    def _note(self, view: DeploymentView) -> None:
+    def _note(self, site: Site) -> None:
         """Its slots have changed."""
-        key, free = view.key, view.free > 0
-        if free:
+        if self._slots.note(site):
             self._changed = True
-        if free != (key in self._open):
-            self._open_changed = True
-            if free:
-                self._open[key] = view
-            else:
-                del self._open[key]
 
     def _look_again(self, _: None, now: float) -> None:
         self._look_at_s = NEVER
@@ -310,7 +301,7 @@ class World:
     def _up(self, site: Site, now: float) -> None:
         site.view.usable = True
         self._decider.came(site.view, now)
-        self._note(site.view)
+        self._note(site)
         if self._rules.mtbf_s < NEVER:
             self._plan(now + self._chance.expovariate(1 / self._rules.mtbf_s), self._fail, site)
 
@@ -319,8 +310,9 @@ class World:
         site.epoch += 1
         site.view.usable = False
         site.planned_s = NEVER
-        self._note(site.view)
-        for run in site.engine.crash(now):
+        self._note(site)
+        lost, site.held = [*site.engine.crash(now), *site.held], []
+        for run in lost:
             self._lose(self._flights[run.number], now)
         site.report()
         self._decider.gone(site.view, now)
@@ -328,15 +320,35 @@ class World:
 
     def _repaired(self, site: Site, now: float) -> None:
         self._up(site, now)
+        self._loaded((site, site.epoch), now)
+
+    def _loaded(self, load: tuple[Site, int], now: float) -> None:
+        """Its model is there, unless the device was lost meanwhile."""
+        site, epoch = load
+        if epoch != site.epoch:
+            return
+        site.view.loaded = True
         self._decider.loaded(site.view, site.engine.pace.load_s)
+        held, site.held = site.held, []
+        for run in held:
+            self._submit(site, run, now)
 
     def _lose(self, flight: Flight, now: float) -> None:
         """Its deployment is gone: it waits for another, which goes on where its answer broke off."""
+        flight.run.restarts += 1
         self._release(flight, Outcome(False, now - flight.placed_s), now)
-        self._line.come_back(flight.item, now)
+        self._line.come_back(flight.item, now, large=self._slots.large(flight.run.job))
         self._changed = True
 
     # --- Time ---
+
+    def _busy_s(self, now: float) -> list[float]:
+        return [site.engine.busy_until(now) for site in self._sites.values()]
+
+    def _end_window(self, windows: Windows, now: float) -> None:
+        if not self._arrivals_over:
+            windows.end(self._busy_s(now))
+            self._plan(now + WINDOW_S, self._end_window, windows)
 
     def _plan_wake(self, site: Site) -> None:
         wake_s = site.engine.wake_s

@@ -1,5 +1,7 @@
 """Now, later or no."""
 
+from typing import Any
+
 import pytest
 
 from gateway.admission import Admission
@@ -17,7 +19,7 @@ from shared.messages import Headers, RequestHead
 from tests.gateway.fleet import Fleet, deployment
 
 
-def admission(fleet: Fleet, grace_s: float = 5.0, **bounds: int) -> Admission:
+def admission(fleet: Fleet, grace_s: float = 5.0, **bounds: Any) -> Admission:
     return Admission(fleet.registry.index, WaitingRoom(QueueSettings(**bounds)), grace_s)
 
 

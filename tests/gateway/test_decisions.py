@@ -1,5 +1,7 @@
 """The gateway tells its scheduler what runs and what became of it, and goes where that says."""
 
+from typing import Any
+
 import pytest
 
 from gateway.dispatch import DispatchSettings
@@ -46,6 +48,23 @@ async def test_answers_teach_how_long_they_take() -> None:
     seen = speeds_of(fleet).accuracy
     assert (seen.first_token.count, seen.total.count) == (3, 3)
     fleet.assert_quiet()
+
+
+async def test_answers_teach_how_many_tokens_there_will_be() -> None:
+    fleet, (agent,) = fleet_of("a")
+    asked: dict[str, Any] = {"prompt_bytes": 4500, "output_tokens": 256}
+    first = fleet.submit(fleet.request(**asked))
+    assert (first.request.input_tokens, first.request.output_tokens) == (1125, 256)
+    await serve(fleet, agent, first)
+    for _ in range(40):
+        await serve(fleet, agent, fleet.submit(fleet.request(**asked)), seconds=0.1)
+    later = fleet.submit(fleet.request(**asked))
+    assert later.request.input_tokens == pytest.approx(900, rel=0.05), "what the engine counted for them"
+    assert later.request.output_tokens == pytest.approx(40, rel=0.5)
+    bounded = fleet.submit(fleet.request(**asked, most_tokens=10))
+    assert bounded.request.output_tokens == 10
+    plain = fleet.submit(fleet.request(prompt_bytes=100))
+    assert plain.request.output_tokens == 0, "an embedding has no answer of tokens"
 
 
 @pytest.mark.parametrize("policy", ["cost", "prefix"])

@@ -19,6 +19,7 @@ from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
 from gateway.errors import RequestError, StreamBroken
 from gateway.exchange import State
+from gateway.preemption import _without
 from gateway.response import EngineResponse
 from shared.errors import ErrorCode
 from shared.messages import DeploymentState, ResponseHead, Trailers, UsageMode
@@ -264,6 +265,24 @@ class Life(RuleBasedStateMachine):
                 mine = sum(getattr(handler, "deployment", None) is each for handler in handlers)
                 assert each.in_flight == mine
                 assert (each.outstanding == 0) == (mine == 0)
+
+    @invariant()
+    def the_reserve_is_honoured(self) -> None:
+        """While realtime requests wait that it is for, everybody who could give way does."""
+        preemption, now = self.fleet.dispatcher._preemption, self.fleet.loop.now_s
+        waiting = preemption._next_in_vain("m", now)
+        lower = [attempt for alike in preemption._running.values() for attempt in alike]
+        going = [each for each in lower if each.given_up]
+        going += [attempt for alike in preemption._freeing.values() for attempt in alike]
+        record = self.fleet.registry.index.models.get("m")
+        if record is None or int(0.5 * record.slots) <= preemption._realtime["m"] + len(going):
+            return
+        for item in _without(waiting, going):
+            for attempt in lower:
+                view = attempt.deployment
+                room = view.usable and view.in_flight <= min(view.slots, view.cap) and not attempt.given_up
+                fits = view.suits(item.route, item.version, item.continuing) and view.key not in item.avoid
+                assert not (room and fits), (item, view.key)
 
     @invariant()
     def who_gives_way_is_known_as_long_as_its_slot_is_taken(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.dispatch import DispatchSettings
 from gateway.domain import RequestBody, Tier
+from gateway.errors import QueueFull
 from shared.errors import ErrorCode
 from shared.messages import UsageMode
 from tests.gateway.continuation.engines import Style
@@ -264,6 +265,21 @@ def test_the_reserve_is_given_back_by_standard_too_and_by_no_more_than_it_is() -
     fleet.advance(3.0)
     assert preempted(fleet, "standard") == 2, "realtime has what is its own"
     assert len(one.open_streams) == 10
+
+
+def test_realtime_is_let_in_where_it_would_wait_for_long_if_nobody_gave_way() -> None:
+    for share, tier in ((0.0, Tier.BATCH), (0.5, Tier.STANDARD)):
+        fleet, (one,) = fleet_of(2, reserved_share=share)
+        for _ in range(2):
+            ask(fleet, tier)
+        (record,) = fleet.registry.index.models.values()
+        record.hold_s, record.held = 600.0, True
+        urgent = ask(fleet, Tier.REALTIME)
+        assert not urgent.settled
+        assert preempted(fleet, tier) == 1
+        refused = ask(fleet, Tier.STANDARD)
+        assert isinstance(refused.error, QueueFull)
+        assert len(one.streams) == 2
 
 
 def test_realtime_gives_way_to_nobody() -> None:

@@ -8,6 +8,7 @@ from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import QueueFull
 from gateway.queue import Capacity, Fit, QueueSettings, Ticket, WaitingRoom
 
+MANY = Principal("k2", "key", "many")
 NO_SLOT = Capacity(slots=1, free=0, hold_s=1.0)
 
 
@@ -138,11 +139,53 @@ def test_those_of_later_tiers_are_not_counted_as_ahead() -> None:
     assert waiting.predicted_wait_s("m", Tier.BATCH, "tenant", NO_SLOT, 0.0) == pytest.approx(10.0)
 
 
+def test_a_tenant_waits_for_its_own_share_and_not_for_what_others_piled_up() -> None:
+    waiting = room(max_wait_s=20)
+    for _ in range(10):
+        waiting.enter(request(principal=MANY, output_tokens=1000), NO_SLOT, 0.0)
+    few = waiting.predicted_wait_s("m", Tier.STANDARD, "few", NO_SLOT, 0.0)
+    many = waiting.predicted_wait_s("m", Tier.STANDARD, "many", NO_SLOT, 0.0)
+    assert few == pytest.approx(1.5, abs=0.1)
+    assert many == pytest.approx(11.0)
+
+
+def test_those_of_higher_tiers_who_keep_coming_make_the_wait_longer() -> None:
+    waiting, now = room(max_wait_s=1e9), 0.0
+    fast = Capacity(slots=10, free=0, hold_s=1.0)
+    for _ in range(600):
+        now += 0.2
+        waiting.leave(waiting.enter(request(tier=Tier.REALTIME), fast, now), now, departed=True)
+    for _ in range(9):
+        waiting.enter(request(), fast, now)
+    assert waiting.predicted_wait_s("m", Tier.REALTIME, "t", fast, now) == pytest.approx(0.1)
+    assert waiting.predicted_wait_s("m", Tier.STANDARD, "t", fast, now) == pytest.approx(2.0, rel=0.1)
+
+
+def test_what_a_tenant_paid_for_a_request_that_comes_back_is_given_back() -> None:
+    waiting = room()
+    mine = [waiting.enter(request(principal=MANY, output_tokens=1000), NO_SLOT, 0.0) for _ in range(2)]
+    other = waiting.enter(request(output_tokens=1000), NO_SLOT, 0.0)
+    waiting.leave(mine[0], 1.0, departed=True)
+    assert everybody(waiting) == [other, mine[1]]
+    waiting.come_back(mine[0], (), 2.0)
+    assert everybody(waiting) == [mine[0], other, mine[1]]
+    assert mine[0].charged == 0
+
+
+def test_weights_of_tenants_are_kept() -> None:
+    waiting = room(tenant_weights={"many": 3.0}, max_wait_s=1e9)
+    for _ in range(20):
+        waiting.enter(request(principal=MANY, output_tokens=1000), NO_SLOT, 0.0)
+        waiting.enter(request(output_tokens=1000), NO_SLOT, 0.0)
+    first = [ticket.tenant for ticket in everybody(waiting)[:20]]
+    assert first.count("many") == pytest.approx(15, abs=1)
+
+
 def test_with_no_slot_in_sight_nothing_is_predicted() -> None:
     waiting = room()
     nothing = Capacity(slots=0, free=0, hold_s=1.0)
     assert waiting.predicted_wait_s("m", Tier.STANDARD, "tenant", nothing, 0.0) is None
-    assert waiting.retry_after_s("m", nothing, 0.0) == 5.0
+    assert waiting.retry_after_s(request(), nothing, 0.0) == 5.0
 
 
 def test_while_nobody_is_well_requests_may_wait_whatever_the_drain_was() -> None:
@@ -158,15 +201,44 @@ def test_while_nobody_is_well_requests_may_wait_whatever_the_drain_was() -> None
 def test_those_sent_away_are_told_different_times() -> None:
     waiting = room(max_requests=1)
     waiting.enter(request(), NO_SLOT, 0.0)
-    promises = [waiting.retry_after_s("m", NO_SLOT, 0.0) for _ in range(3)]
+    promises = [waiting.retry_after_s(request(), NO_SLOT, 0.0) for _ in range(3)]
     assert promises == pytest.approx([1.0, 2.0, 3.0])
-    assert waiting.retry_after_s("m", NO_SLOT, 2.5) == pytest.approx(1.5)
+    assert waiting.retry_after_s(request(), NO_SLOT, 2.5) == pytest.approx(1.5)
+
+
+def test_who_is_let_in_does_not_take_back_what_others_were_promised() -> None:
+    waiting = room(max_requests=1)
+    ticket = waiting.enter(request(), NO_SLOT, 0.0)
+    for _ in range(3):
+        waiting.retry_after_s(request(), NO_SLOT, 0.0)
+    waiting.leave(ticket, 0.5, departed=True)
+    ticket = waiting.enter(request(), NO_SLOT, 0.5)
+    assert waiting.retry_after_s(request(), NO_SLOT, 0.5) == pytest.approx(3.5)
+    waiting.leave(ticket, 0.6, departed=True)
+    waiting.enter(request(), Capacity(slots=1, free=1, hold_s=1.0), 0.6)
+    assert waiting.retry_after_s(request(), NO_SLOT, 0.6) == pytest.approx(1.0), "there was room for all"
+
+
+def test_promises_of_one_tier_are_none_of_anothers() -> None:
+    waiting = room()
+    for _ in range(3):
+        waiting.retry_after_s(request(tier=Tier.BATCH), NO_SLOT, 0.0)
+    assert waiting.retry_after_s(request(), NO_SLOT, 0.0) == pytest.approx(1.0)
+
+
+def test_a_refusal_over_the_wait_is_told_when_the_wait_will_have_become_short_enough() -> None:
+    waiting = room(max_wait_s=10)
+    for _ in range(9):
+        waiting.enter(request(), NO_SLOT, 0.0)
+    with pytest.raises(QueueFull) as refused:
+        waiting.enter(request(deadline_s=4.0), NO_SLOT, 0.0)
+    assert refused.value.retry_after_s == pytest.approx(6.0)
 
 
 def test_no_promise_is_longer_than_clients_listen_to() -> None:
     waiting = room()
     slow = Capacity(slots=1, free=0, hold_s=1000.0)
-    assert max(waiting.retry_after_s("m", slow, 0.0) for _ in range(3)) == 120.0
+    assert max(waiting.retry_after_s(request(), slow, 0.0) for _ in range(3)) == 120.0
 
 
 def test_the_promise_follows_the_measured_drain() -> None:
@@ -179,7 +251,7 @@ def test_the_promise_follows_the_measured_drain() -> None:
         now += 0.5
         (ticket,) = waiting.front("m", {Fit("chat"): 1}, now)
         waiting.leave(ticket, now, departed=True)
-    assert waiting.retry_after_s("m", Capacity(2, 0, 1.0), now) == pytest.approx(0.5, rel=0.05)
+    assert waiting.retry_after_s(request(), Capacity(2, 0, 1.0), now) == pytest.approx(0.5, rel=0.05)
 
 
 def test_a_ticket_expires_with_its_deadline_or_the_longest_wait() -> None:

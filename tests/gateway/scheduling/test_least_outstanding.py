@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.scheduling import POLICIES, policy_named
@@ -182,6 +182,7 @@ def fits(request: Waiting, deployment: DeploymentView, given: int) -> bool:
     return deployment.free > given and deployment.does(request.route) and deployment.key not in request.avoid
 
 
+@settings(max_examples=40)
 @given(fleets())
 def test_every_assignment_fits_and_whatever_fits_is_assigned(
     fleet: tuple[list[Waiting], list[DeploymentView]],
@@ -198,6 +199,7 @@ def test_every_assignment_fits_and_whatever_fits_is_assigned(
         assert not any(fits(left, each, given_to.get(each.key, 0)) for each in views)
 
 
+@settings(max_examples=40)
 @given(fleets())
 def test_equal_input_gives_equal_output(fleet: tuple[list[Waiting], list[DeploymentView]]) -> None:
     requests, views = fleet

@@ -18,7 +18,7 @@ class Room:
     """Turns of one model, with numbers given out and everybody told apart by them."""
 
     def __init__(self, slack: float = SLACK_WORK, **weights: float) -> None:
-        self.turns = Turns[Turn](weights, AGEING_S, slack)
+        self.turns = Turns[Turn](weights, AGEING_S, 0.0, slack)
         self.numbers = itertools.count(1)
         self.waiting: dict[int, Turn] = {}
         self.limits: dict[Hashable, int] = {}
@@ -109,20 +109,20 @@ def test_what_was_charged_is_corrected_when_the_cost_is_known() -> None:
         room.come("plain", SLACK_WORK)
     dear, plain = room.next(), room.next()
     assert (dear.tenant, plain.tenant) == ("dear", "plain")
-    room.turns.settle(dear, 6 * SLACK_WORK)
+    room.turns.settle(dear, 6 * SLACK_WORK, 0.0)
     assert Counter(room.next().tenant for _ in range(7)) == {"dear": 1, "plain": 6}
-    room.turns.settle(dear, 2 * SLACK_WORK)
+    room.turns.settle(dear, 2 * SLACK_WORK, 0.0)
     assert Counter(room.next().tenant for _ in range(6)) == {"dear": 5, "plain": 1}
 
 
 def test_a_correction_keeps_nobody_out_for_ever() -> None:
     share = Share[Turn]({})
     turns = [Turn(number, 0, "absurd", "chat", 1.0, 0.0) for number in range(2)]
-    share.put(turns[0])
+    share.put(turns[0], 0.0)
     share.remove(turns[0])
-    share.charge(turns[0])
-    share.settle(turns[0], 1e18)
-    share.put(turns[1])
+    share.charge(turns[0], 0.0)
+    share.settle(turns[0], 1e18, 0.0)
+    share.put(turns[1], 0.0)
     line = share.lanes["chat"].first()
     assert line is not None
     assert line.flow.virtual == DEBT_WORK
@@ -151,9 +151,9 @@ def test_tenants_of_whom_nobody_waits_are_forgotten() -> None:
     share = Share[Turn]({})
     for number in range(3 * IDLE_FLOWS):
         turn = Turn(number, 0, f"t{number}", "chat", 1.0 + number, 0.0)
-        share.put(turn)
+        share.put(turn, 0.0)
         share.remove(turn)
-        share.charge(turn)
+        share.charge(turn, 0.0)
     assert len(share._flows) <= IDLE_FLOWS
 
 

@@ -113,7 +113,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(requests, st.integers(1, 8), st.sampled_from([4000, 2500]))
 def test_phases_give_the_same_times_as_single_steps(
     drawn: list[tuple[float, int, int, int, int]], max_running: int, kv_tokens: int
@@ -138,9 +138,9 @@ def test_a_steady_stream_of_equal_requests_waits_as_queueing_theory_says() -> No
     pace = replace(PACE, max_running=1, weights_s=0.0, context_s=0.0, pair_s=0.0)
     chance, at_s, arrivals = random.Random(7), 0.0, []
     service_s = 0.001 + 100 * 0.0001
-    for number in range(20_000):
+    for number in range(10_000):
         at_s += chance.expovariate(0.7 / service_s)
         arrivals.append((at_s, Run(number, Job(at_s, 100, 1), at_s)))
     times = drive(Engine(pace, 16), arrivals)
     waits = [times[run.number][1] - at - service_s for at, run in arrivals]
-    assert sum(waits) / len(waits) == pytest.approx(0.7 * service_s / (2 * 0.3), rel=0.06)
+    assert sum(waits) / len(waits) == pytest.approx(0.7 * service_s / (2 * 0.3), rel=0.1)

@@ -10,14 +10,14 @@ from gateway.simulate.errors import BadSpec
 from gateway.simulate.fleet import fleet_of
 from gateway.simulate.policies import PUSHED, choices, names
 from gateway.simulate.rivals import CacheAware, Chwbl, LeastLoad, LoadAwarePrefix
-from gateway.simulate.site import Site, sites_of
+from gateway.simulate.site import Build, Site, sites_of
 from gateway.simulate.traffic import Job
 
 BLOCK = 256
 
 
 def sites(fleet: str) -> list[Site]:
-    return sites_of(fleet_of(fleet), MODELS[DEFAULT_MODEL], BLOCK, late=False, slots=None)
+    return sites_of(fleet_of(fleet), MODELS[DEFAULT_MODEL], BLOCK, Build(), late=False)
 
 
 def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: int = 10) -> Waiting:

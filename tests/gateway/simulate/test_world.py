@@ -14,6 +14,7 @@ from gateway.simulate.fleet import fleet_of
 from gateway.simulate.mix import Mix
 from gateway.simulate.policies import choices, names
 from gateway.simulate.simulation import Plan, simulate
+from gateway.simulate.site import Build, sites_of
 from gateway.simulate.tally import Figures, Slo
 from gateway.simulate.traffic import Job
 from gateway.simulate.world import Rules
@@ -59,7 +60,7 @@ def test_one_request_takes_its_way_there_and_back_and_its_time_in_the_engine() -
 @pytest.mark.parametrize("policy", [*EVERY, "round-robin@queue"])
 def test_every_request_ends_once_whatever_happens(policy: str) -> None:
     rules = Rules(mtbf_s=15.0, repair_s=1.0, max_wait_s=40.0)
-    figures = run(plan_of(Mix(MIX, 4), "1*h100,2*l4,1*t4@50ms", rules=rules, slots=6), policy)
+    figures = run(plan_of(Mix(MIX, 4), "1*h100,2*l4,1*t4@50ms", rules=rules, build=Build(slots=6)), policy)
     tally = figures.tally
     assert tally.requests == 150
     assert tally.completed + tally.rejected == 150
@@ -104,16 +105,16 @@ def test_what_fits_nowhere_is_refused_and_all_else_is_done(
 
 def test_a_slot_is_waited_for_in_the_gateway_and_given_in_order() -> None:
     jobs = [Job(0.0, 500, 50), Job(0.0, 500, 50), Job(0.0, 500, 50)]
-    figures = run(plan_of(These(jobs), "1*h100", slots=1))
-    alone = run(plan_of(These(jobs[:1]), "1*h100", slots=1)).ended_s
+    figures = run(plan_of(These(jobs), "1*h100", build=Build(slots=1)))
+    alone = run(plan_of(These(jobs[:1]), "1*h100", build=Build(slots=1))).ended_s
     assert figures.ended_s == pytest.approx(3 * alone)
     assert figures.tally.queued.percentile_s(1.0) == pytest.approx(2 * alone, rel=0.01)
 
 
 def test_who_waits_for_longer_than_allowed_is_refused() -> None:
     jobs = [Job(0.0, 500, 500), Job(0.1, 500, 5, deadline_s=1.0), Job(0.2, 500, 5)]
-    patient = run(plan_of(These(jobs), "1*h100", slots=1))
-    strict = run(plan_of(These(jobs), "1*h100", slots=1, rules=Rules(max_wait_s=2.0)))
+    patient = run(plan_of(These(jobs), "1*h100", build=Build(slots=1)))
+    strict = run(plan_of(These(jobs), "1*h100", build=Build(slots=1), rules=Rules(max_wait_s=2.0)))
     assert (patient.tally.completed, patient.tally.rejected) == (2, 1)
     assert (strict.tally.completed, strict.tally.rejected) == (1, 2)
 
@@ -137,6 +138,38 @@ def test_a_lost_device_costs_its_answers_their_place_but_not_their_beginning() -
     assert figures.tally.ttft.percentile_s(1.0) < 0.2
 
 
+def test_a_cold_device_loads_its_model_for_the_first_that_comes() -> None:
+    jobs = [Job(0.0, 500, 5), Job(1.0, 500, 5), Job(100.0, 500, 5)]
+    figures = run(plan_of(These(jobs), "1*h100", build=Build(cold=True)), "cost")
+    warm = run(plan_of(These(jobs[:1]), "1*h100"), "cost")
+    load_s = pace_of(CLASSES["h100"], MODELS[DEFAULT_MODEL]).load_s
+    ttft_s = warm.tally.ttft.percentile_s(1.0)
+    assert figures.tally.ttft.percentile_s(1.0) == pytest.approx(load_s + ttft_s, rel=0.01)
+    assert figures.tally.ttft.percentile_s(0.34) == pytest.approx(load_s - 1.0 + ttft_s, rel=0.01)
+    assert figures.tally.ttft.percentile_s(0.01) == pytest.approx(ttft_s, rel=0.02)
+
+
+def test_a_device_lost_while_it_loads_gives_back_what_waits_there() -> None:
+    jobs = [Job(0.0, 500, 5)] * 8
+    rules = Rules(mtbf_s=12.0, repair_s=1.0)
+    figures = run(plan_of(These(jobs), "2*l4", build=Build(cold=True), rules=rules, seed=1), "round-robin")
+    assert figures.tally.completed == 8
+    assert figures.tally.restarts > 0
+
+
+def test_devices_may_differ_from_their_figures_the_same_for_every_policy() -> None:
+    fleet, model = fleet_of("3*l4"), MODELS[DEFAULT_MODEL]
+    known = pace_of(CLASSES["l4"], model)
+    build = Build(spread=0.2)
+    first, again, other = (
+        [site.engine.pace for site in sites_of(fleet, model, 64, build, late=late, seed=seed)]
+        for late, seed in ((True, 1), (False, 1), (True, 2))
+    )
+    assert first == again != other
+    assert len({pace.token_s for pace in first} | {known.token_s}) == 4
+    assert all(0.3 < pace.weights_s / known.weights_s < 3 for pace in first)
+
+
 def test_good_requests_are_those_within_the_objective() -> None:
     jobs = [Job(float(at), 500 if at % 2 else 30_000, 5) for at in range(20)]
     figures = run(plan_of(These(jobs), "1*h100", slo=Slo(ttft_s=0.5, tpot_s=0.1)))
@@ -154,10 +187,17 @@ def test_a_prefix_is_found_where_it_was_read() -> None:
 def test_utilisation_is_spread_as_the_policy_spreads_it() -> None:
     jobs = [Job(at * 0.5, 500, 20) for at in range(40)]
     even = run(plan_of(These(jobs), "4*h100"), "round-robin")
-    one = run(plan_of(These(jobs), "4*h100", slots=8), "chwbl")
+    one = run(plan_of(These(jobs), "4*h100", build=Build(slots=8)), "chwbl")
     assert even.utilisation_cv < 0.06
     assert one.utilisation_cv > even.utilisation_cv
     assert math.isclose(even.utilisation, sum(even.busy_shares) / 4)
+
+
+def test_devices_in_turn_are_even_in_the_long_run_and_uneven_at_any_moment() -> None:
+    jobs = [Job(at * 20.0, 500, 2000) for at in range(9)]
+    figures = run(plan_of(These(jobs), "4*h100"), "round-robin")
+    assert figures.utilisation_cv < 0.05
+    assert figures.window_cv == pytest.approx(math.sqrt(3), rel=0.01)
 
 
 def test_rate_number_and_duration_choose_a_part_of_the_traffic() -> None:

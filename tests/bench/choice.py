@@ -1,0 +1,140 @@
+"""How long a policy takes to choose: one slot of many is free, many wait, and each choice is carried out.
+
+The fleet is three quarters busy on two classes of device, half of the prompts share a beginning with
+others. Told are quantiles of single decisions, in microseconds of processor time: others may be at work
+on the machine.
+"""
+
+import gc
+import random
+import time
+from dataclasses import dataclass
+from itertools import count
+
+from gateway.scheduling.base import DeploymentView, Outcome, Waiting
+from gateway.scheduling.scheduler import Scheduler
+
+SLOTS = 16
+BUSY = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    policy: str
+    deployments: int
+    waiting: int
+    p50_us: float
+    p99_us: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.policy}: {self.deployments} deployments, {self.waiting} waiting: "
+            f"p50 {self.p50_us:.0f} us, p99 {self.p99_us:.0f} us a decision"
+        )
+
+
+class _Site:
+    def __init__(self, policy: str, deployments: int) -> None:
+        self.random = random.Random(7)
+        self.scheduler = Scheduler(policy)
+        self.numbers = count(1)
+        self.now = 0.0
+        self.running: dict[str, list[int]] = {}
+        self.views = [
+            DeploymentView(
+                f"agent-{number:04}/d",
+                f"agent-{number:04}",
+                "m",
+                frozenset({"chat"}),
+                SLOTS,
+                device="NVIDIA H100 80GB HBM3" if number % 2 else "NVIDIA L4",
+            )
+            for number in range(deployments)
+        ]
+        for view in self.views:
+            self.scheduler.came(view, 0.0)
+            self.running[view.key] = []
+            for _ in range(BUSY):
+                self.place(self.item(), view)
+        self.by_key = {view.key: view for view in self.views}
+
+    def item(self) -> Waiting:
+        length = self.random.randint(1, 40)
+        family = self.random.randint(1, 200)
+        shared = tuple(family * 1000 + block for block in range(length // 2))
+        number = next(self.numbers)
+        own = tuple(-number * 1000 - block for block in range(length - len(shared)))
+        return Waiting(
+            number,
+            "chat",
+            1.0,
+            self.now,
+            input_tokens=length * 256,
+            output_tokens=self.random.randint(1, 500),
+            prefix=shared + own,
+        )
+
+    def place(self, item: Waiting, view: DeploymentView) -> None:
+        self.scheduler.placed(item, view, self.now)
+        view.in_flight += 1
+        self.running[view.key].append(item.number)
+
+    def finish_one(self, view: DeploymentView) -> None:
+        number = self.running[view.key].pop(0)
+        view.in_flight -= 1
+        self.scheduler.finished(number, view, Outcome(True, 2.0, 0.5, 1000, 50, 0), self.now)
+
+    def decide(self, waiting: list[Waiting], open_now: list[DeploymentView]) -> float:
+        """Seconds for each decision of one call."""
+        began_s = time.thread_time()
+        assignments = self.scheduler.assign("m", waiting, open_now, self.now)
+        took_s = time.thread_time() - began_s
+        by_number = {each.number: each for each in waiting}
+        for each in assignments:
+            view = self.by_key[each.key]
+            self.place(by_number[each.number], view)
+            self.now += 0.001
+            self.finish_one(view)
+        return took_s / max(1, len(assignments))
+
+
+def measure(policy: str, deployments: int, waiting: int, rounds: int) -> Figures:
+    """``waiting`` 1 is a request that comes while slots are free; more is a queue that stands while one slot
+    at a time comes free."""
+    site = _Site(policy, deployments)
+    queue = [site.item() for _ in range(waiting)]
+    if waiting > 1:
+        for view in site.views:
+            view.slots = view.in_flight
+    gc.collect()
+    gc.disable()  # the gateway looks for garbage seldom, and not in a decision
+    try:
+        times = _times(site, queue, rounds)
+    finally:
+        gc.enable()
+    times.sort()
+    return Figures(
+        policy, deployments, waiting, times[len(times) // 2] * 1e6, times[int(0.99 * len(times))] * 1e6
+    )
+
+
+def _times(site: _Site, queue: list[Waiting], rounds: int) -> list[float]:
+    times: list[float] = []
+    waiting, deployments = len(queue), len(site.views)
+    for number in range(rounds):
+        queue = [*queue[1:], site.item()]
+        if waiting > 1:
+            view = site.views[number % deployments]
+            view.slots += 1
+            times.append(site.decide(queue, [view]))
+            view.slots -= 1
+        else:
+            times.append(site.decide(queue, site.views))
+    return times
+
+
+if __name__ == "__main__":
+    for waiting in (1, 1000):
+        for deployments in (10, 64, 100, 1000):
+            for policy in ("least-outstanding", "cost"):
+                print(measure(policy, deployments, waiting, 1000))  # noqa: T201

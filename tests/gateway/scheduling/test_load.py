@@ -1,0 +1,125 @@
+"""What a deployment has to do, read from aggregates."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.scheduling.load import SHARE_MOST, Load
+
+
+def begin(load: Load, number: int, now: float, read_s: float = 1.0, output_s: float = 4.0) -> None:
+    load.begin(number, now, uncached_tokens=100, kv_tokens=150, read_s=read_s, output_s=output_s)
+
+
+def test_prompts_are_read_one_after_the_other() -> None:
+    load = Load()
+    begin(load, 1, 10.0)
+    begin(load, 2, 10.5)
+    assert load.wait_s(10.5) == pytest.approx(1.5)
+    assert load.wait_s(20.0) == 0.0
+
+
+def test_a_first_token_sets_the_wait_right_for_all_behind_it() -> None:
+    load = Load()
+    for number in (1, 2, 3):
+        begin(load, number, 0.0)
+    load.first_token(1, 2.0)
+    assert load.wait_s(2.0) == pytest.approx(2.0), "one second late, and two prompts to go"
+    load.first_token(2, 3.0)
+    assert load.wait_s(3.0) == pytest.approx(1.0), "as late as was known"
+    load.first_token(2, 9.0)
+    load.first_token(77, 9.0)
+    assert load.wait_s(3.0) == pytest.approx(1.0), "said before, or not of here"
+
+
+def test_nothing_waits_once_every_prompt_was_read() -> None:
+    load = Load()
+    begin(load, 1, 0.0, read_s=30.0)
+    begin(load, 2, 0.0, read_s=30.0)
+    load.first_token(1, 29.0)
+    assert load.wait_s(29.0) == pytest.approx(30.0)
+    load.first_token(2, 29.5)
+    assert load.wait_s(29.5) == 0.0
+
+
+def test_the_next_slot_is_expected_where_least_is_left() -> None:
+    load = Load()
+    assert load.next_free_s(0.0) == 0.0
+    begin(load, 1, 0.0, output_s=9.0)
+    begin(load, 2, 0.0, output_s=2.0)
+    assert load.next_free_s(1.0) == pytest.approx(3.0)
+    assert load.remaining_s(1.0) == pytest.approx(10.0 + 4.0 - 2.0)
+    load.end(2, 2.0)
+    assert load.next_free_s(2.0) == pytest.approx(8.0)
+
+
+def test_one_that_is_overdue_may_end_any_moment_but_not_certainly_now() -> None:
+    load = Load()
+    begin(load, 1, 0.0, output_s=1.0)
+    begin(load, 2, 0.0, output_s=97.0)
+    assert load.next_free_s(50.0) == pytest.approx((2.0 + 99.0 - 100.0) / 4)
+
+
+def test_what_ran_beside_a_request_is_told_when_it_ends() -> None:
+    load = Load()
+    begin(load, 1, 0.0, read_s=1.0)
+    begin(load, 2, 5.0, read_s=0.5)
+    company = load.end(1, 10.0)
+    assert company is not None
+    assert company.ahead_s == 0.0
+    assert company.running == pytest.approx(1.5)
+    assert company.kv_tokens == pytest.approx(225.0)
+    assert company.read_s == pytest.approx(0.5)
+    assert load.end(1, 11.0) is None
+
+
+def test_reading_takes_its_share_and_is_forgotten() -> None:
+    load = Load()
+    for number in range(10):
+        begin(load, number, 0.0, read_s=0.5)
+    assert load.reading_share == pytest.approx(0.25)
+    begin(load, 10, 20.0, read_s=0.0)
+    assert load.reading_share == pytest.approx(0.125)
+    begin(load, 11, 20.0, read_s=1e6)
+    assert load.reading_share == SHARE_MOST
+
+
+def test_the_pace_follows_what_is_seen_and_an_outlier_moves_it_little() -> None:
+    load = Load()
+    for _ in range(200):
+        load.note_pace(2.0)
+    assert load.pace == pytest.approx(2.0, rel=0.01)
+    for ratio in (1e9, float("inf"), float("nan"), 0.0, -1.0):
+        load.note_pace(ratio)
+    assert load.pace < 2.3
+
+
+_steps = st.lists(
+    st.tuples(st.sampled_from(["begin", "first", "end"]), st.integers(0, 8), st.floats(0, 10)), max_size=60
+)
+
+
+@settings(max_examples=60)
+@given(_steps)
+def test_whatever_happens_the_aggregates_are_those_of_what_runs(steps: list[tuple[str, int, float]]) -> None:
+    load, now = Load(), 0.0
+    running: dict[int, bool] = {}
+    for step, number, gap_s in steps:
+        now += gap_s
+        if step == "begin":
+            begin(load, number, now, read_s=gap_s)
+            running.setdefault(number, False)
+        elif step == "first":
+            load.first_token(number, now)
+            running.update({number: True} if number in running else {})
+        else:
+            assert (load.end(number, now) is not None) == (running.pop(number, None) is not None)
+        assert len(load) == len(running)
+        assert load.kv_tokens == 150 * len(running)
+        assert load.unread_tokens == 100 * sum(not seen for seen in running.values())
+        assert load.wait_s(now) >= 0.0
+        assert load.remaining_s(now) >= 0.0
+        assert load.next_free_s(now) >= 0.0
+        assert len(load._ends) <= 5 * len(running) + 17
+        if not running:
+            assert load.wait_s(now) == load.remaining_s(now) == 0.0

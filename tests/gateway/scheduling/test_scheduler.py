@@ -1,0 +1,105 @@
+"""The scheduler of all models: it keeps what policies choose by, and learns."""
+
+import pytest
+
+from gateway.scheduling import scheduler as module
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome
+from gateway.scheduling.performance import Performance
+from gateway.scheduling.scheduler import Scheduler
+from tests.gateway.scheduling.views import H100, request, view
+
+
+def served(scheduler: Scheduler, each: DeploymentView, number: int, now: float, total_s: float) -> None:
+    item = request(number, 1000, 100)
+    scheduler.placed(item, each, now)
+    each.in_flight += 1
+    scheduler.first_token(number, each, now + 0.1)
+    each.in_flight -= 1
+    scheduler.finished(number, each, Outcome(True, total_s, 0.1, 1000, 100, 0), now + total_s)
+
+
+def test_outcomes_teach_the_speeds_of_the_model_on_its_device() -> None:
+    scheduler, each = Scheduler(), view("a")
+    scheduler.came(each, 0.0)
+    first = scheduler.placed(request(1), each, 0.0)
+    scheduler.finished(1, each, Outcome(False, 0.1), 0.1)
+    for number in range(2, 60):
+        served(scheduler, each, number, number * 10.0, 5.0)
+    taught = scheduler.placed(request(100), each, 1000.0)
+    assert taught.total_s == pytest.approx(5.0, rel=0.1)
+    assert first.total_s < 2.0
+    (speeds,) = scheduler.performance
+    assert (speeds.model, speeds.device) == ("m", "h100")
+    assert speeds.accuracy.total.count == 58
+
+
+def test_one_that_is_slower_than_its_fellows_is_known_for_it() -> None:
+    scheduler, good, bad = Scheduler(), view("bad-luck"), view("all-well")
+    for each in (good, bad):
+        scheduler.came(each, 0.0)
+    for number in range(200):
+        each, total_s = ((good, 2.0), (bad, 4.0))[number % 2]
+        served(scheduler, each, number, number * 10.0, total_s)
+    assert bad.load.pace > 1.3 * good.load.pace
+    assert scheduler.assign("m", [request(999)], [good, bad], 9999.0) == [Assignment(999, good.key)]
+
+
+def test_the_policy_of_a_model_can_be_changed_while_it_is_served() -> None:
+    scheduler, views = Scheduler("cost"), [view("a", 8), view("b", 8)]
+    for each in views:
+        scheduler.came(each, 0.0)
+    chain = tuple(range(40))
+    scheduler.placed(request(1, 10_240, prefix=chain), views[1], 0.0)
+    scheduler.choose_policy("m", "round-robin")
+    assert (scheduler.policy_of("m"), scheduler.policy_of("other")) == ("round-robin", "cost")
+    assert scheduler.assign("m", [request(2, 10_240, prefix=chain)], views, 1.0)[0].key == "a"
+    scheduler.choose_policy("m", "cost")
+    assert scheduler.assign("m", [request(3, 10_240, prefix=chain)], views, 99.0)[0].key == "b"
+    with pytest.raises(ValueError, match="round-robin"):
+        scheduler.choose_policy("m", "best")
+    assert scheduler.policy_of("m") == "cost"
+    with pytest.raises(ValueError, match="cost"):
+        Scheduler("best")
+
+
+def test_what_ends_after_its_deployment_is_gone_does_no_harm() -> None:
+    scheduler, each = Scheduler(), view("a")
+    scheduler.came(each, 0.0)
+    scheduler.placed(request(1), each, 0.0)
+    scheduler.gone(each, 1.0)
+    scheduler.gone(each, 1.0)
+    scheduler.finished(1, each, Outcome(False, 2.0), 2.0)
+    scheduler.finished(1, each, Outcome(False, 2.0), 2.0)
+    assert len(each.load) == 0
+    again = view("a")
+    scheduler.came(again, 3.0)
+    scheduler.gone(each, 4.0)
+    assert scheduler.assign("m", [request(2)], [again], 5.0) == [Assignment(2, "a")]
+
+
+def test_a_second_copy_of_a_request_is_kept_apart_from_the_first() -> None:
+    scheduler, views = Scheduler(), [view("a"), view("b")]
+    for each in views:
+        scheduler.came(each, 0.0)
+        scheduler.placed(request(1), each, 0.0)
+    scheduler.finished(1, views[0], Outcome(False, 1.0), 1.0)
+    assert [len(each.load) for each in views] == [0, 1]
+
+
+def test_performance_can_be_shared() -> None:
+    performance = Performance()
+    for number in range(20):
+        scheduler, each = Scheduler(performance=performance), view("a")
+        scheduler.came(each, 0.0)
+        served(scheduler, each, number, 0.0, 5.0)
+    assert performance.speeds("m", H100).accuracy.total.count == 20
+
+
+def test_models_that_nothing_serves_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_MODELS", 10)
+    scheduler, each = Scheduler(), view("a")
+    scheduler.came(each, 0.0)
+    for number in range(30):
+        scheduler.assign(f"model {number}", [], [], 0.0)
+    assert len(scheduler._models) == 10
+    assert "m" in scheduler._models
