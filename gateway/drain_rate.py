@@ -72,4 +72,6 @@ class ArrivalRate:
         return self._left(now) / max(seen_s, ARRIVAL_WINDOW_S)
 
     def _left(self, now: float) -> float:
+        if now == self._updated_s:
+            return self._arrivals
         return self._arrivals * math.exp(-max(0.0, now - self._updated_s) / MEMORY_S)

@@ -108,7 +108,8 @@ class Preemption:
     def make_room(self, model: str, now: float) -> bool:
         """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.
         True when there are any: to be asked again after ``LOOK_AGAIN_S``."""
-        if not any((model, tier) in self._running for tier in _LOWER):
+        lower = any((model, tier) in self._running for tier in _LOWER)
+        if not lower or not self._room.realtime_waits(model):
             return False
         waiting = self._next_in_vain(model, now)
         if waiting:

@@ -210,6 +210,11 @@ class WaitingRoom:
         queue = self._queues.get(model)
         return queue.count if queue else 0
 
+    def realtime_waits(self, model: str) -> bool:
+        """Whether a realtime request waits for ``model``."""
+        queue = self._queues.get(model)
+        return queue is not None and queue.turns.ahead_of(0) > 0
+
     def depths(self) -> dict[str, int]:
         """Requests waiting, by model; models nobody waits for are left out."""
         return {model: queue.count for model, queue in self._queues.items() if queue.count}

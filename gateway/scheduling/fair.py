@@ -17,7 +17,7 @@ What a request costs is an estimate when it is given its slot; :meth:`Share.sett
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gateway.drain_rate import ArrivalRate
 from gateway.scheduling.heap import Entry, Heap, Key, Member
@@ -37,8 +37,8 @@ at most."""
 ITERATIONS = 4
 """Who comes meanwhile depends on the wait, and the wait on who comes."""
 
-SAMPLE = 64
-"""Tenants looked at to tell how many requests are ahead of one; more are extrapolated."""
+SAMPLE = 32
+"""Tenants looked at to tell how many requests are ahead of one; the others are taken to be like them."""
 
 WORK_WEIGHT = 0.1
 """Weight of the latest request in what a tenant's requests cost on average."""
@@ -80,7 +80,7 @@ class Line(Member, Generic[T]):
         self.entry = None
         self.flow = flow
         self.lane = lane
-        self.turns = Heap[T]()
+        self.turns: Heap[T] = Heap()
 
 
 class Flow(Generic[T]):
@@ -105,19 +105,64 @@ class Flow(Generic[T]):
         self.typical_work = max(self.typical_work, 1.0)
 
 
+class Sight:
+    """Who of other tenants goes before a request, told by some of them: by those who came last."""
+
+    __slots__ = ("_ahead", "_coming", "_flows", "_waiting")
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._waiting = 0
+        self._flows: list[Flow[Any]] = []
+        self._coming: list[tuple[Flow[Any], float]] = []
+        """Tenants with room in their shares, and how many requests that is."""
+
+    def add(self, flow: Flow[Any], before: float, share: "Share[Any]") -> None:
+        """``before`` is the virtual time from which on others are too late; those who wait already have
+        one slack more."""
+        self._flows.append(flow)
+        start = flow.virtual if flow.count else max(flow.virtual, share.virtual)
+        if flow.count:
+            room = max(0.0, before + share.slack - start) * flow.weight
+            self._waiting += flow.count
+            self._ahead += flow.count * min(1.0, room / max(flow.work, 1e-9))
+        room = (before - start) * flow.weight - flow.work
+        if room > 0:
+            self._coming.append((flow, room / flow.typical_work))
+
+    def waiting(self, total: int) -> float:
+        """How many of so many who wait, whatever their tenants."""
+        return total * (self._ahead / self._waiting) if self._waiting else float(total)
+
+    def with_coming(self, base: float, others_per_s: float, departures_per_s: float, now: float) -> float:
+        """``base`` and those who come before that many have got a slot."""
+        if not self._coming or departures_per_s <= 0:
+            return base
+        seen_per_s = sum(flow.arrivals.per_s(now) for flow in self._flows)
+        scale = max(1.0, others_per_s / max(seen_per_s, 1e-9))
+        coming = [(flow.arrivals.per_s(now), most) for flow, most in self._coming]
+        ahead = base
+        for _ in range(ITERATIONS):
+            wait_s = (ahead + 1) / departures_per_s
+            ahead = base + scale * sum(min(per_s * wait_s, most) for per_s, most in coming)
+        return ahead
+
+
 class Share(Generic[T]):
     """Those of one tier who wait, shared out among their tenants."""
 
-    def __init__(self, weights: Mapping[str, float], slack: float = SLACK_WORK) -> None:
+    def __init__(self, weights: Mapping[str, float], now: float, slack: float = SLACK_WORK) -> None:
         """Tenants without a weight have 1."""
         self._weights = weights
-        self._slack = slack
+        self.slack = slack
+        self.arrivals = ArrivalRate(now)
         self._flows: dict[str, Flow[T]] = {}
+        """Those who came last are the last."""
         self.lanes: dict[Hashable, Heap[Line[T]]] = {}
         """Tenants' lines, by lane; only those in which somebody waits."""
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
-        self._virtual = 0.0
+        self.virtual = 0.0
         """The greatest that somebody had who got a slot: where those begin who come now."""
         self._most_flows = IDLE_FLOWS
         self.count = 0
@@ -125,13 +170,15 @@ class Share(Generic[T]):
     def put(self, turn: T, now: float) -> None:
         """It waits from ``now`` on."""
         self.count += 1
+        self.arrivals.arrived(now)
         if turn.begun:
             self.begun.setdefault(turn.lane, Heap()).put((turn.number,), turn)
             return
         flow = self._flow(turn.tenant, now)
+        self._flows[turn.tenant] = self._flows.pop(turn.tenant)
         flow.arrived(turn.work, now)
         if not flow.count:
-            flow.virtual = max(flow.virtual, self._virtual)
+            flow.virtual = max(flow.virtual, self.virtual)
         flow.count += 1
         flow.work += turn.work
         line = flow.lines.get(turn.lane)
@@ -167,7 +214,7 @@ class Share(Generic[T]):
             return
         flow = self._flow(turn.tenant, now)
         virtual = self.after(flow, turn)
-        self._virtual = max(self._virtual, flow.virtual)
+        self.virtual = max(self.virtual, flow.virtual)
         turn.charged += turn.work
         self._move(flow, virtual)
 
@@ -176,46 +223,50 @@ class Share(Generic[T]):
         flow = self._flow(turn.tenant, now)
         virtual = flow.virtual + (work - turn.charged) / flow.weight
         turn.charged = work
-        lowest, highest = self._virtual - LAG_WORK, max(flow.virtual, self._virtual + DEBT_WORK)
+        lowest, highest = self.virtual - LAG_WORK, max(flow.virtual, self.virtual + DEBT_WORK)
         self._move(flow, min(max(virtual, lowest), highest))
 
     def ahead_of(self, tenant: str, departures_per_s: float, now: float) -> float:
-        """How many will probably get a slot before a request of ``tenant`` that comes now: of those who wait,
-        and of other tenants' that come meanwhile, for as many as their shares have room. Of very many tenants
-        a part is looked at."""
+        """How many will probably get a slot before a request of ``tenant`` that comes now: of those who
+        wait, and of other tenants' that come meanwhile, for as many as their shares have room. Of very
+        many tenants a part is looked at."""
         mine = self._flows.get(tenant)
+        own = mine.count if mine is not None else 0
         behind = mine.work / mine.weight if mine is not None else 0.0
-        virtual = max(mine.virtual if mine is not None else 0.0, self._virtual) + behind
-        before = virtual // self._slack * self._slack
-        waiting, coming = 0.0, list[tuple[float, float]]()
-        for flow in islice(self._flows.values(), SAMPLE):
-            if flow is mine:
-                continue
-            start = flow.virtual if flow.count else max(flow.virtual, self._virtual)
-            room = max(0.0, before + self._slack - start) * flow.weight
-            waiting += flow.count * min(1.0, room / max(flow.work, 1e-9))
-            room = (before - start) * flow.weight - flow.work  # within the slack they come too late
-            if room > 0:
-                coming.append((flow.arrivals.per_s(now), room / flow.typical_work))
-        scale = max(1.0, len(self._flows) / SAMPLE)
-        base = (mine.count if mine else 0) + sum(heap.count for heap in self.begun.values()) + scale * waiting
-        ahead = base
-        for _ in range(ITERATIONS if coming and departures_per_s > 0 else 0):
-            wait_s = (ahead + 1) / departures_per_s
-            ahead = base + scale * sum(min(per_s * wait_s, most) for per_s, most in coming)
-        return ahead
+        virtual = max(mine.virtual if mine is not None else 0.0, self.virtual) + behind
+        before = virtual // self.slack * self.slack
+        seen = Sight()
+        for flow in islice(reversed(self._flows.values()), SAMPLE):
+            if flow is not mine:
+                seen.add(flow, before, self)
+        begun = sum(heap.count for heap in self.begun.values())
+        base = own + begun + seen.waiting(self.count - begun - own)
+        others_per_s = self.arrivals.per_s(now) - (mine.arrivals.per_s(now) if mine is not None else 0.0)
+        return seen.with_coming(base, others_per_s, departures_per_s, now)
+
+    def only(self) -> T:
+        """Who waits, when it is one."""
+        for begun in self.begun.values():
+            turn = begun.first()
+            assert turn is not None
+            return turn
+        (lines,) = self.lanes.values()
+        line = lines.first()
+        turn = None if line is None else line.turns.first()
+        assert turn is not None
+        return turn
 
     # --- For a look at the next turns ---
 
     def key(self, virtual: float, turn: T) -> Key:
         """Of a line with ``turn`` in front, its tenant's virtual time being so: the smallest is next."""
-        return (virtual // self._slack, turn.due_s, turn.number)
+        return (virtual // self.slack, turn.due_s, turn.number)
 
     def after(self, flow: Flow[T], turn: T, virtual: float | None = None) -> float:
         """A tenant's virtual time once it was given ``turn``, from its own or from another ``virtual``
         on."""
         start = flow.virtual if virtual is None else virtual
-        return max(start, self._virtual - LAG_WORK) + turn.work / flow.weight
+        return max(start, self.virtual - LAG_WORK) + turn.work / flow.weight
 
     def reweigh(self) -> None:
         """The weights are other ones now: those who wait are shared out by them from here on."""
@@ -230,15 +281,13 @@ class Share(Generic[T]):
         if flow is None:
             if len(self._flows) >= self._most_flows:
                 self._forget()
-            flow = self._flows[tenant] = Flow(self._weights.get(tenant, 1.0), self._virtual, now)
+            flow = self._flows[tenant] = Flow(self._weights.get(tenant, 1.0), self.virtual, now)
         return flow
 
     def _forget(self) -> None:
         """Those of whom nobody waits and who owe nothing; all of whom nobody waits, if that leaves too
         many."""
-        kept = {
-            name: each for name, each in self._flows.items() if each.count or each.virtual > self._virtual
-        }
+        kept = {name: each for name, each in self._flows.items() if each.count or each.virtual > self.virtual}
         if len(kept) >= IDLE_FLOWS:
             kept = {name: each for name, each in self._flows.items() if each.count}
         self._flows = kept

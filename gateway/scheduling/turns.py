@@ -12,10 +12,9 @@ departures, or ``ageing_s`` and four departures, whichever is sooner).
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
-from gateway.drain_rate import ArrivalRate
 from gateway.scheduling.fair import SLACK_WORK, Share, T
 from gateway.scheduling.heap import Entry
 from gateway.scheduling.look import Look
@@ -38,7 +37,7 @@ class Turns(Generic[T]):
         self, weights: Mapping[str, float], ageing_s: float, now: float, slack: float = SLACK_WORK
     ) -> None:
         """``weights`` are of tenants; those not named have 1."""
-        self._tiers = [_Tier(Share[T](weights, slack), ageing_s, now) for _ in range(TIERS)]
+        self._tiers = [_Tier(Share[T](weights, now, slack), ageing_s) for _ in range(TIERS)]
 
     def reweigh(self) -> None:
         """The weights are other ones now."""
@@ -67,19 +66,28 @@ class Turns(Generic[T]):
     def first(self, limits: Mapping[Any, int], now: float) -> list[T]:
         """The next turns, in their order: of each lane no more than its limit. They stay where they
         are."""
+        tiers = self._tiers
+        present = [rank for rank in range(TIERS) if tiers[rank].share.count]
+        if len(present) == 1 and tiers[present[0]].share.count == 1:
+            only = tiers[present[0]].share.only()
+            return [only] if limits.get(only.lane) else []
         left = dict(limits)
-        looks = [Look(tier.share, left) for tier in self._tiers]
-        ageing = [tier.ageing.copy() for tier in self._tiers]
+        looks = {rank: Look(tiers[rank].share, left) for rank in present}
+        alone = len(present) == 1
+        ageing = () if alone else tuple(tier.ageing.copy() for tier in tiers)
         turns: list[T] = []
-        while any(left.values()):
-            found = next((turn for rank in self._order(ageing, now) if (turn := looks[rank].next())), None)
+        slots = sum(left.values())
+        while slots > 0:
+            order = present if alone else self._order(present, ageing, now)
+            found = next((turn for rank in order if (turn := looks[rank].next())), None)
             if found is None:
                 break
             turns.append(found)
+            slots -= 1
             left[found.lane] -= 1
             for rank, each in enumerate(ageing):
                 each.slot_given(now, own=rank == found.rank)
-        for look in looks:
+        for look in looks.values():
             look.undo()
         return turns
 
@@ -93,20 +101,22 @@ class Turns(Generic[T]):
 
     def left_per_s(self, rank: int, departures_per_s: float, now: float) -> float:
         """How many of so many slots a second higher tiers leave to this one."""
-        coming_per_s = sum(tier.arrivals.per_s(now) for tier in self._tiers[:rank])
+        coming_per_s = sum(tier.share.arrivals.per_s(now) for tier in self._tiers[:rank])
         return max(departures_per_s - coming_per_s, departures_per_s / AGED_EVERY)
 
     def ahead_of(self, rank: int) -> int:
         """How many wait in this tier and those above it."""
         return sum(tier.share.count for tier in self._tiers[: rank + 1])
 
-    def _order(self, ageing: "list[_Ageing]", now: float) -> list[int]:
+    def _order(self, present: list[int], ageing: "Sequence[_Ageing]", now: float) -> list[int]:
         """Tiers in the order in which they are asked for the next slot."""
         due = [
-            rank for rank in range(1, TIERS) if ageing[rank].may_be_due(now) and self._tiers[rank].aged(now)
+            rank for rank in present if rank and ageing[rank].may_be_due(now) and self._tiers[rank].aged(now)
         ]
+        if not due:
+            return present
         due.sort(key=lambda rank: ageing[rank].served_s)
-        return [*due, *(rank for rank in range(TIERS) if rank not in due)] if due else [*range(TIERS)]
+        return [*due, *(rank for rank in present if rank not in due)]
 
 
 class _Ageing:
@@ -138,16 +148,14 @@ class _Ageing:
 class _Tier(Generic[T]):
     """A tier's share, and how long its oldest has waited."""
 
-    def __init__(self, share: Share[T], ageing_s: float, now: float) -> None:
+    def __init__(self, share: Share[T], ageing_s: float) -> None:
         self.share = share
         self.ageing = _Ageing(ageing_s)
         self._ageing_s = ageing_s
-        self.arrivals = ArrivalRate(now)
         self._came: deque[tuple[float, T, Entry | None]] = deque()
 
     def put(self, turn: T, now: float) -> None:
         self.share.put(turn, now)
-        self.arrivals.arrived(now)
         self._came.append((now, turn, turn.entry))
         if len(self._came) > 2 * self.share.count + _SLACK:
             self._came = deque(each for each in self._came if each[1].entry is each[2])

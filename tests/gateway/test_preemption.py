@@ -69,6 +69,27 @@ async def test_a_batch_stream_gives_way_and_goes_on_where_it_was() -> None:
     quiet(fleet)
 
 
+@pytest.mark.parametrize(
+    "cuts", [(0, 0), (0, 300), (150, 400), (450, 120), (700, 380), (650, 800), (1000, 1)]
+)
+async def test_wherever_an_answer_gives_way_the_client_gets_the_whole_of_it(cuts: tuple[int, int]) -> None:
+    fleet, (one,) = fleet_of(1)
+    batch = ask(fleet)
+    for cut in cuts:
+        mine = one.streams[-1]
+        answer(mine, cut)
+        fleet.advance(4.0)
+        urgent = ask(fleet, Tier.REALTIME)
+        assert mine.reset_code is ErrorCode.CANCELLED
+        mine.confirm()
+        fleet.advance(9.0)
+        await serve(fleet, one, urgent)
+    answer(one.streams[-1])
+    await whole(fleet, batch)
+    assert batch.request.preempted == 2
+    quiet(fleet)
+
+
 async def test_a_stream_that_gave_way_may_go_on_at_another_deployment() -> None:
     fleet, (one, two) = fleet_of(1, 1)
     batch = ask(fleet)

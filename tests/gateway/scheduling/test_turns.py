@@ -116,7 +116,7 @@ def test_what_was_charged_is_corrected_when_the_cost_is_known() -> None:
 
 
 def test_a_correction_keeps_nobody_out_for_ever() -> None:
-    share = Share[Turn]({})
+    share = Share[Turn]({}, 0.0)
     turns = [Turn(number, 0, "absurd", "chat", 1.0, 0.0) for number in range(2)]
     share.put(turns[0], 0.0)
     share.remove(turns[0])
@@ -148,7 +148,7 @@ def test_beyond_the_slack_the_share_counts_and_not_the_deadline() -> None:
 
 
 def test_tenants_of_whom_nobody_waits_are_forgotten() -> None:
-    share = Share[Turn]({})
+    share = Share[Turn]({}, 0.0)
     for number in range(3 * IDLE_FLOWS):
         turn = Turn(number, 0, f"t{number}", "chat", 1.0 + number, 0.0)
         share.put(turn, 0.0)
@@ -232,8 +232,9 @@ comings = st.tuples(
 
 def reference(room: Room, left: dict[str, int], now: float) -> Turn | None:
     """Who is next, found by looking at everybody."""
-    for rank in room.turns._order([tier.ageing for tier in room.turns._tiers], now):
-        share = room.turns._tiers[rank].share
+    tiers = room.turns._tiers
+    for rank in room.turns._order([0, 1, 2], [tier.ageing for tier in tiers], now):
+        share = tiers[rank].share
         mine = [turn for turn in room.waiting.values() if turn.rank == rank and left.get(str(turn.lane))]
         begun = [turn for turn in mine if turn.begun]
         if begun:
