@@ -1,0 +1,30 @@
+"""SIGHUP: other policies without a restart, and wrong settings change nothing."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import Gateway, House, until
+
+
+def said(gateway: Gateway, event: str) -> list[dict[str, Any]]:
+    lines = (line for line in gateway.child.log.read_text().splitlines() if line.startswith("{"))
+    return [each for each in map(json.loads, lines) if each["event"] == event]
+
+
+def test_a_running_gateway_takes_up_other_policies_and_refuses_wrong_ones(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text("")
+    with House(tmp_path) as house:
+        gateway = house.gateway("--config", str(file))
+        file.write_text('[dispatch]\npolicy = "cost"\ntotal_s = 60\n')
+        gateway.child.signal(signal.SIGHUP)
+        until("the settings are taken up", lambda: said(gateway, "settings_need_a_restart"))
+        assert said(gateway, "settings_reloaded")[-1]["changed"] == ["dispatch.policy"]
+        assert said(gateway, "settings_need_a_restart")[-1]["settings"] == ["dispatch.total_s"]
+        file.write_text('[dispatch]\npolicy = "dearest"\n')
+        gateway.child.signal(signal.SIGHUP)
+        until("wrong settings are refused", lambda: said(gateway, "settings_kept"))
+        assert "'dearest'" in said(gateway, "settings_kept")[-1]["reason"]
+        assert gateway.serving()
