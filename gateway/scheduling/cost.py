@@ -45,6 +45,9 @@ HOME_SHARE = 0.5
 HELD_MOST = 4
 """Requests of one round that are let wait though a slot is free, at most: the next one takes it."""
 
+RESERVE_S = 2.0
+"""A request whose context found no room for so long has a deployment kept free for it until it does."""
+
 WORTH_WAITING = 0.9
 """A full deployment must be predicted to be done in this share of the time of the best open one."""
 
@@ -116,6 +119,8 @@ class _Round:
         self._booked: dict[str, int] = {}
         """Requests that wait for a full deployment."""
         self._held = 0
+        self._reserved: str | None = None
+        """A deployment that takes nothing more before a large context fits it that waits."""
         self._hopeless: dict[_Fit, int] = {}
         """Fits for which no deployment has room, and for a context of how many tokens."""
 
@@ -131,6 +136,7 @@ class _Round:
             best, cost_s = self._best(item, known, completion)
             if best is None:
                 self._hopeless[fit] = context_tokens
+                self._reserve(item)
                 if not any(self._room(view) > 0 for view in self._deployments):
                     return
             elif not self._waits(item, known, completion, cost_s):
@@ -193,12 +199,31 @@ class _Round:
                 for view in fitting
                 if view.key not in item.avoid and view.suits(route, item.version, item.continuing)
             ]
-        return [view for view in fitting if self._room(view) > 0] if self._given else fitting
+        if self._given or self._reserved is not None:
+            fitting = [view for view in fitting if self._room(view) > 0 and view.key != self._reserved]
+        return fitting
 
     def _kv_fits(self, item: Waiting, view: DeploymentView, cached_tokens: int) -> bool:
         given = self._given.get(view.key)
         free = (view.kv_free_tokens or 0) - (given.kv_tokens if given is not None else 0)
         return item.input_tokens - cached_tokens + item.output_tokens <= free
+
+    def _reserve(self, item: Waiting) -> None:
+        """Smaller ones would take what comes free for ever: the deployment that has most room for a context
+        that found none for ``RESERVE_S``, and could hold it, is kept for it. One at a time."""
+        if self._reserved is not None or self._now - item.arrived_s < RESERVE_S:
+            return
+        fitting = [
+            view
+            for view in self._deployments
+            if view.kv_free_tokens is not None
+            and view.free
+            and view.key not in item.avoid
+            and view.suits(item.route, item.version, item.continuing)
+            and self._knowledge.holds(item, view)
+        ]
+        if fitting:
+            self._reserved = max(fitting, key=lambda view: (view.kv_free_tokens or 0, view.key)).key
 
     def _room(self, view: DeploymentView) -> int:
         given = self._given.get(view.key)

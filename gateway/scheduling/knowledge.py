@@ -33,12 +33,20 @@ class Knowledge:
             found = self._speeds[view.device] = self.performance.speeds(self.model, view.device)
         return found
 
+    def note_room(self, view: DeploymentView) -> None:
+        """Look how much context the deployment says that it has room for."""
+        free = view.kv_free_tokens
+        if free is not None and free > self._kv_tokens.get(view.key, 0):
+            self._kv_tokens[view.key] = free
+
     def kept_blocks(self, item: Waiting, view: DeploymentView) -> int | None:
         """How many blocks like those of ``item`` the deployment can keep; None if it does not say."""
-        if view.kv_free_tokens is None or item.block_tokens <= 0:
-            return None
-        most = self._kv_tokens[view.key] = max(view.kv_free_tokens, self._kv_tokens.get(view.key, 0))
-        return int(most / item.block_tokens)
+        most = self._kv_tokens.get(view.key)
+        return None if most is None or item.block_tokens <= 0 else int(most / item.block_tokens)
+
+    def holds(self, item: Waiting, view: DeploymentView) -> bool:
+        """Whether the deployment ever had room for the context of ``item``."""
+        return self._kv_tokens.get(view.key, 0) >= item.input_tokens + item.output_tokens
 
     def forget(self, key: str) -> None:
         """The deployment ``key`` is no more, or has loaded its model anew: what it had read is lost."""

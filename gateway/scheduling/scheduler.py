@@ -38,6 +38,8 @@ class _Placed:
     view: DeploymentView
     speeds: Speeds
     asked: Asked
+    cold: bool
+    """Its model had to be loaded first: how long it took says nothing of how fast it runs."""
 
 
 class Scheduler:
@@ -85,6 +87,7 @@ class Scheduler:
         """A deployment is there; ``view`` is kept up to date by its owner until it is gone."""
         known = self._model(view.model)
         known.knowledge.views[view.key] = view
+        known.knowledge.note_room(view)
         known.policy.came(view, now)
 
     def gone(self, view: DeploymentView, now: float) -> None:
@@ -121,6 +124,7 @@ class Scheduler:
         known = self._model(view.model)
         knowledge = known.knowledge
         known.policy.placed(item, view.key, now)
+        knowledge.note_room(view)
         speeds = knowledge.speeds(view)
         asked = self._asked(item, view, speeds, knowledge.cached_tokens(item, view.key), now)
         view.load.begin(
@@ -132,7 +136,7 @@ class Scheduler:
             output_s=asked.total_s - asked.first_token_s,
         )
         knowledge.prefixes.saw(view.key, item.prefix, knowledge.kept_blocks(item, view))
-        known.open[item.number, view.key] = _Placed(item, view, speeds, asked)
+        known.open[item.number, view.key] = _Placed(item, view, speeds, asked, not view.loaded)
         return asked
 
     def first_token(self, number: int, view: DeploymentView, now: float) -> None:
@@ -146,7 +150,7 @@ class Scheduler:
         company = view.load.end(number, now)
         if known is None or placed is None:
             return
-        if company is not None:
+        if company is not None and not placed.cold:
             view.load.note_pace(self.performance.learn(placed.speeds, placed.asked, outcome, company))
         known.policy.finished(placed.item, view.key, outcome, now)
 

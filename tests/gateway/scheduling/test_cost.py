@@ -120,6 +120,18 @@ def test_one_that_fits_nowhere_does_not_hold_back_smaller_ones() -> None:
     assert site.assign(request(1, 5000), request(2, 5000), request(3, 100, 10)) == [(3, "a")]
 
 
+def test_a_context_that_waits_for_room_gets_it_however_many_smaller_ones_come() -> None:
+    site = Site(view("a", 64, kv_free_tokens=3000), view("b", 64, kv_free_tokens=5000))
+    site.views["a"].kv_free_tokens, site.views["b"].kv_free_tokens = 1000, 1200
+    large, endless = request(1, 4000, 500), request(2, 100_000)
+    small = [request(n, 100, 100) for n in range(10, 14)]
+    at_once = site.assign(*(replace(item, arrived_s=site.now) for item in (large, *small)))
+    assert {key for _, key in at_once} == {"a", "b"}, "nobody has waited for long"
+    assert {key for _, key in site.assign(endless, large, *small)} == {"a"}
+    site.views["b"].kv_free_tokens = 5000
+    assert (1, "b") in site.assign(endless, large, *small)
+
+
 def test_a_first_token_that_is_wanted_soon_counts_more() -> None:
     site = Site(view("fast", 64), view("slow", 64, device="NVIDIA A10G"))
     for number in range(8):

@@ -44,6 +44,20 @@ def test_one_that_is_slower_than_its_fellows_is_known_for_it() -> None:
     assert scheduler.assign("m", [request(999)], [good, bad], 9999.0) == [Assignment(999, good.key)]
 
 
+def test_an_answer_that_waited_for_its_model_to_load_teaches_no_speed() -> None:
+    scheduler, each = Scheduler(), view("a")
+    each.loaded = False
+    scheduler.came(each, 0.0)
+    asked = scheduler.placed(request(1), each, 0.0)
+    each.loaded = True
+    scheduler.loaded(each, 60.0)
+    scheduler.finished(1, each, Outcome(True, 62.0, 60.5, 1000, 100), 62.0)
+    (speeds,) = scheduler.performance
+    assert asked.first_token_s > 30.0
+    assert speeds.load_s == 60.0
+    assert speeds.reading.count == speeds.accuracy.total.count == 0
+
+
 def test_the_policy_of_a_model_can_be_changed_while_it_is_served() -> None:
     scheduler, views = Scheduler("cost"), [view("a", 8), view("b", 8)]
     for each in views:
