@@ -7,10 +7,10 @@ from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.performance import Speeds
 
-FIRST_WEIGHT = 2.0
+FIRST_WEIGHT = 2.5
 """A second before the first token counts so much of one after it: nobody reads on meanwhile."""
 
-OTHERS_SHARE = 0.4
+OTHERS_SHARE = 0.6
 """Of a second that a request costs others, counted as its own. More of it is good for the many and bad
 for the slowest hundredth."""
 
@@ -82,7 +82,9 @@ class Completion:
             wait_s = slot_s
         if cached_tokens:
             cached_tokens = int(cached_tokens * speeds.hit_share)
-            first_s = speeds.fixed_s + speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens)
+            warm_s = speeds.fixed_s + speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens)
+            others_s += OTHERS_SHARE * (warm_s - first_s)
+            first_s = warm_s
         if not view.loaded:
             wait_s += speeds.load_s if view.load_s is None else view.load_s
         rest_s = steps_s + each_s * (running + 1) + kv_s * kv_tokens

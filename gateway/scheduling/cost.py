@@ -261,9 +261,7 @@ class _Round:
     def _waits(self, item: Waiting, known: Mapping[str, int], completion: Completion, cost_s: float) -> bool:
         """Whether it had better wait for a full deployment; if so its next slot is taken as booked."""
         now, patience = self._now, self._policy.patience
-        if len(self._policy.views) <= len(self._deployments) or cost_s <= patience.LOOK_S:
-            return False
-        if self._held >= HELD_MOST:
+        if self._held >= HELD_MOST or cost_s <= patience.LOOK_S:
             return False
         left_s = patience.left_s(item.number, now)
         best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING
@@ -282,17 +280,23 @@ class _Round:
         return True
 
     def _full(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
-        """Full deployments that suit it: some, evenly spread, and those that know something of it."""
+        """Deployments that suit it and have no room for it now: those that know something of it, and of those
+        whose slots are taken some, evenly spread."""
         views, by_key = self._policy.views, self._knowledge.views
-        step = max(1, len(views) // FULL)
-        sample = views[item.number * SPREAD % step :: step]
-        affine = [by_key[key] for key in known if key in by_key]
+        full = [
+            view
+            for view in (by_key[key] for key in known if key in by_key)
+            if view.in_flight >= view.slots
+            or (view.kv_free_tokens is not None and not self._kv_fits(item, view, known[view.key]))
+        ]
+        if len(views) > len(self._deployments):
+            step = max(1, len(views) // FULL)
+            full += [v for v in views[item.number * SPREAD % step :: step] if v.in_flight >= v.slots]
         return [
             view
-            for view in (*affine, *sample)
+            for view in full
             if view.usable
             and view.cap >= view.slots > 0
-            and view.in_flight >= view.slots
             and view.key not in item.avoid
             and view.suits(item.route, item.version, item.continuing)
         ]

@@ -16,6 +16,7 @@ from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named
 from gateway.simulate.errors import BadSpec
 from gateway.simulate.fleet import devices, fleet_of, written
 from gateway.simulate.mix import READY, Mix
+from gateway.simulate.own_devices import own_device
 from gateway.simulate.policies import Choice, choices, names
 from gateway.simulate.progress import Watched
 from gateway.simulate.report import COLUMNS, rows_of
@@ -72,6 +73,13 @@ def simulate_command(
     model: Annotated[
         str, typer.Option(help=f"What all devices serve: {', '.join(MODELS)}.", metavar="NAME")
     ] = DEFAULT_MODEL,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A class of your own, as measured: mine:weights_s=0.02,token_s=0.0002,kv_tokens=40000.",
+            metavar="NAME:…",
+        ),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
@@ -112,15 +120,16 @@ def simulate_command(
         rules = Rules(max_wait_s=_or_never(max_wait), mtbf_s=_or_never(mtbf), repair_s=repair)
         _check({"--rate": rate, "--duration": duration, "--max-wait": max_wait, "--mtbf": mtbf})
         _check({"--slo-ttft": slo_ttft, "--slo-tpot": slo_tpot, "--repair": repair})
+        own = dict(map(own_device, device or ()))
         plan = Plan(
             traffic=_traffic(trace, mix, seed),
-            fleet=fleet_of(fleet),
+            fleet=fleet_of(fleet, own),
             model=model_named(model),
             seed=seed,
             rate=rate,
             requests=requests,
             duration_s=duration,
-            build=Build(slots, cold, spread),
+            build=Build(slots, cold, spread, own),
             slo=Slo(slo_ttft, slo_tpot),
             rules=rules,
         )

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.simulate.devices import device_named
@@ -32,9 +32,9 @@ class Group:
 Fleet = tuple[Group, ...]
 
 
-def fleet_of(text: str) -> Fleet:
-    """Reads ``COUNT*CLASS[@RTTms][,…]``. Raises BadSpec."""
-    groups = tuple(_group(part) for part in text.split(","))
+def fleet_of(text: str, own: Collection[str] = ()) -> Fleet:
+    """Reads ``COUNT*CLASS[@RTTms][,…]``; ``own`` are further names of classes. Raises BadSpec."""
+    groups = tuple(_group(part, own) for part in text.split(","))
     if devices(groups) > MAX_DEVICES:
         raise BadSpec("--fleet", f"{devices(groups):,} devices are more than {MAX_DEVICES:,}")
     return groups
@@ -55,14 +55,15 @@ def scaled(fleet: Fleet, times: int) -> Fleet:
     return tuple(replace(group, count=group.count // unit * times) for group in fleet)
 
 
-def _group(part: str) -> Group:
+def _group(part: str, own: Collection[str]) -> Group:
     match = _GROUP.fullmatch(part)
     if match is None:
         raise BadSpec(
             "--fleet", f"{part.strip()!r} is not COUNT*CLASS or COUNT*CLASS@RTTms, as 4*h100 or 2*l4@40ms"
         )
     count, card, rtt_ms = int(match[1] or 1), match[2], match[3]
-    device_named(card)
+    if card not in own:
+        device_named(card)
     if not count:
         raise BadSpec("--fleet", f"{part.strip()!r} has no device")
     rtt_s = DEFAULT_RTT_S if rtt_ms is None else float(rtt_ms) / 1000

@@ -34,6 +34,8 @@ DEFAULT_DURATION_S = 600.0
 DEFAULT_BLOCK_TOKENS = 256
 MAX_TOKENS = 1_000_000
 MAX_KINDS = 64
+MAX_REQUESTS = 1_000_000_000
+MAX_SIGMA = 5.0
 _TOKENS = re.compile(
     r"(?P<n>\d+)|(?P<low>\d+)-(?P<high>\d+)|(?P<median>\d+)~(?P<sigma>\d+(?:\.\d+)?)|exp(?P<mean>\d+)"
 )
@@ -83,12 +85,14 @@ class Mix:
         whole, *kinds = [part.strip() for part in READY.get(spec.strip(), spec).split(";")]
         members = _members(whole, _WHOLE, "the whole")
         self._seed = seed
-        self._rate = _positive(members, "rate")
-        self._requests = int(_positive(members, "requests", math.inf)) if "requests" in members else None
+        self._rate = _number(members, "rate", None, 1e-6, 1e6)
+        self._requests = None
+        if "requests" in members:
+            self._requests = _whole_number(members, "requests", 1, MAX_REQUESTS)
         default_s = DEFAULT_DURATION_S if self._requests is None else math.inf
-        self._duration_s = _positive(members, "duration", default_s)
-        self._cv = _positive(members, "cv", 1.0, least=-1e-9)
-        self.block_tokens = int(_positive(members, "block", DEFAULT_BLOCK_TOKENS))
+        self._duration_s = _number(members, "duration", default_s, 0.0, 1e9)
+        self._cv = _number(members, "cv", 1.0, 0.0, 100.0)
+        self.block_tokens = _whole_number(members, "block", DEFAULT_BLOCK_TOKENS, MAX_TOKENS)
         if not 0 < len(kinds) <= MAX_KINDS:
             raise BadSpec(
                 "--mix", f"{len(kinds)} kinds of requests, and it takes 1 to {MAX_KINDS}: NAME:input=…"
@@ -127,10 +131,9 @@ def _kind(number: int, part: str, block_tokens: int) -> _Kind:
         raise BadSpec(
             "--mix", f"{name}: tier must be one of {', '.join(Tier)}, not {members['tier']!r}"
         ) from None
-    limits = {key: _positive(members, key) for key in ("max_tokens", "deadline") if key in members}
     return _Kind(
         name=name,
-        share=_positive(members, "share", 1.0),
+        share=_number(members, "share", 1.0, 1e-6, 1e6),
         input_tokens=_tokens(members, "input", name),
         output_tokens=_tokens(members, "output", name),
         prefixes=tuple(
@@ -138,10 +141,10 @@ def _kind(number: int, part: str, block_tokens: int) -> _Kind:
             for each in range(prefixes)
         ),
         prefix_tokens=prefix_tokens,
-        tenants=int(_positive(members, "tenants", 1.0, least=0.99)),
+        tenants=_whole_number(members, "tenants", 1, 1_000_000),
         tier=tier,
-        max_tokens=int(limits["max_tokens"]) if "max_tokens" in limits else None,
-        deadline_s=limits.get("deadline"),
+        max_tokens=_whole_number(members, "max_tokens", 1, MAX_TOKENS) if "max_tokens" in members else None,
+        deadline_s=_number(members, "deadline", None, 0.0, 1e9) if "deadline" in members else None,
     )
 
 
@@ -157,9 +160,7 @@ def _members(text: str, known: frozenset[str], whose: str) -> dict[str, str]:
     return members
 
 
-def _positive(
-    members: Mapping[str, str], key: str, default: float | None = None, *, least: float = 0.0
-) -> float:
+def _number(members: Mapping[str, str], key: str, default: float | None, least: float, most: float) -> float:
     if key not in members:
         if default is None:
             raise BadSpec("--mix", f"{key}= is missing")
@@ -168,9 +169,16 @@ def _positive(
         value = float(members[key])
     except ValueError:
         value = math.nan
-    if not least < value < math.inf:
-        raise BadSpec("--mix", f"{key} must be a number over {max(0.0, least):g}, not {members[key]!r}")
+    if not least <= value <= most:
+        raise BadSpec("--mix", f"{key} must be a number from {least:g} to {most:g}, not {members[key]!r}")
     return value
+
+
+def _whole_number(members: Mapping[str, str], key: str, default: int, most: int) -> int:
+    text = members.get(key, str(default))
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:12]) <= most):
+        raise BadSpec("--mix", f"{key} must be a whole number from 1 to {most:,}, not {text!r}")
+    return int(text)
 
 
 def _prefix(text: str | None, name: str) -> tuple[int, int]:
@@ -189,6 +197,8 @@ def _tokens(members: Mapping[str, str], key: str, name: str) -> _Draw:
             "--mix", f"{name}: {key} must be N, LOW-HIGH, MEDIAN~SIGMA or expMEAN, not {members.get(key)!r}"
         )
     found = {part: float(value) for part, value in match.groupdict().items() if value is not None}
+    if found.get("sigma", 0.0) > MAX_SIGMA:
+        raise BadSpec("--mix", f"{name}: {key} has a sigma over {MAX_SIGMA:g}")
     if max(found.values()) > MAX_TOKENS:
         raise BadSpec("--mix", f"{name}: {key} is more than {MAX_TOKENS:,} tokens")
     if "n" in found:

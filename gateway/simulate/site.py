@@ -1,10 +1,11 @@
 """A simulated deployment: what policies see of it, and the engine behind it."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.scheduling.base import DeploymentView
-from gateway.simulate.devices import Model, device_named, pace_of, varied, with_slots
+from gateway.simulate.devices import Model, Pace, device_named, pace_of, varied, with_slots
 from gateway.simulate.engine import NEVER, Engine, Run
 from gateway.simulate.fleet import Fleet
 
@@ -49,6 +50,8 @@ class Build:
     slots: int | None = None
     cold: bool = False
     spread: float = 0.0
+    own: Mapping[str, Pace] = field(default_factory=dict)
+    """Measured paces of the model, by names of classes."""
 
 
 def sites_of(
@@ -58,7 +61,7 @@ def sites_of(
     the others take everything and say nothing. Raises BadSpec where the model does not fit."""
     sites: list[Site] = []
     for group in fleet:
-        known = pace_of(device_named(group.card), model)
+        known = build.own.get(group.card) or pace_of(device_named(group.card), model)
         known = known if build.slots is None else with_slots(known, build.slots)
         pace = varied(known, build.spread, random.Random(f"{seed} {group.card}"))
         for _ in range(group.count):

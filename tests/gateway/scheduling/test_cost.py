@@ -76,6 +76,19 @@ def test_a_hit_is_worth_the_seconds_it_saves_and_no_more() -> None:
     assert site.choice(again) == "a"
 
 
+def test_a_hit_is_worth_as_much_again_to_whoever_is_not_held_up_by_reading() -> None:
+    site = Site(view("a", 64), view("reader", 64))
+    chain = tuple(range(40))
+    site.place(request(1, 40 * 256, 10, prefix=chain), "reader")
+    site.finish(1, "reader")
+    for number in range(10, 26):
+        site.place(request(number, 1, 500), "reader")
+    for number in range(30, 44):
+        site.place(request(number, 1, 500), "a")
+    assert site.choice(request(2, 40 * 256, 10, prefix=chain)) == "reader", "though more runs there"
+    assert site.choice(request(3, 40 * 256, 10)) == "a"
+
+
 def test_what_an_engine_forgot_with_its_model_is_worth_nothing() -> None:
     site = Site(view("a", 64), view("z", 64))
     chain = tuple(range(40))
@@ -134,7 +147,7 @@ def test_a_context_that_waits_for_room_gets_it_however_many_smaller_ones_come() 
 
 def test_a_first_token_that_is_wanted_soon_counts_more() -> None:
     site = Site(view("fast", 64), view("slow", 64, device="NVIDIA A10G"))
-    for number in range(8):
+    for number in range(6):
         site.place(request(100 + number, 8000, 1), "fast")
     item = request(1, 100, 180)
     assert site.choice(item) == "fast"
@@ -159,6 +172,19 @@ def test_a_request_waits_for_a_full_deployment_that_is_done_earlier_all_the_same
     site.finish(99, "fast")
     assert site.choice(request(1, 8000, 200)) == "fast"
     assert site.look_again_s is None
+
+
+def test_a_request_waits_for_who_has_read_its_prompt_and_has_no_room_for_it_now() -> None:
+    site = Site(view("a", 64, device=L4, kv_free_tokens=20_000), view("z", 64, kv_free_tokens=20_000))
+    chain = tuple(range(40))
+    site.place(request(1, 40 * 256, 30, prefix=chain), "z")
+    site.views["z"].kv_free_tokens = 100
+    again = request(2, 40 * 256, 200, prefix=chain)
+    assert site.choice(again) is None
+    assert site.look_again_s is not None
+    site.finish(1, "z")
+    site.views["z"].kv_free_tokens = 20_000
+    assert site.choice(again) == "z"
 
 
 def test_the_next_slot_is_promised_once() -> None:

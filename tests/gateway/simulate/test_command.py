@@ -106,6 +106,7 @@ def test_a_plot_is_drawn(tmp_path: Path, name: str) -> None:
         ([*FLEET, *MIX, "--plot", "chart.pdf"], "must end in .png or .svg"),
         ([*FLEET, *MIX, "--what-if", "fast"], "'fast' is no condition"),
         ([*FLEET, "--mix", "rate=1"], "0 kinds of requests"),
+        ([*FLEET, *MIX, "--device", "mine"], "'mine' is not NAME"),
         ([*FLEET, "--trace", "/nowhere.csv"], "/nowhere.csv: No such file"),
     ],
 )

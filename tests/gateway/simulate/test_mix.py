@@ -66,7 +66,7 @@ def test_mixes_with_a_name_give_requests(name: str) -> None:
     [
         ("", "rate= is missing"),
         ("rate=5", "0 kinds of requests"),
-        ("rate=0;a:input=1,output=1", "rate must be a number over 0"),
+        ("rate=0;a:input=1,output=1", "rate must be a number from 1e-06"),
         ("rate=x;a:input=1,output=1", "not 'x'"),
         ("rate=1,speed=2;a:input=1,output=1", "'speed=2' is not one of"),
         ("rate=1;input=1,output=1", "must begin with a name"),
@@ -75,6 +75,9 @@ def test_mixes_with_a_name_give_requests(name: str) -> None:
         ("rate=1;a:input=9999999,output=1", "more than 1,000,000 tokens"),
         ("rate=1;a:input=1,output=1,prefix=12", "prefix must be TOKENSxCOUNT"),
         ("rate=1;a:input=1,output=1,tier=gold", "tier must be one of"),
+        ("rate=1,block=0.5;a:input=1,output=1", "block must be a whole number from 1 to"),
+        ("rate=1;a:input=1,output=1,max_tokens=0", "max_tokens must be a whole number from 1"),
+        ("rate=1;a:input=1~9,output=1", "input has a sigma over 5"),
         ("rate=1,cv=nan;a:input=1,output=1", "cv must be a number"),
     ],
 )
