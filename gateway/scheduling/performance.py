@@ -63,6 +63,11 @@ HIT_WEIGHT = 0.05
 UNREPORTED_WEIGHT = 0.25
 """Weight of an outcome of which token counts were not reported but estimated."""
 
+LEARN_EVERY_S = 0.02
+FAMILIAR = 256
+"""A pair that has seen so many outcomes learns from one in so many seconds: where hundreds come in a second
+the others teach nothing new, and cost as much as a request's whole way through the scheduler."""
+
 LOAD_WEIGHT = 0.3
 
 
@@ -121,6 +126,7 @@ class Speeds:
         "each_s",
         "fixed_s",
         "hit_share",
+        "learnt_s",
         "kv_s",
         "load_s",
         "loads",
@@ -143,6 +149,8 @@ class Speeds:
         self.loads = 0
         self.load_s = self.prior.load_s
         self.accuracy = Accuracy()
+        self.learnt_s = float("-inf")
+        """When it last learnt something."""
         self.reports_cached = False
         """Whether the engine says how much of a prompt was cached: it did once."""
         self.hit_share = 1.0
@@ -159,6 +167,13 @@ class Speeds:
         the device reads prompts for a share of its time."""
         steps_s = output_tokens * (self.step_s + self.each_s * running + self.kv_s * kv_tokens)
         return steps_s / (1.0 - reading_share)
+
+    def wants(self, now: float) -> bool:
+        """Whether one more outcome is worth learning from; if so, that it is learnt now."""
+        if self.reading.count >= FAMILIAR and now - self.learnt_s < LEARN_EVERY_S:
+            return False
+        self.learnt_s = now
+        return True
 
     def learn(self, asked: Asked, outcome: Outcome, company: Company) -> float:
         """An answer came whole. Returns how long it took against what was known, tokens and company given."""

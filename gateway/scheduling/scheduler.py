@@ -150,7 +150,7 @@ class Scheduler:
         company = view.load.end(number, now)
         if known is None or placed is None:
             return
-        if company is not None and not placed.cold:
+        if company is not None and not placed.cold and outcome.ok and placed.speeds.wants(now):
             view.load.note_pace(self.performance.learn(placed.speeds, placed.asked, outcome, company))
         known.policy.finished(placed.item, view.key, outcome, now)
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.scheduling import scheduler as module
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome
-from gateway.scheduling.performance import Performance
+from gateway.scheduling.performance import FAMILIAR, LEARN_EVERY_S, Performance
 from gateway.scheduling.scheduler import Scheduler
 from tests.gateway.scheduling.views import H100, request, view
 
@@ -117,3 +117,15 @@ def test_models_that_nothing_serves_are_forgotten_in_the_end(monkeypatch: pytest
         scheduler.assign(f"model {number}", [], [], 0.0)
     assert len(scheduler._models) == 10
     assert "m" in scheduler._models
+
+
+def test_where_hundreds_are_answered_in_a_second_some_of_them_teach() -> None:
+    scheduler, each = Scheduler(), view("a")
+    scheduler.came(each, 0.0)
+    for number in range(FAMILIAR + 1000):
+        served(scheduler, each, number, number * 0.001, 0.0005)
+    (speeds,) = scheduler.performance
+    assert FAMILIAR + 1000 * 0.001 / LEARN_EVERY_S * 0.8 < speeds.accuracy.total.count < FAMILIAR + 100
+    for number in range(5000, 5100):
+        served(scheduler, each, number, number * 1.0, 0.5)
+    assert speeds.accuracy.total.count > FAMILIAR + 140, "where few come each one teaches"
