@@ -167,12 +167,15 @@ class Preemption:
         return Running(exchange.ticket.number, attempt.deployment, request.tier, remaining_s, lost_s)
 
     def _preempt(self, attempt: Attempt, now: float) -> bool:
-        exchange = _drop(self._running, attempt)
-        if exchange is None or not exchange.preempt(attempt, now):
-            return False  # what cannot give way soundly now is not asked again
+        exchange = _drop(self._running, attempt)  # what cannot give way soundly now is not asked again
+        if exchange is None:
+            return False
         request = attempt.request
         self._freeing.setdefault((request.model, request.tier), {})[attempt] = exchange
-        return True
+        given_back = exchange.preempt(attempt, now)
+        if not given_back:
+            _drop(self._freeing, attempt)
+        return given_back
 
 
 def _drop(attempts: _Attempts, attempt: Attempt) -> Exchange | None:

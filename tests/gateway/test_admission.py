@@ -1,7 +1,5 @@
 """Now, later or no."""
 
-from typing import Any
-
 import pytest
 
 from gateway.admission import Admission
@@ -19,8 +17,8 @@ from shared.messages import Headers, RequestHead
 from tests.gateway.fleet import Fleet, deployment
 
 
-def admission(fleet: Fleet, grace_s: float = 5.0, **bounds: Any) -> Admission:
-    return Admission(fleet.registry.index, WaitingRoom(QueueSettings(**bounds)), grace_s)
+def admission(fleet: Fleet, grace_s: float = 5.0, max_requests: int = 1000) -> Admission:
+    return Admission(fleet.registry.index, WaitingRoom(QueueSettings(max_requests)), grace_s)
 
 
 def test_a_served_model_admits() -> None:

@@ -66,6 +66,9 @@ async def test_a_batch_stream_gives_way_and_goes_on_where_it_was() -> None:
     await whole(fleet, batch)
     assert batch.response.trailers is not None
     assert batch.response.trailers.usage is not None
+    for tier, waits in (("batch", 2), ("realtime", 1)):
+        labels = {"model": "m", "tier": tier}
+        assert fleet.metrics.registry.get_sample_value("trunkline_queue_seconds_count", labels) == waits
     quiet(fleet)
 
 

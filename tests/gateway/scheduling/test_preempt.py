@@ -113,7 +113,7 @@ running_sets = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(running_sets, st.integers(0, 6), st.integers(0, 4), st.booleans(), st.booleans(), st.floats(0.01, 10))
 def test_never_more_give_way_than_wait_nor_anybody_who_need_not(
     running: list[tuple[Tier, int, float, float]],
