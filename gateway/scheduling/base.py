@@ -171,11 +171,11 @@ class Policy(Protocol):
         """Who goes where, now. Both sequences are of one model.
 
         ``waiting`` is in order of turns; one that fits nowhere must not hold back those behind it.
-        ``deployments`` are those with a slot free, perhaps others. Assigns each request at most once, to
-        a deployment that suits it, is not avoided, and has a slot free after the assignments before it;
-        assigns as many as fit, but for those it lets wait, until ``look_again_s`` at the latest, for a
-        deployment that will be free soon and is predicted to finish them earlier. Equal input after an
-        equal history gives equal output.
+        ``deployments`` are those with a slot free, or of those all that are not on trial, perhaps
+        others. Assigns each request at most once, to a deployment that suits it, is not avoided, and has
+        a slot free after the assignments before it; assigns as many as fit, but for those it lets wait,
+        until ``look_again_s`` at the latest, for a deployment that will be free soon and is predicted to
+        finish them earlier. Equal input after an equal history gives equal output.
         """
         ...
 

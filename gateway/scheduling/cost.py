@@ -48,6 +48,9 @@ HELD_MOST = 4
 RESERVE_S = 2.0
 """A request whose context found no room for so long has a deployment kept free for it until it does."""
 
+WORTH_A_LOOK_S = 0.01
+"""What costs no more than this now needs no better place."""
+
 WORTH_WAITING = 0.9
 """A full deployment must be predicted to be done in this share of the time of the best open one."""
 
@@ -204,6 +207,9 @@ class _Round:
         return fitting
 
     def _kv_fits(self, item: Waiting, view: DeploymentView, cached_tokens: int) -> bool:
+        """Cached tokens take no more room; but all of it must fit the whole of the memory."""
+        if cached_tokens and self._knowledge.too_large(item, view):
+            return False
         given = self._given.get(view.key)
         free = (view.kv_free_tokens or 0) - (given.kv_tokens if given is not None else 0)
         return item.input_tokens - cached_tokens + item.output_tokens <= free
@@ -261,7 +267,7 @@ class _Round:
     def _waits(self, item: Waiting, known: Mapping[str, int], completion: Completion, cost_s: float) -> bool:
         """Whether it had better wait for a full deployment; if so its next slot is taken as booked."""
         now, patience = self._now, self._policy.patience
-        if self._held >= HELD_MOST or cost_s <= patience.LOOK_S:
+        if self._held >= HELD_MOST or cost_s <= WORTH_A_LOOK_S:
             return False
         left_s = patience.left_s(item.number, now)
         best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING

@@ -48,6 +48,11 @@ class Knowledge:
         """Whether the deployment ever had room for the context of ``item``."""
         return self._kv_tokens.get(view.key, 0) >= item.input_tokens + item.output_tokens
 
+    def too_large(self, item: Waiting, view: DeploymentView) -> bool:
+        """Whether the deployment never had room for as much, as far as is known."""
+        most = self._kv_tokens.get(view.key)
+        return most is not None and most < item.input_tokens + item.output_tokens
+
     def forget(self, key: str) -> None:
         """The deployment ``key`` is no more, or has loaded its model anew: what it had read is lost."""
         self.prefixes.gone(key)

@@ -1,7 +1,7 @@
 """How long a request may be kept waiting, with a slot free, for a deployment that has none (SCHEDULING
 §4)."""
 
-PATIENCE_S = 3.0
+PATIENCE_S = 5.0
 """A request waits for a better deployment for this long at most, all in all."""
 
 MOST_PATIENT = 64
@@ -11,8 +11,8 @@ MOST_PATIENT = 64
 class Patience:
     """Who waits so, and since when. Whoever was placed is ``over``; the others are forgotten in time."""
 
-    LOOK_S = 0.01
-    """The least time after which it is worth looking again."""
+    LOOK_S = 0.25
+    """The least time after which to look again unasked: a slot that comes free is seen at once anyway."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}

@@ -36,6 +36,11 @@ SPREAD_MOST = 0.5
 COMMON_STEPS = 30.0
 """Observations that the common multiplier remembers."""
 
+SETTLED = 64
+SOLVE_EVERY = 4
+"""Once so many observations were made, one more changes little: the multipliers are computed with each
+fourth."""
+
 LEAST, MOST = 1e-4, 1e4
 """Multipliers stay within these: no device is ten thousand times another."""
 
@@ -87,7 +92,8 @@ class Shares:
             for column in range(self.size):
                 products[column] = kept * products[column] + scaled * share * shares[column]
             self._rest[row] = kept * self._rest[row] + scaled * share * ratio
-        self._solve()
+        if self.count < SETTLED or self.count % SOLVE_EVERY == 0:
+            self._solve()
 
     def _within_reason(self, ratio: float, expected: float) -> float:
         """``ratio``, no further from what was expected than outcomes mostly are."""

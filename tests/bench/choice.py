@@ -1,13 +1,13 @@
 """How long a policy takes to choose: one slot of many is free, many wait, and each choice is carried out.
 
 The fleet is three quarters busy on two classes of device, half of the prompts share a beginning with
-others. Told are quantiles of single decisions, in microseconds of processor time: others may be at work
-on the machine.
+others. Told are quantiles over decisions, in microseconds of processor time.
 """
 
 import gc
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -16,6 +16,10 @@ from gateway.scheduling.scheduler import Scheduler
 
 SLOTS = 16
 BUSY = 12
+
+TIMES = 5
+"""Each decision is made so often, and its fastest time counts: the policy's, not that of what else the
+machine does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,17 @@ class Figures:
             f"{self.policy}: {self.deployments} deployments, {self.waiting} waiting: "
             f"p50 {self.p50_us:.0f} us, p99 {self.p99_us:.0f} us a decision"
         )
+
+
+class _Queue(list[Waiting]):
+    """Counts the requests that are looked at: each is a decision, be it to wait."""
+
+    seen = 0
+
+    def __iter__(self) -> Iterator[Waiting]:
+        for item in super().__iter__():
+            self.seen += 1
+            yield item
 
 
 class _Site:
@@ -84,25 +99,28 @@ class _Site:
         view.in_flight -= 1
         self.scheduler.finished(number, view, Outcome(True, 2.0, 0.5, 1000, 50, 0), self.now)
 
-    def decide(self, waiting: list[Waiting], open_now: list[DeploymentView]) -> float:
+    def decide(self, waiting: _Queue, open_now: list[DeploymentView]) -> float:
         """Seconds for each decision of one call."""
-        began_s = time.thread_time()
-        assignments = self.scheduler.assign("m", waiting, open_now, self.now)
-        took_s = time.thread_time() - began_s
-        by_number = {each.number: each for each in waiting}
+        took_s = float("inf")
+        for _ in range(TIMES):
+            waiting.seen = 0
+            began_s = time.thread_time()
+            assignments = self.scheduler.assign("m", waiting, open_now, self.now)
+            took_s = min(took_s, time.thread_time() - began_s)
+        by_number = {each.number: each for each in list.__iter__(waiting)}
         for each in assignments:
             view = self.by_key[each.key]
             self.place(by_number[each.number], view)
             self.now += 0.001
             self.finish_one(view)
-        return took_s / max(1, len(assignments))
+        return took_s / max(1, waiting.seen)
 
 
 def measure(policy: str, deployments: int, waiting: int, rounds: int) -> Figures:
     """``waiting`` 1 is a request that comes while slots are free; more is a queue that stands while one slot
     at a time comes free."""
     site = _Site(policy, deployments)
-    queue = [site.item() for _ in range(waiting)]
+    queue = _Queue(site.item() for _ in range(waiting))
     if waiting > 1:
         for view in site.views:
             view.slots = view.in_flight
@@ -118,11 +136,11 @@ def measure(policy: str, deployments: int, waiting: int, rounds: int) -> Figures
     )
 
 
-def _times(site: _Site, queue: list[Waiting], rounds: int) -> list[float]:
+def _times(site: _Site, queue: _Queue, rounds: int) -> list[float]:
     times: list[float] = []
     waiting, deployments = len(queue), len(site.views)
     for number in range(rounds):
-        queue = [*queue[1:], site.item()]
+        queue = _Queue([*queue[1:], site.item()])
         if waiting > 1:
             view = site.views[number % deployments]
             view.slots += 1
@@ -136,5 +154,4 @@ def _times(site: _Site, queue: list[Waiting], rounds: int) -> list[float]:
 if __name__ == "__main__":
     for waiting in (1, 1000):
         for deployments in (10, 64, 100, 1000):
-            for policy in ("least-outstanding", "cost"):
-                print(measure(policy, deployments, waiting, 1000))  # noqa: T201
+            print(measure("cost", deployments, waiting, 300))  # noqa: T201

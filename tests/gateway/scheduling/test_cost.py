@@ -128,6 +128,17 @@ def test_a_context_that_does_not_fit_goes_nowhere() -> None:
     assert sorted(key for _, key in both) == ["a", "b"], "a third would fit neither"
 
 
+def test_a_context_larger_than_a_memory_does_not_fit_it_however_much_is_cached() -> None:
+    site = Site(view("a", kv_free_tokens=4000))
+    chain = (1, 2, 3, 4, 5, 6, 7, 8)
+    site.place(request(1, 8 * 256, 10, prefix=chain), "a")
+    site.finish(1, "a")
+    assert site.choice(request(2, 3900, 100, prefix=chain)) == "a"
+    site.views["a"].kv_free_tokens = 2500
+    assert site.choice(request(2, 3900, 100, prefix=chain)) == "a", "half of it takes no room"
+    assert site.choice(request(3, 4000, 100, prefix=chain)) is None
+
+
 def test_one_that_fits_nowhere_does_not_hold_back_smaller_ones() -> None:
     site = Site(view("a", kv_free_tokens=1000))
     assert site.assign(request(1, 5000), request(2, 5000), request(3, 100, 10)) == [(3, "a")]
