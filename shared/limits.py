@@ -84,7 +84,7 @@ packet's retransmission does not end a session."""
 
 SILENT_AFTER_S = 3.0
 """Something was sent that the peer answers at once, and no byte came for this long: the tunnel is silent. An
-ACK is held back for 0.2 s at most; what is left covers a retransmission on a bad line."""
+ACK is held back for 1 s at most; what is left covers retransmissions on a bad line."""
 
 SILENT_MOST_S = 10.0
 """A tunnel silent for this long is given up and another one dialled. The session goes on there, so a wrong
@@ -104,8 +104,9 @@ ACK_MESSAGES = 64
 ACK_BYTES = 512 * KIB
 """Bytes of numbered messages received before an ACK is due at once: an eighth of what the sender retains."""
 
-ACK_DELAY_S = 0.2
-"""The longest an ACK is held back: with it, retained messages of a quiet session are dropped soon."""
+ACK_DELAY_S = 1.0
+"""The longest an ACK is held back. An agent with a few slow streams sends a message per token; to answer each
+would cost both ends more than the token. What stays retained meanwhile is little: more has an ACK at once."""
 
 RETAINED_BYTES = 4 * MIB
 """Numbered messages sent and not acknowledged. Full, the sender stops: it is the replay memory of a session

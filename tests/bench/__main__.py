@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import concurrent, decision, memory, restart, scale, stalled, upload
+from tests.bench import concurrent, crowd, decision, growth, memory, restart, scale, stalled, upload
 from tests.bench.peers import command as peers
 from tests.bench.peers import tools
 from tests.bench.peers.machine import facts
@@ -19,6 +19,8 @@ from tests.support.processes import House
 
 Load = Callable[[LoadSite, argparse.Namespace], Coroutine[None, None, object]]
 _SECONDS = 15.0
+_GROWTH_S = 120.0
+_SPARE_FILES = 2048
 
 
 async def _streams(site: LoadSite, arguments: argparse.Namespace) -> object:
@@ -63,8 +65,8 @@ def _restart(arguments: argparse.Namespace) -> object:
 
 
 def _kept(
-    load: str, figures: memory.Memory | scale.Scaling, arguments: argparse.Namespace
-) -> memory.Memory | scale.Scaling:
+    load: str, figures: growth.Growth | memory.Memory | scale.Scaling, arguments: argparse.Namespace
+) -> object:
     """Written where wanted."""
     if arguments.json is not None:
         arguments.json.write_text(figures.to_json())
@@ -98,11 +100,24 @@ def _scale(arguments: argparse.Namespace) -> object:
     return _kept("scale", figures, arguments)
 
 
+def _growth(arguments: argparse.Namespace) -> object:
+    problem = tools.missing() or crowd.may_open(_SPARE_FILES)
+    if problem is not None:
+        return f"not run: {problem}"
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = growth.run(house, arguments.seconds or _GROWTH_S)
+    return _kept("growth", figures, arguments)
+
+
 _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "decision": _decision,
     "restart": _restart,
     "memory": _memory,
     "scale": _scale,
+    "growth": _growth,
     "peers": peers.load,
 }
 """Those that start what they need themselves."""

@@ -18,6 +18,7 @@ FLEETS = 4
 _REFRESH_S = 30.0
 """How often agents ask engines what they serve: a thousand of them every five seconds would be the load."""
 _JOIN_S = 300.0
+_IDLE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,14 @@ class Crowd:
     def active(self) -> int:
         """Streams that the engine has running."""
         return int(fetch(f"{self.engine.url}/_control")["active"])
+
+    def until_idle(self) -> None:
+        """Waits until the engine has been told of every stream that nobody wants any more."""
+        deadline_s = time.monotonic() + _IDLE_S
+        while active := self.active():
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"{active} streams run on {_IDLE_S:g} s after their clients left")
+            time.sleep(0.05)
 
 
 def start_gateway(house: House, environment: Mapping[str, str] = MappingProxyType({})) -> Gateway:

@@ -130,6 +130,7 @@ def _tokens(site: crowd.Crowd, size: int, streams: int, sizes: Sizes) -> Point:
     warm_s = ramp_s + max(_CALM_S, 2 * interval_s)
     pace = ("-g", f"{ramp_s:g}", "-w", f"{warm_s:g}", "-d", f"{max(sizes.seconds, interval_s * 2):g}")
     seen = site.ask("stream", "-c", str(streams), "-n", "10000000", *pace)
+    site.until_idle()  # before the engine hurries, or it floods those whose client has just left
     site.engine.direct(interval_us=0)
     time.sleep(_CALM_S)
     return _point(site, size, seen, seen["tokens"])

@@ -1,12 +1,15 @@
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.access import KeyRing
 from gateway.store import Store
 from tests.bench import crowd
+from tests.bench.growth import Growth
 from tests.bench.memory import Memory
 from tests.bench.scale import Point, Scaling, Sizes, make_keys, missing
+from tests.chaos.sampling import Drift
 
 
 def test_a_cost_is_flat_when_its_dearest_is_near_its_cheapest() -> None:
@@ -32,6 +35,15 @@ def test_memory_is_told_by_the_piece() -> None:
     assert not seen.met
     assert "MISSED" in str(seen)
     assert json.loads(seen.to_json())["per_agent_stream_bytes"] == mib
+
+
+def test_growth_is_met_when_nothing_grew_and_nothing_failed() -> None:
+    steady = Drift("gateway", 0.01, 2**20, 0, 60.0)
+    assert Growth(60.0, 100, 0, 0.5, [steady]).met
+    assert not Growth(60.0, 100, 1, 0.5, [steady]).met
+    assert not Growth(60.0, 100, 0, 0.5, [steady, replace(steady, rss=0.06)]).met
+    assert not Growth(60.0, 100, 0, 0.5, [replace(steady, descriptors=30)]).met
+    assert not Growth(60.0, 100, 0, 0.5, []).met, "nothing was looked at"
 
 
 def test_keys_made_in_bulk_are_keys_like_others(tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ class Tunnels(RuleBasedStateMachine):
         for _ in range(3):
             self.lines[-1].pump()
             self._look()
-            self.loop.advance(0.3)
+            self.loop.advance(limits.ACK_DELAY_S / 2)
         self.lines[-1].pump()
 
     def _finish_bodies(self) -> None:

@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 SLOTS, QUEUE = 2, 1
 ENDLESS: dict[str, Any] = {"model": "slow", "prompt": "tell me", "max_tokens": 16_000}
 """Some ten seconds of computing: longer than any test waits."""
+SOON_S = 4.0
+"""Long before that, on a machine that has other things to do."""
 
 
 @dataclass
@@ -139,12 +141,12 @@ async def test_a_client_that_leaves_frees_its_slot_at_once(served: Served) -> No
             await anext(response.aiter_bytes())
             assert await served.busy() == (1, 0)
         began = time.monotonic()
-        await served.until_busy(0, 0, within_s=1.0)
+        await served.until_busy(0, 0, within_s=SOON_S)
         whole = asyncio.ensure_future(client.post("/v1/completions", json=ENDLESS))
-        await served.until_busy(1, 0, within_s=1.0)
+        await served.until_busy(1, 0, within_s=SOON_S)
         whole.cancel()
-        await served.until_busy(0, 0, within_s=1.0)
-    assert time.monotonic() - began < 2.0
+        await served.until_busy(0, 0, within_s=SOON_S)
+    assert time.monotonic() - began < 2 * SOON_S
 
 
 async def test_a_full_engine_refuses_and_takes_again_when_somebody_leaves(served: Served) -> None:
@@ -159,7 +161,7 @@ async def test_a_full_engine_refuses_and_takes_again_when_somebody_leaves(served
         assert int(caught.value.response.headers["retry-after-ms"]) > 0
         for request in requests:
             request.cancel()
-        await served.until_busy(0, 0, within_s=1.0)
+        await served.until_busy(0, 0, within_s=SOON_S)
         assert (await sdk.completions.create(model="slow", prompt="x")).usage is not None
 
 
@@ -174,7 +176,7 @@ async def test_the_engine_answers_questions_while_it_computes(served: Served) ->
             delays.append(time.monotonic() - began)
         for request in requests:
             request.cancel()
-        await served.until_busy(0, 0, within_s=1.0)
+        await served.until_busy(0, 0, within_s=SOON_S)
     assert sorted(delays)[len(delays) // 2] < 0.25
 
 
@@ -197,7 +199,7 @@ async def test_an_engine_that_is_told_to_end_ends_in_order(served: Served) -> No
         await served.until_busy(1, 0, within_s=5.0)
         began = time.monotonic()
         await served.backend.close()
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 2 * SOON_S
         with pytest.raises((openai.APIConnectionError, openai.InternalServerError)):
             await running
     assert "status 0" in (await served.processes[-1].ended()).reason
