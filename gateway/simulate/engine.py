@@ -34,7 +34,7 @@ class Run:
     first_s: float | None = None
     """When its first token left an engine."""
     cached_tokens: int = 0
-    """Of its prompt, found in a prefix cache when it was first computed."""
+    """Of its prompt, found in a prefix cache by the computation that gave its first token."""
     preemptions: int = 0
     restarts: int = 0
     """Devices that were lost while they had it."""

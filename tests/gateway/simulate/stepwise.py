@@ -52,8 +52,8 @@ class Stepwise:
         tokens = len(decoding) + sum(take for _, take in plan)
         now += pace.step_s + max(pace.weights_s, pace.token_s * tokens)
         now += pace.context_s * context + pace.pair_s * pairs
+        self.memory.grow(len(decoding))  # an engine allots a step's memory before it computes it
         for run in decoding:
-            self.memory.grow(1)
             self.private[run] += 1
             self.token(run, now)
         for run, take in plan:
@@ -88,7 +88,8 @@ class Stepwise:
         memory.hold(blocks, private)
         self.running.append(self.waiting.popleft())
         self.private[run], self.left_in[run], self.position[run] = private, run.context - cached, cached
-        self.cached.setdefault(run.number, cached)
+        if run.number not in self.times:
+            self.cached[run.number] = cached
         return run
 
     def preempt(self) -> None:
