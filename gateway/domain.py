@@ -1,4 +1,4 @@
-"""The plain data of a request on its way through the gateway. No behaviour beyond construction."""
+"""The plain data of a request on its way through the gateway, and where it should not go again."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field

@@ -23,12 +23,21 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
+def _hear_ctrl_c() -> None:
+    """Shells have what they start in the background ignore it, tests and their children too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def started(tiny_model: Path, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     with (tmp_path / "output").open("wb") as output:
         line = command("quickstart", "--model", str(tiny_model))
         process = subprocess.Popen(
-            line, stdout=output, stderr=output, env=os.environ | {"TMPDIR": str(tmp_path)}
+            line,
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            preexec_fn=_hear_ctrl_c,
         )
         try:
             yield process
