@@ -4,26 +4,33 @@ Each class reads and writes its own payload. Reading validates everything a peer
 raises :class:`~shared.errors.FrameMalformed`; unknown members are ignored, so that a newer peer may add some.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
 from shared import limits
 from shared.errors import FrameMalformed
+from shared.members import Headers as Headers
+from shared.members import (
+    read_amount,
+    read_choice,
+    read_flag,
+    read_headers,
+    read_integer,
+    read_number,
+    read_objects,
+    read_optional_text,
+    read_seconds,
+    read_share,
+    read_text,
+)
+from shared.members import read_object as read_object
 
-_E = TypeVar("_E", bound=StrEnum)
-
-_HEADER_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PATH_FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
-
-Headers = tuple[tuple[str, str], ...]
-"""Lower-case names, hop-by-hop headers removed, order kept."""
 
 
 class UsageMode(StrEnum):
@@ -48,48 +55,8 @@ class AgentStatus(StrEnum):
     FAILED = "FAILED"
 
 
-def read_object(payload: bytes | memoryview) -> dict[str, Any]:
-    """The JSON object in ``payload``. Raises :class:`FrameMalformed` for anything else."""
-    try:
-        value = orjson.loads(payload)
-    except orjson.JSONDecodeError as error:
-        raise FrameMalformed(f"payload is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise FrameMalformed("payload is not a JSON object")
-    return value
-
-
 CONTINUATION_WAYS = frozenset({"final_message", "prefill", "prompt"})
 """How an engine may be asked to go on with an answer (PROTOCOL §4.7)."""
-
-
-def _text(value: Mapping[str, Any], key: str, default: str | None = None, most: int = 4096) -> str:
-    item = value.get(key, default)
-    if not isinstance(item, str) or len(item) > most:
-        raise FrameMalformed(f"member {key!r} must be a string of at most {most} characters")
-    return item
-
-
-def _optional_text(value: Mapping[str, Any], key: str) -> str | None:
-    return None if value.get(key) is None else _text(value, key)
-
-
-def _integer(value: Mapping[str, Any], key: str, default: int | None = None, most: int = 2**53) -> int:
-    item = value.get(key, default)
-    if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item <= most:
-        raise FrameMalformed(f"member {key!r} must be an integer from 0 to {most}")
-    return item
-
-
-def _number(value: Mapping[str, Any], key: str, most: float = 1e15) -> float | None:
-    item = value.get(key)
-    if item is None:
-        return None
-    if not isinstance(item, int | float) or isinstance(item, bool):
-        raise FrameMalformed(f"member {key!r} must be a number")
-    if not math.isfinite(item) or not -most <= item <= most:
-        raise FrameMalformed(f"member {key!r} is out of range")
-    return float(item)
 
 
 def _continues(value: Any) -> Mapping[str, str]:
@@ -97,54 +64,6 @@ def _continues(value: Any) -> Mapping[str, str]:
     if not isinstance(value, dict) or len(value) > 32:
         raise FrameMalformed("member 'continues' must be an object with at most 32 members")
     return {route: way for route, way in value.items() if isinstance(way, str) and way in CONTINUATION_WAYS}
-
-
-def _choice(value: Mapping[str, Any], key: str, kind: type[_E], default: str | None = None) -> _E:
-    try:
-        return kind(value.get(key, default))
-    except ValueError:
-        raise FrameMalformed(f"member {key!r} must be one of {', '.join(kind)}") from None
-
-
-def _flag(value: Mapping[str, Any], key: str) -> bool:
-    item = value.get(key, False)
-    if not isinstance(item, bool):
-        raise FrameMalformed(f"member {key!r} must be true or false")
-    return item
-
-
-def _headers(value: Mapping[str, Any]) -> Headers:
-    items = value.get("headers", [])
-    if not isinstance(items, list) or len(items) > limits.HEADERS:
-        raise FrameMalformed(f"member 'headers' must be a list of at most {limits.HEADERS} pairs")
-    size_bytes = 0
-    headers: list[tuple[str, str]] = []
-    for item in items:
-        if not isinstance(item, list) or len(item) != 2:
-            raise FrameMalformed("a header must be a pair of strings")
-        name, text = item
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise FrameMalformed("a header must be a pair of strings")
-        if not _is_field_name(name) or _HEADER_FORBIDDEN.search(text):
-            raise FrameMalformed("a header must have a lower-case name and no control characters")
-        size_bytes += len(name) + len(text)
-        headers.append((name, text))
-    if size_bytes > limits.HEADER_BYTES:
-        raise FrameMalformed(f"headers exceed {limits.HEADER_BYTES} bytes")
-    return tuple(headers)
-
-
-@lru_cache(maxsize=256)
-def _is_field_name(name: str) -> bool:
-    """Remembered, because few names are ever used, and the same all the time."""
-    return name != "" and name == name.lower() and not _HEADER_FORBIDDEN.search(name)
-
-
-def _objects(value: Mapping[str, Any], key: str, most: int) -> list[dict[str, Any]]:
-    items = value.get(key, [])
-    if not isinstance(items, list) or len(items) > most or not all(isinstance(item, dict) for item in items):
-        raise FrameMalformed(f"member {key!r} must be a list of at most {most} objects")
-    return items
 
 
 @dataclass(slots=True)
@@ -171,24 +90,24 @@ class RequestHead:
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> "RequestHead":
         value = read_object(payload)
-        method, path = _text(value, "method", most=32), _text(value, "path", most=8192)
+        method, path = read_text(value, "method", most=32), read_text(value, "path", most=8192)
         if not method.isalpha() or not method.isascii():
             raise FrameMalformed("member 'method' must be an HTTP method")
         if not path.startswith("/") or _PATH_FORBIDDEN.search(path):
             raise FrameMalformed("member 'path' must begin with '/' and hold no blanks or control characters")
         return cls(
-            deployment=_text(value, "deployment", most=limits.MODEL_NAME_CHARS),
+            deployment=read_text(value, "deployment", most=limits.MODEL_NAME_CHARS),
             method=method,
             path=path,
-            headers=_headers(value),
-            model=_text(value, "model", most=limits.MODEL_NAME_CHARS),
-            request_id=_text(value, "request_id", most=128),
-            streaming=_flag(value, "streaming"),
-            usage=_choice(value, "usage", UsageMode, UsageMode.NONE),
-            tier=_text(value, "tier", "standard", most=32),
-            deadline_s=_number(value, "deadline_s"),
-            credit=_integer(value, "credit", 0),
-            trace=_optional_text(value, "trace"),
+            headers=read_headers(value),
+            model=read_text(value, "model", most=limits.MODEL_NAME_CHARS),
+            request_id=read_text(value, "request_id", most=128),
+            streaming=read_flag(value, "streaming"),
+            usage=read_choice(value, "usage", UsageMode, UsageMode.NONE),
+            tier=read_text(value, "tier", "standard", most=32),
+            deadline_s=read_number(value, "deadline_s"),
+            credit=read_integer(value, "credit", 0),
+            trace=read_optional_text(value, "trace"),
         )
 
 
@@ -205,10 +124,10 @@ class ResponseHead:
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> "ResponseHead":
         value = read_object(payload)
-        status = _integer(value, "status", most=599)
+        status = read_integer(value, "status", most=599)
         if status < 200:
             raise FrameMalformed("member 'status' must be a final HTTP status, 200 to 599")
-        return cls(status, _headers(value))
+        return cls(status, read_headers(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,13 +161,13 @@ class Trailers:
             usage=None
             if usage is None
             else Usage(
-                _integer(usage, "prompt_tokens", 0),
-                _integer(usage, "completion_tokens", 0),
-                _integer(usage, "cached_tokens", 0),
+                read_integer(usage, "prompt_tokens", 0),
+                read_integer(usage, "completion_tokens", 0),
+                read_integer(usage, "cached_tokens", 0),
             ),
-            queue_s=_number(value, "queue_s"),
-            first_byte_s=_number(value, "first_byte_s"),
-            total_s=_number(value, "total_s"),
+            queue_s=read_number(value, "queue_s"),
+            first_byte_s=read_number(value, "first_byte_s"),
+            total_s=read_number(value, "total_s"),
         )
 
 
@@ -270,6 +189,16 @@ class DeploymentState:
     continues: Mapping[str, str] = field(default_factory=dict)
     """Route → how the engine can be asked to go on with an answer that another one began: ``final_message``,
     ``prefill`` or ``prompt`` (PROTOCOL §4.7)."""
+    managed: bool = False
+    """The agent loads and unloads it when told: ``loadable`` ⇄ ``loading`` → ``loaded``."""
+    memory_bytes: int | None = None
+    """What it takes of the agent's ``model_memory_bytes`` while it is loaded."""
+    load_s: float | None = None
+    """How long loading takes, as measured last, or as told by the operator."""
+    load_progress: float | None = None
+    """0 to 1 while it is ``loading``, where that can be known."""
+    kv_tokens: int | None = None
+    """Tokens of context its engine has room for, of all requests together."""
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> "DeploymentState":
@@ -277,8 +206,8 @@ class DeploymentState:
         if not isinstance(routes, list) or len(routes) > 32 or not all(isinstance(r, str) for r in routes):
             raise FrameMalformed("member 'routes' must be a list of strings")
         identity, model = (
-            _text(value, "id", most=limits.MODEL_NAME_CHARS),
-            _text(value, "model", most=limits.MODEL_NAME_CHARS),
+            read_text(value, "id", most=limits.MODEL_NAME_CHARS),
+            read_text(value, "model", most=limits.MODEL_NAME_CHARS),
         )
         if not identity or not model or _PATH_FORBIDDEN.search(identity + model):
             raise FrameMalformed("a deployment's id and model must not be empty or hold blanks")
@@ -286,16 +215,21 @@ class DeploymentState:
         return cls(
             id=identity,
             model=model,
-            version=_text(value, "version", "", most=limits.MODEL_NAME_CHARS),
-            status=_choice(value, "status", DeploymentStatus),
+            version=read_text(value, "version", "", most=limits.MODEL_NAME_CHARS),
+            status=read_choice(value, "status", DeploymentStatus),
             routes=tuple(routes),
-            slots=_integer(value, "slots", 0, most=1_000_000),
-            context_tokens=None if context is None else _integer(value, "context_tokens"),
-            running=_integer(value, "running", 0),
-            waiting=_integer(value, "waiting", 0),
-            kv_use=_number(value, "kv_use"),
-            reason=_text(value, "reason", "")[: limits.REASON_CHARS],
+            slots=read_integer(value, "slots", 0, most=1_000_000),
+            context_tokens=None if context is None else read_integer(value, "context_tokens"),
+            running=read_integer(value, "running", 0),
+            waiting=read_integer(value, "waiting", 0),
+            kv_use=read_number(value, "kv_use"),
+            reason=read_text(value, "reason", "")[: limits.REASON_CHARS],
             continues=_continues(value.get("continues", {})),
+            managed=read_flag(value, "managed"),
+            memory_bytes=read_amount(value, "memory_bytes"),
+            load_s=read_seconds(value, "load_s"),
+            load_progress=read_share(value, "load_progress"),
+            kv_tokens=read_amount(value, "kv_tokens"),
         )
 
 
@@ -313,13 +247,18 @@ class GpuState:
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> "GpuState":
         return cls(
-            index=_integer(value, "index", most=4096),
-            name=_text(value, "name", most=256),
-            memory_total_bytes=_integer(value, "memory_total_bytes"),
-            memory_used_bytes=_integer(value, "memory_used_bytes"),
-            utilisation=_number(value, "utilisation"),
-            temperature_c=_number(value, "temperature_c"),
+            index=read_integer(value, "index", most=4096),
+            name=read_text(value, "name", most=256),
+            memory_total_bytes=read_integer(value, "memory_total_bytes"),
+            memory_used_bytes=read_integer(value, "memory_used_bytes"),
+            utilisation=read_number(value, "utilisation"),
+            temperature_c=read_number(value, "temperature_c"),
         )
+
+
+_NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(b"}")
+"""The members of loading as most deployments have them: at their defaults, and so left out. In a string no
+quotation mark stands without a backslash before it, so this is found where it is meant and nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,20 +268,71 @@ class AgentState:
     status: AgentStatus
     deployments: tuple[DeploymentState, ...] = ()
     gpus: tuple[GpuState, ...] = ()
+    model_memory_bytes: int | None = None
+    """Room for all its managed deployments together; None: no bound is known."""
 
     def to_payload(self) -> bytes:
-        return orjson.dumps(self)
+        return orjson.dumps(self).replace(_NOT_MANAGED, b"")
 
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> "AgentState":
         value = read_object(payload)
         deployments = tuple(
-            DeploymentState.read(item) for item in _objects(value, "deployments", limits.DEPLOYMENTS)
+            DeploymentState.read(item) for item in read_objects(value, "deployments", limits.DEPLOYMENTS)
         )
         if len({deployment.id for deployment in deployments}) != len(deployments):
             raise FrameMalformed("two deployments have the same id")
-        gpus = tuple(GpuState.read(item) for item in _objects(value, "gpus", limits.GPUS))
-        return cls(_choice(value, "status", AgentStatus), deployments, gpus)
+        gpus = tuple(GpuState.read(item) for item in read_objects(value, "gpus", limits.GPUS))
+        return cls(
+            read_choice(value, "status", AgentStatus),
+            deployments,
+            gpus,
+            read_amount(value, "model_memory_bytes"),
+        )
+
+
+class CommandVerb(StrEnum):
+    LOAD = "load"
+    UNLOAD = "unload"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """COMMAND (PROTOCOL §4.8): what the gateway wants of one managed deployment."""
+
+    id: int
+    verb: CommandVerb
+    deployment: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "verb": self.verb.value, "deployment": self.deployment}
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> "Command":
+        """Raises :class:`FrameMalformed`, for a verb that this version does not know as well."""
+        return cls(
+            read_integer(value, "id"),
+            read_choice(value, "verb", CommandVerb),
+            read_text(value, "deployment", most=limits.MODEL_NAME_CHARS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """RESULT (PROTOCOL §4.8): whether the agent takes the command of that ``id`` on; ``error``: why not."""
+
+    id: int
+    ok: bool
+    error: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "ok": self.ok, "error": self.error}
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> "CommandResult":
+        """Raises :class:`FrameMalformed`."""
+        error = read_text(value, "error", "")[: limits.REASON_CHARS]
+        return cls(read_integer(value, "id"), read_flag(value, "ok"), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +356,7 @@ class Drain:
             or not all(isinstance(g, str) for g in gateways)
         ):
             raise FrameMalformed("member 'gateways' must be a list of URLs")
-        return cls(_text(value, "reason", ""), _number(value, "deadline_s") or 0.0, tuple(gateways))
+        return cls(read_text(value, "reason", ""), read_number(value, "deadline_s") or 0.0, tuple(gateways))
 
 
 def encode_levels(levels: Mapping[str, int]) -> bytes:
@@ -381,4 +371,4 @@ def decode_levels(payload: bytes | memoryview) -> dict[str, int]:
         raise FrameMalformed(f"more than {limits.DEPLOYMENTS} levels")
     if any(len(key) > limits.MODEL_NAME_CHARS for key in value):
         raise FrameMalformed(f"a level's name has more than {limits.MODEL_NAME_CHARS} characters")
-    return {key: _integer(value, key, most=1_000_000) for key in value}
+    return {key: read_integer(value, key, most=1_000_000) for key in value}

@@ -22,7 +22,17 @@ from shared.frames import (
     encode_offset,
     encode_reason,
 )
-from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers, decode_levels
+from shared.messages import (
+    AgentState,
+    Command,
+    CommandResult,
+    CommandVerb,
+    Drain,
+    RequestHead,
+    ResponseHead,
+    Trailers,
+    decode_levels,
+)
 from tests.support import frame_vectors
 
 VECTORS: dict[str, list[dict[str, Any]]] = orjson.loads(frame_vectors.PATH.read_bytes())
@@ -52,6 +62,12 @@ def test_frames_are_the_bytes_of_the_vectors(vector: dict[str, Any]) -> None:
 def test_payloads_of_the_vectors_are_read_and_written_alike(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
     assert READERS[vector["name"]](payload).to_payload() == payload
+
+
+@pytest.mark.parametrize(("name", "kind"), [("COMMAND", Command), ("RESULT", CommandResult)])
+def test_commands_and_results_of_the_vectors_are_read_and_written_alike(name: str, kind: Any) -> None:
+    (payload,) = (bytes.fromhex(v["payload"]) for v in VECTORS["frames"] if v["name"] == name)
+    assert orjson.dumps(kind.read(orjson.loads(payload)).to_dict()) == payload
 
 
 @pytest.mark.parametrize("vector", VECTORS["messages"])
@@ -128,6 +144,17 @@ def test_offsets_survive(offset: int) -> None:
             b'{"status":"READY","deployments":[{"id":"a","model":"m","status":"loaded"},'
             b'{"id":"a","model":"n","status":"loaded"}]}',
         ),
+        (AgentState.from_payload, b'{"status":"READY","model_memory_bytes":0}'),
+        *(
+            (AgentState.from_payload, frame_vectors.MANAGED.replace(right, wrong))
+            for right, wrong in (
+                (b'"managed":true', b'"managed":1'),
+                (b'"memory_bytes":15032385536', b'"memory_bytes":0'),
+                (b'"load_s":41.5', b'"load_s":-1'),
+                (b'"load_progress":0.25', b'"load_progress":1.5'),
+                (b'"kv_tokens":null', b'"kv_tokens":0'),
+            )
+        ),
         (decode_levels, b'{"d1":1.5}'),
         (decode_levels, b"null"),
         (decode_levels, b'{"d1":'),
@@ -136,3 +163,41 @@ def test_offsets_survive(offset: int) -> None:
 def test_payloads_that_are_wrong_are_malformed(read: Any, payload: bytes) -> None:
     with pytest.raises(FrameMalformed):
         read(payload)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (Command, {"id": "1", "verb": "load", "deployment": "d"}),
+        (Command, {"id": 1, "verb": "dance", "deployment": "d"}),
+        (Command, {"id": 1, "verb": "load"}),
+        (CommandResult, {"id": 1, "ok": "yes"}),
+        (CommandResult, {"id": -1, "ok": True}),
+    ],
+)
+def test_commands_and_results_that_are_wrong_are_malformed(kind: Any, payload: dict[str, Any]) -> None:
+    with pytest.raises(FrameMalformed):
+        kind.read(payload)
+
+
+def test_results_without_an_error_and_with_a_long_one_are_read() -> None:
+    assert CommandResult.read({"id": 1, "ok": True, "newer": 1}) == CommandResult(1, True)
+    assert len(CommandResult.read({"id": 1, "ok": False, "error": "e" * 4000}).error) == limits.REASON_CHARS
+    assert Command.read({"id": 1, "verb": "unload", "deployment": "d"}).verb is CommandVerb.UNLOAD
+
+
+def test_what_older_agents_say_is_read_with_nothing_known_of_loading() -> None:
+    state = AgentState.from_payload(
+        b'{"status":"READY","deployments":[{"id":"a","model":"m","status":"loaded"}],"gpus":[]}'
+    )
+    (deployment,) = state.deployments
+    assert (deployment.managed, deployment.memory_bytes, deployment.kv_tokens) == (False, None, None)
+    assert (deployment.load_s, deployment.load_progress, state.model_memory_bytes) == (None, None, None)
+
+
+def test_a_name_that_looks_like_a_member_survives() -> None:
+    reason = ',"managed":false,"memory_bytes":null,"load_s":null,"load_progress":null,"kv_tokens":null'
+    payload = frame_vectors.MANAGED.replace(b'"reason":""', b'"reason":' + orjson.dumps(reason))
+    state = AgentState.from_payload(payload)
+    assert state.deployments[0].reason == reason
+    assert AgentState.from_payload(state.to_payload()) == state

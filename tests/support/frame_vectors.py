@@ -16,6 +16,14 @@ OPEN = (
     b'"headers":[["content-type","application/json"]],"model":"demo","request_id":"r1",'
     b'"streaming":true,"usage":"strip","tier":"standard","deadline_s":null,"credit":131072,"trace":null}'
 )
+MANAGED = (
+    b'{"status":"READY","deployments":[{"id":"d1","model":"demo","version":"","status":"loaded",'
+    b'"routes":["chat"],"slots":8,"context_tokens":4096,"running":0,"waiting":0,"kv_use":null,'
+    b'"reason":"","continues":{}},{"id":"d2","model":"other","version":"","status":"loading",'
+    b'"routes":["chat"],"slots":8,"context_tokens":null,"running":0,"waiting":0,"kv_use":null,'
+    b'"reason":"","continues":{},"managed":true,"memory_bytes":15032385536,"load_s":41.5,'
+    b'"load_progress":0.25,"kv_tokens":null}],"gpus":[],"model_memory_bytes":85899345920}'
+)
 FRAMES: list[tuple[str, int, int, bytes]] = [
     ("OPEN", 0x10, 1, OPEN),
     ("HEAD", 0x11, 1, HEAD),
@@ -26,10 +34,11 @@ FRAMES: list[tuple[str, int, int, bytes]] = [
     ("CREDIT", 0x15, 0, bytes.fromhex("0000000002000000")),
     ("CREDIT", 0x15, 9, bytes.fromhex("0000000000040000")),
     ("SLOTS", 0x20, 0, b'{"d1":8}'),
-    ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[]}'),
+    ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[],"model_memory_bytes":null}'),
+    ("STATE", 0x21, 0, MANAGED),
     ("DEMAND", 0x22, 0, b'{"demo":3}'),
-    ("COMMAND", 0x23, 0, b'{"id":"c1","verb":"load"}'),
-    ("RESULT", 0x24, 0, b'{"id":"c1","ok":false,"error":"unknown verb"}'),
+    ("COMMAND", 0x23, 0, b'{"id":1,"verb":"load","deployment":"d2"}'),
+    ("RESULT", 0x24, 0, b'{"id":1,"ok":false,"error":"no room"}'),
     ("DRAIN", 0x25, 0, b'{"reason":"upgrade","deadline_s":30.0,"gateways":[]}'),
     ("PING", 0x30, 0, bytes.fromhex("00000000000f4240")),
     ("PONG", 0x31, 0, bytes.fromhex("00000000000f4240")),
