@@ -42,13 +42,14 @@ class Admission:
     def admit(self, request: Request, now: float) -> Ticket:
         """A place in the queue of the request's model.
 
-        Raises HeadersTooLarge, ModelNotFound, NoDeployment, BadRequest when the model is served but not
-        for this route, DeadlineExceeded when it is too late already, and QueueFull when the queue is at a
-        bound or the wait predicted is longer than the request may wait.
+        Raises HeadersTooLarge, ModelNotFound, NoDeployment (also when the model is served, but only where the
+        request may not run), BadRequest when the model is served but not for this route, DeadlineExceeded
+        when it is too late already, and QueueFull when the queue is at a bound or the wait predicted is
+        longer than the request may wait.
         """
         _check_head(request)
         model = request.model
-        availability = self._index.availability(model, request.route)
+        availability = self._index.availability(model, request.route, request.where)
         if availability is Availability.UNKNOWN:
             raise ModelNotFound(
                 f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
@@ -60,11 +61,13 @@ class Admission:
                 code="route_not_supported",
             )
         if availability is Availability.GONE and self.gone_for_good(model, now):
-            raise no_deployment(model)
+            raise no_deployment(request)
+        if availability is Availability.ELSEWHERE and now >= self.hopeless_there_at(model):
+            raise not_there(request)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
         enough = self._room.depth(model) + 1
-        capacity = self._index.capacity(model, request.route, enough)
+        capacity = self._index.capacity(model, request.route, enough, request.where)
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self._yielding(model, capacity.slots))
         return self._room.enter(request, capacity, now)
@@ -74,6 +77,11 @@ class Admission:
         gone_at_s = self.hopeless_at(model)
         return gone_at_s is not None and now >= gone_at_s
 
+    def hopeless_there_at(self, model: str) -> float:
+        """The same for those who may not run where it is served: what went last may have been for them."""
+        record = self._index.models.get(model)
+        return 0.0 if record is None else record.left_s + self._grace_s
+
     def hopeless_at(self, model: str) -> float | None:
         """When those who wait for a model nothing serves are to be sent away. None while it is served."""
         record = self._index.models.get(model)
@@ -82,10 +90,21 @@ class Admission:
         return None if record.lost_s is None else record.lost_s + self._grace_s
 
 
-def no_deployment(model: str) -> NoDeployment:
+def no_deployment(request: Request) -> NoDeployment:
+    """Nothing serves the model."""
     return NoDeployment(
-        f"The model {model!r} is known, but no agent serves it now; try again later.",
+        f"The model {request.model!r} is known, but no agent serves it now; try again later.",
         param="model",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def not_there(request: Request) -> NoDeployment:
+    """The model is served, but not where the request may run."""
+    return NoDeployment(
+        f"The model {request.model!r} is served, but by no agent with {request.where} now, and this request "
+        "may run nowhere else; try again later.",
+        code="residency_unavailable",
         retry_after_s=RETRY_AFTER_S,
     )
 

@@ -260,7 +260,12 @@ class AgentSession:
                 routes=frozenset(),
                 id=claim.id,
                 session=self,
+                labels=self.principal.labels,
             )
+        elif deployment.labels != self.principal.labels:
+            self._unlist(deployment)  # for whoever chooses it is another one from now on
+            self.deployments[claim.id] = deployment
+            deployment.labels = self.principal.labels
         deployment.listed = True
         deployment.version = claim.version
         deployment.status = claim.status

@@ -11,11 +11,12 @@ from typing import Any
 import orjson
 
 from gateway.domain import Principal, Request, RequestBody, Tier
-from gateway.errors import BadRequest, HeadersTooLarge, UnsupportedEncoding
+from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
 from gateway.prompt import prompt_of
 from gateway.scheduling.prefix import fingerprints
 from gateway.splice import with_usage
 from gateway.surface import Endpoint, Target, check_model, read_model
+from gateway.where import BadWhere, Nowhere, Where, narrowed, read_where
 from shared import limits
 from shared.messages import Headers, UsageMode
 
@@ -57,6 +58,8 @@ _VALUE_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 """OpenAI's ``service_tier``; every other value is standard."""
+
+_WHERE = b"x-trunkline-where"
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -140,6 +143,7 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         usage=usage,
         tier=_tier(head.fields, members),
         deadline_s=None if streaming else _deadline_s(head),
+        where=_where(head, principal) if _WHERE in head.fields else principal.where,
         input_tokens=len(prompt) // 4,
         output_tokens=head.endpoint.output_tokens if most_tokens is None else most_tokens,
         prompt_bytes=len(prompt),
@@ -230,6 +234,23 @@ def _most_tokens(endpoint: Endpoint, members: Mapping[str, Any]) -> int | None:
     choices = members.get("n")
     choices = choices if isinstance(choices, int) and not isinstance(choices, bool) else 1
     return max(0, min(most, 10**7)) * max(1, min(choices, 128))
+
+
+def _where(head: ClientHead, principal: Principal) -> Where | None:
+    """What the key allows, narrowed as the client asks. Raises BadRequest, Forbidden when nothing is left."""
+    asked = b",".join(value for name, value in head.headers if name.lower() == _WHERE)
+    try:
+        return narrowed(principal.where, read_where(asked.decode("latin-1")))
+    except BadWhere as error:
+        message = f"The header {_WHERE.decode()} cannot be read: {error}."
+        raise BadRequest(message, param=_WHERE.decode(), code="invalid_where") from None
+    except Nowhere as error:
+        raise Forbidden(
+            f"This key's requests may run only on agents with {principal.where}, and this one asks for "
+            f"another {error.label!r}.",
+            param=_WHERE.decode(),
+            code="residency_forbidden",
+        ) from None
 
 
 def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier:

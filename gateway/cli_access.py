@@ -24,6 +24,7 @@ from gateway.store import (
     own_state_dir,
 )
 from gateway.store.errors import BadValue, RecordError, StateError
+from gateway.where import BadWhere, Where, read_where
 from shared.errors import JoinTokenInvalid
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -194,19 +195,30 @@ def create_key(
     state: StateOption,
     name: Annotated[str, typer.Option(help="What to call it: shown in lists and used to revoke it.")],
     tenant: Annotated[str, typer.Option(help="Whom it belongs to.")] = DEFAULT_TENANT,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Its requests run only on agents with this label. Of values of one label any will do; all "
+            "labels must be right. Repeatable. [default: anywhere]",
+            metavar="K=V[,K=V]",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make an API key and print it as the last line. It is shown this once.
 
-    Example: export OPENAI_API_KEY=$(trunkline key create --name laptop)
+    Example: export OPENAI_API_KEY=$(trunkline key create --name laptop --where region=eu)
     """
+    only = _where(where)
     with opened(state, create=True) as store:
-        text = store.keys.create(name, tenant, time.time())
+        text = store.keys.create(name, tenant, time.time(), only)
     if as_json:
-        print_json({"key": text, "name": name, "tenant": tenant})
+        print_json({"key": text, "name": name, "tenant": tenant, "where": only and only.to_dict()})
         return
+    where_text = "" if only is None else f", for agents with {only} only"
     note(
-        f"API key {name!r} of tenant {tenant!r}. Only its hash is kept: store it now, it is not shown again."
+        f"API key {name!r} of tenant {tenant!r}{where_text}. Only its hash is kept: "
+        "store it now, it is not shown again."
     )
     print(text)  # noqa: T201
 
@@ -229,10 +241,11 @@ def list_keys(state: StateOption, as_json: JsonOption = False) -> None:
             "active" if record.revoked_s is None else "revoked",
             f"sk-tl-…{record.hint}",
             moment(record.created_s),
+            "" if record.where is None else str(record.where),
         ]
         for record in records
     ]
-    print_table(["NAME", "TENANT", "STATE", "KEY", "CREATED"], rows, "no API keys")
+    print_table(["NAME", "TENANT", "STATE", "KEY", "CREATED", "WHERE"], rows, "no API keys")
 
 
 @keys.command("revoke")
@@ -249,6 +262,14 @@ def revoke_key(
     note(f"API key {record.name!r} is revoked.")
 
 
+def _where(texts: list[str] | None) -> Where | None:
+    """Raises typer.BadParameter."""
+    try:
+        return read_where(",".join(texts)) if texts else None
+    except BadWhere as error:
+        raise typer.BadParameter(str(error), param_hint="--where") from None
+
+
 def _key_facts(record: KeyRecord) -> dict[str, Any]:
     return {
         "id": record.id,
@@ -258,6 +279,7 @@ def _key_facts(record: KeyRecord) -> dict[str, Any]:
         "hint": record.hint,
         "created_s": record.created_s,
         "revoked_s": record.revoked_s,
+        "where": record.where and record.where.to_dict(),
     }
 
 

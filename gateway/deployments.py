@@ -12,6 +12,7 @@ from typing import Protocol
 from gateway.health import DeploymentHealth
 from gateway.queue import Capacity, Fit
 from gateway.scheduling.base import NO_CAP, DeploymentView
+from gateway.where import Where
 from shared.endpoint import Endpoint
 from shared.messages import DeploymentStatus
 
@@ -46,6 +47,8 @@ class Availability(Enum):
     """Something did, nothing does now."""
     OTHER_ROUTES = auto()
     """The model is served, but not for this route."""
+    ELSEWHERE = auto()
+    """The model is served for this route, but not where the request may run."""
     SERVED = auto()
     """Served now, or being loaded."""
 
@@ -116,6 +119,12 @@ class ModelRecord:
     """When the paces of ``serving`` were last compared."""
     hold_s: float = HOLD_GUESS_S
     held: bool = False
+    left_s: float = float("-inf")
+    """When one of ``serving`` went last, on the gateway's clock."""
+
+    def slots_there(self, where: Where) -> int:
+        """Of ``slots`` those of deployments that ``where`` allows."""
+        return sum(each.counted_slots for each in self.serving.values() if where.allows(each.labels))
 
 
 class ModelIndex:
@@ -173,6 +182,8 @@ class ModelIndex:
         deployment.counted_slots = slots
         if promising != (record.serving.get(deployment.key) is deployment):
             (self._came if promising else self._gone)(deployment)
+            if not promising:
+                record.left_s = self._clock()
         _keep(record.serving, deployment, promising)
         _keep(record.open, deployment, deployment.free > 0)
         if record.serving:
@@ -204,21 +215,27 @@ class ModelIndex:
         deployment.session.stream_closed(deployment)
         self.update(deployment)
 
-    def availability(self, model: str, route: str) -> Availability:
+    def availability(self, model: str, route: str, where: Where | None = None) -> Availability:
         record = self._models.get(model)
         if record is None:
             return Availability.UNKNOWN
         if not record.serving:
             return Availability.GONE
-        does = any(deployment.does(route) for deployment in record.serving.values())
-        return Availability.SERVED if does else Availability.OTHER_ROUTES
+        serving = record.serving.values()
+        if not any(deployment.does(route) for deployment in serving):
+            return Availability.OTHER_ROUTES
+        if where is None or any(each.does(route) and where.allows(each.labels) for each in serving):
+            return Availability.SERVED
+        return Availability.ELSEWHERE
 
-    def capacity(self, model: str, route: str, enough: int) -> Capacity:
-        """What serves ``model`` now. Free slots for ``route`` are counted up to ``enough``, no further."""
+    def capacity(self, model: str, route: str, enough: int, where: Where | None = None) -> Capacity:
+        """What serves ``model`` now, as far as ``where`` allows it. Free slots for ``route`` are counted
+        up to ``enough``, no further."""
         record = self._models.get(model)
         if record is None:
             return Capacity(0, 0, HOLD_GUESS_S)
-        return Capacity(record.slots, self.free(model, Fit(route), enough), record.hold_s)
+        slots = record.slots if where is None else record.slots_there(where)
+        return Capacity(slots, self.free(model, Fit(route, where=where), enough), record.hold_s)
 
     def free(self, model: str, fit: Fit, enough: int) -> int:
         """Free slots for requests of this fit, whomever they avoid, counted up to ``enough``."""
@@ -226,7 +243,7 @@ class ModelIndex:
         for deployment in self._models[model].open.values() if model in self._models else ():
             if free >= enough:
                 break
-            if deployment.suits(fit.route, fit.version, fit.continuing):
+            if deployment.suits(fit.route, fit.version, fit.continuing, fit.where):
                 free += deployment.free
         return min(free, enough)
 
@@ -250,7 +267,7 @@ class ModelIndex:
         return record is not None and any(
             key not in fit.avoid
             and (patiently or not (deployment.shut or deployment.session.suspended))
-            and deployment.suits(fit.route, fit.version, fit.continuing)
+            and deployment.suits(fit.route, fit.version, fit.continuing, fit.where)
             for key, deployment in record.serving.items()
         )
 

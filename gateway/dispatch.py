@@ -7,13 +7,13 @@ event loop's thread.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import structlog
 
-from gateway.admission import Admission, no_deployment
+from gateway.admission import Admission, no_deployment, not_there
 from gateway.attempt import Attempt
 from gateway.continuation import RecordBudget
 from gateway.decisions import Decisions
@@ -391,27 +391,48 @@ class Dispatcher:
         self._mark(model)
 
     def _watch_for_loss(self, model: str) -> None:
-        """Those who wait for a model that nothing serves are sent away once the grace is over."""
+        """Those who wait for a model that nothing serves, or not where they may run, are sent away once the
+        grace is over."""
         at_s = self._admission.hopeless_at(model)
+        if at_s is None and any(fit.where and self._stranded(model, fit) for fit in self.room.lanes(model)):
+            at_s = self._admission.hopeless_there_at(model)
         if at_s is not None and model not in self._grace:
             self._grace[model] = self.timers.call_at(at_s, lambda: self._grace_over(model))
 
     def _grace_over(self, model: str) -> None:
         del self._grace[model]
-        if not self._admission.gone_for_good(model, self.timers.time()):
-            self._mark(model)
+        now = self.timers.time()
+        waiting = [each for each in self._waiting.values() if each.request.model == model]
+        if self._admission.gone_for_good(model, now):
+            self._send_away(waiting, no_deployment)
             return
-        for exchange in [each for each in self._waiting.values() if each.request.model == model]:
-            self.metrics.refused(model, "no_deployment")
-            exchange.fail(no_deployment(model))
+        if now >= self._admission.hopeless_there_at(model):
+            self._send_away([each for each in waiting if self._stranded(model, each.ticket.fit)], not_there)
+        self._mark(model)
+
+    def _stranded(self, model: str, fit: Fit) -> bool:
+        """The model is served, but not where such requests may run. Answers that have begun have a patience
+        of their own."""
+        if fit.where is None or fit.continuing:
+            return False
+        return self._index.availability(model, fit.route, fit.where) is Availability.ELSEWHERE
+
+    def _send_away(self, waiting: Sequence[Exchange], because: Callable[[Request], RequestError]) -> None:
+        for exchange in waiting:
+            error = because(exchange.request)
+            self.metrics.refused(exchange.request.model, error.code)
+            exchange.fail(error)
 
     def _too_late(self, request: Request) -> RequestError:
         now = self.timers.time()
         if request.deadline_s is not None and now >= request.deadline_s:
             return DeadlineExceeded("The request's deadline passed while it waited for a slot.")
-        if self._index.availability(request.model, request.route) is not Availability.SERVED:
-            return no_deployment(request.model)
-        capacity = self._index.capacity(request.model, request.route, 1)
+        availability = self._index.availability(request.model, request.route, request.where)
+        if availability is Availability.ELSEWHERE:
+            return not_there(request)
+        if availability is not Availability.SERVED:
+            return no_deployment(request)
+        capacity = self._index.capacity(request.model, request.route, 1, request.where)
         return QueueTimeout(
             f"No slot for the model {request.model!r} came free in time; try again later.",
             retry_after_s=self.room.retry_after_s(request, capacity, now),

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.where import Where
 from shared.messages import Headers, UsageMode
 
 REMEMBERED_S = 10.0
@@ -25,6 +26,8 @@ class Principal:
     key_id: str
     key_name: str
     tenant: str
+    where: Where | None = None
+    """Its requests run nowhere else (SCHEDULING §7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class Request:
     """Those whose engine failed on it since its answer last got further, oldest first, and when."""
     version: str | None = None
     """Only deployments of this version will do: an answer has begun that must go on as it is."""
+    where: Where | None = None
+    """Only deployments will do that carry these labels: what the key allows, or less."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
     preempted: int = 0

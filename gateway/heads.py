@@ -5,10 +5,21 @@ from gateway.domain import Request
 from shared.messages import RequestHead
 
 
+class Misplaced(Exception):
+    """The request may not run there. Whoever chose the deployment is at fault; nothing is sent."""
+
+
 def head_for(
     request: Request, deployment: Deployment, now: float, length_bytes: int | None = None
 ) -> RequestHead:
-    """``length_bytes`` is that of the body when it is another than the client's."""
+    """``length_bytes`` is that of the body when it is another than the client's.
+
+    Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong
+    (SCHEDULING §7). Raises Misplaced.
+    """
+    for where in (request.where, request.principal.where):
+        if where is not None and not where.allows(deployment.labels):
+            raise Misplaced(f"{deployment.key} is not where {request.id} may run")
     left_s = None
     if request.deadline_s is not None and not request.streaming:
         left_s = max(0.0, request.deadline_s - now)

@@ -113,7 +113,7 @@ class Preemption:
             return False
         waiting = self._next_in_vain(model, now)
         if waiting:
-            capacity = self._index.capacity(model, waiting[0].route, 1)
+            capacity = self._index.capacity(model, waiting[0].route, 1, waiting[0].where)
             rate = self._room.departures_per_s(model, capacity, now)
             self._have_given_way(model, waiting, capacity.slots, rate, now)
         return bool(waiting)
@@ -197,7 +197,9 @@ def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Wai
         if view.session.suspended:
             continue
         for item in left:
-            if view.key not in item.avoid and view.suits(item.route, item.version, item.continuing):
+            if view.key not in item.avoid and view.suits(
+                item.route, item.version, item.continuing, item.where
+            ):
                 left.remove(item)
                 break
     return left

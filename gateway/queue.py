@@ -20,6 +20,7 @@ from gateway.errors import QueueFull
 from gateway.scheduling.base import Waiting, estimated_work
 from gateway.scheduling.fair import Turn
 from gateway.scheduling.turns import Turns
+from gateway.where import Where
 
 MAX_RETRY_AFTER_S = 120.0
 """SDKs ignore a longer ``Retry-After``."""
@@ -78,10 +79,11 @@ class Fit(NamedTuple):
     avoid: frozenset[str] = frozenset()
     version: str | None = None
     continuing: bool = False
+    where: Where | None = None
 
     @classmethod
     def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
-        return cls(request.route, frozenset(avoid), request.version, request.continuing)
+        return cls(request.route, frozenset(avoid), request.version, request.continuing, request.where)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -118,6 +120,7 @@ class Ticket(Turn):
             output_tokens=request.output_tokens,
             prefix=request.prefix,
             ttft_s=request.ttft_s,
+            where=request.where,
         )
 
 

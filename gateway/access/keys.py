@@ -7,6 +7,7 @@ from gateway.domain import Principal
 from gateway.errors import Unauthenticated
 from gateway.store import KeyRecord, Store
 from gateway.store.keys import PREFIX, digest_of
+from gateway.where import Where
 
 KEY_CHARS = 256
 """Longest text that is looked up at all; a key has 49 characters."""
@@ -35,6 +36,7 @@ class KeyRing:
         self._store = store
         self._entries: dict[bytes, _Entry] = {}
         self._tenants: dict[str, str] = {}
+        self._wheres: dict[Where | None, Where | None] = {}
         self._data_version = -1
         self._revision = 0
         self._refresh()
@@ -78,5 +80,7 @@ class KeyRing:
 
     def _entry(self, record: KeyRecord) -> _Entry:
         tenant = self._tenants.setdefault(record.tenant, record.tenant)
-        principal = Principal(record.id, record.name, tenant)
+        principal = Principal(
+            record.id, record.name, tenant, self._wheres.setdefault(record.where, record.where)
+        )
         return _Entry(record.digest, principal, record.revoked_s is not None)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from gateway.domain import Tier
 from gateway.scheduling.load import Load
+from gateway.where import Where
 
 ANY_ROUTE = "any"
 """A deployment with this route takes requests of every route."""
@@ -45,8 +46,9 @@ class Waiting:
     """A request that waits; a sequence of these is in order of turns.
 
     ``number`` is its ticket's. ``avoid`` holds the keys of deployments it must not go to. With ``version``
-    only deployments of that version will do; one that is ``continuing`` wants a deployment that can go on
-    with an answer of its route which another one began.
+    only deployments of that version will do, with ``where`` only those whose labels it allows, whatever else
+    speaks for another; one that is ``continuing`` wants a deployment that can go on with an answer of its
+    route which another one began.
 
     ``input_tokens`` and ``output_tokens`` are estimates (SCHEDULING §1), the latter of what will be
     written, not of what may be. ``prefix`` is the chain of fingerprints of the prompt's whole blocks,
@@ -71,6 +73,7 @@ class Waiting:
     prefix: tuple[int, ...] = ()
     block_tokens: float = BLOCK_TOKENS
     ttft_s: float | None = None
+    where: Where | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +85,7 @@ class DeploymentView:
     not loaded, draining, resting after a failure, its session over, suspended or full. ``cap`` is how many of
     its slots its health lets it use; one on ``trial`` takes one request to show that it is well again, and
     should get it soon, whatever its load. ``continues`` maps routes to the way it goes on with another's
-    answer.
+    answer. ``labels`` are those bound to its agent's identity.
 
     ``device`` is what it runs on: GPU names as NVML gives them, or a class of
     :mod:`gateway.scheduling.devices`. ``rtt_s`` is the measured round trip of its tunnel.
@@ -112,6 +115,7 @@ class DeploymentView:
     loaded: bool = True
     load_s: float | None = None
     load: Load = field(default_factory=Load)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def free(self) -> int:
@@ -121,9 +125,11 @@ class DeploymentView:
     def does(self, route: str) -> bool:
         return route in self.routes or ANY_ROUTE in self.routes
 
-    def suits(self, route: str, version: str | None, continuing: bool) -> bool:
+    def suits(self, route: str, version: str | None, continuing: bool, where: Where | None) -> bool:
         """Whether it may take a request of this kind, now or ever."""
         if not (route in self.routes or ANY_ROUTE in self.routes):
+            return False
+        if where is not None and not where.allows(self.labels):
             return False
         return (version is None or version == self.version) and (not continuing or route in self.continues)
 

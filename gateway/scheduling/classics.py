@@ -193,7 +193,7 @@ class Random(Classic):
 
 def _fits(item: Waiting, view: DeploymentView, taken_tokens: int) -> bool:
     """Whether ``item`` may go there; of its free KV memory so much was given out in this call."""
-    if view.key in item.avoid or not view.suits(item.route, item.version, item.continuing):
+    if view.key in item.avoid or not view.suits(item.route, item.version, item.continuing, item.where):
         return False
     needed_tokens = item.input_tokens + item.output_tokens + taken_tokens
     return view.kv_free_tokens is None or needed_tokens <= view.kv_free_tokens

@@ -25,6 +25,7 @@ from gateway.scheduling.completion import Completion, Given
 from gateway.scheduling.homes import Homes
 from gateway.scheduling.knowledge import Knowledge, cached
 from gateway.scheduling.patience import Patience
+from gateway.where import Where
 
 ALL = 64
 """Of so many open deployments all are looked at."""
@@ -62,7 +63,7 @@ SPREAD = 2_654_435_761
 
 NEVER = float("inf")
 _NOTHING: Mapping[str, int] = {}
-_Fit = tuple[str, frozenset[str], str | None, bool]
+_Fit = tuple[str, frozenset[str], str | None, bool, Where | None]
 
 
 class Cost(Policy):
@@ -130,7 +131,7 @@ class _Round:
     def place(self, waiting: Sequence[Waiting]) -> None:
         """Decide on each, in order."""
         for item in waiting:
-            fit = item.route, item.avoid, item.version, item.continuing
+            fit = item.route, item.avoid, item.version, item.continuing, item.where
             context_tokens = item.input_tokens + item.output_tokens
             if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
                 continue
@@ -196,11 +197,11 @@ class _Round:
             and (route in view.routes or ANY_ROUTE in view.routes)
             and (view.kv_free_tokens is None or self._kv_fits(item, view, known.get(view.key, 0)))
         ]
-        if item.avoid or item.version is not None or item.continuing:
+        if item.avoid or item.version is not None or item.continuing or item.where is not None:
             fitting = [
                 view
                 for view in fitting
-                if view.key not in item.avoid and view.suits(route, item.version, item.continuing)
+                if view.key not in item.avoid and view.suits(route, item.version, item.continuing, item.where)
             ]
         if self._given or self._reserved is not None:
             fitting = [view for view in fitting if self._room(view) > 0 and view.key != self._reserved]
@@ -225,7 +226,7 @@ class _Round:
             if view.kv_free_tokens is not None
             and view.free
             and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing)
+            and view.suits(item.route, item.version, item.continuing, item.where)
             and self._knowledge.holds(item, view)
         ]
         if fitting:
@@ -304,7 +305,7 @@ class _Round:
             if view.usable
             and view.cap >= view.slots > 0
             and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing)
+            and view.suits(item.route, item.version, item.continuing, item.where)
         ]
 
     def _slot_wait_s(self, view: DeploymentView) -> float:

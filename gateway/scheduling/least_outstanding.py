@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Sequence
 
 from gateway.scheduling.base import Assignment, DeploymentView, Policy, Waiting
+from gateway.where import Where
 
 SAMPLE = 64
 """Deployments looked at for one decision. The best of 64 is within the best hundredth of any fleet for all
@@ -52,10 +53,10 @@ class _Round:
 
     def place(self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView]) -> list[Waiting]:
         """Assign what fits, in order; returns what did not fit."""
-        heaps: dict[tuple[str, frozenset[str], str | None, bool], list[_Entry]] = {}
+        heaps: dict[tuple[str, frozenset[str], str | None, bool, Where | None], list[_Entry]] = {}
         left: list[Waiting] = []
         for item in waiting:
-            fit = item.route, item.avoid, item.version, item.continuing
+            fit = item.route, item.avoid, item.version, item.continuing, item.where
             heap = heaps.get(fit)
             if heap is None:
                 heap = heaps[fit] = self._heap(deployments, *fit)
@@ -70,6 +71,7 @@ class _Round:
         avoid: frozenset[str],
         version: str | None,
         continuing: bool,
+        where: Where | None,
     ) -> list[_Entry]:
         """Those that may take a request of this fit and have room left, the best on top."""
         given = self._given
@@ -79,7 +81,7 @@ class _Round:
             if view.usable
             and (view.slots if view.slots < view.cap else view.cap) - view.in_flight
             > (given.get(view.key, 0) if given else 0)
-            and view.suits(route, version, continuing)
+            and view.suits(route, version, continuing, where)
             and view.key not in avoid
         ]
         heapq.heapify(heap)

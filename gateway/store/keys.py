@@ -13,6 +13,7 @@ from gateway.store import schema
 from gateway.store.errors import NameTaken, UnknownRecord
 from gateway.store.rules import check_name
 from gateway.store.sqlite import SqliteDatabase
+from gateway.where import Where, where_of
 
 PREFIX = "sk-tl-"
 DEFAULT_TENANT = "default"
@@ -34,6 +35,8 @@ class KeyRecord:
     """The key's last four characters, to tell keys apart by eye."""
     created_s: float
     revoked_s: float | None
+    where: Where | None = None
+    """Its requests run nowhere else."""
 
 
 def digest_of(text: str) -> bytes:
@@ -47,8 +50,11 @@ class KeyStore:
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
-    def create(self, name: str, tenant: str, wall_s: float) -> str:
-        """Make a key; its text, which cannot be had again. Raises BadValue or NameTaken."""
+    def create(self, name: str, tenant: str, wall_s: float, where: Where | None = None) -> str:
+        """Make a key, whose requests run only ``where`` is said; its text, which cannot be had again.
+
+        Raises BadValue or NameTaken.
+        """
         check_name("key name", name)
         check_name("tenant", tenant)
         text = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
@@ -63,6 +69,7 @@ class KeyStore:
                         hint=text[-_HINT_CHARS:],
                         created_s=wall_s,
                         revision=schema.next_revision(connection, schema.Topic.KEYS),
+                        residency=None if where is None else where.to_dict(),
                     )
                 )
         except IntegrityError as error:
@@ -118,4 +125,5 @@ def _record(row: Row[Any]) -> KeyRecord:
         hint=row.hint,
         created_s=row.created_s,
         revoked_s=row.revoked_s,
+        where=None if row.residency is None else where_of(row.residency),
     )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gateway.store.errors import BadValue
+from gateway.where import LABEL_CHARS, LABEL_NAME, LABEL_VALUE
 from shared.limits import MODEL_NAME_CHARS
 
 NAME_CHARS = 64
@@ -13,8 +14,6 @@ MODELS = 64
 """Model patterns of one token: they are compared with every deployment an agent reports."""
 
 LABELS = 32
-LABEL_CHARS = 63
-"""Longest label name or value, as Kubernetes has it, so that its labels can be taken over."""
 
 USES = 100_000
 """Most agents one token lets in: the largest fleet, ten times over."""
@@ -23,8 +22,6 @@ TOKEN_LIFE_S = 366 * 86_400.0
 """Longest life of a join token; one that never expires is a password on a shelf."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+ -]{0,62}[A-Za-z0-9._@+-])?")
-_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?|")
 
 
 def check_name(what: str, name: str) -> None:
@@ -54,7 +51,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
     if len(labels) > LABELS:
         raise BadValue(f"{len(labels)} labels; {LABELS} are allowed")
     for name, value in labels.items():
-        if _LABEL_NAME.fullmatch(name) is None or _LABEL_VALUE.fullmatch(value) is None:
+        if LABEL_NAME.fullmatch(name) is None or LABEL_VALUE.fullmatch(value) is None:
             raise BadValue(
                 f"label {name}={value} cannot be used: name and value are at most {LABEL_CHARS} of letters, "
                 "digits and ._/- that begin and end with a letter or digit"

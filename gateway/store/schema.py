@@ -25,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -70,7 +70,9 @@ keys = Table(
     Column("created_s", Double, nullable=False),
     Column("revoked_s", Double),
     Column("revision", BigInteger, nullable=False, index=True),
+    Column("residency", JSON(none_as_null=True)),
 )
+"""``residency`` (since version 3): the values a deployment's labels may have, by label; NULL: any."""
 Index(
     "api_keys_active_name",
     keys.c.name,
@@ -157,7 +159,11 @@ def _to_version_2(connection: Connection) -> None:
     )
 
 
-UPGRADES: dict[int, Callable[[Connection], None]] = {1: _to_version_2}
+def _to_version_3(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE api_keys ADD COLUMN residency JSON")
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3}
 """From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
 
 

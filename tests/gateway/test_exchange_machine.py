@@ -281,7 +281,8 @@ class Life(RuleBasedStateMachine):
             for attempt in lower:
                 view = attempt.deployment
                 room = view.usable and view.in_flight <= min(view.slots, view.cap) and not attempt.given_up
-                fits = view.suits(item.route, item.version, item.continuing) and view.key not in item.avoid
+                fits = view.suits(item.route, item.version, item.continuing, item.where)
+                fits = fits and view.key not in item.avoid
                 assert not (room and fits), (item, view.key)
 
     @invariant()
