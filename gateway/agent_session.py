@@ -103,6 +103,7 @@ class AgentSession:
         self._levels: dict[str, int] = {}
         self._state = AgentState(AgentStatus.READY)
         self._claims = _Claims()
+        endpoint.on_round_trip = self._round_trip_measured
 
     @property
     def takes_work(self) -> bool:
@@ -234,6 +235,10 @@ class AgentSession:
             _log.warning("agent_lost", agent=self.principal.name, error=str(error))
 
     # --- Steps ---
+
+    def _round_trip_measured(self) -> None:
+        for deployment in self.deployments.values():
+            deployment.rtt_s = self.endpoint.rtt_s or 0.0
 
     def _allowed(self, claim: DeploymentState) -> bool:
         if not any(fnmatchcase(claim.model, pattern) for pattern in self.principal.models):

@@ -19,6 +19,7 @@ from shared.events import (
     PeerHeard,
     PeerSilent,
     ResultReceived,
+    RoundTripMeasured,
     SlotsReceived,
     StateReceived,
     StreamClosed,
@@ -191,6 +192,8 @@ class Endpoint:
         """Called when the program closed the session: CLOSE is to leave; whoever moves the bytes sets it."""
         self.drop_tunnel: Callable[[], None] = _nothing
         """Ends the tunnel and keeps the session; whoever moves the bytes sets it."""
+        self.on_round_trip: Callable[[], None] = _nothing
+        """Called when ``rtt_s`` is another one; the program sets it if it wants to know."""
         self._streams: dict[int, Stream] = {}
         self._stopped = False
         """The streams have been told that nothing comes just now."""
@@ -308,7 +311,7 @@ class Endpoint:
                 stream.handler.on_reset(ErrorCode.SESSION_LOST, reason)
             stream.handler.on_closed()
             stream.handler = _NO_HANDLER
-        listener, self.listener = self.listener, None
+        listener, self.listener, self.on_round_trip = self.listener, None, _nothing
         if listener is not None:
             listener.on_session_closed(error)
 
@@ -338,6 +341,8 @@ class Endpoint:
                 action(self, stream, event)
         elif isinstance(event, StreamOpened):
             self._opened(event)
+        elif isinstance(event, RoundTripMeasured):
+            self.on_round_trip()
         elif self.listener is not None:
             _NOTICES[type(event)](self.listener, event)
 

@@ -111,6 +111,11 @@ class PeerHeard:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundTripMeasured:
+    """The session's ``rtt_s`` is another one."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeerClosed:
     """The peer ended the session with CLOSE."""
 
@@ -134,5 +139,6 @@ Event = (
     | DrainReceived
     | PeerSilent
     | PeerHeard
+    | RoundTripMeasured
     | PeerClosed
 )

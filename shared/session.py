@@ -26,6 +26,7 @@ from shared.events import (
     PeerHeard,
     PeerSilent,
     ResultReceived,
+    RoundTripMeasured,
     SlotsReceived,
     StateReceived,
 )
@@ -274,7 +275,9 @@ class Session:
 
     def _receive_pong(self, frame: Frame, now: float) -> None:
         self._heartbeat.handle_pong(decode_offset(frame.payload), now)
-        self._streams.rtt_s = self._heartbeat.rtt_s
+        if self._streams.rtt_s != self._heartbeat.rtt_s:
+            self._streams.rtt_s = self._heartbeat.rtt_s
+            self._events.append(RoundTripMeasured())
 
     def _receive_ack(self, frame: Frame, now: float) -> None:
         self.log.acknowledged(decode_offset(frame.payload))

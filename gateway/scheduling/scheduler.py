@@ -14,7 +14,7 @@ Pure: it decides, somebody else carries out. The owner of the deployments calls,
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
@@ -151,7 +151,8 @@ class Scheduler:
         if known is None or placed is None:
             return
         if company is not None and not placed.cold and outcome.ok and placed.speeds.wants(now):
-            view.load.note_pace(self.performance.learn(placed.speeds, placed.asked, outcome, company))
+            there = _without_way(outcome, view.rtt_s)
+            view.load.note_pace(self.performance.learn(placed.speeds, placed.asked, there, company))
         known.policy.finished(placed.item, view.key, outcome, now)
 
     # --- Within ---
@@ -203,3 +204,16 @@ class Scheduler:
                 del self._models[name]
                 self._names.pop(name, None)
                 return
+
+
+def _without_way(outcome: Outcome, rtt_s: float) -> Outcome:
+    """The times as they are at the deployment: the way there is counted for each deployment by itself, not
+    learnt of its whole class."""
+    if rtt_s <= 0.0:
+        return outcome
+    first_s = outcome.first_token_s
+    return replace(
+        outcome,
+        total_s=max(0.0, outcome.total_s - rtt_s),
+        first_token_s=None if first_s is None else max(0.0, first_s - rtt_s),
+    )

@@ -21,6 +21,7 @@ from shared.events import (
     HeadReceived,
     PeerHeard,
     PeerSilent,
+    RoundTripMeasured,
     StreamEnded,
     StreamOpened,
     StreamReset,
@@ -227,7 +228,7 @@ class Sessions(RuleBasedStateMachine):
 
     def _note(self, session: Session, events: list[Any]) -> None:
         for event in events:
-            if isinstance(event, PeerSilent | PeerHeard):
+            if isinstance(event, PeerSilent | PeerHeard | RoundTripMeasured):
                 continue
             model = self.models[event.stream_id]
             side = model.gateway if session is self.pair.gateway else model.agent
