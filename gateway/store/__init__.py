@@ -1,10 +1,11 @@
-"""Durable state: the gateway's key, join tokens, client keys, agents, models and usage, in one directory.
+"""Durable state: the gateway's key, join tokens, client keys, agents, aliases, models, usage: one directory.
 
 SQLite under it (only ``sqlite`` and ``copies`` know), so that commands work on the state of a running
 gateway and take effect there at once.
 """
 
 from gateway.store.agents import AgentRecord, AgentStore, Enrolment
+from gateway.store.aliases import AliasChange, AliasRecord, AliasStore
 from gateway.store.keys import DEFAULT_TENANT, KeyRecord, KeyStore
 from gateway.store.location import default_state_dir, own_state_dir
 from gateway.store.models import ModelFact, ModelStore
@@ -19,6 +20,9 @@ __all__ = [
     "Account",
     "AgentRecord",
     "AgentStore",
+    "AliasChange",
+    "AliasRecord",
+    "AliasStore",
     "Amount",
     "By",
     "Enrolment",

@@ -25,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -138,12 +138,34 @@ usage = Table(
 )
 """Sums of a day (UTC, ``2026-11-21``). Since version 2."""
 
+aliases = Table(
+    "aliases",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("definition", JSON, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("changed_s", Double, nullable=False),
+)
+"""What names stand for. Read whole when its topic's revision has moved. Since version 4."""
+
+alias_changes = Table(
+    "alias_changes",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String, nullable=False, index=True),
+    Column("at_s", Double, nullable=False),
+    Column("what", String, nullable=False),
+    Column("definition", JSON(none_as_null=True)),
+)
+"""The latest changes of each alias and what it was after them; NULL: no more. Since version 4."""
+
 
 class Topic(StrEnum):
     """What has a counter in ``revisions``."""
 
     KEYS = "keys"
     AGENTS = "agents"
+    ALIASES = "aliases"
 
 
 def _to_version_2(connection: Connection) -> None:
@@ -163,7 +185,20 @@ def _to_version_3(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE api_keys ADD COLUMN residency JSON")
 
 
-UPGRADES: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3}
+def _to_version_4(connection: Connection) -> None:
+    connection.exec_driver_sql(
+        "CREATE TABLE aliases (name VARCHAR NOT NULL, definition JSON NOT NULL, "
+        "created_s DOUBLE PRECISION NOT NULL, changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))"
+    )
+    connection.exec_driver_sql(
+        "CREATE TABLE alias_changes (id INTEGER NOT NULL, name VARCHAR NOT NULL, "
+        "at_s DOUBLE PRECISION NOT NULL, what VARCHAR NOT NULL, definition JSON, PRIMARY KEY (id))"
+    )
+    connection.exec_driver_sql("CREATE INDEX ix_alias_changes_name ON alias_changes (name)")
+    connection.execute(insert(revisions).values(topic=Topic.ALIASES.value, value=0))
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3, 3: _to_version_4}
 """From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
 
 

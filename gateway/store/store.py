@@ -8,6 +8,7 @@ from sqlalchemy import Connection, insert, select
 
 from gateway.store import schema
 from gateway.store.agents import AgentStore
+from gateway.store.aliases import AliasStore
 from gateway.store.backup import Backup, recover
 from gateway.store.copies import restoring_path
 from gateway.store.errors import IdentityUnusable, StateCorrupt, StateMissing, StateUnwritable
@@ -28,13 +29,15 @@ _FINGERPRINT = "gateway key fingerprint"
 class Store:
     """Opened by the gateway and by each command, at the same time and in any order.
 
-    ``tokens``, ``keys``, ``agents``, ``models`` and ``usage`` may be used from several threads. What writes
-    waits for the disk and, at times, for another process: call it from a worker thread in a running gateway.
+    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models`` and ``usage`` may be used from several threads.
+    What writes waits for the disk and, at times, for another process: call it from a worker thread in a
+    running gateway.
     """
 
     tokens: TokenStore
     keys: KeyStore
     agents: AgentStore
+    aliases: AliasStore
     models: ModelStore
     usage: UsageStore
     backup: Backup
@@ -50,6 +53,7 @@ class Store:
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
         self.agents = AgentStore(database)
+        self.aliases = AliasStore(database)
         self.models = ModelStore(database)
         self.usage = UsageStore(database)
         self.backup = Backup(database, state_dir / DATABASE_NAME)
