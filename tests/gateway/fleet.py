@@ -136,6 +136,7 @@ class FakeAgent:
     name: str
     loop: Loop
     endpoint: Endpoint
+    labels: Mapping[str, str] = field(default_factory=dict)
     streams: list[EngineStream] = field(default_factory=list)
     """Every stream the gateway opened, oldest first."""
     demand: Mapping[str, int] | None = None
@@ -234,6 +235,7 @@ class Fleet:
         name: str = "a",
         *deployments: DeploymentState,
         models: tuple[str, ...] = ("*",),
+        labels: Mapping[str, str] | None = None,
         windows: WindowSettings | None = None,
     ) -> FakeAgent:
         """A new tunnel of the agent ``name``, which says at once that it serves ``deployments``."""
@@ -243,9 +245,9 @@ class Fleet:
         theirs = Session(Role.AGENT, own_limits(gateway_windows), self.loop.now_s, agent_windows)
         gateway_end = Endpoint(ours, self.loop, lambda: None)
         agent_end = Endpoint(theirs, self.loop, lambda: None)
-        agent = FakeAgent(name, self.loop, agent_end)
+        agent = FakeAgent(name, self.loop, agent_end, labels=labels or {})
         agent_end.listener = agent
-        session = self.registry.attach(AgentPrincipal(name, models), gateway_end)
+        session = self.registry.attach(AgentPrincipal(name, models, labels or {}), gateway_end)
         gateway_end.listener = session
         self.sessions[id(agent)] = session
         self._links.append((gateway_end, agent_end))
@@ -296,7 +298,7 @@ class Fleet:
         self._requests += 1
         return Request(
             id=f"r{self._requests}",
-            principal=Principal("k", "key", "tenant"),
+            principal=more.pop("principal", Principal("k", "key", "tenant")),
             method="POST",
             path="/v1/chat/completions",
             headers=(("content-type", "application/json"),),

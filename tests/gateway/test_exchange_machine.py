@@ -21,6 +21,7 @@ from gateway.errors import RequestError, StreamBroken
 from gateway.exchange import State
 from gateway.preemption import _without
 from gateway.response import EngineResponse
+from gateway.where import Where, read_where
 from shared.errors import ErrorCode
 from shared.messages import DeploymentState, ResponseHead, Trailers, UsageMode
 from tests.gateway.continuation import engines
@@ -52,6 +53,7 @@ CODES = [
     ErrorCode.TOO_LARGE,
 ]
 picks = st.integers(0, 10**6)
+WHERE = [None, None, read_where("region=eu"), read_where("region=us"), read_where("region=eu,region=us")]
 
 
 class Alarmed:
@@ -159,12 +161,17 @@ class Life(RuleBasedStateMachine):
         self.an_agent_connects("a", 2, "v1")
         self.an_agent_connects("b", 2, "v1")
 
-    @rule(name=st.sampled_from("abc"), slots=st.integers(1, 2), version=st.sampled_from(["v1", "v1", "v2"]))
-    def an_agent_connects(self, name: str, slots: int, version: str) -> None:
+    @rule(
+        name=st.sampled_from("abc"),
+        slots=st.integers(1, 2),
+        version=st.sampled_from(["v1", "v1", "v2"]),
+        region=st.sampled_from(["eu", "eu", "us"]),
+    )
+    def an_agent_connects(self, name: str, slots: int, version: str, region: str = "eu") -> None:
         claim = DeploymentState(
             "d", "m", version, routes=("chat", "any"), slots=slots, continues={"chat": "final_message"}
         )
-        self.fleet.connect(name, claim)
+        self.fleet.connect(name, claim, labels={"region": region})
 
     @precondition(lambda self: self.here)
     @rule(pick=picks)
@@ -186,8 +193,9 @@ class Life(RuleBasedStateMachine):
     @rule(
         kind=st.sampled_from(["stream", "stream", "stream", "whole", "urgent", "urgent", "any"]),
         tier=st.sampled_from([Tier.STANDARD, Tier.BATCH]),
+        where=st.sampled_from(WHERE),
     )
-    def a_request_comes(self, kind: str, tier: Tier) -> None:
+    def a_request_comes(self, kind: str, tier: Tier, where: Where | None) -> None:
         request = self.fleet.request(
             route="any" if kind == "any" else "chat",
             streaming=kind == "stream",
@@ -195,6 +203,7 @@ class Life(RuleBasedStateMachine):
             tier=Tier.REALTIME if kind == "urgent" else tier,
             output_tokens=1000,
             usage=UsageMode.KEEP,
+            where=where,
         )
         self.clients.append(self.fleet.submit(request))
 
@@ -296,6 +305,14 @@ class Life(RuleBasedStateMachine):
         for kept in (preemption._running, preemption._freeing):
             assert all(attempt in there for attempts in kept.values() for attempt in attempts)
         assert all(each.request.preempted <= 2 for each in self.clients)
+
+    @invariant()
+    def nothing_runs_where_it_may_not(self) -> None:
+        by_id = {each.request.id: each.request for each in self.clients}
+        for agent in self.fleet.agents:
+            for stream in agent.streams:
+                where = by_id[stream.head.request_id].where
+                assert where is None or where.allows(agent.labels)
 
     @invariant()
     def nobody_is_answered_twice(self) -> None:

@@ -5,9 +5,17 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 
 from gateway.scheduling.base import NO_CAP, DeploymentView, Waiting
+from gateway.where import read_where
 
 H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
 ROUTES = ("chat", "embeddings", "rerank")
+LABELS: tuple[dict[str, str], ...] = (
+    {},
+    {"region": "eu"},
+    {"region": "eu", "tier": "gold"},
+    {"region": "us"},
+)
+WHERES = (None, None, read_where("region=eu"), read_where("region=us,region=eu"), read_where("tier=gold"))
 
 
 def view(
@@ -74,6 +82,7 @@ def _drawn_view(draw: st.DrawFn, key: str) -> DeploymentView:
         kv_free_tokens=draw(st.sampled_from([None, None, 0, 800, 5000])),
         loaded=draw(st.booleans()),
         health_factor=draw(st.sampled_from([1.0, 0.25])),
+        labels=draw(st.sampled_from(LABELS)),
     )
 
 
@@ -93,4 +102,5 @@ def _drawn_request(draw: st.DrawFn, number: int, keys: list[str]) -> Waiting:
         output_tokens=draw(st.sampled_from([0, 1, 300])),
         prefix=tuple(range(blocks)),
         ttft_s=draw(st.sampled_from([None, 0.5])),
+        where=draw(st.sampled_from(WHERES)),
     )
