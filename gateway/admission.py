@@ -67,7 +67,7 @@ class Admission:
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
         enough = self._room.depth(model) + 1
-        capacity = self._index.capacity(model, request.route, enough, request.where)
+        capacity = self._index.capacity(model, request.route, enough, request.where, request.version)
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self._yielding(model, capacity.slots))
         return self._room.enter(request, capacity, now)

@@ -122,9 +122,13 @@ class ModelRecord:
     left_s: float = float("-inf")
     """When one of ``serving`` went last, on the gateway's clock."""
 
-    def slots_there(self, where: Where) -> int:
-        """Of ``slots`` those of deployments that ``where`` allows."""
-        return sum(each.counted_slots for each in self.serving.values() if where.allows(each.labels))
+    def slots_there(self, where: Where | None, version: str | None = None) -> int:
+        """Of ``slots`` those of deployments that ``where`` allows, and of ``version`` where that is said."""
+        return sum(
+            each.counted_slots
+            for each in self.serving.values()
+            if (version is None or each.version == version) and (where is None or where.allows(each.labels))
+        )
 
 
 class ModelIndex:
@@ -228,14 +232,23 @@ class ModelIndex:
             return Availability.SERVED
         return Availability.ELSEWHERE
 
-    def capacity(self, model: str, route: str, enough: int, where: Where | None = None) -> Capacity:
-        """What serves ``model`` now, as far as ``where`` allows it. Free slots for ``route`` are counted
-        up to ``enough``, no further."""
+    def capacity(
+        self,
+        model: str,
+        route: str,
+        enough: int,
+        where: Where | None = None,
+        version: str | None = None,
+    ) -> Capacity:
+        """What serves ``model``, or one ``version`` of it, now, as far as ``where`` allows it. Free slots for
+        ``route`` are counted up to ``enough``, no further."""
         record = self._models.get(model)
         if record is None:
             return Capacity(0, 0, HOLD_GUESS_S)
-        slots = record.slots if where is None else record.slots_there(where)
-        return Capacity(slots, self.free(model, Fit(route, where=where), enough), record.hold_s)
+        everywhere = where is None and version is None
+        slots = record.slots if everywhere else record.slots_there(where, version)
+        fit = Fit(route, version=version, where=where)
+        return Capacity(slots, self.free(model, fit, enough), record.hold_s)
 
     def free(self, model: str, fit: Fit, enough: int) -> int:
         """Free slots for requests of this fit, whomever they avoid, counted up to ``enough``."""

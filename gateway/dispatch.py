@@ -432,7 +432,7 @@ class Dispatcher:
             return not_there(request)
         if availability is not Availability.SERVED:
             return no_deployment(request)
-        capacity = self._index.capacity(request.model, request.route, 1, request.where)
+        capacity = self._index.capacity(request.model, request.route, 1, request.where, request.version)
         return QueueTimeout(
             f"No slot for the model {request.model!r} came free in time; try again later.",
             retry_after_s=self.room.retry_after_s(request, capacity, now),
