@@ -148,7 +148,7 @@ def test_what_a_later_version_wrote_is_named_and_keeps_nobody_from_the_others(st
         connection.exec_driver_sql("INSERT INTO aliases VALUES ('new', '{}', 1.0, 1.0)")
     _, records, unreadable = store.aliases.changed_since(0)
     assert records is not None
-    assert ([record.alias.name for record in records], unreadable) == (["m"], ["new"])
+    assert ([record.alias.name for record in records], unreadable) == (["m"], ("new",))
 
 
 def test_a_database_from_before_there_were_aliases_gets_them(state_dir: Path) -> None:
