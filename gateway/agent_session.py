@@ -12,8 +12,16 @@ from gateway.domain import AgentPrincipal
 from gateway.metrics import Metrics
 from shared import limits
 from shared.endpoint import Endpoint, Stream
-from shared.errors import ErrorCode, TrunklineError
-from shared.messages import AgentState, AgentStatus, DeploymentState, Drain, GpuState
+from shared.errors import ErrorCode, FrameMalformed, TrunklineError
+from shared.messages import (
+    AgentState,
+    AgentStatus,
+    CommandResult,
+    DeploymentState,
+    DeploymentStatus,
+    Drain,
+    GpuState,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -54,6 +62,7 @@ class SessionOwner(Protocol):
     def max_slots(self) -> int: ...
 
     def detach(self, session: "AgentSession") -> None: ...
+    def answered(self, session: "AgentSession", result: CommandResult) -> None: ...
 
 
 @dataclass(slots=True)
@@ -109,6 +118,11 @@ class AgentSession:
     def takes_work(self) -> bool:
         working = self._state.status in (AgentStatus.READY, AgentStatus.BUSY)
         return working and not self.closed and not self.draining
+
+    @property
+    def model_memory_bytes(self) -> int | None:
+        """What all its managed deployments may take together; None: not known."""
+        return self._state.model_memory_bytes
 
     @property
     def shown_status(self) -> str:
@@ -174,7 +188,13 @@ class AgentSession:
         """Never called: COMMAND goes to agents only."""
 
     def on_result(self, result: Mapping[str, Any]) -> None:
-        """Nothing commands agents yet."""
+        """The answer to a command."""
+        try:
+            answer = CommandResult.read(result)
+        except FrameMalformed as error:
+            _log.warning("agent_result_unreadable", agent=self.principal.name, error=str(error))
+        else:
+            self._owner.answered(self, answer)
 
     def on_slots(self, levels: Mapping[str, int]) -> None:
         """Levels for the deployments named; the others keep theirs."""
@@ -266,19 +286,42 @@ class AgentSession:
                 id=claim.id,
                 session=self,
                 labels=self.principal.labels,
+                listed=False,
             )
         elif deployment.labels != self.principal.labels:
             self._unlist(deployment)  # for whoever chooses it is another one from now on
             self.deployments[claim.id] = deployment
             deployment.labels = self.principal.labels
+        self._take_status(deployment, claim)
         deployment.listed = True
         deployment.version = claim.version
-        deployment.status = claim.status
         deployment.routes = ROUTES.intersection(claim.routes)
         deployment.continues = claim.continues
         deployment.device = ",".join(sorted({gpu.name for gpu in self._state.gpus}))
         deployment.rtt_s = self.endpoint.rtt_s or 0.0
         deployment.slots = self._level(claim.id)
+        tokens = claim.context_tokens, claim.kv_tokens
+        if tokens != (deployment.context_tokens, deployment.kv_tokens):
+            deployment.context_tokens, deployment.kv_tokens = tokens
+            self._owner.index.forget_limit(claim.model)
+        deployment.note_kv(claim.kv_use)
+
+    def _take_status(self, deployment: Deployment, claim: DeploymentState) -> None:
+        """What its agent says of whether it is loaded, and of loading it."""
+        before, now = deployment.status, self._owner.clock()
+        deployment.status, deployment.reason = claim.status, claim.reason
+        deployment.managed = claim.managed
+        deployment.memory_bytes, deployment.reload_s = claim.memory_bytes, claim.load_s
+        deployment.load_progress, deployment.promised_slots = claim.load_progress, claim.slots
+        known = deployment.listed
+        if known and claim.status is before:
+            return
+        if claim.status is DeploymentStatus.LOADING:
+            deployment.loading_s = now
+        elif known and claim.status is DeploymentStatus.LOADED:
+            deployment.loaded_s = now
+        if known:
+            self._owner.index.moved(deployment, before)
 
     def _unlist(self, deployment: Deployment) -> None:
         deployment.listed = False

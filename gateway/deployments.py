@@ -7,13 +7,12 @@ belongs to the event loop's thread.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
 
-from gateway.health import DeploymentHealth
+from gateway.deployment import Deployment as Deployment
+from gateway.deployment import Host as Host
 from gateway.queue import Capacity, Fit
-from gateway.scheduling.base import NO_CAP, DeploymentView
+from gateway.scheduling.base import NO_CAP
 from gateway.where import Where
-from shared.endpoint import Endpoint
 from shared.messages import DeploymentStatus
 
 HOLD_GUESS_S = 2.0
@@ -21,21 +20,6 @@ HOLD_GUESS_S = 2.0
 
 HOLD_WEIGHT = 0.05
 """Weight of the latest request in the mean time a slot is kept: about the last twenty count."""
-
-
-class Host(Protocol):
-    """The session a deployment belongs to; :class:`gateway.agent_session.AgentSession`."""
-
-    endpoint: Endpoint
-    full: bool
-    suspended: bool
-    """Its tunnel is gone or silent, and it is kept: what runs may go on, nothing new is sent."""
-
-    @property
-    def takes_work(self) -> bool: ...
-    def set_full(self, full: bool) -> None: ...
-    def end(self) -> None: ...
-    def stream_closed(self, deployment: "Deployment") -> None: ...
 
 
 class Availability(Enum):
@@ -53,53 +37,6 @@ class Availability(Enum):
     """Served now, or being loaded."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Deployment(DeploymentView):
-    """One model as served by one agent's engine, as long as the agent's session lasts.
-
-    ``key`` is ``agent/id``. ``slots`` is the level the agent granted, whatever the rest says.
-    """
-
-    id: str
-    session: Host
-    status: DeploymentStatus = DeploymentStatus.LOADED
-    listed: bool = True
-    """Named by the agent's latest state. One that is not goes away with its last stream."""
-    failures: int = 0
-    """Failures in a row."""
-    usable: bool = False
-    health: DeploymentHealth | None = None
-    shut: bool = False
-    """It may take nothing for its health, and not just for a moment."""
-    device: str = ""
-    """What it runs on: only deployments on the same are compared for their pace."""
-    counted_slots: int = 0
-    """What the index has counted for it."""
-
-    @property
-    def well(self) -> bool:
-        """Nothing speaks against it but, perhaps, that it is new."""
-        return self.health is None or self.health.well
-
-    @property
-    def promising(self) -> bool:
-        """It serves, or will in a moment: requests may wait for it. So while its session is suspended."""
-        return (
-            self.listed
-            and self.session.takes_work
-            and self.status in (DeploymentStatus.LOADED, DeploymentStatus.LOADING)
-        )
-
-    def compute_usable(self) -> bool:
-        return (
-            self.listed
-            and self.status is DeploymentStatus.LOADED
-            and self.session.takes_work
-            and not self.session.suspended
-            and not self.session.full
-        )
-
-
 @dataclass(slots=True, eq=False)
 class ModelRecord:
     """What is known of one model."""
@@ -111,10 +48,16 @@ class ModelRecord:
     """Promising deployments by key."""
     open: dict[str, Deployment] = field(default_factory=dict)
     """Those with a slot free, by key."""
+    loadable: dict[str, Deployment] = field(default_factory=dict)
+    """Those that could be loaded, by key; none unless somebody sees to that."""
+    managed: dict[str, Deployment] = field(default_factory=dict)
+    """Those whose agents load them when told, loaded or not; none unless somebody sees to that."""
     slots: int = 0
     """Slots of ``serving`` together, as far as their health lets them be used; of those on trial none."""
     lost_s: float | None = None
-    """When the last of ``serving`` went, on the gateway's clock; None while there is one."""
+    """When the last of ``serving`` and ``loadable`` went, on the gateway's clock; None while there is one."""
+    limit: tuple[int | None] | None = None
+    """What :meth:`ModelIndex.context_limit` says; None: to be computed."""
     judged_s: float = float("-inf")
     """When the paces of ``serving`` were last compared."""
     hold_s: float = HOLD_GUESS_S
@@ -142,6 +85,7 @@ class ModelIndex:
         self._assess: Callable[[Deployment], tuple[int, bool]] = _well
         self._came: Callable[[Deployment], None] = _nothing
         self._gone: Callable[[Deployment], None] = _nothing
+        self._moved: Callable[[Deployment, DeploymentStatus], None] | None = None
 
     @property
     def models(self) -> Mapping[str, ModelRecord]:
@@ -159,6 +103,16 @@ class ModelIndex:
     def watch_serving(self, came: Callable[[Deployment], None], gone: Callable[[Deployment], None]) -> None:
         """``came(deployment)`` is called when a deployment begins to be promising, ``gone`` when it ends."""
         self._came, self._gone = came, gone
+
+    def watch_loading(self, moved: Callable[[Deployment, DeploymentStatus], None]) -> None:
+        """From now on what is loadable counts. ``moved`` is called with the status before when that of a
+        managed deployment is another one."""
+        self._moved = moved
+
+    def moved(self, deployment: Deployment, before: DeploymentStatus) -> None:
+        """A deployment's status is another one."""
+        if self._moved is not None and deployment.managed:
+            self._moved(deployment, before)
 
     def learn(self, model: str, wall_s: float) -> bool:
         """Remember that ``model`` is, or once was, served. False when there is no room for one more name.
@@ -181,27 +135,39 @@ class ModelIndex:
         deployment.usable = deployment.compute_usable()
         promising = deployment.promising
         deployment.trial = deployment.cap > 0 and not deployment.well
-        slots = min(deployment.slots, deployment.cap) if promising and not deployment.trial else 0
+        counts = promising and not deployment.trial and not deployment.closing
+        slots = min(deployment.slots, deployment.cap) if counts else 0
         record.slots += slots - deployment.counted_slots
         deployment.counted_slots = slots
         if promising != (record.serving.get(deployment.key) is deployment):
             (self._came if promising else self._gone)(deployment)
+            record.limit = None
             if not promising:
                 record.left_s = self._clock()
         _keep(record.serving, deployment, promising)
         _keep(record.open, deployment, deployment.free > 0)
-        if record.serving:
+        if self._moved is not None and (deployment.managed or record.managed):
+            self._update_managed(record, deployment)
+        if record.serving or record.loadable:
             record.lost_s = None
         elif record.lost_s is None:
             record.lost_s = self._clock()
         for listener in self._listeners:
             listener(deployment.model)
 
+    def _update_managed(self, record: ModelRecord, deployment: Deployment) -> None:
+        _keep(record.managed, deployment, deployment.managed and deployment.listed)
+        if deployment.loadable != (record.loadable.get(deployment.key) is deployment):
+            _keep(record.loadable, deployment, deployment.loadable)
+            record.limit = None
+
     def take(self, deployment: Deployment, work: float) -> None:
         """A request goes to ``deployment``, which must have a slot free."""
         assert deployment.free > 0, deployment.key
         deployment.in_flight += 1
         deployment.outstanding += work
+        if deployment.managed:
+            deployment.used_s = self._clock()
         if deployment.free == 0:
             self._models[deployment.model].open.pop(deployment.key, None)
 
@@ -209,6 +175,8 @@ class ModelIndex:
         """A request's stream is closed at both ends; it kept its slot for ``held_s``."""
         assert deployment.in_flight > 0, deployment.key
         deployment.in_flight -= 1
+        if deployment.managed:
+            deployment.used_s = self._clock()
         deployment.outstanding = max(0.0, deployment.outstanding - work) if deployment.in_flight else 0.0
         record = self._models.get(deployment.model)
         if record is not None:
@@ -223,14 +191,61 @@ class ModelIndex:
         record = self._models.get(model)
         if record is None:
             return Availability.UNKNOWN
-        if not record.serving:
-            return Availability.GONE
-        serving = record.serving.values()
-        if not any(deployment.does(route) for deployment in serving):
-            return Availability.OTHER_ROUTES
-        if where is None or any(each.does(route) and where.allows(each.labels) for each in serving):
-            return Availability.SERVED
-        return Availability.ELSEWHERE
+        does = False
+        for known in (record.serving, record.loadable):
+            for each in known.values():
+                if each.does(route):
+                    does = True
+                    if where is None or where.allows(each.labels):
+                        return Availability.SERVED
+        if does:
+            return Availability.ELSEWHERE
+        return Availability.OTHER_ROUTES if record.serving or record.loadable else Availability.GONE
+
+    def served(self, model: str, fit: Fit, *, patiently: bool = True) -> bool:
+        """Whether something that is loaded, or being loaded, suits a request of this fit, whomever it avoids;
+        ``patiently``: or will once its tunnel is back or its circuit closes."""
+        return any(
+            not each.leaving
+            and (patiently or not (each.shut or each.session.suspended))
+            and each.suits(fit.route, fit.version, fit.continuing, fit.where)
+            for each in self.serving(model)
+        )
+
+    def awaits_load(self, model: str, fit: Fit) -> bool:
+        """Whether a request of this fit has to wait until something is loaded."""
+        record = self._models.get(model)
+        if record is None or not record.managed:
+            return False
+        suiting = [
+            each
+            for each in (*record.serving.values(), *record.loadable.values())
+            if each.suits(fit.route, fit.version, fit.continuing, fit.where)
+        ]
+        loaded = (
+            each.status is DeploymentStatus.LOADED and not each.closing and not each.leaving
+            for each in suiting
+        )
+        return bool(suiting) and not any(loaded)
+
+    def context_limit(self, model: str) -> int | None:
+        """The most tokens a request can have at any deployment of ``model``, loaded or not; None when one of
+        them does not say, or there is none."""
+        record = self._models.get(model)
+        if record is None:
+            return None
+        if record.limit is None:
+            there = (*record.serving.values(), *record.loadable.values())
+            limits = [each.most_tokens for each in there]
+            known = [each for each in limits if each is not None]
+            record.limit = (max(known) if known and len(known) == len(limits) else None,)
+        return record.limit[0]
+
+    def forget_limit(self, model: str) -> None:
+        """A deployment of ``model`` says something else of how much it holds."""
+        record = self._models.get(model)
+        if record is not None:
+            record.limit = None
 
     def capacity(
         self,
@@ -273,15 +288,23 @@ class ModelIndex:
     def someone_else(self, model: str, fit: Fit, *, patiently: bool = False) -> bool:
         """Whether a request of this fit has anywhere to go, now or soon, but to the deployments it avoids.
 
-        Those whose session is suspended and those that may take nothing for their health count only for those
-        who would rather wait than fail (``patiently``).
+        Those whose session is suspended, those that may take nothing for their health and those that have to
+        be loaded count only for those who would rather wait than fail (``patiently``).
         """
         record = self._models.get(model)
-        return record is not None and any(
+        if record is None:
+            return False
+        return any(
             key not in fit.avoid
             and (patiently or not (deployment.shut or deployment.session.suspended))
             and deployment.suits(fit.route, fit.version, fit.continuing, fit.where)
             for key, deployment in record.serving.items()
+        ) or (
+            patiently
+            and any(
+                key not in fit.avoid and deployment.suits(fit.route, fit.version, fit.continuing, fit.where)
+                for key, deployment in record.loadable.items()
+            )
         )
 
     def _forget_one(self) -> bool:

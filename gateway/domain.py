@@ -1,6 +1,6 @@
 """The plain data of a request on its way through the gateway, and where it should not go again."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -104,11 +104,20 @@ class Request:
     failed: dict[str, float] = field(default_factory=dict)
     """Those whose engine failed on it since its answer last got further, oldest first, and when."""
     version: str | None = None
-    """Only deployments of this version will do: an answer has begun that must go on as it is."""
+    """Only deployments of this version will do: it was asked for, or an answer has begun that must go on."""
+    alias: str | None = None
+    """What the client asked for, where that does not simply stand for ``model``."""
+    target: str = ""
+    """With an alias, the model or the version of it that was chosen."""
+    shadow: bool = False
+    """A copy whose answer nobody gets: it is not gone on with elsewhere."""
     where: Where | None = None
     """Only deployments will do that carry these labels: what the key allows, or less."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
+    load_note: Callable[[], str | None] | None = None
+    """What it waits for while its model is being loaded; set where it had to wait for that. It says None once
+    that is over."""
     preempted: int = 0
     """How often it gave its slot back for a more urgent one."""
 

@@ -35,7 +35,8 @@ YIELD_S = 1.0
 EMPTY_QUEUES = 4096
 """Queues of models nobody waits for that are remembered for their drain rate."""
 
-_TIER_RANK = {Tier.REALTIME: 0, Tier.STANDARD: 1, Tier.BATCH: 2}
+_TIERS = (Tier.REALTIME, Tier.STANDARD, Tier.BATCH)
+_TIER_RANK = {tier: rank for rank, tier in enumerate(_TIERS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,28 @@ class QueueSettings:
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What serves a model now: ``slots`` in all, ``free`` of them for the route in question, and ``hold_s``,
-    how long a request keeps a slot. ``yielding`` slots others would give back for a realtime request."""
+    how long a request keeps a slot. ``yielding`` slots others would give back for a realtime request. Where
+    there are none, ``coming`` are there in ``ready_s``, when the model is loaded; 0: who knows when."""
 
     slots: int
     free: int
     hold_s: float
     yielding: int = 0
+    coming: int = 0
+    ready_s: float = 0.0
 
     @property
     def departures_per_s(self) -> float:
         """What a queue should drain at, by Little's law."""
-        return self.slots / max(self.hold_s, 1e-3)
+        return (self.slots or self.coming) / max(self.hold_s, 1e-3)
+
+
+class Backlog(NamedTuple):
+    """Who waits for one model: how many, since when the first of them, and the most urgent tier."""
+
+    requests: int
+    oldest_s: float
+    tier: Tier
 
 
 class Fit(NamedTuple):
@@ -142,11 +154,12 @@ class WaitingRoom:
         for queue in self._queues.values():
             queue.turns.reweigh()
 
-    def enter(self, request: Request, capacity: Capacity, now: float) -> Ticket:
-        """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound."""
+    def enter(self, request: Request, capacity: Capacity, now: float, hold_s: float = 0.0) -> Ticket:
+        """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound. It may
+        wait for ``hold_s`` where that is longer than others may."""
         queue = self._queue(request.model, now)
-        self._check(request, queue, capacity, now)
-        expires_s = self._expiry(request, now)
+        expires_s = self.expiry(request, now, hold_s)
+        self._check(request, queue, capacity, expires_s - now, now)
         ticket = Ticket(
             number=next(self._numbers),
             rank=_TIER_RANK[request.tier],
@@ -176,7 +189,7 @@ class WaitingRoom:
         if ticket.charged and not ticket.begun:
             queue.turns.settle(ticket, 0.0, now)
         ticket.entered_s = now
-        ticket.expires_s = self._expiry(request, now) if expires_s is None else expires_s
+        ticket.expires_s = self.expiry(request, now) if expires_s is None else expires_s
         self._put(queue, ticket, now)
 
     def leave(self, ticket: Ticket, now: float, *, departed: bool) -> None:
@@ -202,11 +215,20 @@ class WaitingRoom:
         queue = self._queues.get(model)
         return queue.turns.first(limits, now) if queue else []
 
-    def still_waiting(self, model: str, now: float) -> None:
-        """Those who wait for ``model`` now could not be given a slot: from here on the drain is measured."""
+    def still_waiting(self, model: str, now: float, *, slots: bool = True) -> None:
+        """Those who wait for ``model`` now could not be given a slot: from here on the drain is measured.
+        Time without any ``slots`` says nothing of it."""
         queue = self._queues.get(model)
         if queue is not None and queue.count:
-            queue.drain.set_backlogged(True, now)
+            queue.drain.set_backlogged(slots, now)
+
+    def backlog(self, model: str) -> Backlog | None:
+        """Who waits for ``model``; None when nobody does."""
+        queue = self._queues.get(model)
+        if queue is None or not queue.count:
+            return None
+        oldest = {rank: came_s for rank, came_s in enumerate(queue.turns.oldest()) if came_s is not None}
+        return Backlog(queue.count, min(oldest.values()), _TIERS[min(oldest)])
 
     def depth(self, model: str) -> int:
         """Requests waiting for ``model``."""
@@ -230,12 +252,14 @@ class WaitingRoom:
         queue, rank = self._queues.get(model), _TIER_RANK[tier]
         if capacity.free > (queue.turns.ahead_of(rank) if queue is not None else 0):
             return 0.0
-        if not capacity.slots:  # they are all resting, on trial or away: how long for cannot be known
-            return None
+        if not (capacity.slots or capacity.coming):
+            return None  # they are all resting, on trial or away: how long for cannot be known
         rate = self._rate(model, capacity, now)
         if rate <= 0:
             return None
         wait_s = queue.turns.wait_s(rank, tenant, rate, now) if queue is not None else 1 / rate
+        if not capacity.slots:
+            return capacity.ready_s + max(0.0, wait_s - capacity.hold_s)  # the first of them do not wait
         if tier is Tier.REALTIME and capacity.yielding > (queue.turns.ahead_of(rank) if queue else 0):
             return min(wait_s, YIELD_S)
         return wait_s
@@ -252,15 +276,17 @@ class WaitingRoom:
             return UNKNOWN_RETRY_AFTER_S
         queue = self._queue(request.model, now)
         after_s = 1 / queue.turns.left_per_s(rank, rate, now)
-        promised_s = min(max(queue.promised_s[rank], now) + after_s, now + MAX_RETRY_AFTER_S)
+        from_s = now if capacity.slots else now + capacity.ready_s
+        promised_s = min(max(queue.promised_s[rank], from_s) + after_s, now + MAX_RETRY_AFTER_S)
         queue.promised_s[rank] = promised_s
         return min(max(MIN_RETRY_AFTER_S, least_s, promised_s - now), MAX_RETRY_AFTER_S)
 
-    def _check(self, request: Request, queue: "_ModelQueue", capacity: Capacity, now: float) -> None:
+    def _check(
+        self, request: Request, queue: "_ModelQueue", capacity: Capacity, allowed_s: float, now: float
+    ) -> None:
         settings, least_s = self._settings, 0.0
         tenant = request.principal.tenant
         wait_s = self.predicted_wait_s(request.model, request.tier, tenant, capacity, now)
-        allowed_s = self._expiry(request, now) - now
         size_bytes = len(request.body.prefix)
         if queue.count >= settings.max_requests or self.requests >= settings.max_requests_total:
             message = f"too many requests are waiting for the model {request.model!r}; try again later"
@@ -278,11 +304,14 @@ class WaitingRoom:
 
     def _rate(self, model: str, capacity: Capacity, now: float) -> float:
         guess = capacity.departures_per_s
+        if capacity.coming and not capacity.slots:
+            return guess  # what was is over
         queue = self._queues.get(model)
         return queue.drain.per_s(now, guess) if queue else guess
 
-    def _expiry(self, request: Request, now: float) -> float:
-        expires_s = now + self._settings.max_wait_s
+    def expiry(self, request: Request, now: float, hold_s: float = 0.0) -> float:
+        """When ``request`` has waited as long as it may: as all may, or for ``hold_s`` if that is more."""
+        expires_s = now + max(self._settings.max_wait_s, hold_s)
         return expires_s if request.deadline_s is None else min(expires_s, request.deadline_s)
 
     def _put(self, queue: "_ModelQueue", ticket: Ticket, now: float) -> None:

@@ -19,6 +19,7 @@ from shared import limits
 from shared.endpoint import Endpoint
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import ResumeRequest
+from shared.messages import CommandResult
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +49,9 @@ class ModelInfo:
     deployments: int
     """Deployments that serve it now or are loading it."""
     routes: tuple[str, ...]
-    """What those can do, sorted; empty when there are none."""
+    """What those and the ``loadable`` ones can do, sorted; empty when there are none."""
+    loadable: int = 0
+    """Deployments that would be loaded when it is asked for."""
 
 
 class Registry:
@@ -69,7 +72,17 @@ class Registry:
         self.index = ModelIndex(clock, settings.max_models)
         self._sessions: dict[str, AgentSession] = {}
         self._generation = 0
+        self._answered: Callable[[AgentSession, CommandResult], None] | None = None
         metrics.watch_fleet(self.figures)
+
+    def watch_results(self, answered: Callable[[AgentSession, CommandResult], None]) -> None:
+        """``answered`` is called with what agents say to commands."""
+        self._answered = answered
+
+    def answered(self, session: AgentSession, result: CommandResult) -> None:
+        """An agent answers a command."""
+        if self._answered is not None:
+            self._answered(session, result)
 
     @property
     def max_slots(self) -> int:
@@ -176,11 +189,13 @@ class Registry:
 
     def _describe(self, record: ModelRecord) -> ModelInfo:
         serving = record.serving.values()
+        there = (*serving, *record.loadable.values())
         return ModelInfo(
             id=record.name,
             created_s=record.created_s,
             owned_by=self.settings.owned_by,
             ready=any(deployment.compute_usable() and deployment.slots for deployment in serving),
             deployments=len(serving),
-            routes=tuple(sorted({route for deployment in serving for route in deployment.routes})),
+            routes=tuple(sorted({route for deployment in there for route in deployment.routes})),
+            loadable=len(record.loadable),
         )

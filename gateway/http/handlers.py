@@ -59,8 +59,8 @@ class Models:
     """``GET /v1/models`` and ``GET /v1/models/{id}``, in a shape that OpenAI's and Anthropic's SDKs both
     read.
 
-    The list holds what can be used now. A single model is found as long as it was ever served; its ``ready``
-    says whether it can be used.
+    The list holds what can be used now, or is loaded when it is asked for. A single model is found as long as
+    it was ever served; its ``ready`` says whether it can be used at once.
     """
 
     def __init__(self, keys: Keys, catalog: Catalog) -> None:
@@ -77,7 +77,7 @@ class Models:
         await exchange.reply.whole(200, JSON, orjson.dumps(found))
 
     def _list(self) -> dict[str, object]:
-        data = [_model(info) for info in self._catalog.models() if info.ready]
+        data = [_model(info) for info in self._catalog.models() if info.ready or info.loadable]
         ends = (
             {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
             if data

@@ -108,6 +108,10 @@ class Turns(Generic[T]):
         """How many wait in this tier and those above it."""
         return sum(tier.share.count for tier in self._tiers[: rank + 1])
 
+    def oldest(self) -> list[float | None]:
+        """By rank, since when the one waits who came first; None where nobody does."""
+        return [tier.oldest_s() for tier in self._tiers]
+
     def _order(self, present: list[int], ageing: "Sequence[_Ageing]", now: float) -> list[int]:
         """Tiers in the order in which they are asked for the next slot."""
         due = [
@@ -162,7 +166,12 @@ class _Tier(Generic[T]):
 
     def aged(self, now: float) -> bool:
         """Whether somebody in it has waited for long."""
+        oldest_s = self.oldest_s()
+        return oldest_s is not None and now - oldest_s >= self._ageing_s
+
+    def oldest_s(self) -> float | None:
+        """Since when the first of them waits."""
         came = self._came
         while came and came[0][1].entry is not came[0][2]:
             came.popleft()
-        return bool(came) and now - came[0][0] >= self._ageing_s
+        return came[0][0] if came else None
