@@ -6,7 +6,7 @@ One regular expression goes over the text; the hundreds of histogram lines betwe
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _RUNNING = (
     b"vllm:num_requests_running",
@@ -29,27 +29,41 @@ _KV_USE = (
     b"llamacpp:kv_cache_usage_ratio",
     b"trunkline_engine_kv_use",
 )
+_KV_TOKENS = (
+    b"sglang:max_total_num_tokens",  # emit_constants in its metrics_collector.py
+    b"trunkline_engine_kv_tokens",
+)
+_KV_INFO = b"vllm:cache_config_info"
+"""Always 1; its labels are vLLM's cache settings (vllm/v1/metrics/loggers.py, log_metrics_info)."""
 _SAMPLE = re.compile(
-    rb"^(?:(?P<running>%s)|(?P<waiting>%s)|(?P<kv>%s))(?:\{(?P<labels>[^}\n]*)\})?[ \t]+(?P<value>[^\s]+)"
-    % (b"|".join(_RUNNING), b"|".join(_WAITING), b"|".join(_KV_USE)),
+    rb"^(?:(?P<running>%s)|(?P<waiting>%s)|(?P<kv>%s)|(?P<tokens>%s)|(?P<info>%s))"
+    rb"(?:\{(?P<labels>[^}\n]*)\})?[ \t]+(?P<value>[^\s]+)"
+    % (b"|".join(_RUNNING), b"|".join(_WAITING), b"|".join(_KV_USE), b"|".join(_KV_TOKENS), _KV_INFO),
     re.MULTILINE,
 )
+_INFO_LABEL = re.compile(rb'(?:^|,)\s*(kv_cache_size_tokens|num_gpu_blocks|block_size)="(\d{1,15})(?:\.0)?"')
 _MODEL = re.compile(rb'(?:^|,)\s*model_name="([^"]*)"')
 _COUNT_MAX = 1_000_000
+_TOKENS_MAX = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests in the engine's batch and in its queue, whoever sent them; share of its KV memory in use."""
+    """Requests in the engine's batch and in its queue, whoever sent them; share of its KV memory in use, and
+    the tokens that memory has room for."""
 
     running: int = 0
     waiting: int = 0
     kv_use: float | None = None
+    kv_tokens: int | None = None
 
     def __add__(self, other: "Load") -> "Load":
-        """Of several replicas or models in one engine: counts add up, the fullest memory counts."""
+        """Of several replicas or models in one engine: counts add up, the fullest memory counts, and of
+        room the largest: ranks that share one memory each tell of it."""
         uses = [use for use in (self.kv_use, other.kv_use) if use is not None]
-        return Load(self.running + other.running, self.waiting + other.waiting, max(uses, default=None))
+        rooms = [room for room in (self.kv_tokens, other.kv_tokens) if room is not None]
+        running, waiting = self.running + other.running, self.waiting + other.waiting
+        return Load(running, waiting, max(uses, default=None), max(rooms, default=None))
 
 
 def read_load(text: bytes) -> Mapping[str, Load] | None:
@@ -66,16 +80,26 @@ def read_load(text: bytes) -> Mapping[str, Load] | None:
 
 def load_of(loads: Mapping[str, Load], model: str) -> Load:
     """The load that concerns ``model``: its own, else that of the whole engine (an adapter has none of its
-    own: it runs in its base model's batch)."""
+    own: it runs in its base model's batch). Room that is told without a model's name is everybody's."""
     if model in loads:
-        return loads[model]
+        own, common = loads[model], loads.get("", Load())
+        return replace(own, kv_tokens=own.kv_tokens or common.kv_tokens)
     total = Load()
     for load in loads.values():
         total += load
     return total
 
 
+def _kv_tokens(labels: bytes) -> int | None:
+    """vLLM's own figure where it has one: with hybrid models blocks × size is not what fits."""
+    told = {name: int(value) for name, value in _INFO_LABEL.findall(labels)}
+    tokens = told.get(b"num_gpu_blocks", 0) * told.get(b"block_size", 0)
+    return min(told.get(b"kv_cache_size_tokens", 0) or tokens, _TOKENS_MAX) or None
+
+
 def _sample(found: re.Match[bytes]) -> Load | None:
+    if found["info"]:
+        return Load(kv_tokens=_kv_tokens(found["labels"] or b""))
     try:
         value = float(found["value"])
     except ValueError:
@@ -84,5 +108,7 @@ def _sample(found: re.Match[bytes]) -> Load | None:
         return None
     if found["kv"]:
         return Load(kv_use=min(value, 1.0))
+    if found["tokens"]:
+        return Load(kv_tokens=min(int(value), _TOKENS_MAX) or None)
     count = min(int(value), _COUNT_MAX)
     return Load(running=count) if found["running"] else Load(waiting=count)

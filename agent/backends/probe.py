@@ -173,6 +173,7 @@ class Prober:
             kv_use=load.kv_use,
             reason=(model.reason if well else health.reason)[: limits.REASON_CHARS],
             continues=continues,
+            kv_tokens=load.kv_tokens,
         )
 
     @staticmethod

@@ -54,6 +54,7 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
     architecture does not work with continuous batching, and MemoryError when memory ran out in trying it.
     """
     context, tokens, step_tokens = _budget(model)
+    pages = -(-tokens // _PAGE_TOKENS)
     expected = _expect(model)
     try:
         manager = ResilientManager(
@@ -63,7 +64,7 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
             ),
             ContinuousBatchingConfig(
                 page_size=_PAGE_TOKENS,
-                num_blocks=-(-tokens // _PAGE_TOKENS),
+                num_blocks=pages,
                 max_batch_tokens=step_tokens,
                 max_requests_per_batch=step_tokens,
                 use_cuda_graph=False,  # per-request sampling happens in Python (see `sampling`)
@@ -75,6 +76,7 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
         raise ModelUnusable(f"continuous batching does not take this architecture: {error}") from error
     if (attention := model.network.config._attn_implementation) not in _PAGED_ATTENTIONS:
         raise ModelUnusable(f"continuous batching does not take this architecture's attention ({attention})")
+    manager.kv_tokens = pages * _PAGE_TOKENS
     manager.start()
     try:
         _prove(manager, expected)
@@ -89,13 +91,22 @@ def _budget(model: LoadedModel) -> tuple[int, int, int]:
     step_tokens = _CUDA_STEP_TOKENS if model.device.type == "cuda" else _CPU_STEP_TOKENS
     step_tokens = max(step_tokens, model.slots)
     wanted = int(model.slots * model.context_tokens * _SLACK) + _PAGE_TOKENS * model.slots
-    tokens = min(wanted, _free_bytes(model.device) // _token_bytes(model, step_tokens))
+    tokens = min(wanted, _room_bytes(model) // _token_bytes(model, step_tokens))
     context = min(model.context_tokens, int(tokens / _SLACK))
     if context < min(_LEAST_CONTEXT_TOKENS, model.context_tokens):
         raise ModelUnusable(f"there is memory for a context of {context} tokens only")
     if context < model.context_tokens:
         _log.warning("context cut from %d to %d tokens for want of memory", model.context_tokens, context)
     return context, tokens, step_tokens
+
+
+def _room_bytes(model: LoadedModel) -> int:
+    """For the cache: what is free, and of what was granted what the weights leave."""
+    free_bytes = _free_bytes(model.device)
+    if model.memory_bytes is None:
+        return free_bytes
+    weights = {tensor.data_ptr(): tensor.nbytes for tensor in model.network.parameters()}
+    return max(0, min(free_bytes, model.memory_bytes - int(sum(weights.values()))))
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -87,6 +87,8 @@ class ResilientManager(ContinuousBatchingManager):
         self.logit_processor: Any = PerRequestSampling()
         self.kv_use = 0.0
         """Share of the KV cache that running requests need; written by the computing thread."""
+        self.kv_tokens = 0
+        """Tokens that the KV cache has room for."""
         self.steps = 0
         self.out_of_memory = 0
         """How many requests were given up for want of memory."""

@@ -70,6 +70,7 @@ class Measures:
         }
         if manager is not None:
             read["vllm:kv_cache_usage_perc"] = ("Share of the KV cache in need", lambda: manager.kv_use)
+            read["trunkline_engine_kv_tokens"] = ("Tokens that fit the KV cache", lambda: manager.kv_tokens)
             read["trunkline_engine_steps"] = ("Steps computed so far", lambda: manager.steps)
             read["trunkline_engine_text_out_of_memory"] = (
                 "Texts given up for want of memory",

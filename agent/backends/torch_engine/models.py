@@ -41,6 +41,8 @@ class LoadedModel:
     slots: int
     vocabulary: int
     eos_ids: frozenset[int]
+    memory_bytes: int | None = None
+    """What weights and KV cache may take together; None: what is free."""
 
     @property
     def has_template(self) -> bool:
@@ -85,6 +87,7 @@ def load(options: EngineOptions) -> LoadedModel:
         slots=options.slots or slots,
         vocabulary=network.get_input_embeddings().num_embeddings,
         eos_ids=_eos_ids(network, tokenizer),
+        memory_bytes=options.memory_bytes,
     )
 
 

@@ -44,11 +44,19 @@ class EngineOptions:
     """Most tokens of prompt and answer together; None: what the model was made for."""
     threads: int | None = None
     """Threads of one computation on a CPU; None: by the number of CPUs."""
+    memory_bytes: int | None = None
+    """What weights and KV cache may take together; None: what is free."""
     exit_with_parent: bool = False
     """End when standard input ends: whoever started the engine is gone."""
 
     def __post_init__(self) -> None:
-        for name, least in (("slots", 1), ("queue", 0), ("max_context", 16), ("threads", 1)):
+        for name, least in (
+            ("slots", 1),
+            ("queue", 0),
+            ("max_context", 16),
+            ("threads", 1),
+            ("memory_bytes", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
@@ -73,7 +81,7 @@ class EngineOptions:
             words += ["--socket", str(self.socket)]
         else:
             words += ["--port", str(self.port)]
-        for name in ("slots", "queue", "max_context", "threads"):
+        for name in ("slots", "queue", "max_context", "threads", "memory_bytes"):
             value = getattr(self, name)
             if value is not None:
                 words += [f"--{name.replace('_', '-')}", str(value)]
@@ -106,6 +114,7 @@ def parse(arguments: Sequence[str]) -> EngineOptions:
     parser.add_argument("--queue", type=int, help="requests that may wait for a slot")
     parser.add_argument("--max-context", type=int, help="most tokens of prompt and answer together")
     parser.add_argument("--threads", type=int, help="threads of one computation on a CPU")
+    parser.add_argument("--memory-bytes", type=int, help="most memory of weights and KV cache together")
     parser.add_argument("--exit-with-parent", action="store_true", help="end when standard input ends")
     found = vars(parser.parse_args(arguments))
     directory, name = locate(found.pop("model"))

@@ -4,11 +4,8 @@ import asyncio
 import logging
 import os
 import re
-import signal
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +14,13 @@ import orjson
 import structlog
 
 import agent
+from agent.backends.process import ChildProcess, how_ended
+from agent.backends.restarts import EngineEnd
 from agent.backends.torch_engine.options import EXIT_UNUSABLE, KEY_VARIABLE, EngineOptions
 
 log = structlog.get_logger("agent.torch_engine")
 
-_READ_BYTES = 4096
-_LINE_CHARS = 2000
-_KEPT_LINES = 20
 _REASON_CHARS = 300
-_STRAGGLER_S = 1.0
-"""How long to wait for the end of an ended process's standard error, which a child of its own may keep
-open."""
 
 _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
 
@@ -42,14 +35,6 @@ class EngineReady:
     context_tokens: int
     device: str
     port: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class EngineEnd:
-    """How a process ended. ``hopeless``: started again it would end the same way."""
-
-    reason: str
-    hopeless: bool = False
 
 
 def engine_command(options: EngineOptions) -> list[str]:
@@ -67,14 +52,12 @@ def engine_environment(key: str | None, base: Mapping[str, str]) -> dict[str, st
     return environment
 
 
-class EngineProcess:
+class EngineProcess(ChildProcess):
     """Started by :meth:`start`, and to be stopped by :meth:`stop` whatever becomes of it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._last: deque[tuple[int | None, str]] = deque(maxlen=_KEPT_LINES)
-        """Its last lines with their levels; None: a line without one."""
-        self._log_task = asyncio.create_task(self._forward_log(), name="engine's log")
+        assert process.stderr is not None
+        super().__init__(process, process.stderr)
 
     @classmethod
     async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> "EngineProcess":
@@ -90,10 +73,6 @@ class EngineProcess:
             )
         )
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def ready(self) -> EngineReady | None:
         """The engine's facts as soon as it can serve; None when it ended before that."""
         assert self._process.stdout is not None
@@ -102,11 +81,9 @@ class EngineProcess:
 
     async def ended(self) -> EngineEnd:
         """Wait for the process's end."""
-        status = await self._process.wait()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._log_task), _STRAGGLER_S)
+        status = await self.wait()
         words = self._last_words(status)
-        reason = f"the engine process {_how(status)}" + (f": {words}" if words else "")
+        reason = f"the engine process {how_ended(status)}" + (f": {words}" if words else "")
         return EngineEnd(reason[:_REASON_CHARS], hopeless=status == EXIT_UNUSABLE)
 
     def _last_words(self, status: int) -> str:
@@ -118,53 +95,13 @@ class EngineProcess:
         errors = [words for level, words in self._last if level is not None and level >= logging.ERROR]
         return errors[-1] if errors else last
 
-    async def stop(self, grace_s: float) -> None:
-        """Ask it to end, and end it if it has not after ``grace_s``."""
-        with suppress(ProcessLookupError):
-            if self._process.returncode is None:
-                self._process.terminate()
-        try:
-            await asyncio.wait_for(self._process.wait(), grace_s)
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-        finally:
-            self._log_task.cancel()
-            await asyncio.gather(self._log_task, return_exceptions=True)
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-
-    async def _forward_log(self) -> None:
-        """Pass the engine's log on, each line at its level; what has none is a library's, or a crash's."""
-        assert self._process.stderr is not None
-        rest = b""
-        while data := await self._process.stderr.read(_READ_BYTES):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._note(line)
-            rest = rest[-_LINE_CHARS:]
-        self._note(rest)
-
-    def _note(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()[:_LINE_CHARS]
-        if not text:
-            return
-        found = _LEVEL.match(text)
+    def _note(self, line: str) -> None:
+        """Pass its log on, each line at its level; what has none is a library's, or a crash's."""
+        found = _LEVEL.match(line)
         level = logging.getLevelNamesMapping()[found[1]] if found else None
-        words = text[found.end() :] if found else text
+        words = line[found.end() :] if found else line
         self._last.append((level, words))
         log.log(level or logging.WARNING, "engine says", line=words, logger_name=found[2] if found else "")
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    if status == -signal.SIGKILL:
-        return "was ended by SIGKILL, as the system does when it is out of memory"
-    with suppress(ValueError):
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"
 
 
 def _read_ready(line: bytes) -> EngineReady:

@@ -44,6 +44,11 @@ def test_replicas_inside_one_engine_add_up() -> None:
         (b"vllm:num_requests_running 1e3\n", {"": Load(1000)}),
         (b"vllm:num_requests_running NaN\nvllm:num_requests_waiting x\n", None),
         (b"vllm:kv_cache_usage_perc 1.5\n", {"": Load(kv_use=1.0)}),
+        (
+            b'sglang:max_total_num_tokens{model_name="a",tp_rank="0"} 471258.0\n',
+            {"a": Load(kv_tokens=471258)},
+        ),
+        (b"trunkline_engine_kv_tokens 0\n", {"": Load()}),
         (b"process_cpu_seconds_total 3\n", None),
         (b"<html>", None),
     ],
@@ -57,6 +62,30 @@ def test_a_model_without_a_line_of_its_own_has_the_engines_load() -> None:
     assert load_of(loads, "base") == Load(3, 1, 0.5)
     assert load_of(loads, "adapter") == Load(4, 1, 0.7)
     assert load_of({}, "x") == Load()
+
+
+CACHE_INFO = (
+    b'vllm:cache_config_info{block_size="16",cache_dtype="auto",enable_prefix_caching="True",engine="0",'
+    b'%bnum_cpu_blocks="None",num_gpu_blocks="%b"} 1.0\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks", "tokens"),
+    [
+        (b"", b"27898", 446_368),
+        (b'kv_cache_size_tokens="463459",', b"320", 463_459),
+        (b"", b"None", None),
+        (b'kv_cache_size_tokens="None",', b"661", 10_576),
+    ],
+)
+def test_the_room_for_context_of_vllm_stands_in_its_settings(
+    size: bytes, blocks: bytes, tokens: int | None
+) -> None:
+    loads = read_load(VLLM + CACHE_INFO % (size, blocks))
+    assert loads is not None
+    assert load_of(loads, "qwen") == Load(3, 2, 0.25, tokens)
+    assert load_of(loads, "an-adapter").kv_tokens == tokens
 
 
 @given(st.binary(max_size=300))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from agent.backends.base import EngineFailed, EngineUnreachable
-from agent.backends.torch_engine.backend import RestartPolicy, TorchBackend
+from agent.backends.restarts import RestartPolicy
+from agent.backends.torch_engine.backend import TorchBackend
 from agent.backends.torch_engine.process import EngineProcess
 from shared.messages import DeploymentState, DeploymentStatus, RequestHead, UsageMode
 from tests.agent.backends.torch_engine import played_engine

@@ -22,7 +22,8 @@ import pytest
 import pytest_asyncio
 
 from agent.backends.engine_load import read_load
-from agent.backends.torch_engine.backend import RestartPolicy, TorchBackend
+from agent.backends.restarts import RestartPolicy
+from agent.backends.torch_engine.backend import TorchBackend
 from agent.backends.torch_engine.process import EngineProcess, engine_environment
 from shared.messages import DeploymentStatus
 

@@ -1,0 +1,172 @@
+"""Keeps one engine: ``python -I -S keeper.py GRACE_S COMMAND…``. Standard library only; POSIX.
+
+Stands between an agent and an engine that knows nothing of agents, so that nothing of the engine is ever left
+behind. Ends the engine with all that it has started when it is told to (SIGTERM), when the engine's first
+process ends, and when standard input does, which is when the agent has died. An end in order is asked for
+first; what is left after the grace is killed. Where the system knows subreapers (Linux), processes that have
+left the engine's process group are found as well, and the engine does not outlive this process either.
+
+The first line on standard output is ``started PID`` or ``failed REASON``, all else the engine's own. Ends as
+the engine has ended: with its status, or by its signal.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+ORPHAN_GRACE_S = 2.0
+"""Grace when the agent has died: long enough for ``docker run --rm`` and others that pass a signal on."""
+
+KILL_S = 30.0
+"""How long what was killed may take to be gone: a process that hangs in a driver cannot be helped."""
+
+NOT_STARTED = 127
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Keeper:
+    def __init__(self, grace_s: float, command: list[str]) -> None:
+        self._grace_s = grace_s
+        self._command = command
+        self._told = False
+        self._awake, self._wake = os.pipe()
+        os.set_blocking(self._awake, False)
+        os.set_blocking(self._wake, False)
+
+    def run(self) -> int:
+        """The engine's wait status, when nothing of it is left."""
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._tell)
+        _control(_PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            engine = self._start()
+        except (OSError, ValueError) as error:
+            _say(f"failed {self._command[0]}: {getattr(error, 'strerror', None) or error}")
+            return NOT_STARTED << 8
+        _say(f"started {engine.pid}")
+        self._wait(engine.pid)
+        return _end(engine)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        parent = os.getpid()
+
+        def before_exec() -> None:
+            _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(NOT_STARTED)
+
+        return subprocess.Popen(  # noqa: S603  the operator's own command, and no shell
+            self._command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=before_exec
+        )
+
+    def _tell(self, number: int, frame: object) -> None:
+        self._told = True
+
+    def _wait(self, pid: int) -> None:
+        """Until the engine's first process has ended, or its grace is over."""
+        until_s: float | None = None
+        watched = [0, self._awake]
+        while not _has_ended(pid):
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            ready, _, _ = select.select(watched, (), (), left_s)
+            orphaned = 0 in ready and not _read(0)
+            if self._awake in ready:
+                _read(self._awake)
+            if orphaned:
+                watched.remove(0)
+            if (orphaned or self._told) and until_s is None:
+                _signal_group(pid, signal.SIGTERM)
+                until_s = time.monotonic() + self._grace_s
+            if orphaned and until_s is not None:
+                until_s = min(until_s, time.monotonic() + ORPHAN_GRACE_S)
+
+
+def _end(engine: "subprocess.Popen[bytes]") -> int:
+    """Kill what is left of it; its first process's wait status."""
+    _signal_group(engine.pid, signal.SIGKILL)  # it is not reaped yet, so the group's number is still its own
+    _, status = os.waitpid(engine.pid, 0)
+    engine.returncode = status
+    until_s = time.monotonic() + KILL_S
+    while (left := _children()) and time.monotonic() < until_s:
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        _reap()
+        time.sleep(0.01)
+    return status
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _children() -> list[int]:
+    """Who has become our child because its own parent ended; none where the system does not tell."""
+    found = []
+    with suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                    found.append(int(name))
+    return found
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether that child has ended; it is not reaped yet, others are."""
+    while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+        if found.si_pid == pid:
+            return True
+        os.waitpid(found.si_pid, 0)
+    return False
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):
+        os.write(1, line.encode(errors="replace").replace(b"\n", b" ")[:1000] + b"\n")
+
+
+def _control(option: int, value: int) -> None:
+    """prctl(2), where there is one."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def main() -> None:
+    status = Keeper(float(sys.argv[1]), sys.argv[2:]).run()
+    if os.WIFSIGNALED(status):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # there is no other way to take SIGKILL
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    sys.exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+if __name__ == "__main__":
+    main()

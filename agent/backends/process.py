@@ -1,0 +1,101 @@
+"""A process that the agent has started: its last words, its log, its end."""
+
+import asyncio
+import re
+import signal
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+LINE_CHARS = 2000
+"""Of a longer line the rest is lost."""
+
+_READ_BYTES = 4096
+_KEPT_LINES = 20
+_STRAGGLER_S = 1.0
+"""How long to wait for the end of an ended process's output, which a child of its own may keep open."""
+
+_ENDS = re.compile(rb"[\r\n]+")
+"""A carriage return as well: that is how progress bars write."""
+
+
+class ChildProcess:
+    """To be stopped by :meth:`stop`, whatever becomes of it. ``output`` is read line by line to its end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
+        self._process = process
+        self._output = output
+        self._last: deque[tuple[int | None, str]] = deque(maxlen=_KEPT_LINES)
+        """Its last lines with their levels; None: a line without one."""
+        self._log_task = asyncio.create_task(self._read_output(), name="engine's log")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Its exit status, or minus the signal that ended it, once its output has been read."""
+        status = await self._process.wait()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._log_task), _STRAGGLER_S)
+        return status
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end, and end it if it has not after ``grace_s``."""
+        with suppress(ProcessLookupError):
+            if self._process.returncode is None:
+                self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        finally:
+            self._log_task.cancel()
+            await asyncio.gather(self._log_task, return_exceptions=True)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def _note(self, line: str) -> None:
+        """A line of its output, not empty."""
+        self._last.append((None, line))
+
+    async def _read_output(self) -> None:
+        rest = b""
+        while data := await self._output.read(_READ_BYTES):
+            *lines, rest = _ENDS.split(rest + data)
+            for line in lines:
+                self._take(line)
+            rest = rest[-LINE_CHARS:]
+        self._take(rest)
+
+    def _take(self, line: bytes) -> None:
+        if text := line.decode(errors="replace").rstrip()[:LINE_CHARS]:
+            self._note(text)
+
+
+def how_ended(status: int) -> str:
+    """In words for people, after "the process"; a ``status`` below 0 is a signal."""
+    if status >= 0:
+        return f"ended with status {status}"
+    if status == -signal.SIGKILL:
+        return "was ended by SIGKILL, as the system does when it is out of memory"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"was ended by signal {-status}"
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Carry out ``work``, which ends by itself, even when cancelled; the cancellation comes after it."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
