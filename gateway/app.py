@@ -31,6 +31,7 @@ from gateway.registry import Registry, RegistrySettings
 from gateway.reload import Reload
 from gateway.store import Store
 from gateway.usage import Ledger
+from gateway.versions import AliasBook, AliasCatalog, AliasFigures, Mirrors, SkewAlarm, Versions
 
 _log = structlog.get_logger("gateway")
 
@@ -86,10 +87,17 @@ class Gateway:
             note_seen=store.agents.touch,
         )
         keys, http = KeyRing(store), http_settings(settings)
-        pipeline = Pipeline(keys, self._dispatcher, ledger, facts=http.facts)
-        router = build_router(pipeline, keys, registry, metrics, self.lifecycle, http)
+        book, figures = AliasBook(store.aliases), AliasFigures(metrics.registry)
+        keys.when_changed(book.refresh)
+        metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
+        self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop.time)
+        grace_s = settings.dispatch.reconnect_grace_s
+        versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
+        pipeline = Pipeline(keys, self._dispatcher, ledger, versions, facts=http.facts)
+        catalog = AliasCatalog(registry, book, registry.settings.owned_by)
+        router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
-        log = RequestLog(metrics, lines=settings.log.requests)
+        log = RequestLog(metrics, figures, lines=settings.log.requests)
         self.app = Front(router, http, budget, self.lifecycle, log)
         self.address = Address(*settings.address, settings.tls.cert, settings.tls.key)
         self._server = build_server(
@@ -137,6 +145,7 @@ class Gateway:
         _log.info("stopping", requests=self.lifecycle.in_flight, drain_s=self._settings.drain_s)
         self.lifecycle.drain()
         self._dispatcher.stop_accepting()
+        self._mirrors.stop()
         self._agents.drain(STOPPING, self._settings.drain_s)
         async with _patience(self._settings.drain_s, forced):
             await self.lifecycle.wait_idle()

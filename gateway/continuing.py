@@ -38,6 +38,7 @@ class Course:
         return (
             request.route in ROUTES
             and request.streaming
+            and not request.shadow
             and head.status == 200
             and is_event_stream(head.headers)
             and not any(name == "content-encoding" for name, _ in head.headers)

@@ -313,6 +313,7 @@ class Exchange:
             on_done=self._reader_done,
             record=None if course is None else course.record,
             on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
+            version=attempt.deployment.version,
         )
 
     def _begin_answer(self, attempt: Attempt, course: Course | None) -> None:

@@ -58,6 +58,7 @@ class Sources(Collector):
         self.health: Callable[[], Mapping[tuple[str, str], int]] = dict
         self.tunnels: Callable[[], TunnelFigures] = TunnelFigures
         self.predictions: Callable[[], Iterable[PredictionFigures]] = tuple
+        self.skew: Callable[[], Mapping[str, int]] = dict
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """See prometheus_client's Collector."""
@@ -72,6 +73,11 @@ class Sources(Collector):
         yield self._by_model("trunkline_slots_granted", "Requests that agents take at once.", fleet.slots)
         yield self._by_model("trunkline_requests_in_flight", "Slots in use.", fleet.in_flight)
         yield self._by_model("trunkline_queue_requests", "Requests waiting for a slot.", self.depths())
+        yield self._by_model(
+            "trunkline_version_skew",
+            "Versions more than one in which a model is served and which no alias tells apart.",
+            self.skew(),
+        )
         yield _gauge("trunkline_streams_open", "Streams open in all sessions.", [], {(): fleet.streams})
         tunnels = self.tunnels()
         yield _counter(

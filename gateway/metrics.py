@@ -246,6 +246,11 @@ class Metrics:
         """Read how far predictions were off from here."""
         self._sources.predictions = figures
 
+    def watch_skew(self, figures: Callable[[], Mapping[str, int]]) -> None:
+        """Read by how many a model's versions are more than one, where nothing tells them apart, from
+        here."""
+        self._sources.skew = figures
+
     def know_model(self, model: str) -> None:
         """An agent serves ``model`` and may: from now on it has a label, while there is room."""
         if len(self._models) < MODEL_LABELS:

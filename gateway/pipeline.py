@@ -1,11 +1,13 @@
 """A request's way through the gateway: the order of the stages, and nothing else (ARCHITECTURE)."""
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from gateway.classify import ClientBody, ClientHead, classify
 from gateway.domain import Principal, Request
-from gateway.relay import Answer, Response, relay
+from gateway.relay import Answer, HeaderList, Response, relay
+from gateway.versions import Way
 from shared.messages import Usage
 
 
@@ -21,6 +23,12 @@ class Runner(Protocol):
     async def run(self, request: Request) -> Response: ...
 
 
+class Names(Protocol):
+    """What names stand for; :class:`gateway.versions.Versions`."""
+
+    def way(self, fields: Mapping[bytes, bytes], request: Request) -> Way | None: ...
+
+
 class Exchange(Protocol):
     """One client's request and answer; :class:`gateway.http.exchange.Exchange`."""
 
@@ -32,7 +40,7 @@ class Exchange(Protocol):
     def identified(self, principal: Principal) -> None: ...
     async def body(self) -> ClientBody: ...
     def waiting(self, request: Request) -> AbstractAsyncContextManager[object]: ...
-    def answered(self, response: Response) -> None: ...
+    def answered(self, request: Request, response: Response) -> None: ...
 
 
 class Accounts(Protocol):
@@ -45,11 +53,18 @@ class Pipeline:
     """Takes exchanges, raises :class:`gateway.errors.RequestError`."""
 
     def __init__(
-        self, keys: Keys, dispatcher: Runner, accounts: Accounts | None = None, *, facts: bool = True
+        self,
+        keys: Keys,
+        dispatcher: Runner,
+        accounts: Accounts | None = None,
+        names: Names | None = None,
+        *,
+        facts: bool = True,
     ) -> None:
         self._keys = keys
         self._dispatcher = dispatcher
         self._accounts = accounts
+        self._names = names
         self._facts = facts
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -61,15 +76,23 @@ class Pipeline:
         body = await exchange.body()
         request = classify(exchange.head, body, principal)
 
+        # which model and version the name stands for, and what may answer instead
+        way = self._names.way(exchange.head.fields, request) if self._names is not None else None
+
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):
             # now, later or no; where; there
-            response = await self._dispatcher.run(request)
-            exchange.answered(response)
+            run = self._dispatcher.run
+            if way is None:
+                response, more = await run(request), HeaderList()
+            else:
+                response = await way.run(run)
+                request, more = way.request, way.headers(response, facts=self._facts)
+            exchange.answered(request, response)
 
             # and back, on whose account
             try:
-                await relay(response, exchange.reply, facts=self._facts)
+                await relay(response, exchange.reply, facts=self._facts, more=more)
             finally:
                 if self._accounts is not None:
                     trailers = response.trailers

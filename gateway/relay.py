@@ -1,6 +1,7 @@
 """Engine to client: opaque bytes, and credit that follows what the client's socket took (ARCHITECTURE)."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -32,6 +33,7 @@ class Response(Protocol):
     status: int
     headers: Headers
     agent: str
+    version: str
     queue_s: float
     attempts: int
     trailers: Trailers | None
@@ -54,21 +56,23 @@ class Answer(Protocol):
     async def end(self) -> None: ...
 
 
-async def relay(response: Response, answer: Answer, *, facts: bool = True) -> None:
+async def relay(
+    response: Response, answer: Answer, *, facts: bool = True, more: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
     """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
 
     One ``write`` for everything that has arrived, and only after it the engine may send as much again: a
     client that reads slowly stops its own stream, and the gateway holds what was granted and no more. While
     the client keeps up, and its server has a short way for the body, pieces take that one as they come, and
     this sleeps until there is something to wait for.
-    ``facts`` adds the headers that say who answered and how long it waited.
+    ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further ones.
     """
     try:
         await answer.settle()
         if answer.started:
             await _require_events(response)
         else:
-            await _start(response, answer, facts)
+            await _start(response, answer, facts, more)
         while chunks := await response.next_chunks(answer.direct):
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             await answer.write(data)
@@ -80,7 +84,9 @@ async def relay(response: Response, answer: Answer, *, facts: bool = True) -> No
         response.abort()
 
 
-async def _start(response: Response, answer: Answer, facts: bool) -> None:
+async def _start(
+    response: Response, answer: Answer, facts: bool, more: Sequence[tuple[bytes, bytes]]
+) -> None:
     event_stream = is_event_stream(response.headers)
     headers = relayed_headers(response.headers, event_stream=event_stream)
     if facts:
@@ -89,6 +95,7 @@ async def _start(response: Response, answer: Answer, facts: bool) -> None:
             (b"x-trunkline-queue-ms", b"%.1f" % (response.queue_s * 1000)),
             (b"x-trunkline-attempts", b"%d" % response.attempts),
         ]
+    headers += more
     await answer.start(response.status, headers, event_stream=event_stream)
 
 

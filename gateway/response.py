@@ -89,6 +89,7 @@ class EngineResponse:
         on_done: Callable[[Ending], None],
         record: Recorder | None = None,
         on_full: Callable[[], None] | None = None,
+        version: str = "",
     ) -> None:
         """``on_done`` is called once, when the reader is done with the response one way or the other;
         ``on_full`` once, when ``HELD_BYTES`` are there. What comes passes through ``record``."""
@@ -97,6 +98,8 @@ class EngineResponse:
         self.agent = agent
         self.deployment = deployment
         """The deployment's key, ``agent/id``."""
+        self.version = version
+        """The deployment's; empty if it says none."""
         self.queue_s = queue_s
         """Seconds spent waiting for a slot, all attempts together."""
         self.attempts = attempts

@@ -1,6 +1,7 @@
 """Who holds a client API key: every key in memory by its digest, as fresh as the store."""
 
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.domain import Principal
@@ -39,7 +40,13 @@ class KeyRing:
         self._wheres: dict[Where | None, Where | None] = {}
         self._data_version = -1
         self._revision = 0
+        self._changed: Callable[[], None] | None = None
         self._refresh()
+
+    def when_changed(self, changed: Callable[[], None]) -> None:
+        """``changed`` is called before a request is let in when anybody has changed the store since the last
+        one, whatever it was that changed."""
+        self._changed = changed
 
     def __len__(self) -> int:
         """Keys in memory, revoked ones too: as many as the store has."""
@@ -76,6 +83,8 @@ class KeyRing:
         self._revision, changed = self._store.keys.changed_since(self._revision)
         for record in changed:
             self._entries[record.digest] = self._entry(record)
+        if self._changed is not None:
+            self._changed()
         self._data_version = data_version
 
     def _entry(self, record: KeyRecord) -> _Entry:

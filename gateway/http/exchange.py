@@ -150,8 +150,9 @@ class Exchange:
             self.reply.keep_alive(self._settings.comment_interval_s)
         return _Waiting(self.inbound, self.reply, self._direct)
 
-    def answered(self, response: Response) -> None:
-        self.response = response
+    def answered(self, request: Request, response: Response) -> None:
+        """``request`` is the one it answers."""
+        self.request, self.response = request, response
 
     def close(self) -> None:
         """The exchange is over: give back what it held."""

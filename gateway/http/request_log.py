@@ -15,6 +15,14 @@ class RequestCounter(Protocol):
     def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None: ...
 
 
+class AliasCounter(Protocol):
+    """:class:`gateway.versions.AliasFigures`."""
+
+    def finished(
+        self, alias: str, target: str, status: int, total_s: float, first_byte_s: float | None
+    ) -> None: ...
+
+
 _UNLOGGED = frozenset({"health", "metrics"})
 """Asked every few seconds by machines; logged only when they fail."""
 
@@ -27,15 +35,24 @@ _OURS = 500
 class RequestLog:
     """An observer for :class:`gateway.http.front.Front`."""
 
-    def __init__(self, counter: RequestCounter, *, lines: bool = True) -> None:
+    def __init__(
+        self, counter: RequestCounter, aliases: AliasCounter | None = None, *, lines: bool = True
+    ) -> None:
         self._counter = counter
+        self._aliases = aliases
         self._lines = lines
         self._log = structlog.get_logger("gateway.request").bind()
 
     def __call__(self, exchange: Exchange, status: int, failure: RequestError | None) -> None:
         total_s = monotonic() - exchange.began_s
-        model = exchange.request.model if exchange.request is not None else ""
-        self._counter.request_finished(exchange.route, model, status, total_s)
+        request = exchange.request
+        self._counter.request_finished(
+            exchange.route, request.model if request is not None else "", status, total_s
+        )
+        if request is not None and request.alias is not None and self._aliases is not None:
+            first_s = exchange.reply.first_byte_s
+            after_s = None if first_s is None else first_s - exchange.began_s
+            self._aliases.finished(request.alias, request.target, status, total_s, after_s)
         if self._lines and (exchange.route not in _UNLOGGED or status >= 500):
             self._log.info("request", **facts(exchange, status, failure, total_s))
 
@@ -57,6 +74,8 @@ def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s
     if request is not None:
         found |= {"model": request.model, "route": request.route, "tier": str(request.tier)}
         found["stream"] = request.streaming
+        if request.alias is not None:
+            found |= {"alias": request.alias, "target": request.target}
     if reply.first_byte_s is not None:
         found["first_byte_ms"] = round((reply.first_byte_s - exchange.began_s) * 1000, 2)
     if response is not None:

@@ -63,6 +63,7 @@ class FakeResponse:
         self.status = status
         self.headers = headers
         self.agent = "gpu-1"
+        self.version = ""
         self.queue_s = 0.0125
         self.attempts = 1
         self.trailers: Trailers | None = None

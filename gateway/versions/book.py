@@ -1,0 +1,45 @@
+"""The aliases in memory, as fresh as the store."""
+
+from collections.abc import Mapping
+
+import structlog
+
+from gateway.store import AliasRecord, AliasStore
+from gateway.versions.choice import Choice
+
+_log = structlog.get_logger(__name__)
+
+
+class AliasBook:
+    """Every alias by its name. A change that another process makes counts from the next request on, as one
+    of a key does: whoever looks after the keys calls :meth:`refresh`. Belongs to one thread.
+    """
+
+    def __init__(self, store: AliasStore) -> None:
+        """Reads every alias. Raises StateError."""
+        self._store = store
+        self._revision = -1
+        self.choices: Mapping[str, Choice] = {}
+        self.records: Mapping[str, AliasRecord] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read them again if any has changed. Raises StateError, and nothing has changed then."""
+        revision, records, unreadable = self._store.changed_since(self._revision)
+        if records is None:
+            return
+        if self._revision >= 0:
+            _log.info("aliases_changed", aliases=len(records))
+        for name in unreadable:
+            _log.error("alias_unreadable", alias=name)
+        self.records = {record.alias.name: record for record in records}
+        self.choices = {name: Choice(record.alias) for name, record in self.records.items()}
+        self._revision = revision
+
+    def tells_apart(self, model: str) -> bool:
+        """Whether some alias names a version of ``model``."""
+        return any(
+            target.model == model and target.version is not None
+            for record in self.records.values()
+            for target in record.alias.targets
+        )

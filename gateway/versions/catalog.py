@@ -1,0 +1,70 @@
+"""The catalogue with aliases in it: clients list what they may ask for."""
+
+from typing import Protocol
+
+from gateway.deployments import Deployment, ModelIndex
+from gateway.registry import ModelInfo
+from gateway.store import AliasRecord
+from gateway.versions.book import AliasBook
+
+
+class Models(Protocol):
+    """The catalogue of models; :class:`gateway.registry.Registry`."""
+
+    index: ModelIndex
+
+    def models(self) -> list[ModelInfo]: ...
+    def model(self, name: str) -> ModelInfo | None: ...
+    @property
+    def agents_connected(self) -> int: ...
+
+
+class AliasCatalog:
+    """Models and aliases as one list. An alias with a model's name takes that model's place."""
+
+    def __init__(self, models: Models, book: AliasBook, owned_by: str) -> None:
+        self._models = models
+        self._book = book
+        self._owned_by = owned_by
+
+    @property
+    def agents_connected(self) -> int:
+        """Agents with a session."""
+        return self._models.agents_connected
+
+    def models(self) -> list[ModelInfo]:
+        """Every model that was ever served and every alias, by name."""
+        aliases = {name: each for name, each in self._book.records.items() if each.alias.targets}
+        if not aliases:
+            return self._models.models()
+        found = [info for info in self._models.models() if info.id not in aliases]
+        found += [self._describe(record) for record in aliases.values()]
+        return sorted(found, key=lambda info: info.id)
+
+    def model(self, name: str) -> ModelInfo | None:
+        """One of them; None when it is neither an alias nor was ever served."""
+        record = self._book.records.get(name)
+        if record is None or not record.alias.targets:
+            return self._models.model(name)
+        return self._describe(record)
+
+    def _describe(self, record: AliasRecord) -> ModelInfo:
+        """Ready as soon as one of the targets is that gets requests."""
+        serving = [each for each in self._serving(record) if each.compute_usable() and each.slots]
+        return ModelInfo(
+            id=record.alias.name,
+            created_s=int(record.created_s),
+            owned_by=self._owned_by,
+            ready=bool(serving),
+            deployments=len(serving),
+            routes=tuple(sorted({route for each in serving for route in each.routes})),
+        )
+
+    def _serving(self, record: AliasRecord) -> list[Deployment]:
+        return [
+            each
+            for target in record.alias.targets
+            if target.weight
+            for each in self._models.index.serving(target.model)
+            if target.version is None or each.version == target.version
+        ]
