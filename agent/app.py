@@ -1,23 +1,28 @@
 """The agent put together: engines on one side, the tunnel on the other, and an orderly end."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
 
 from agent.backends.base import Backend
+from agent.backends.command_engine import CommandBackend
+from agent.backends.managed import Durations
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.config import AgentConfig, EngineConfig, default_name
 from agent.config_errors import ConfigError
 from agent.device import GpuSampler
 from agent.dialer import Dial, Dialer, Rejected, dial_with
 from agent.finder import Finder
+from agent.load_times import FILE as LOAD_TIMES_FILE
+from agent.load_times import LoadTimes
 from agent.membership import Membership, MembershipError
 from agent.publisher import TICK_S, Publisher
+from agent.room import Room
 from agent.roster import Roster
 from agent.runner import Runner
 from agent.session import AgentSession
@@ -58,16 +63,18 @@ class Agent:
         self._stop = stop
         self._settings = config.dial_settings()
         self._dial = dial_gateway or dial_with(self._settings, time.monotonic)
-        self._roster = Roster()
         self._gpus = GpuSampler(GPU_SAMPLE_S)
+        self._gpu_memory_bytes: int | None = None
+        self._roster = Roster(room=Room(self._model_memory_bytes))
         self._publisher = Publisher(self._roster, lambda: self._gpus.latest)
-        self._backends = AsyncExitStack()
+        self._opened: list[Backend] = []
 
     async def run(self) -> None:
         """Returns when it was asked to stop. Raises Rejected or MembershipError when it cannot go on, and
         ConfigError for an engine that can never work."""
         config = self._config
-        backends = [make_backend(engine) for engine in config.engines]
+        durations = LoadTimes(config.state / LOAD_TIMES_FILE)
+        backends = [make_backend(engine, durations) for engine in config.engines]
         join = None if config.join is None else config.join.get_secret_value()
         with Membership.open(
             config.state, join=join, name=config.name, default_name=default_name()
@@ -75,16 +82,16 @@ class Agent:
             self._say_start(membership)
             self._gpus.start()
             try:
-                async with self._backends:
-                    await self._run(membership, backends)
+                await self._run(membership, backends)
             finally:
+                await self._close_all()
                 self._gpus.stop()
 
     async def _run(self, membership: Membership, backends: list[Backend]) -> None:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
             runner = Runner(self._roster, tasks)
-            dialer = Dialer(membership, lambda: AgentSession(runner, self._publisher), self._dial)
+            dialer = Dialer(membership, lambda: self._session_over(runner), self._dial)
             services: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._open(backend)) for backend in backends
             ]
@@ -106,6 +113,17 @@ class Agent:
                     service.cancel()
         if failure is not None:
             raise failure
+
+    def _session_over(self, runner: Runner) -> AgentSession:
+        return AgentSession(runner, self._publisher, self._roster.carry_out)
+
+    def _model_memory_bytes(self) -> int | None:
+        """What there is for models; of GPUs that cannot be read just now, what they had."""
+        if self._config.models.memory is not None:
+            return self._config.models.memory
+        if gpus := self._gpus.latest:
+            self._gpu_memory_bytes = sum(gpu.memory_total_bytes for gpu in gpus) or None
+        return self._gpu_memory_bytes
 
     async def _drain(self, dialer: Dialer, runner: Runner) -> None:
         """Let what runs finish, take nothing new, then leave."""
@@ -141,8 +159,15 @@ class Agent:
                     more_s = round(left_s - SAY_DRAIN_S)
                     log.info("still draining", running=self._roster.running, at_most_s=more_s)
 
+    async def _close_all(self) -> None:
+        """All at once: each may take as long as its engine takes to end."""
+        closing = (backend.close() for backend in self._opened)
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(error, Exception):
+                log.error("an engine could not be let go of", error=repr(error))
+
     async def _open(self, backend: Backend) -> None:
-        self._backends.push_async_callback(backend.close)
+        self._opened.append(backend)
         await backend.start()
         self._roster.add(backend)
 
@@ -163,7 +188,7 @@ class Agent:
             name=membership.name,
             gateway=config.gateway,
             state=str(config.state),
-            engines=[engine.url or engine.torch for engine in config.engines],
+            engines=[engine.place for engine in config.engines],
         )
         if membership.has_spare_token:
             log.info("the join token is not needed: this agent has joined already")
@@ -171,8 +196,14 @@ class Agent:
             log.info("dialling through a proxy", proxy=urlsplit(self._settings.proxy).hostname)
 
 
-def make_backend(engine: EngineConfig) -> Backend:
+def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
     """Raises :class:`ConfigError` for a model directory or a device that can never work."""
+    if engine.command is not None:
+        if sys.platform == "win32":
+            raise ConfigError(f"engine {engine.name}: command: not on Windows")
+        return CommandBackend(
+            engine.settings(), engine.command_settings(), loading=engine.loading(), durations=durations
+        )
     if engine.torch is None:
         return OpenAIHTTPBackend(engine.settings())
     from agent.backends.torch_engine.backend import TorchBackend
@@ -183,7 +214,10 @@ def make_backend(engine: EngineConfig) -> Backend:
             name=engine.name,
             slots=engine.slots,
             device=engine.device,
+            version=engine.version,
             continues=engine.continues,
+            loading=engine.loading(),
+            durations=durations,
         )
     except ValueError as error:
         raise ConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error

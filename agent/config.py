@@ -12,15 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -30,98 +22,16 @@ from pydantic_settings import (
 )
 
 from agent.backends.engine_kind import check_continues
-from agent.backends.engine_models import is_nameable
-from agent.backends.settings import EngineSettings, EngineTimeouts, base_url
 from agent.config_errors import ConfigError, TomlFile, explain, unknown_variables
 from agent.dialer import DialSettings
+from agent.engine_config import EngineConfig as EngineConfig
+from agent.engine_config import ModelsConfig, Seconds, Slots
 from agent.proxy import is_loopback, proxy_for
 from shared.errors import JoinTokenInvalid
 from shared.identity import NAME_RULE, JoinToken, is_name
 
 PREFIX = "TRUNKLINE_AGENT_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-
-Slots = Annotated[int, Field(ge=1, le=100_000)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-
-
-class EngineConfig(BaseModel):
-    """One ``[[engine]]``: the ``url`` of an engine that runs, or ``torch``, a model for the built-in one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: str | None = None
-    torch: str | None = None
-    """A Hugging Face model directory, or ``demo``."""
-    name: str = ""
-    slots: Slots | None = None
-    api_key: SecretStr | None = None
-    models: tuple[str, ...] = ()
-    version: str = ""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Kept beside the engine; no gateway is told of them yet."""
-    continues: dict[str, str] | None = None
-    """Route → how it is asked to go on with an answer that another engine began: ``final_message`` or
-    ``prefill``, for completions ``prompt``. Empty: not at all. Default: what is known of its kind."""
-    device: str = "auto"
-    """For ``torch``: auto, cpu or cuda."""
-    connect_s: Seconds = 5.0
-    first_byte_s: Seconds = 600.0
-    idle_s: Seconds = 300.0
-    refresh_s: Seconds = 5.0
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str | None) -> str | None:
-        return None if value is None else base_url(value)
-
-    @field_validator("continues")
-    @classmethod
-    def _check_continues(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        return None if value is None else dict(check_continues(value))
-
-    @field_validator("torch")
-    @classmethod
-    def _check_torch(cls, value: str | None) -> str | None:
-        if value in (None, "demo"):
-            return value
-        directory = Path(str(value)).expanduser().absolute()
-        if not directory.is_dir():
-            raise ValueError("a model is 'demo' or a directory, and there is no such directory")
-        if not is_nameable(directory.name):
-            raise ValueError("the model is called after its directory, whose name must hold no blanks")
-        return str(directory)
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if value and not is_name(value):
-            raise ValueError(NAME_RULE)
-        return value
-
-    @model_validator(mode="after")
-    def _check_either(self) -> Self:
-        if (self.url is None) == (self.torch is None):
-            raise ValueError("an engine has either a url or a torch model")
-        return self
-
-    def settings(self) -> EngineSettings:
-        """For :class:`agent.backends.openai_http.OpenAIHTTPBackend`."""
-        assert self.url is not None
-        timeouts = EngineTimeouts(
-            connect_s=self.connect_s, first_byte_s=self.first_byte_s, idle_s=self.idle_s
-        )
-        return EngineSettings(
-            url=self.url,
-            name=self.name,
-            api_key=None if self.api_key is None else self.api_key.get_secret_value(),
-            slots=self.slots,
-            models=self.models,
-            version=self.version,
-            continues=self.continues,
-            refresh_s=self.refresh_s,
-            timeouts=timeouts,
-        )
 
 
 class AgentConfig(BaseSettings):
@@ -136,6 +46,7 @@ class AgentConfig(BaseSettings):
     state: Path = Field(default_factory=lambda: default_state_dir(os.environ))
     name: str | None = None
     engine: Annotated[tuple[EngineConfig, ...], NoDecode] = ()
+    models: ModelsConfig = Field(default_factory=ModelsConfig)
     engine_key: SecretStr | None = None
     """The API key of engines that have none of their own here."""
     slots: Slots | None = None
@@ -220,10 +131,20 @@ class AgentConfig(BaseSettings):
             raise ValueError(f"two engines have the same name: {', '.join(names)}")
         return self
 
+    @model_validator(mode="after")
+    def _check_memory(self) -> Self:
+        if self.models.memory is not None:
+            for engine in self.engines:
+                if (engine.memory or 0) > self.models.memory:
+                    raise ValueError(f"engine {engine.name}: memory is more than there is for models")
+            if sum(e.memory or 0 for e in self.engines if not e.on_demand) > self.models.memory:
+                raise ValueError("the engines that are loaded at start need more memory than models.memory")
+        return self
+
     @property
     def engines(self) -> tuple[EngineConfig, ...]:
         """The engines with everything filled in: names, and what is common to all."""
-        kinds = [engine.name or ("torch" if engine.torch is not None else "engine") for engine in self.engine]
+        kinds = [engine.name or engine.kind for engine in self.engine]
         filled = []
         for place, (engine, kind) in enumerate(zip(self.engine, kinds, strict=True)):
             name = kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-SECRETS = frozenset({"join", "api_key", "engine_key"})
+SECRETS = frozenset({"join", "api_key", "engine_key", "command", "environment"})
 FLAGS = {"labels": "--label", "ca_file": "--ca-file", "drain_s": "--drain-s"}
 
 Place = tuple[str | int, ...]

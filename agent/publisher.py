@@ -90,6 +90,7 @@ class Publisher:
 def _lasting(state: AgentState) -> AgentState:
     """``state`` without what only drifts."""
     status = AgentStatus.READY if state.status is AgentStatus.BUSY else state.status
-    return AgentState(
-        status, tuple(replace(d, running=0, waiting=0, kv_use=None) for d in state.deployments), ()
+    lasting = tuple(
+        replace(d, running=0, waiting=0, kv_use=None, load_progress=None) for d in state.deployments
     )
+    return replace(state, status=status, deployments=lasting, gpus=())

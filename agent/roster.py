@@ -8,9 +8,20 @@ import structlog
 
 from agent.backends.base import Backend, EngineRefused
 from agent.backends.engine_models import is_nameable
+from agent.backends.managed import UNLOADING, ManagedBackend
 from agent.capacity import EngineLimit, Ledger
+from agent.room import Room
 from shared import limits
-from shared.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus, GpuState
+from shared.messages import (
+    AgentState,
+    AgentStatus,
+    Command,
+    CommandResult,
+    CommandVerb,
+    DeploymentState,
+    DeploymentStatus,
+    GpuState,
+)
 
 log = structlog.get_logger("agent.roster")
 
@@ -26,6 +37,17 @@ class _Engine:
     backend: Backend
     limit: EngineLimit
     deployments: tuple[DeploymentState, ...] = ()
+    used_s: float = 0.0
+    """When it was loaded, or a request last began or ended there."""
+
+    @property
+    def loads(self) -> ManagedBackend | None:
+        """The backend, if it loads and unloads its engine."""
+        return self.backend if isinstance(self.backend, ManagedBackend) else None
+
+    @property
+    def unloading(self) -> bool:
+        return self.loads is not None and self.loads.unloading
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +64,9 @@ class Roster:
     """Follows the backends and keeps count. ``on_change`` is called after every change of what a gateway is
     told: ``state()`` or ``levels()``."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, room: Room | None = None) -> None:
         self._clock = clock
+        self._room = room or Room()
         self._engines: dict[str, _Engine] = {}
         self._ledger = Ledger()
         self._draining = False
@@ -63,7 +86,7 @@ class Roster:
     def add(self, backend: Backend) -> None:
         """Offer what a started backend offers, from now on."""
         assert backend.name not in self._engines, f"two engines are called {backend.name}"
-        engine = self._engines[backend.name] = _Engine(backend, EngineLimit(0))
+        engine = self._engines[backend.name] = _Engine(backend, EngineLimit(0), used_s=self._clock())
         backend.subscribe(lambda: self._changed(engine))
         self._changed(engine)
 
@@ -72,8 +95,58 @@ class Roster:
         self._draining = True
         self.on_change()
 
+    def carry_out(self, command: Command) -> CommandResult:
+        """Begin what a gateway wants, or say why not (PROTOCOL §4.8)."""
+        try:
+            if self._draining:
+                raise EngineRefused("the agent is draining")
+            engine, _ = self._find(command.deployment)
+            if engine.loads is None or not engine.loads.loading.managed:
+                raise EngineRefused("the deployment is not one that is loaded and unloaded")
+            if command.verb is CommandVerb.LOAD:
+                self._load(engine, engine.loads)
+            else:
+                self._unload(engine, engine.loads)
+        except EngineRefused as refusal:
+            log.info("command refused", verb=command.verb, id=command.deployment, reason=refusal.reason)
+            return CommandResult(command.id, False, refusal.reason[: limits.REASON_CHARS])
+        return CommandResult(command.id, True)
+
+    def _load(self, engine: _Engine, loads: ManagedBackend) -> None:
+        """Raises :class:`EngineRefused`."""
+        if not loads.wanted:
+            self._room.check(loads, self._all_that_load())
+            log.info("loading", engine=loads.name)
+        engine.used_s = self._clock()
+        loads.load()
+
+    def _unload(self, engine: _Engine, loads: ManagedBackend) -> None:
+        """Raises :class:`EngineRefused`."""
+        if running := self._ledger.at_engine(loads.name):
+            raise EngineRefused(f"{running} requests run there")
+        if loads.wanted and not loads.unloading:
+            log.info("unloading", engine=loads.name)
+        loads.unload()
+
+    def _all_that_load(self) -> list[ManagedBackend]:
+        return [engine.loads for engine in self._engines.values() if engine.loads is not None]
+
+    def _unload_idle(self) -> None:
+        now = self._clock()
+        for engine in self._engines.values():
+            loads = engine.loads
+            if loads is None or loads.loading.idle_timeout_s is None or not loads.wanted or loads.unloading:
+                continue
+            loading = loads.status is DeploymentStatus.LOADING
+            if loading or self._ledger.at_engine(loads.name) or self._draining:
+                continue
+            if now - engine.used_s >= loads.loading.idle_timeout_s:
+                log.info("unloading, not used", engine=loads.name, idle_s=round(now - engine.used_s, 1))
+                loads.unload()
+
     def observe(self) -> None:
-        """Look at the engines' queues; to be called every second or so."""
+        """Look at the engines' queues, and who has not been used; to be called every second or so."""
+        self._unload_idle()
         before = [engine.limit.current for engine in self._engines.values()]
         for engine in self._engines.values():
             self._observe(engine)
@@ -87,6 +160,8 @@ class Roster:
         engine, deployment = self._find(deployment_id)
         if deployment.status is not DeploymentStatus.LOADED:
             raise EngineRefused(f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}")
+        if engine.unloading:
+            raise EngineRefused(UNLOADING)
         most = engine.limit.slots * (SHARED_EXCESS if len(engine.deployments) > 1 else 1)
         name = engine.backend.name
         if (
@@ -95,6 +170,7 @@ class Roster:
         ):
             raise EngineRefused(f"all {engine.limit.slots} slots are taken")
         self._ledger.enter(session, name, deployment_id)
+        engine.used_s = self._clock()
         if len(engine.deployments) > 1:
             self.on_change()
         return Seat(session, name, deployment_id, engine.backend)
@@ -105,6 +181,7 @@ class Roster:
         engine = self._engines[seat.engine]
         before = engine.limit.current
         self._ledger.leave(seat.session, seat.engine, seat.deployment)
+        engine.used_s = self._clock()
         engine.limit.finished(failed=failed)
         if out_of_memory:
             self._spare(engine)
@@ -128,7 +205,7 @@ class Roster:
         self._told = session
         return {
             deployment.id: 0
-            if self._draining or deployment.status is not DeploymentStatus.LOADED
+            if self._draining or engine.unloading or deployment.status is not DeploymentStatus.LOADED
             else self._ledger.level(session, engine.backend.name, deployment.id, engine.limit.current)
             for engine in self._engines.values()
             for deployment in engine.deployments
@@ -136,7 +213,8 @@ class Roster:
 
     def state(self, gpus: tuple[GpuState, ...] = ()) -> AgentState:
         """All there is to say, cut to what fits into a frame."""
-        state = AgentState(self._status(), self._all_deployments(), gpus[: limits.GPUS])
+        memory_bytes = self._room.for_managed_bytes(self._all_that_load())
+        state = AgentState(self._status(), self._all_deployments(), gpus[: limits.GPUS], memory_bytes)
         while len(state.to_payload()) > STATE_BYTES and state.deployments:
             state = replace(state, deployments=state.deployments[: len(state.deployments) * 9 // 10])
             if not self._cut:
@@ -146,11 +224,21 @@ class Roster:
 
     def _all_deployments(self) -> tuple[DeploymentState, ...]:
         found = [
-            replace(deployment, running=max(deployment.running, self._ledger.at_deployment(deployment.id)))
+            self._as_told(engine, deployment)
             for engine in self._engines.values()
             for deployment in engine.deployments
         ]
         return tuple(found[: limits.DEPLOYMENTS])
+
+    def _as_told(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
+        """Of one process that serves several models each takes its share of the memory: they are loaded and
+        unloaded together."""
+        running = max(deployment.running, self._ledger.at_deployment(deployment.id))
+        if engine.loads is None:
+            return replace(deployment, running=running)
+        need = self._room.need_bytes(engine.loads)
+        share = None if need is None else -(-need // len(engine.deployments))
+        return replace(deployment, running=running, memory_bytes=share)
 
     def _status(self) -> AgentStatus:
         if self._draining:
@@ -174,11 +262,14 @@ class Roster:
         raise EngineRefused("this agent has no such deployment")
 
     def _changed(self, engine: _Engine) -> None:
+        was_loaded = any(d.status is DeploymentStatus.LOADED for d in engine.deployments)
         offered = engine.backend.deployments()
         engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
         if len(engine.deployments) < len(offered) and not self._cut:
             self._cut = True
             log.warning("models whose names hold blanks or are too long are not offered")
+        if not was_loaded and any(d.status is DeploymentStatus.LOADED for d in engine.deployments):
+            engine.used_s = self._clock()
         slots = max((deployment.slots for deployment in engine.deployments), default=0)
         if slots:
             engine.limit.set_slots(slots)

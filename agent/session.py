@@ -8,8 +8,8 @@ import structlog
 from agent.publisher import Publisher
 from agent.runner import Runner
 from shared.endpoint import Endpoint, Stream
-from shared.errors import ErrorCode, TrunklineError
-from shared.messages import AgentState, Drain
+from shared.errors import ErrorCode, FrameMalformed, TrunklineError
+from shared.messages import AgentState, Command, CommandResult, Drain
 
 log = structlog.get_logger("agent.session")
 
@@ -17,9 +17,13 @@ log = structlog.get_logger("agent.session")
 class AgentSession:
     """Implements :class:`shared.endpoint.SessionListener`; is the key of its requests in the roster."""
 
-    def __init__(self, runner: Runner, publisher: Publisher) -> None:
+    def __init__(
+        self, runner: Runner, publisher: Publisher, carry_out: Callable[[Command], CommandResult]
+    ) -> None:
+        """``carry_out`` begins what a command wants, at once."""
         self._runner = runner
         self._publisher = publisher
+        self._carry_out = carry_out
         self._endpoint: Endpoint | None = None
         self.demand: Mapping[str, int] = {}
         """Model → requests waiting at the gateway. With one gateway there is nothing to share out by it."""
@@ -51,8 +55,11 @@ class AgentSession:
         self.demand = waiting
 
     def on_command(self, command: Mapping[str, Any]) -> None:
-        """No verb is defined yet (PROTOCOL §4.8)."""
-        answer = {"id": command.get("id"), "ok": False, "error": "this agent knows no such verb"}
+        """Each is answered at once (PROTOCOL §4.8)."""
+        try:
+            answer = self._carry_out(Command.read(command)).to_dict()
+        except FrameMalformed as error:
+            answer = {"id": command.get("id"), "ok": False, "error": str(error)}
         self._quietly(lambda endpoint: endpoint.send_command(answer))
 
     def on_drain(self, drain: Drain) -> None:

@@ -76,7 +76,7 @@ class World:
         runner = Runner(roster, self.tasks, self.clock)
         self.dialer = Dialer(
             self.membership,
-            lambda: AgentSession(runner, publisher),
+            lambda: AgentSession(runner, publisher, roster.carry_out),
             self._dial,
             clock=self.clock,
             sleep=self._sleep,
@@ -293,7 +293,7 @@ class Real:
         clock: Callable[[], float] = asyncio.get_running_loop().time
         self.dialer = Dialer(
             self.membership,
-            lambda: AgentSession(runner, publisher),
+            lambda: AgentSession(runner, publisher, roster.carry_out),
             dial_with(DialSettings(url=url), clock),
             clock=clock,
             chance=lambda: 0.0,
