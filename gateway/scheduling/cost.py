@@ -43,6 +43,9 @@ FULL = 4
 HOME_SHARE = 0.5
 """Of a prompt without fingerprints, so much is taken to be known where its session was last."""
 
+PLACES = 64
+"""Constraints on where to run for which the deployments are remembered that meet them."""
+
 HELD_MOST = 4
 """Requests of one round that are let wait though a slot is free, at most: the next one takes it."""
 
@@ -77,6 +80,7 @@ class Cost(Policy):
         self.homes = Homes()
         self.look_again_s: float | None = None
         self._views: list[DeploymentView] | None = None
+        self._there: dict[Where, list[DeploymentView]] = {}
 
     @property
     def views(self) -> list[DeploymentView]:
@@ -85,11 +89,22 @@ class Cost(Policy):
             self._views = list(self.knowledge.views.values())
         return self._views
 
+    def there(self, where: Where) -> list[DeploymentView]:
+        """Of these, those that ``where`` allows. An agent whose labels change is gone and comes again."""
+        found = self._there.get(where)
+        if found is None:
+            if len(self._there) >= PLACES:
+                self._there.clear()
+            found = self._there[where] = [view for view in self.views if where.allows(view.labels)]
+        return found
+
     def came(self, view: DeploymentView, now: float) -> None:
         self._views = None
+        self._there.clear()
 
     def gone(self, key: str, now: float) -> None:
         self._views = None
+        self._there.clear()
 
     def placed(self, item: Waiting, key: str, now: float) -> None:
         self.patience.over(item.number)
@@ -160,9 +175,14 @@ class _Round:
 
     def _sample(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
         """Evenly spread, another subset for another request, and those that know something of it."""
-        step = len(self._deployments) // SAMPLE
+        among, size = self._deployments, SAMPLE
+        if item.where is not None:
+            among, size = self._policy.there(item.where), ALL  # some of these may be full
+        step = max(1, len(among) // size)
         offset = (item.number * SPREAD + self._knowledge.seed) % step
-        sample = list(self._deployments[offset::step])
+        sample = list(among[offset::step])
+        if item.where is not None:
+            sample = [view for view in sample if not view.trial or view in self._deployments]
         views = self._knowledge.views
         sample += [views[key] for key in known if key in views and not views[key].trial]
         return sample

@@ -17,8 +17,9 @@ from gateway.classify import (
     read_json,
 )
 from gateway.domain import Principal, Request, RequestBody, Tier
-from gateway.errors import BadRequest, HeadersTooLarge, RequestError, UnsupportedEncoding
+from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, RequestError, UnsupportedEncoding
 from gateway.surface import CHAT, ENDPOINTS, ENGINE, Endpoint, Target
+from gateway.where import read_where
 from shared.messages import RequestHead, UsageMode
 
 PRINCIPAL = Principal("k", "key", "tenant")
@@ -360,3 +361,44 @@ def test_whatever_is_classified_fits_into_an_open_frame(
 def test_headers_that_grow_too_long_when_quoted_are_too_large(piece: bytes) -> None:
     with pytest.raises(HeadersTooLarge):
         forwarded_headers(head(headers=[(b"x-long", piece * 30_000)]), 5)
+
+
+# --- Where it may run ---
+
+
+def where_of_request(policy: str | None, *wishes: bytes) -> Request:
+    principal = Principal("k", "key", "tenant", None if policy is None else read_where(policy))
+    client = head(headers=[(b"x-trunkline-where", wish) for wish in wishes])
+    return classify(client, ClientBody(BodyKind.JSON, RequestBody(b'{"model":"m"}', None, 13)), principal)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wishes", "where"),
+    [
+        (None, [], None),
+        ("region=eu", [], "region=eu"),
+        (None, [b"region=eu"], "region=eu"),
+        (None, [b"region=eu", b"region=uk"], "region=eu,region=uk"),
+        ("region=eu,region=uk", [b"region=uk,region=us"], "region=uk"),
+        ("region=eu", [b"zone=a"], "region=eu,zone=a"),
+    ],
+)
+def test_a_request_runs_where_its_key_allows_it_or_in_fewer_places(
+    policy: str | None, wishes: list[bytes], where: str | None
+) -> None:
+    request = where_of_request(policy, *wishes)
+    assert request.where == (None if where is None else read_where(where))
+    assert not any(name.startswith("x-trunkline") for name, _ in request.headers)
+
+
+def test_a_request_cannot_go_where_its_key_may_not() -> None:
+    with pytest.raises(Forbidden, match=r"only on agents with region=eu") as caught:
+        where_of_request("region=eu", b"region=us")
+    assert (caught.value.status, caught.value.code) == (403, "residency_forbidden")
+
+
+@pytest.mark.parametrize("wish", [b"", b"eu", b"region=\xff", b"region=eu,,"])
+def test_a_constraint_that_cannot_be_read_is_refused_rather_than_ignored(wish: bytes) -> None:
+    with pytest.raises(BadRequest, match="x-trunkline-where cannot be read") as caught:
+        where_of_request(None, wish)
+    assert caught.value.code == "invalid_where"

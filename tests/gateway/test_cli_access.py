@@ -245,3 +245,22 @@ def test_a_table_on_a_terminal_takes_cells_literally(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     cli_output.print_table(["A", "B"], [["[red]x[/red]", "y"]], "nothing")
     assert "[red]x[/red]" in capsys.readouterr().out
+
+
+def test_a_key_can_be_bound_to_where_its_requests_run(run: Run) -> None:
+    run("key", "create", "--name", "anywhere")
+    made = run(
+        "key", "create", "--name", "here", "--where", "region=eu", "--where", "region=uk,tier=gold", "--json"
+    )
+    where = {"region": ["eu", "uk"], "tier": ["gold"]}
+    assert json.loads(made.stdout)["where"] == where
+    assert "region=eu,region=uk,tier=gold" in run("key", "list").stdout
+    listed = json.loads(run("key", "list", "--json").stdout)
+    assert {each["name"]: each["where"] for each in listed} == {"anywhere": None, "here": where}
+
+
+def test_a_place_that_cannot_be_read_makes_no_key(run: Run) -> None:
+    result = run("key", "create", "--name", "laptop", "--where", "eu")
+    assert result.exit_code == 2
+    assert "'eu' is not NAME=VALUE" in result.stderr
+    assert run("key", "list", "--json").exit_code == 1

@@ -6,6 +6,7 @@ from gateway.access import KeyRing
 from gateway.errors import Unauthenticated
 from gateway.store import KeyStore, Store
 from gateway.store.errors import StateError
+from gateway.where import read_where
 from tests.support.race import elsewhere
 
 IN_ANOTHER_PROCESS = """
@@ -91,3 +92,10 @@ def test_revoked_keys_stay_counted(store: Store) -> None:
     store.keys.create("b", "default", 1.0)
     store.keys.revoke("a", 2.0)
     assert len(KeyRing(store)) == 2
+
+
+def test_a_key_says_where_its_requests_may_run(store: Store) -> None:
+    eu = read_where("region=eu,region=uk")
+    ring = KeyRing(store)
+    assert ring.authenticate(store.keys.create("laptop", "acme", 1.0, eu)).where == eu
+    assert ring.authenticate(store.keys.create("anywhere", "acme", 1.0)).where is None

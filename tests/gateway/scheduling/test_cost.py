@@ -9,6 +9,7 @@ from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
 from gateway.scheduling.cost import ALL
 from gateway.scheduling.patience import MOST_PATIENT, PATIENCE_S, Patience
 from gateway.scheduling.scheduler import Scheduler
+from gateway.where import read_where
 from tests.gateway.scheduling.views import H100, L4, request, view
 
 
@@ -271,3 +272,56 @@ def test_a_standing_queue_is_not_looked_through_once_nothing_is_free() -> None:
     assigned = site.scheduler.assign("m", queue, list(site.views.values()), site.now)
     assert assigned == [Assignment(0, "a")]
     assert queue.seen == 2
+
+
+def test_a_farther_region_is_taken_only_when_it_is_predicted_to_be_faster() -> None:
+    site = Site(view("near", 64), view("far", 64))
+    site.views["far"].rtt_s = 0.3
+    assert site.choice(request(1, 2000)) == "near"
+    taken = 0
+    while site.choice(request(2 + taken, 2000)) == "near" and taken < 60:
+        site.place(request(100 + taken, 2000), "near")
+        taken += 1
+    assert 1 < taken < 60, "once near has so much to do that the way is shorter than the wait"
+    site.views["far"].rtt_s = 3.0
+    assert site.choice(request(200, 2000)) == "near"
+
+
+def test_overflow_goes_nowhere_else_for_who_may_not_run_there() -> None:
+    near, far = view("near", 2, 2), view("far", 64)
+    near.labels, far.labels = {"region": "eu"}, {"region": "us"}
+    site = Site(near, far)
+    stays = replace(request(1), where=read_where("region=eu"))
+    assert site.assign(stays, request(2)) == [(2, "far")]
+
+
+def test_in_a_large_fleet_the_few_are_found_where_a_request_may_run() -> None:
+    views = [view(f"d{n:03}") for n in range(300)]
+    for each in views:
+        each.labels = {"region": "us"}
+    for each in views[7::50]:
+        each.labels = {"region": "eu"}
+    site = Site(*views)
+    items = [replace(request(n), where=read_where("region=eu")) for n in range(12)]
+    assert {key for _, key in site.assign(*items)} == {each.key for each in views[7::50]}
+    first = views[7]
+    first.labels = {"region": "us"}
+    site.scheduler.gone(first, site.now)
+    site.scheduler.came(first, site.now)
+    assert first.key not in {key for _, key in site.assign(*items)}
+
+
+def test_one_on_trial_is_tried_only_where_it_is_offered() -> None:
+    views = [view(f"d{n:03}") for n in range(100)]
+    for each in views:
+        each.labels = {"region": "eu"}
+    site = Site(*views)
+    views[3].trial = True
+    item = replace(request(1), where=read_where("region=eu"))
+    others = [each for each in views if not each.trial]
+    assert all(
+        site.scheduler.assign("m", [replace(item, number=n)], others, site.now)[0].key != "d003"
+        for n in range(20)
+    )
+    tried = [site.scheduler.assign("m", [replace(item, number=n)], views, site.now)[0].key for n in range(20)]
+    assert "d003" in tried

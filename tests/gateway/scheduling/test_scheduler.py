@@ -129,3 +129,18 @@ def test_where_hundreds_are_answered_in_a_second_some_of_them_teach() -> None:
     for number in range(5000, 5100):
         served(scheduler, each, number, number * 1.0, 0.5)
     assert speeds.accuracy.total.count > FAMILIAR + 140, "where few come each one teaches"
+
+
+def test_the_way_to_a_deployment_is_its_own_and_teaches_nothing_of_its_class() -> None:
+    scheduler, near, far = Scheduler(), view("near"), view("far")
+    far.rtt_s = 0.4
+    for each in (near, far):
+        scheduler.came(each, 0.0)
+    for number in range(200):
+        each, total_s = ((near, 2.0), (far, 2.4))[number % 2]
+        now = number * 10.0
+        scheduler.placed(request(number, 1000, 100), each, now)
+        outcome = Outcome(True, total_s, 0.1 + each.rtt_s, 1000, 100, 0)
+        scheduler.finished(number, each, outcome, now + total_s)
+    assert far.load.pace == pytest.approx(near.load.pace, rel=0.02)
+    assert scheduler.placed(request(999), near, 9999.0).total_s == pytest.approx(2.0, rel=0.1)

@@ -64,7 +64,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date_with_what_it_hold
     raw.executescript(VERSION_1)
     raw.close()
     with Store.open(tmp_path) as store:
-        assert [record.name for record in store.keys.list()] == ["laptop"]
+        assert [(record.name, record.where) for record in store.keys.list()] == [("laptop", None)]
         store.models.note({}, ["a"], 1.0, 3)
     with Store.open(tmp_path) as store:
         assert names(store) == ["a"]
