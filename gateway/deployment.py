@@ -51,6 +51,8 @@ class Deployment(DeploymentView):
     """What it runs on: only deployments on the same are compared for their pace."""
     counted_slots: int = 0
     """What the index has counted for it."""
+    counted_version: str = ""
+    """For which version."""
     managed: bool = False
     """Its agent loads and unloads it when told."""
     memory_bytes: int | None = None
@@ -104,11 +106,16 @@ class Deployment(DeploymentView):
             self.kv_free_tokens = int(self.kv_tokens * min(1.0, max(0.0, 1.0 - kv_use)))
 
     def hold_kv(self, tokens: int) -> None:
-        """A request of so much context was placed there; of less than none: it is over. What it says of
-        itself (:meth:`note_kv`) is the truth; this is for the time until then."""
+        """A request of so much context was placed there. What it says of itself (:meth:`note_kv`) is the
+        truth; this is for the time until then."""
+        if self.kv_free_tokens is not None:
+            self.kv_free_tokens = max(0, self.kv_free_tokens - tokens)
+
+    def free_kv(self, tokens: int) -> None:
+        """One of so much is over, and still counted in ``in_flight``."""
         if self.kv_free_tokens is not None and self.kv_tokens is not None:
-            free_tokens = self.kv_free_tokens - tokens if self.in_flight else self.kv_tokens
-            self.kv_free_tokens = min(max(0, free_tokens), self.kv_tokens)
+            free_tokens = self.kv_free_tokens + tokens if self.in_flight > 1 else self.kv_tokens
+            self.kv_free_tokens = min(free_tokens, self.kv_tokens)
 
     @property
     def well(self) -> bool:

@@ -22,6 +22,10 @@ HOLD_WEIGHT = 0.05
 """Weight of the latest request in the mean time a slot is kept: about the last twenty count."""
 
 
+KINDS = 64
+"""Constraints for which the slots that meet them are remembered, for each model."""
+
+
 class Availability(Enum):
     """What there is for a model and route."""
 
@@ -64,9 +68,19 @@ class ModelRecord:
     held: bool = False
     left_s: float = float("-inf")
     """When one of ``serving`` went last, on the gateway's clock."""
+    slots_of: dict[tuple[Where | None, str | None], int] = field(default_factory=dict)
+    """What :meth:`slots_there` said, as long as it is true."""
 
     def slots_there(self, where: Where | None, version: str | None = None) -> int:
         """Of ``slots`` those of deployments that ``where`` allows, and of ``version`` where that is said."""
+        found = self.slots_of.get((where, version))
+        if found is None:
+            if len(self.slots_of) >= KINDS:
+                self.slots_of.clear()
+            found = self.slots_of[where, version] = self._slots_there(where, version)
+        return found
+
+    def _slots_there(self, where: Where | None, version: str | None) -> int:
         return sum(
             each.counted_slots
             for each in self.serving.values()
@@ -137,8 +151,10 @@ class ModelIndex:
         deployment.trial = deployment.cap > 0 and not deployment.well
         counts = promising and not deployment.trial and not deployment.closing
         slots = min(deployment.slots, deployment.cap) if counts else 0
-        record.slots += slots - deployment.counted_slots
-        deployment.counted_slots = slots
+        if slots != deployment.counted_slots or deployment.version != deployment.counted_version:
+            record.slots += slots - deployment.counted_slots
+            deployment.counted_slots, deployment.counted_version = slots, deployment.version
+            record.slots_of.clear()
         if promising != (record.serving.get(deployment.key) is deployment):
             (self._came if promising else self._gone)(deployment)
             record.limit = None

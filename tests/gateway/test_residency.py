@@ -127,7 +127,8 @@ def test_a_second_copy_goes_only_where_the_first_may_run() -> None:
 
 def test_the_wait_predicted_is_that_of_where_the_request_may_run() -> None:
     fleet, _, us = two_regions(us_slots=100, queue=QueueSettings(max_wait_s=5))
-    assert fleet.registry.index.capacity("m", "chat", 99, IN_EU).slots == 1
+    index = fleet.registry.index
+    assert index.capacity("m", "chat", 99, IN_EU).slots == 1
     outcomes = [in_eu(fleet) for _ in range(8)]
     assert isinstance(outcomes[-1].error, QueueFull)
     assert not outcomes[0].settled
@@ -174,3 +175,25 @@ def test_a_round_trip_is_priced_as_it_was_measured_last() -> None:
         session.endpoint.session.receive_message(pong, fleet.loop.now_s)
         fleet.settle()
         assert there.rtt_s == pytest.approx(smoothed_s)
+
+
+def test_slots_there_are_counted_anew_when_anything_about_them_changes() -> None:
+    fleet, eu, us = two_regions(eu_slots=2, us_slots=5)
+    index, (there,) = fleet.registry.index, fleet.session(eu).deployments.values()
+
+    def counted() -> tuple[int, int, int]:
+        of_kind = [(None, "v2"), (IN_EU, None), (IN_EU, "v2")]
+        seen = [index.capacity("m", "chat", 1, where, version).slots for where, version in of_kind]
+        return seen[0], seen[1], seen[2]
+
+    assert counted() == (0, 2, 0)
+    eu.endpoint.send_slots({"d-m": 3})
+    fleet.settle()
+    assert counted() == (0, 3, 0)
+    there.version = "v2"
+    index.update(there)
+    assert counted() == (3, 3, 3)
+    fleet.session(us).allow(AgentPrincipal("us", labels=EU))
+    assert counted() == (3, 8, 3)
+    fleet.cut(eu)
+    assert counted() == (0, 5, 0)
