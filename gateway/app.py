@@ -27,6 +27,7 @@ from gateway.lifecycle import Lifecycle
 from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
+from gateway.placement import PlacementSettings
 from gateway.registry import Registry, RegistrySettings
 from gateway.reload import Reload
 from gateway.store import Store
@@ -90,7 +91,7 @@ class Gateway:
         book, figures = AliasBook(store.aliases), AliasFigures(metrics.registry)
         keys.when_changed(book.refresh)
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
-        self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop.time)
+        self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s
         versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
         pipeline = Pipeline(keys, self._dispatcher, ledger, versions, facts=http.facts)
@@ -198,6 +199,12 @@ def dispatch_settings(settings: Settings) -> DispatchSettings:
     return DispatchSettings(**settings.dispatch.model_dump(include=names))
 
 
+def placement_settings(settings: Settings) -> PlacementSettings | None:
+    """The slice of the settings that placement gets; None: nothing is loaded on demand."""
+    table = settings.placement
+    return PlacementSettings(**table.model_dump(exclude={"enabled"})) if table.enabled else None
+
+
 def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dispatcher:
     queue, dispatch = settings.queue, settings.dispatch
     try:
@@ -209,6 +216,7 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
             settings=dispatch_settings(settings),
             policy=dispatch.policy,
             policies=dispatch.policies,
+            placement=placement_settings(settings),
         )
     except ValueError as error:
         raise _no_such_policy(error) from error

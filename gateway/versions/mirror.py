@@ -12,6 +12,7 @@ from gateway.aliases import Mirror, Target
 from gateway.deployments import ModelIndex
 from gateway.domain import Request, RequestBody, Tier
 from gateway.relay import Response
+from gateway.timers import Timers
 from gateway.versions.choice import lot
 from gateway.versions.figures import AliasFigures
 from gateway.versions.rewrite import rename
@@ -40,12 +41,12 @@ class Mirrors:
         run: Callable[[Request], Awaitable[Response]],
         index: ModelIndex,
         figures: AliasFigures,
-        clock: Callable[[], float],
+        timers: Timers,
     ) -> None:
         self._run = run
         self._index = index
         self._figures = figures
-        self._clock = clock
+        self._timers = timers
         self._open: set[asyncio.Task[None]] = set()
         self._stopped = False
 
@@ -82,14 +83,15 @@ class Mirrors:
         return None if has_slot(self._index, target, request) else "skipped_busy"
 
     async def _send(self, copy: Request, model: str) -> None:
-        began_s, outcome = self._clock(), "cancelled"
+        began_s, outcome = self._timers.time(), "cancelled"
         total_s: float | None = None
-        waiting = asyncio.get_running_loop().call_later(PATIENCE_S, _give_up, asyncio.current_task(), copy)
+        task = asyncio.current_task()
+        waiting = self._timers.call_at(began_s + PATIENCE_S, lambda: _give_up(task, copy))
         try:
             async with asyncio.timeout(MOST_S):
                 rename(copy, model)
                 outcome = f"{await self._answer(copy) // 100}xx"
-            total_s = self._clock() - began_s
+            total_s = self._timers.time() - began_s
         except Exception:  # whatever becomes of a copy concerns nobody
             outcome = "failed"
         finally:

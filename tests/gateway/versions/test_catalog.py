@@ -1,0 +1,45 @@
+"""Aliases among the models that clients list."""
+
+from gateway.aliases import Alias, Target
+from gateway.versions import AliasCatalog
+from tests.gateway.versions.support import Desk, served
+
+
+def catalog(desk: Desk) -> AliasCatalog:
+    return AliasCatalog(desk.fleet.registry, desk.book, "me")
+
+
+def test_an_alias_is_a_model_among_others() -> None:
+    desk = Desk(Alias("prod", (Target("m", "v1"), Target("n"))))
+    desk.serve(served("m", "v1"), served("n", routes=("embeddings",)))
+    found = catalog(desk)
+    assert [info.id for info in found.models()] == ["m", "n", "prod"]
+    alias = found.model("prod")
+    assert alias is not None
+    assert (alias.created_s, alias.owned_by, alias.ready, alias.deployments) == (7, "me", True, 2)
+    assert alias.routes == ("chat", "embeddings")
+    assert found.model("nothing") is None
+    assert found.agents_connected == 2
+
+
+def test_an_alias_is_ready_when_a_target_is_that_gets_requests() -> None:
+    desk = Desk(Alias("prod", (Target("m", "v1"), Target("m", "v2", 0.0))))
+    desk.serve(served("m", "v2"))
+    alias = catalog(desk).model("prod")
+    assert alias is not None
+    assert not alias.ready
+
+
+def test_an_alias_takes_the_place_of_the_model_it_is_called_like() -> None:
+    desk = Desk(Alias("m", (Target("m", "v9"),)))
+    desk.serve(served("m", "v1"))
+    found = catalog(desk)
+    assert [(info.id, info.ready) for info in found.models()] == [("m", False)]
+
+
+def test_a_name_that_has_only_fallbacks_is_no_model_of_its_own() -> None:
+    desk = Desk(Alias("ghost", fallback=(Target("m"),)), Alias("m", fallback=(Target("n"),)))
+    desk.serve(served("m", "v1"))
+    found = catalog(desk)
+    assert [(info.id, info.owned_by) for info in found.models()] == [("m", "trunkline")]
+    assert found.model("ghost") is None
