@@ -1,14 +1,23 @@
 """Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import orjson
 
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request, Tier
-from gateway.errors import BadRequest, DeadlineExceeded, HeadersTooLarge, ModelNotFound, NoDeployment
-from gateway.queue import Ticket, WaitingRoom
+from gateway.errors import (
+    BadRequest,
+    ContextTooLong,
+    DeadlineExceeded,
+    HeadersTooLarge,
+    ModelNotFound,
+    NoDeployment,
+    QueueFull,
+)
+from gateway.queue import Capacity, Fit, Ticket, WaitingRoom
 from shared.limits import CONTROL_PAYLOAD_BYTES
 
 RETRY_AFTER_S = 2.0
@@ -19,6 +28,40 @@ HEAD_ROOM_BYTES = CONTROL_PAYLOAD_BYTES - 4096
 
 FIELD_BYTES = 8
 """Quotes, brackets and commas around one header field in JSON."""
+
+
+BYTES_A_TOKEN = 8
+"""No prompt has fewer tokens than one in so many bytes, but for long runs of blanks."""
+
+LEAST_CHECKED_TOKENS = 512
+"""Less fits everywhere."""
+
+FILL_SHARE = 0.9
+"""An engine with nothing to do has so much of its memory for context free, whatever it says."""
+
+_ONE_CONTEXT = frozenset({"chat", "messages"})
+"""Routes whose prompt is one text; others may have many in one request, each with the context to itself."""
+
+_NOT_TEXT = (b"base64", b'"image', b'"input_audio', b'"file', b'"document', b'"video')
+"""In a body that holds one of these, bytes say little of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How long a request may wait until its model is loaded, and in how many seconds how many slots are
+    expected then; 0 slots: who knows."""
+
+    hold_s: float
+    coming: int
+    ready_s: float
+
+
+class Loads(Protocol):
+    """Who sees to it that models are loaded; :class:`gateway.placement.Placer`."""
+
+    def prospect(self, request: Request, now: float) -> Hold: ...
+    def hold(self, request: Request, now: float) -> Hold: ...
+    def asked(self, request: Request, now: float) -> None: ...
 
 
 class Admission:
@@ -38,14 +81,16 @@ class Admission:
         self._index = index
         self._room = room
         self._grace_s = reconnect_grace_s
+        self.loads: Loads | None = None
+        """None: nothing is loaded on demand."""
 
     def admit(self, request: Request, now: float) -> Ticket:
         """A place in the queue of the request's model.
 
         Raises HeadersTooLarge, ModelNotFound, NoDeployment (also when the model is served, but only where the
-        request may not run), BadRequest when the model is served but not for this route, DeadlineExceeded
-        when it is too late already, and QueueFull when the queue is at a bound or the wait predicted is
-        longer than the request may wait.
+        request may not run, and when it cannot be loaded), BadRequest when the model is served but not for
+        this route, ContextTooLong, DeadlineExceeded when it is too late already, and QueueFull when the queue
+        is at a bound or the wait predicted is longer than the request may wait.
         """
         _check_head(request)
         model = request.model
@@ -66,11 +111,63 @@ class Admission:
             raise not_there(request)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
-        enough = self._room.depth(model) + 1
-        capacity = self._index.capacity(model, request.route, enough, request.where, request.version)
+        self._check_context(request)
+        capacity = self._capacity(request)
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self._yielding(model, capacity.slots))
-        return self._room.enter(request, capacity, now)
+        if capacity.free or self.loads is None or not self.awaits_load(request):
+            return self._room.enter(request, capacity, now)
+        return self._enter_for_load(request, capacity, self.loads, now)
+
+    def awaits_load(self, request: Request) -> bool:
+        """Whether it has to wait until its model is loaded."""
+        return self.loads is not None and self._index.awaits_load(request.model, Fit.of(request))
+
+    def capacity(self, request: Request, now: float) -> Capacity:
+        """What there is for it, or will be."""
+        capacity = self._capacity(request)
+        if capacity.slots or self.loads is None or not self.awaits_load(request):
+            return capacity
+        return _with(capacity, self.loads.prospect(request, now))
+
+    def expiry(self, request: Request, now: float) -> float:
+        """Until when it may wait that comes back now. Raises NoDeployment when its model cannot be loaded."""
+        if self.loads is None or not self.awaits_load(request):
+            return self._room.expiry(request, now)
+        return self._room.expiry(request, now, self.loads.prospect(request, now).hold_s)
+
+    def _capacity(self, request: Request) -> Capacity:
+        enough = self._room.depth(request.model) + 1
+        return self._index.capacity(request.model, request.route, enough, request.where, request.version)
+
+    def _enter_for_load(self, request: Request, capacity: Capacity, loads: Loads, now: float) -> Ticket:
+        hold = loads.hold(request, now)
+        try:
+            return self._room.enter(request, _with(capacity, hold), now, hold.hold_s)
+        except QueueFull:
+            loads.asked(request, now)
+            raise
+
+    def _check_context(self, request: Request) -> None:
+        """Raises ContextTooLong where no deployment can hold the prompt, whatever its tokenizer. What is only
+        estimated to be too much is taken for what fits when nothing else is there: the engine will say."""
+        tokens = request.input_tokens + request.output_tokens
+        if tokens < LEAST_CHECKED_TOKENS:
+            return
+        limit = self._index.context_limit(request.model)
+        if limit is None:
+            return
+        least_tokens = min(request.prompt_bytes // BYTES_A_TOKEN, request.input_tokens // 2)
+        if least_tokens > limit and request.route in _ONE_CONTEXT and _is_text(request.body.prefix):
+            raise ContextTooLong(
+                f"The model {request.model!r} takes {limit} tokens here, and the messages have "
+                f"{request.prompt_bytes} bytes, {least_tokens} tokens at least; shorten them.",
+                param="messages",
+            )
+        most_tokens = int(FILL_SHARE * limit)
+        if tokens > most_tokens:
+            request.input_tokens = min(request.input_tokens, most_tokens)
+            request.output_tokens = most_tokens - request.input_tokens
 
     def gone_for_good(self, model: str, now: float) -> bool:
         """Whether nothing serves ``model``, and the time to wait for it to come back is over."""
@@ -88,6 +185,14 @@ class Admission:
         if record is None:
             return 0.0
         return None if record.lost_s is None else record.lost_s + self._grace_s
+
+
+def _with(capacity: Capacity, hold: Hold) -> Capacity:
+    return replace(capacity, coming=hold.coming, ready_s=hold.ready_s)
+
+
+def _is_text(body: bytes) -> bool:
+    return not any(sign in body for sign in _NOT_TEXT)
 
 
 def no_deployment(request: Request) -> NoDeployment:

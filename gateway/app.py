@@ -202,7 +202,14 @@ def dispatch_settings(settings: Settings) -> DispatchSettings:
 def placement_settings(settings: Settings) -> PlacementSettings | None:
     """The slice of the settings that placement gets; None: nothing is loaded on demand."""
     table = settings.placement
-    return PlacementSettings(**table.model_dump(exclude={"enabled"})) if table.enabled else None
+    if not table.enabled:
+        return None
+    return PlacementSettings(
+        hold_s=table.hold_s,
+        min_residence_s=table.min_residence_s,
+        load_timeout_s=table.load_timeout_s,
+        pinned=tuple(table.pinned),
+    )
 
 
 def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dispatcher:

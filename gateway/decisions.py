@@ -37,6 +37,8 @@ class Decisions:
         self._places: set[tuple[int, str]] = set()
         """Numbers and deployments of these."""
         self._outcomes: dict[Attempt, Outcome] = {}
+        self._kv_tokens: dict[Attempt, int] = {}
+        """What they hold of their deployment's memory for context, where that is known."""
         index.watch_serving(self._came, self._gone)
 
     def choose_policies(self, default: str, named: Mapping[str, str]) -> None:
@@ -89,7 +91,10 @@ class Decisions:
         if place not in self._places:
             self._places.add(place)
             self._followed[attempt] = item.number
-            self._scheduler.placed(item, attempt.deployment, attempt.opened_s)
+            asked = self._scheduler.placed(item, attempt.deployment, attempt.opened_s)
+            if attempt.deployment.kv_tokens is not None:
+                self._kv_tokens[attempt] = tokens = asked.uncached_tokens + asked.output_tokens
+                attempt.deployment.hold_kv(tokens)
 
     def began(self, attempt: Attempt, now: float) -> None:
         """The first of a streamed answer came."""
@@ -125,11 +130,25 @@ class Decisions:
         """Its slot is free."""
         outcome = self._outcomes.pop(attempt, _NOTHING_LEARNT)
         number = self._followed.pop(attempt, None)
+        kv_tokens = self._kv_tokens.pop(attempt, None) if self._kv_tokens else None
+        if kv_tokens is not None:
+            attempt.deployment.free_kv(kv_tokens)
         if number is not None:
             self._places.remove((number, attempt.deployment.key))
             self._scheduler.finished(number, attempt.deployment, outcome, self._clock())
 
     # --- Who serves ---
+
+    def load_s(self, deployment: Deployment) -> tuple[float, bool]:
+        """How long loading it takes, and whether somebody said so or it was seen; it is a guess otherwise."""
+        if deployment.reload_s is not None:
+            return deployment.reload_s, True
+        speeds = self.performance.speeds(deployment.model, deployment.device)
+        return speeds.load_s, speeds.loads > 0
+
+    def loaded(self, deployment: Deployment, took_s: float) -> None:
+        """Its model was loaded."""
+        self._scheduler.loaded(deployment, took_s)
 
     def _came(self, deployment: Deployment) -> None:
         self._scheduler.came(deployment, self._clock())

@@ -281,6 +281,11 @@ class ModelIndex:
         fit = Fit(route, version=version, where=where)
         return Capacity(slots, self.free(model, fit, enough), record.hold_s)
 
+    def slots(self, model: str) -> int:
+        """Slots that serve ``model`` now, free or not."""
+        record = self._models.get(model)
+        return record.slots if record is not None else 0
+
     def free(self, model: str, fit: Fit, enough: int) -> int:
         """Free slots for requests of this fit, whomever they avoid, counted up to ``enough``."""
         free = 0

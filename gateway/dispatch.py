@@ -7,7 +7,7 @@ event loop's thread.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +23,7 @@ from gateway.domain import Request, Tier
 from gateway.errors import (
     DeadlineExceeded,
     EngineError,
+    NoDeployment,
     QueueTimeout,
     RequestError,
     ShuttingDown,
@@ -32,6 +33,7 @@ from gateway.failover import ENGINES_FAULT, Trouble
 from gateway.fleet_health import FleetHealth
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.metrics import Metrics
+from gateway.placement import PlacementSettings, Placer
 from gateway.preemption import LOOK_AGAIN_S, Preemption
 from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
@@ -68,10 +70,12 @@ class Dispatcher:
         settings: DispatchSettings | None = None,
         policy: str = "least-outstanding",
         policies: Mapping[str, str] = MappingProxyType({}),
+        placement: PlacementSettings | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``,
-        ``policies`` others by model; ``jitter`` gives numbers from 0 to 1.
+        ``policies`` others by model; without ``placement`` nothing is loaded on demand; ``jitter`` gives
+        numbers from 0 to 1.
 
         Raises ValueError for a policy there is none of.
         """
@@ -86,6 +90,18 @@ class Dispatcher:
         self._admission = Admission(
             self._index, self.room, self.settings.reconnect_grace_s, self._preemption.yielding
         )
+        self._placer: Placer | None = None
+        if placement is not None:
+            self._placer = self._admission.loads = Placer(
+                registry,
+                self.room,
+                metrics,
+                timers,
+                placement,
+                load_s=self._decisions.load_s,
+                loaded=self._decisions.loaded,
+                refuse=self._refuse,
+            )
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
         self.records = RecordBudget(self.settings.records_total_bytes)
@@ -144,6 +160,8 @@ class Dispatcher:
             if not self._accepting:
                 raise ShuttingDown(_SHUTTING_DOWN)
             self._decisions.estimate(request)
+            if self._placer is not None:
+                self._placer.arrived(request.model, self.timers.time())
             ticket = self._admission.admit(request, self.timers.time())
         except RequestError as error:
             self.metrics.refused(request.model, error.code)
@@ -190,6 +208,8 @@ class Dispatcher:
             elif exchange.state is not State.DONE:
                 exchange.fail(ShuttingDown(_SHUTTING_DOWN), ErrorCode.DRAINING)
         self._health.close()
+        if self._placer is not None:
+            self._placer.close()
         looks = (timer for _, timer in self._looks.values())
         for timer in (self._turn, *self._grace.values(), *looks):
             if timer is not None:
@@ -285,7 +305,8 @@ class Dispatcher:
             until_s = now + self.settings.total_s if request.deadline_s is None else request.deadline_s
             self.room.come_back(exchange.ticket, (), now, expires_s=until_s)
         else:
-            self.room.come_back(exchange.ticket, request.shunned(now), now)
+            until_s = self._admission.expiry(request, now)
+            self.room.come_back(exchange.ticket, request.shunned(now), now, expires_s=until_s)
         self._waiting[exchange.ticket.number] = exchange
         self._mark(request.model)
 
@@ -295,6 +316,12 @@ class Dispatcher:
     def withdraw(self, exchange: Exchange) -> None:
         del self._waiting[exchange.ticket.number]
         self.room.leave(exchange.ticket, self.timers.time(), departed=False)
+
+    def may_wait_until(self, exchange: Exchange) -> float | None:
+        request, now = exchange.request, self.timers.time()
+        if self._placer is None or not self._admission.awaits_load(request):
+            return None
+        return self._placer.hold_longer(request, exchange.ticket.entered_s, now)
 
     def waited_too_long(self, exchange: Exchange) -> RequestError:
         error = self._too_late(exchange.request)
@@ -337,7 +364,10 @@ class Dispatcher:
             if again_s is not None:
                 self._look_again(model, again_s)
         if self.room.depth(model):
-            self.room.still_waiting(model, now)
+            placer = self._placer
+            self.room.still_waiting(model, now, slots=placer is None or self._index.slots(model) > 0)
+            if placer is not None:
+                placer.waiting(model)
             self._watch_for_loss(model)
             if self._preemption.make_room(model, now):
                 self._look_again(model, now + LOOK_AGAIN_S)
@@ -423,6 +453,15 @@ class Dispatcher:
             self.metrics.refused(exchange.request.model, error.code)
             exchange.fail(error)
 
+    def _refuse(self, model: str, fits: Collection[Fit], error: NoDeployment) -> None:
+        """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
+        vain = [
+            each
+            for each in self._waiting.values()
+            if each.request.model == model and each.ticket.fit._replace(avoid=frozenset()) in fits
+        ]
+        self._send_away(vain, lambda _: error)
+
     def _too_late(self, request: Request) -> RequestError:
         now = self.timers.time()
         if request.deadline_s is not None and now >= request.deadline_s:
@@ -432,7 +471,7 @@ class Dispatcher:
             return not_there(request)
         if availability is not Availability.SERVED:
             return no_deployment(request)
-        capacity = self._index.capacity(request.model, request.route, 1, request.where, request.version)
+        capacity = self._admission.capacity(request, now)
         return QueueTimeout(
             f"No slot for the model {request.model!r} came free in time; try again later.",
             retry_after_s=self.room.retry_after_s(request, capacity, now),

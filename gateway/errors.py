@@ -6,6 +6,7 @@ The tree::
 
     RequestError                      status  type                    code
     ├── BadRequest                    400     invalid_request_error   (given)
+    │   └── ContextTooLong            400     invalid_request_error   context_length_exceeded
     ├── Unauthenticated               401     authentication_error    invalid_api_key
     ├── Forbidden                     403     permission_error        (given)
     ├── ModelNotFound                 404     invalid_request_error   model_not_found
@@ -63,6 +64,12 @@ class RequestError(Exception):
 
 class BadRequest(RequestError):
     status, type, code = 400, "invalid_request_error", "bad_request"
+
+
+class ContextTooLong(BadRequest):
+    """The prompt has more tokens than any deployment of the model can hold."""
+
+    code = "context_length_exceeded"
 
 
 class Unauthenticated(RequestError):

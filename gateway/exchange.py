@@ -63,6 +63,11 @@ class Dispatch(Home, Protocol):
     def withdraw(self, exchange: "Exchange") -> None:
         """Out of the waiting room, without a slot."""
 
+    def may_wait_until(self, exchange: "Exchange") -> float | None:
+        """Until when a request may wait on that waited as long as it was to, for a model that is being
+        loaded; None: no longer."""
+        ...
+
     def waited_too_long(self, exchange: "Exchange") -> RequestError:
         """What to say to a request that waited as long as it may."""
         ...
@@ -369,9 +374,16 @@ class Exchange:
         if self._answer is not None:
             self._answer.on_time(now)
         elif self.state is State.WAITING:
-            self.fail(self._home.waited_too_long(self))
+            self._still_waiting()
         elif self.state is State.OPENING:
             self._still_opening(now)
+
+    def _still_waiting(self) -> None:
+        until_s = self._home.may_wait_until(self)
+        if until_s is None:
+            self.fail(self._home.waited_too_long(self))
+        else:
+            self._alarm.due(until_s)
 
     def _still_opening(self, now: float) -> None:
         deadline_s = self.request.deadline_s

@@ -106,6 +106,14 @@ class Metrics:
         self._preemptions = counter(
             "trunkline_preemptions", "Requests that gave their slot back for a realtime one.", "model", "tier"
         )
+        self._loads = counter(
+            "trunkline_model_loads", "Models that agents loaded, or failed to.", "model", "outcome"
+        )
+        self._load_s = histogram("trunkline_model_load_seconds", "How long loading a model took.", "model")
+        self._unloads = counter("trunkline_model_unloads", "Models that agents unloaded.", "model")
+        self._held = counter(
+            "trunkline_requests_held", "Requests that had to wait until their model was loaded.", "model"
+        )
         self._opened = counter(
             "trunkline_circuits_opened", "Circuits of deployments that opened.", "model", "reason"
         )
@@ -184,6 +192,23 @@ class Metrics:
     def preempted(self, model: str, tier: str) -> None:
         """A request of ``tier`` gave its slot back for a realtime one."""
         self._preemptions.labels(self._label(model), tier).inc()
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """An agent has loaded a model, in so long."""
+        self._loads.labels(self._label(model), "loaded").inc()
+        self._load_s.labels(self._label(model)).observe(seconds)
+
+    def load_failed(self, model: str) -> None:
+        """An agent could not load a model."""
+        self._loads.labels(self._label(model), "failed").inc()
+
+    def unloaded(self, model: str) -> None:
+        """An agent has unloaded a model, told or by itself."""
+        self._unloads.labels(self._label(model)).inc()
+
+    def held(self, model: str) -> None:
+        """A request came that has to wait until its model is loaded."""
+        self._held.labels(self._label(model)).inc()
 
     def circuit_opened(self, model: str, reason: str) -> None:
         """A deployment's circuit opened; ``reason`` names the trouble that did it."""

@@ -122,6 +122,21 @@ class DispatchTable(_Table):
         return self
 
 
+class PlacementTable(_Table):
+    """Models that agents load when they are asked for."""
+
+    enabled: bool = True
+    """Have agents load and unload them."""
+    hold_s: Seconds = 300.0
+    """A request waits for its model to be loaded for so long at most."""
+    min_residence_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """A model stays loaded for so long at least."""
+    load_timeout_s: Seconds = 600.0
+    """A load that takes longer has failed."""
+    pinned: Annotated[list[str], Field(max_length=10_000)] = []
+    """Models, as shell patterns, that are never unloaded for others."""
+
+
 class AgentsTable(_Table):
     """Bounds on agents."""
 
@@ -169,6 +184,7 @@ class Settings(BaseSettings):
     http: HttpTable = HttpTable()
     queue: QueueTable = QueueTable()
     dispatch: DispatchTable = DispatchTable()
+    placement: PlacementTable = PlacementTable()
     agents: AgentsTable = AgentsTable()
     machine: MachineTable = MachineTable()
     log: LogTable = LogTable()

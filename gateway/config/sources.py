@@ -196,6 +196,8 @@ def _toml_line(name: str, value: Any) -> str:
         return f"{name} = {str(value).lower()}"
     if isinstance(value, int | float):
         return f"{name} = {value}"
+    if isinstance(value, list):
+        return f"{name} = [{', '.join(_quoted(str(each)) for each in value)}]"
     return f"{name} = {_quoted(str(value))}"
 
 

@@ -21,7 +21,7 @@ FIRST_BACKOFF_S, MOST_BACKOFF_S = 5.0, 300.0
 MOST_PLACES = 65_536
 
 KEPT_S = 5.0
-"""A place whose agent would not unload it is left alone for so long."""
+"""A place whose agent would not unload it, or could not be told to load it, is left alone for so long."""
 
 
 class Popularity:
@@ -73,6 +73,11 @@ class Troubles:
         backoff_s = min(FIRST_BACKOFF_S * 2.0 ** min(trouble.failures - 1, 16), MOST_BACKOFF_S)
         trouble.again_s, trouble.why = now + backoff_s, why
         return backoff_s
+
+    def pause(self, key: str, now: float) -> None:
+        """It could not be told to load."""
+        trouble = self._trouble(key)
+        trouble.again_s = max(trouble.again_s, now + KEPT_S)
 
     def crowded(self, key: str, beside: frozenset[str]) -> None:
         """Its agent says that it does not fit beside these."""

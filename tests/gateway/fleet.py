@@ -10,6 +10,7 @@ from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import AgentPrincipal, Principal, Request, RequestBody
 from gateway.exchange import Exchange
 from gateway.metrics import Metrics
+from gateway.placement import PlacementSettings
 from gateway.registry import Registry, RegistrySettings
 from gateway.response import EngineResponse
 from shared.credit import WindowSettings
@@ -145,6 +146,8 @@ class FakeAgent:
     """What ``takes_body`` is for new streams."""
     lost: bool = False
     lost_error: TrunklineError | None = None
+    host: "Callable[[Mapping[str, Any]], None] | None" = None
+    """Who carries out commands, for agents that load and unload."""
 
     def on_open(self, stream: Stream) -> None:
         engine_stream = EngineStream(stream)
@@ -162,7 +165,8 @@ class FakeAgent:
         self.demand = waiting
 
     def on_command(self, command: Mapping[str, Any]) -> None:
-        pass
+        if self.host is not None:
+            self.host(command)
 
     def on_result(self, result: Mapping[str, Any]) -> None:
         pass
@@ -210,6 +214,7 @@ class Fleet:
         settings: DispatchSettings | None = None,
         registry: RegistrySettings | None = None,
         policy: str = "least-outstanding",
+        placement: PlacementSettings | None = None,
     ) -> None:
         self.loop = Loop()
         self.metrics = Metrics()
@@ -223,6 +228,7 @@ class Fleet:
             queue=queue,
             settings=settings,
             policy=policy,
+            placement=placement,
             jitter=lambda: 0.0,
         )
         self.agents: list[FakeAgent] = []

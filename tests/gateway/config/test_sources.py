@@ -122,7 +122,7 @@ def test_tls_files_go_together_and_must_be_there(file: Path) -> None:
 
 
 def test_what_is_shown_can_be_loaded_again_and_says_where_it_came_from(file: Path) -> None:
-    file.write_text("[queue]\nmax_requests = 7\n")
+    file.write_text('[queue]\nmax_requests = 7\n[placement]\npinned = ["a-*", "b\\"c"]\n')
     shown = loaded({"state": Path("/s\\t"), "log": {"level": "debug"}}, file, DRAIN_S="5").toml()
     assert "max_requests = 7  # line 2 of" in shown
     assert "drain_s = 5.0  # environment TRUNKLINE_GATEWAY_DRAIN_S" in shown
@@ -131,6 +131,7 @@ def test_what_is_shown_can_be_loaded_again_and_says_where_it_came_from(file: Pat
     file.write_text(shown)
     again = loaded(None, file).settings
     assert (again.queue.max_requests, again.drain_s, again.log.level) == (7, 5.0, "debug")
+    assert again.placement.pinned == ["a-*", 'b"c']
 
 
 def _same(table: Any, part: Any) -> None:
