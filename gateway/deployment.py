@@ -74,8 +74,6 @@ class Deployment(DeploymentView):
     """It has been told to unload."""
     context_tokens: int | None = None
     """Of one request, prompt and answer together."""
-    kv_tokens: int | None = None
-    """Of all requests together."""
 
     @property
     def leaving(self) -> bool:

@@ -102,8 +102,13 @@ class Loading:
         order = self._orders.get(deployment.key)
         return deployment.loading_s if order is None else max(deployment.loading_s, order.sent_s)
 
-    def look(self, now: float) -> float | None:
-        """Give up what has taken too long, or has lost its agent. Returns when to look again."""
+    @property
+    def due_s(self) -> float | None:
+        """When to look whether something takes too long."""
+        return min((order.due_s for order in self._orders.values()), default=None)
+
+    def look(self, now: float) -> None:
+        """Give up what has taken too long, or has lost its agent."""
         for order in list(self._orders.values()):
             deployment = order.deployment
             if not deployment.listed:
@@ -115,7 +120,6 @@ class Loading:
                     self.unload(deployment, "loading took too long")
             elif now >= order.due_s:
                 self._stays(order, "it took too long", now)
-        return min((order.due_s for order in self._orders.values()), default=None)
 
     # --- What agents say ---
 

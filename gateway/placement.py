@@ -141,10 +141,7 @@ class Placer:
         request.load_note = partial(self._note, model, Fit.of(request)._replace(avoid=frozenset()))
         record = self._index.models[model]
         expected_s = self.expected_s(model, now)
-        coming = [
-            each for each in record.managed.values() if self._loading.residence(each) is Residence.LOADING
-        ]
-        slots = sum(each.promised_slots for each in coming)
+        slots = sum(each.promised_slots for each in record.managed.values() if self._is_loading(each))
         slots = slots or max((each.promised_slots for each in record.loadable.values()), default=0)
         if expected_s is None:
             return Hold(self._settings.hold_s, 0, 0.0)
@@ -171,18 +168,14 @@ class Placer:
         record = self._index.models.get(model)
         if record is None:
             return None
-        left = [
-            left_s
-            for each in record.managed.values()
-            if self._loading.residence(each) is Residence.LOADING
-            and (left_s := self._left_s(each, now)) is not None
-        ]
-        if left:
-            return min(left)
-        if model in self._ready_s:
+        loading = [each for each in record.managed.values() if self._is_loading(each)]
+        if loading:
+            left = [left_s for each in loading if (left_s := self._left_s(each, now)) is not None]
+            return min(left, default=None)
+        known = [load_s for load_s, said in map(self._load_s, record.loadable.values()) if said]
+        if known and model in self._ready_s:
             return max(1.0, self._ready_s[model] - now)
-        loads = [self._load_s(each) for each in record.loadable.values()]
-        return min((load_s for load_s, known in loads if known), default=None)
+        return min(known, default=None)
 
     # --- Deciding ---
 
@@ -216,7 +209,7 @@ class Placer:
     def _decide(self) -> None:
         now = self._timers.time()
         self._due, self._decided_s = None, now
-        again_s = self._loading.look(now)
+        self._loading.look(now)
         demands, unserved = self._demands(now)
         plan = self._placement.decide(demands, self._hosts(demands) if demands else (), now)
         self._ready_s = {model: now + wait_s for model, wait_s in plan.ready_s.items()}
@@ -224,7 +217,11 @@ class Placer:
         for decision in plan.decisions:
             self._carry_out(decision, self._managed[decision.key])
         self._say_hopeless(plan, unserved, now)
-        times = [at_s for at_s in (again_s, plan.look_again_s, self._asked_until_s()) if at_s is not None]
+        times = [
+            at_s
+            for at_s in (self._loading.due_s, plan.look_again_s, self._asked_until_s())
+            if at_s is not None
+        ]
         if times:
             self._look_at(max(min(times), now + SPACING_S))
 
@@ -273,6 +270,9 @@ class Placer:
 
     # --- What there is ---
 
+    def _is_loading(self, deployment: Deployment) -> bool:
+        return self._loading.residence(deployment) is Residence.LOADING
+
     def _demands(self, now: float) -> tuple[list[Demand], dict[str, list[Fit]]]:
         """What waits, by model; and those kinds of requests among them that nothing serves."""
         demands, unserved = [], dict[str, list[Fit]]()
@@ -300,7 +300,7 @@ class Placer:
         if self._index.served(model, fit, patiently=now - backlog.oldest_s < UNWELL_S):
             return True
         return any(
-            self._loading.residence(each) is Residence.LOADING and _suits(each, fit)
+            self._is_loading(each) and _suits(each, fit)
             for each in self._index.models[model].managed.values()
         )
 
@@ -370,7 +370,7 @@ class Placer:
         if not self._index.awaits_load(model, fit):
             return None
         managed = self._index.models[model].managed.values()
-        loading = any(self._loading.residence(each) is Residence.LOADING for each in managed)
+        loading = any(map(self._is_loading, managed))
         words = "loading the model" if loading else "waiting for room to load the model"
         left_s = self.expected_s(model, self._timers.time())
         return words if left_s is None else f"{words}, about {left_s:.0f} s left"

@@ -90,7 +90,8 @@ class DeploymentView:
     ``device`` is what it runs on: GPU names as NVML gives them, or a class of
     :mod:`gateway.scheduling.devices`. ``rtt_s`` is the measured round trip of its tunnel.
     ``health_factor``, over 0 to 1, divides what is predicted of it: 0.5 makes it look twice as slow.
-    ``kv_free_tokens`` is how many tokens of context it has room for, None if it does not say. ``loaded``
+    ``kv_free_tokens`` is how many tokens of context it has room for, of ``kv_tokens`` in all; None where it
+    does not say. ``loaded``
     is False for one that is usable but has to load its model first, which takes ``load_s`` from now
     (None: what such loads took before). ``load`` is what it runs, kept by the scheduler.
     """
@@ -112,6 +113,7 @@ class DeploymentView:
     rtt_s: float = 0.0
     health_factor: float = 1.0
     kv_free_tokens: int | None = None
+    kv_tokens: int | None = None
     loaded: bool = True
     load_s: float | None = None
     load: Load = field(default_factory=Load)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.context import Context
 from gateway.scheduling.homes import fair_share, rank
 from gateway.scheduling.knowledge import Knowledge
 
@@ -31,17 +32,19 @@ class Classic(Policy):
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """See :class:`~gateway.scheduling.base.Policy`."""
-        self.given, taken = {}, dict[str, int]()
+        self.given = {}
+        context = Context(now)
         assignments: list[Assignment] = []
         open_now = [view for view in deployments if view.free]
         for item in waiting:
             if not open_now:
                 break
-            fitting = [view for view in open_now if _fits(item, view, taken.get(view.key, 0))]
+            fitting = [view for view in open_now if _fits(item, view, context)]
             if not fitting:
+                context.reserve(item, open_now)
                 continue
             view = next((each for each in fitting if each.trial), None) or self.choose(item, fitting)
-            taken[view.key] = taken.get(view.key, 0) + item.input_tokens + item.output_tokens
+            context.give(item, view)
             self.given[view.key] = given = self.given.get(view.key, 0) + 1
             assignments.append(Assignment(item.number, view.key))
             if given >= view.free:
@@ -191,9 +194,8 @@ class Random(Classic):
         return self.random.choice(fitting)
 
 
-def _fits(item: Waiting, view: DeploymentView, taken_tokens: int) -> bool:
-    """Whether ``item`` may go there; of its free KV memory so much was given out in this call."""
+def _fits(item: Waiting, view: DeploymentView, context: Context) -> bool:
+    """Whether ``item`` may go there."""
     if view.key in item.avoid or not view.suits(item.route, item.version, item.continuing, item.where):
         return False
-    needed_tokens = item.input_tokens + item.output_tokens + taken_tokens
-    return view.kv_free_tokens is None or needed_tokens <= view.kv_free_tokens
+    return view.kv_free_tokens is None or context.fits(item, view)

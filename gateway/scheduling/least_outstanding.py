@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Sequence
 
 from gateway.scheduling.base import Assignment, DeploymentView, Policy, Waiting
+from gateway.scheduling.context import Context
 from gateway.where import Where
 
 SAMPLE = 64
@@ -29,11 +30,11 @@ class LeastOutstanding(Policy):
         """See :class:`~gateway.scheduling.base.Policy`."""
         if not waiting or not deployments:
             return []
-        round_ = _Round()
+        round_ = _Round(now)
         sample = _sample(deployments, max(SAMPLE, 2 * len(waiting)), waiting[0].number)
-        left = round_.place(waiting, sample)
+        left = round_.place(waiting, sample, whole=len(sample) == len(deployments))
         if left and len(sample) < len(deployments):
-            round_.place(left, deployments)
+            round_.place(left, deployments, whole=True)
         return round_.assignments
 
 
@@ -46,13 +47,16 @@ def _sample(deployments: Sequence[DeploymentView], size: int, seed: int) -> Sequ
 class _Round:
     """One call of ``assign``: what has been given out so far in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self.assignments: list[Assignment] = []
+        self._context = Context(now)
         self._given: dict[str, int] = {}
         self._work: dict[str, float] = {}
 
-    def place(self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView]) -> list[Waiting]:
-        """Assign what fits, in order; returns what did not fit."""
+    def place(
+        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], *, whole: bool
+    ) -> list[Waiting]:
+        """Assign what fits, in order; returns what did not fit. ``whole``: these are all there are."""
         heaps: dict[tuple[str, frozenset[str], str | None, bool, Where | None], list[_Entry]] = {}
         left: list[Waiting] = []
         for item in waiting:
@@ -62,6 +66,8 @@ class _Round:
                 heap = heaps[fit] = self._heap(deployments, *fit)
             if not self._give(item, heap):
                 left.append(item)
+                if whole and heap:
+                    self._context.reserve(item, (entry[-1] for entry in heap))
         return left
 
     def _heap(
@@ -88,20 +94,29 @@ class _Round:
         return heap
 
     def _give(self, item: Waiting, heap: list[_Entry]) -> bool:
-        while heap:
-            _, _, key, given_then, view = heap[0]
+        full: list[_Entry] = []
+        """Those whose memory has no room for it; for the next one it may do."""
+        view = None
+        while heap and view is None:
+            _, _, key, given_then, best = heap[0]
             given = self._given.get(key, 0)
-            if min(view.slots, view.cap) - view.in_flight <= given:
+            if min(best.slots, best.cap) - best.in_flight <= given:
                 heapq.heappop(heap)
             elif given != given_then:  # something of another route went there meanwhile
-                heapq.heapreplace(heap, self._entry(view))
+                heapq.heapreplace(heap, self._entry(best))
+            elif best.kv_free_tokens is not None and not self._context.fits(item, best):
+                full.append(heapq.heappop(heap))
             else:
-                self._given[key] = given + 1
-                self._work[key] = self._work.get(key, 0.0) + item.work
-                heapq.heapreplace(heap, self._entry(view))
-                self.assignments.append(Assignment(item.number, key))
-                return True
-        return False
+                view = best
+        if view is not None:
+            self._given[view.key] = self._given.get(view.key, 0) + 1
+            self._work[view.key] = self._work.get(view.key, 0.0) + item.work
+            self._context.give(item, view)
+            heapq.heapreplace(heap, self._entry(view))
+            self.assignments.append(Assignment(item.number, view.key))
+        for entry in full:
+            heapq.heappush(heap, entry)
+        return view is not None
 
     def _entry(self, view: DeploymentView) -> _Entry:
         given = self._given.get(view.key, 0)

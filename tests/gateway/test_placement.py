@@ -1,0 +1,489 @@
+"""Models loaded when they are asked for, over real sessions joined in memory (SCHEDULING §5)."""
+
+from typing import Any
+
+import pytest
+
+from gateway.deployments import Availability
+from gateway.dispatch import QueueSettings
+from gateway.domain import Tier
+from gateway.errors import BadRequest, ContextTooLong, ModelNotFound, NoDeployment, QueueFull, QueueTimeout
+from gateway.placement import PlacementSettings
+from shared.errors import ErrorCode
+from shared.messages import ResponseHead, Trailers
+from tests.gateway.fleet import Client, Fleet, deployment
+from tests.gateway.loadable import FAILED, LOADABLE, LOADED, LOADING, LoadingAgent, loadable
+from tests.gateway.tunnels import resume, suspend
+
+LOAD, UNLOAD = "load", "unload"
+
+
+def fleet_of(queue: QueueSettings | None = None, **settings: Any) -> Fleet:
+    return Fleet(queue=queue, placement=PlacementSettings(**settings))
+
+
+def finish(agent: LoadingAgent) -> None:
+    """Answer the oldest open stream."""
+    stream = agent.agent.open_streams[0].stream
+    stream.send_head(ResponseHead(200, ()))
+    stream.end(Trailers())
+    agent.fleet.settle()
+
+
+def sample(fleet: Fleet, name: str, **labels: str) -> float | None:
+    return fleet.metrics.registry.get_sample_value(name, labels)
+
+
+def note(client: Client) -> str | None:
+    assert client.request.load_note is not None
+    return client.request.load_note()
+
+
+# --- Loaded on demand ---
+
+
+def test_a_model_is_loaded_when_it_is_asked_for_and_the_request_is_held_meanwhile() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m"))
+    assert agent.commands == []
+    client = fleet.submit()
+    assert agent.commands == [(LOAD, "m")]
+    agent.loaded("m", after_s=18.0)
+    assert agent.streams == 1
+    finish(agent)
+    assert client.response.status == 200
+    assert client.response.queue_s == pytest.approx(18.0)
+    assert agent.commands == [(LOAD, "m")]
+
+
+def test_a_loadable_model_is_listed_and_not_ready() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m", routes=("chat",)), loadable("secret"), models=("m",))
+    (model,) = fleet.registry.models()
+    assert (model.id, model.ready, model.loadable, model.routes) == ("m", False, 1, ("chat",))
+    assert fleet.registry.index.availability("m", "chat") is Availability.SERVED
+    assert fleet.registry.index.availability("m", "embeddings") is Availability.OTHER_ROUTES
+    assert isinstance(fleet.submit(fleet.request("secret")).error, ModelNotFound)
+    assert isinstance(fleet.submit(fleet.request(route="rerank")).error, BadRequest)
+    assert agent.commands == []
+
+
+def test_without_placement_a_loadable_model_is_not_served() -> None:
+    fleet = Fleet()
+    agent = LoadingAgent(fleet, loadable("m"))
+    assert fleet.registry.models()[0].loadable == 0
+    fleet.advance(6.0)
+    assert isinstance(fleet.submit().error, NoDeployment)
+    assert agent.commands == []
+
+
+def test_what_its_agent_does_not_manage_is_not_loadable() -> None:
+    fleet = fleet_of()
+    agent = fleet.connect("a", deployment("m", status=LOADABLE))
+    fleet.advance(6.0)
+    assert isinstance(fleet.submit().error, NoDeployment)
+    assert not agent.streams
+
+
+def test_a_model_is_loaded_only_once_for_all_who_wait() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m", slots=2))
+    clients = [fleet.submit() for _ in range(3)]
+    fleet.advance(5.0)
+    agent.loaded("m")
+    assert (agent.streams, agent.commands) == (2, [(LOAD, "m")])
+    finish(agent)
+    assert agent.streams == 2
+    assert not clients[2].settled
+
+
+def test_another_is_unloaded_first_and_only_when_it_runs_nothing() -> None:
+    fleet = fleet_of(min_residence_s=0.0)
+    agent = LoadingAgent(fleet, loadable("m", status=LOADED), loadable("n"))
+    fleet.submit()
+    fleet.advance(3.0)
+    waiting = fleet.submit(fleet.request("n", tier=Tier.REALTIME))
+    assert agent.commands == []
+    late = fleet.submit()
+    fleet.advance(1.0)
+    assert agent.streams == 1, "it gets nothing new"
+    finish(agent)
+    fleet.advance(0.2)
+    assert agent.commands == [(UNLOAD, "m")]
+    agent.unloaded("m")
+    fleet.advance(0.2)
+    assert agent.commands == [(UNLOAD, "m"), (LOAD, "n")]
+    agent.loaded("n", after_s=20.0)
+    finish(agent)
+    assert waiting.response.status == 200
+    assert not late.settled
+
+
+def test_two_models_take_turns_and_nobody_is_refused() -> None:
+    fleet = fleet_of(min_residence_s=5.0)
+    agent = LoadingAgent(fleet, loadable("m", load_s=2.0), loadable("n", load_s=2.0))
+    clients = [fleet.submit(fleet.request(model)) for model in ("m", "n") * 5]
+    for _ in range(120):
+        fleet.advance(0.5)
+        for model in ("m", "n"):
+            state = agent.states[f"d-{model}"]
+            if state.status is LOADING:
+                agent.loaded(model, after_s=2.0)
+            elif state.reason:
+                agent.unloaded(model)
+        if agent.streams:
+            finish(agent)
+    assert all(client.response.status == 200 for client in clients)
+    assert len(agent.commands) == 3
+
+
+def test_a_closed_model_is_opened_again_when_nobody_waits_for_the_other_any_more() -> None:
+    fleet = fleet_of(min_residence_s=0.0)
+    agent = LoadingAgent(fleet, loadable("m", slots=2, status=LOADED), loadable("n"))
+    fleet.submit()
+    fleet.advance(3.0)
+    other = fleet.submit(fleet.request("n", tier=Tier.REALTIME))
+    fleet.submit()
+    assert agent.streams == 1
+    other.cancel()
+    fleet.advance(0.5)
+    assert agent.streams == 2
+    assert agent.commands == []
+
+
+def test_pinned_models_stay() -> None:
+    fleet = fleet_of(min_residence_s=0.0, pinned=("m*",))
+    agent = LoadingAgent(fleet, loadable("m", status=LOADED), loadable("n"))
+    client = fleet.submit(fleet.request("n"))
+    assert isinstance(client.error, NoDeployment)
+    assert "more memory" in str(client.error)
+    assert agent.commands == []
+
+
+def test_one_more_is_loaded_elsewhere_when_the_line_is_long() -> None:
+    fleet = fleet_of()
+    first = LoadingAgent(fleet, loadable("m", status=LOADED, load_s=10.0), name="a")
+    second = LoadingAgent(fleet, loadable("m", load_s=10.0), name="b")
+    for _ in range(4):
+        fleet.submit()
+    fleet.advance(1.0)
+    assert second.commands == []
+    for _ in range(20):
+        fleet.submit()
+    fleet.advance(1.0)
+    assert (first.commands, second.commands) == ([], [(LOAD, "m")])
+
+
+def test_a_model_whose_agent_is_lost_is_loaded_at_another() -> None:
+    fleet = fleet_of()
+    first = LoadingAgent(fleet, loadable("m", status=LOADED), name="a")
+    second = LoadingAgent(fleet, loadable("m"), name="b")
+    client = fleet.submit()
+    fleet.cut(first.agent)
+    second.loaded("m", after_s=20.0)
+    finish(second)
+    assert client.response.status == 200
+
+
+# --- What goes wrong ---
+
+
+def test_a_failed_load_is_tried_again_and_then_refused_with_the_time_to_come_back() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m"))
+    client = fleet.submit()
+    agent.become("m", FAILED, reason="no such file")
+    assert not client.settled
+    fleet.advance(5.5)
+    assert agent.commands == [(LOAD, "m")] * 2
+    agent.become("m", FAILED, reason="no such file")
+    fleet.advance(0.2)
+    error = client.error
+    assert isinstance(error, NoDeployment)
+    assert error.code == "model_not_loadable"
+    assert "no such file" not in error.message, "that is for the operator"
+    assert error.retry_after_s == pytest.approx(10.0, abs=0.5)
+    assert isinstance(fleet.submit().error, NoDeployment)
+    fleet.advance(10.0)
+    again = fleet.submit()
+    agent.loaded("m")
+    finish(agent)
+    assert again.response.status == 200
+    assert sample(fleet, "trunkline_model_loads_total", model="m", outcome="failed") == 2
+    assert sample(fleet, "trunkline_model_loads_total", model="m", outcome="loaded") == 1
+
+
+def test_a_failed_load_goes_on_at_another_agent() -> None:
+    fleet = fleet_of()
+    first = LoadingAgent(fleet, loadable("m", load_s=1.0), name="a")
+    second = LoadingAgent(fleet, loadable("m"), name="b")
+    fleet.submit()
+    first.become("m", FAILED, reason="out of memory")
+    fleet.advance(0.5)
+    assert second.commands == [(LOAD, "m")]
+
+
+def test_a_command_that_is_never_answered_has_failed() -> None:
+    fleet = fleet_of()
+    first = LoadingAgent(fleet, loadable("m", load_s=1.0), name="a")
+    second = LoadingAgent(fleet, loadable("m"), name="b")
+    first.mute = True
+    fleet.submit()
+    fleet.advance(9.0)
+    assert (first.commands, second.commands) == ([(LOAD, "m")], [])
+    fleet.advance(2.0)
+    assert second.commands == [(LOAD, "m")]
+
+
+def test_a_load_that_takes_too_long_is_given_up() -> None:
+    fleet = fleet_of(load_timeout_s=30.0)
+    agent = LoadingAgent(fleet, loadable("m"))
+    fleet.submit()
+    fleet.advance(31.0)
+    assert agent.commands == [(LOAD, "m"), (UNLOAD, "m")]
+    agent.unloaded("m")
+    fleet.advance(6.0)
+    assert agent.commands[2:] == [(LOAD, "m")]
+
+
+def test_an_agent_that_refuses_for_want_of_memory_has_something_unloaded() -> None:
+    fleet = fleet_of(min_residence_s=0.0)
+    agent = LoadingAgent(fleet, loadable("m", None), loadable("n", None, status=LOADED), memory=None)
+    agent.refuses = "it does not fit"
+    fleet.submit()
+    assert agent.commands == [(LOAD, "m")]
+    agent.refuses = None
+    fleet.advance(0.5)
+    assert agent.commands == [(LOAD, "m"), (UNLOAD, "n")]
+
+
+def test_an_agent_that_will_not_unload_is_asked_again_later_and_serves_on() -> None:
+    fleet = fleet_of(min_residence_s=0.0)
+    agent = LoadingAgent(fleet, loadable("m"), loadable("n", status=LOADED))
+    agent.refuses = "requests run there"
+    fleet.submit()
+    fleet.advance(2.0)
+    assert agent.commands == [(UNLOAD, "n")]
+    fleet.submit(fleet.request("n"))
+    assert agent.streams == 1
+    finish(agent)
+    agent.refuses = None
+    fleet.advance(6.0)
+    assert agent.commands == [(UNLOAD, "n"), (UNLOAD, "n")]
+
+
+def test_an_answer_nobody_waits_for_or_nobody_can_read_changes_nothing() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m"))
+    agent.agent.endpoint.send_command({"id": 7, "ok": False})
+    agent.agent.endpoint.send_command({"id": "x"})
+    fleet.submit()
+    assert agent.commands == [(LOAD, "m")]
+
+
+def test_an_agent_that_goes_while_it_loads_leaves_the_request_to_others() -> None:
+    fleet = fleet_of()
+    first = LoadingAgent(fleet, loadable("m", load_s=1.0), name="a")
+    second = LoadingAgent(fleet, loadable("m"), name="b")
+    fleet.submit()
+    assert first.commands
+    fleet.session(first.agent).close(ErrorCode.DRAINING, "bye")
+    fleet.advance(0.5)
+    assert second.commands == [(LOAD, "m")]
+
+
+def test_a_suspended_agent_is_told_nothing() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m"))
+    suspend(fleet, agent.agent)
+    fleet.submit()
+    assert agent.commands == []
+    resume(fleet, agent.agent)
+    fleet.advance(0.5)
+    assert agent.commands == [(LOAD, "m")]
+
+
+# --- How long requests are held, and what they are told ---
+
+
+def test_requests_are_held_for_as_long_as_loading_takes_and_no_longer_than_set() -> None:
+    fleet = fleet_of(QueueSettings(max_wait_s=10.0), hold_s=100.0)
+    agent = LoadingAgent(fleet, loadable("m", load_s=40.0))
+    client = fleet.submit()
+    fleet.advance(80.0)
+    assert not client.settled, "loads may take longer than was said"
+    fleet.advance(21.0)
+    assert isinstance(client.error, QueueTimeout)
+    assert agent.states["d-m"].status is LOADING
+
+
+def test_a_request_that_cannot_wait_for_the_load_is_told_when_to_come_back_and_has_it_loaded() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m", load_s=60.0))
+    client = fleet.submit(fleet.request(deadline_s=fleet.loop.now_s + 10.0, streaming=False))
+    assert isinstance(client.error, QueueFull)
+    assert client.error.retry_after_s == pytest.approx(60.0, abs=5.0)
+    assert agent.commands == [(LOAD, "m")]
+    agent.loaded("m", after_s=60.0)
+    fleet.submit()
+    assert agent.streams == 1
+
+
+def test_who_is_sent_away_while_a_model_loads_is_told_when_it_will_be_loaded() -> None:
+    fleet = fleet_of(QueueSettings(max_requests=1))
+    LoadingAgent(fleet, loadable("m", load_s=60.0))
+    fleet.submit()
+    fleet.advance(20.0)
+    error = fleet.submit().error
+    assert isinstance(error, QueueFull)
+    assert error.retry_after_s == pytest.approx(42.0, abs=3.0)
+
+
+def test_time_without_slots_says_nothing_of_how_fast_the_queue_drains() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m", load_s=100.0, slots=4))
+    for _ in range(8):
+        fleet.submit()
+    fleet.advance(100.0)
+    agent.loaded("m")
+    assert agent.streams == 4
+    assert not fleet.submit().settled
+
+
+def test_a_request_says_what_it_waits_for() -> None:
+    fleet = fleet_of(min_residence_s=0.0)
+    agent = LoadingAgent(fleet, loadable("m"), loadable("n", status=LOADED))
+    client = fleet.submit()
+    assert agent.commands == [(UNLOAD, "n")]
+    assert note(client) == "waiting for room to load the model, about 23 s left"
+    agent.unloaded("n")
+    fleet.advance(0.5)
+    fleet.advance(5.0)
+    assert note(client) == "loading the model, about 15 s left"
+    agent.become("m", LOADING, load_progress=0.75)
+    assert note(client) == "loading the model, about 5 s left"
+    agent.loaded("m")
+    assert note(client) is None
+
+
+def test_how_long_loading_takes_is_learnt_where_nobody_says() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m", load_s=None))
+    client = fleet.submit()
+    assert note(client) == "loading the model"
+    agent.loaded("m", after_s=12.0)
+    finish(agent)
+    agent.become("m", LOADABLE)
+    again = fleet.submit()
+    fleet.advance(0.1)
+    assert note(again) == "loading the model, about 12 s left"
+
+
+def test_requests_for_what_is_loaded_say_nothing_and_are_not_counted_as_held() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m", status=LOADED))
+    clients = [fleet.submit(), fleet.submit()]
+    assert [client.request.load_note for client in clients] == [None, None]
+    assert sample(fleet, "trunkline_requests_held_total", model="m") is None
+    agent.become("m", LOADABLE)
+    fleet.submit()
+    assert sample(fleet, "trunkline_requests_held_total", model="m") == 1
+
+
+def test_loads_and_unloads_are_counted() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m"))
+    fleet.submit()
+    agent.loaded("m", after_s=7.0)
+    finish(agent)
+    agent.unloaded("m")  # by itself, after a while without requests
+    assert sample(fleet, "trunkline_model_loads_total", model="m", outcome="loaded") == 1
+    assert sample(fleet, "trunkline_model_load_seconds_sum", model="m") == pytest.approx(7.0)
+    assert sample(fleet, "trunkline_model_unloads_total", model="m") == 1
+    assert sample(fleet, "trunkline_deployments", model="m", status="loadable") == 1
+
+
+# --- What fits ---
+
+
+def kv(model: str = "m", tokens: int | None = 4000, use: float | None = None, **more: Any) -> Any:
+    return loadable(model, status=LOADED, slots=8, kv_tokens=tokens, kv_use=use, **more)
+
+
+def test_requests_go_only_where_their_context_fits() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, kv())
+    for _ in range(3):
+        fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
+    assert agent.streams == 2
+    fleet.submit(fleet.request(input_tokens=100, output_tokens=100))
+    assert agent.streams == 3, "a small one does not wait behind it"
+    finish(agent)
+    assert agent.streams == 3
+
+
+def test_what_the_engine_says_it_uses_counts() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, kv(use=0.9))
+    fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
+    assert agent.streams == 0
+    agent.become("m", LOADED, kv_use=0.1)
+    assert agent.streams == 1
+
+
+def test_a_context_that_is_only_estimated_to_be_too_large_goes_to_an_idle_engine() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, kv(use=0.02))
+    fleet.submit(fleet.request(input_tokens=3900, output_tokens=800))
+    assert agent.streams == 1
+
+
+@pytest.mark.parametrize("policy", ["least-outstanding", "cost", "round-robin"])
+def test_large_contexts_are_not_starved_by_small_ones(policy: str) -> None:
+    fleet = Fleet(policy=policy, placement=PlacementSettings())
+    agent = LoadingAgent(fleet, kv())
+    for _ in range(3):
+        fleet.submit(fleet.request(input_tokens=900, output_tokens=100))
+    large = fleet.request(input_tokens=3000, output_tokens=100)
+    fleet.submit(large)
+    for _ in range(12):
+        fleet.submit(fleet.request(input_tokens=900, output_tokens=100))
+        fleet.advance(1.0)
+        finish(agent)
+        if large.attempts:
+            return
+    raise AssertionError("it was never given to anybody")
+
+
+def test_a_prompt_that_surely_fits_nowhere_is_refused_with_the_numbers() -> None:
+    fleet = fleet_of()
+    routes = ("chat", "embeddings")
+    LoadingAgent(fleet, kv(context_tokens=2000, routes=routes), loadable("n", None, kv_tokens=None))
+    error = fleet.submit(fleet.request(prompt_bytes=40_000, input_tokens=10_000)).error
+    assert isinstance(error, ContextTooLong)
+    assert error.code == "context_length_exceeded"
+    assert "2000 tokens" in error.message
+    assert "5000 tokens at least" in error.message
+    for fine in (
+        fleet.request(prompt_bytes=12_000, input_tokens=3000),
+        fleet.request("n", prompt_bytes=40_000, input_tokens=10_000),
+        fleet.request(route="embeddings", prompt_bytes=40_000),
+    ):
+        assert not fleet.submit(fine).settled
+
+
+def test_bytes_of_pictures_say_nothing_of_tokens() -> None:
+    fleet = fleet_of()
+    LoadingAgent(fleet, kv())
+    request = fleet.request(prompt_bytes=400_000, input_tokens=100_000)
+    request.body.prefix = b'{"messages": [{"content": [{"type": "image_url"}]}]}'
+    assert not fleet.submit(request).settled
+
+
+@pytest.mark.parametrize("policy", ["least-outstanding", "cost", "round-robin", "random", "prefix"])
+def test_every_policy_honours_what_fits(policy: str) -> None:
+    fleet = Fleet(policy=policy, placement=PlacementSettings())
+    agent = LoadingAgent(fleet, kv())
+    for _ in range(4):
+        fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
+    assert agent.streams == 2
