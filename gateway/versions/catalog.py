@@ -2,10 +2,12 @@
 
 from typing import Protocol
 
-from gateway.deployments import Deployment, ModelIndex
+from gateway.deployment import Deployment
+from gateway.deployments import ModelIndex
 from gateway.registry import ModelInfo
 from gateway.store import AliasRecord
 from gateway.versions.book import AliasBook
+from gateway.versions.served import there
 
 
 class Models(Protocol):
@@ -50,21 +52,18 @@ class AliasCatalog:
 
     def _describe(self, record: AliasRecord) -> ModelInfo:
         """Ready as soon as one of the targets is that gets requests."""
-        serving = [each for each in self._serving(record) if each.compute_usable() and each.slots]
+        known = self._known(record)
+        serving = [each for each in known if each.promising]
         return ModelInfo(
             id=record.alias.name,
             created_s=int(record.created_s),
             owned_by=self._owned_by,
-            ready=bool(serving),
+            ready=any(each.compute_usable() and each.slots for each in serving),
             deployments=len(serving),
-            routes=tuple(sorted({route for each in serving for route in each.routes})),
+            routes=tuple(sorted({route for each in known for route in each.routes})),
+            loadable=len(known) - len(serving),
         )
 
-    def _serving(self, record: AliasRecord) -> list[Deployment]:
-        return [
-            each
-            for target in record.alias.targets
-            if target.weight
-            for each in self._models.index.serving(target.model)
-            if target.version is None or each.version == target.version
-        ]
+    def _known(self, record: AliasRecord) -> list[Deployment]:
+        targets = [target for target in record.alias.targets if target.weight]
+        return [each for target in targets for each in there(self._models.index, target)]

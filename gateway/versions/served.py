@@ -1,6 +1,7 @@
 """What serves a target now, as far as the index knows."""
 
 from gateway.aliases import Target
+from gateway.deployment import Deployment
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request
 from gateway.queue import Fit
@@ -21,9 +22,19 @@ def has_slot(index: ModelIndex, target: Target, request: Request) -> bool:
     return index.free(target.model, fit, 1) > 0
 
 
+def there(index: ModelIndex, target: Target) -> list[Deployment]:
+    """The deployments of ``target`` that serve it or would be loaded for it."""
+    record = index.models.get(target.model)
+    if record is None:
+        return []
+    version = target.version
+    known = (*record.serving.values(), *record.loadable.values())
+    return [each for each in known if version is None or each.version == version]
+
+
 def versions_of(index: ModelIndex, model: str) -> set[str]:
-    """The versions in which ``model`` is served now; "" stands for deployments that say none."""
-    return {deployment.version for deployment in index.serving(model)}
+    """The versions of ``model`` that are there; "" stands for deployments that say none."""
+    return {deployment.version for deployment in there(index, Target(model))}
 
 
 def just_gone(index: ModelIndex, model: str, now: float, grace_s: float) -> bool:

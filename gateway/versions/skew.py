@@ -7,6 +7,7 @@ import structlog
 from gateway.deployments import ModelIndex
 from gateway.timers import Timers
 from gateway.versions.book import AliasBook
+from gateway.versions.served import versions_of
 
 LOOK_S = 5.0
 """From a change of what is served to the look at it: agents of a fleet come one after the other."""
@@ -52,8 +53,8 @@ class SkewAlarm:
     def _look(self) -> dict[str, frozenset[str]]:
         """Models that are served in several versions which no alias tells apart, and those versions."""
         found = {}
-        for model, record in self._index.models.items():
-            versions = frozenset(each.version for each in record.serving.values())
+        for model in self._index.models:
+            versions = frozenset(versions_of(self._index, model))
             if len(versions) > 1 and not self._book.tells_apart(model):
                 found[model] = versions
         return found

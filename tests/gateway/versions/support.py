@@ -18,16 +18,22 @@ JSON_TYPE = ("content-type", "application/json")
 
 
 def served(
-    model: str, version: str = "", slots: int = 1, *, routes: tuple[str, ...] = ("chat",)
+    model: str,
+    version: str = "",
+    slots: int = 1,
+    *,
+    routes: tuple[str, ...] = ("chat",),
+    loadable: bool = False,
 ) -> DeploymentState:
-    """A deployment of one version of a model."""
+    """A deployment of one version of a model; ``loadable``: that is not loaded and could be."""
     return DeploymentState(
         f"d-{model}-{version}",
         model,
         version=version,
         routes=routes,
         slots=slots,
-        status=DeploymentStatus.LOADED,
+        status=DeploymentStatus.LOADABLE if loadable else DeploymentStatus.LOADED,
+        managed=loadable,
     )
 
 
@@ -70,6 +76,10 @@ class Desk:
         self.asked: list[Request] = []
         self.troubles: dict[str, Exception] = {}
         self.answers: Callable[[Request], Awaitable[FakeResponse]] | None = None
+
+    def load_on_demand(self) -> None:
+        """What could be loaded counts."""
+        self.fleet.registry.index.watch_loading(lambda deployment, before: None)
 
     def serve(self, *deployments: DeploymentState) -> None:
         """Have agents, one for each."""

@@ -30,6 +30,15 @@ def test_an_alias_is_ready_when_a_target_is_that_gets_requests() -> None:
     assert not alias.ready
 
 
+def test_an_alias_whose_model_would_be_loaded_for_it_is_listed_as_such() -> None:
+    desk = Desk(Alias("prod", (Target("m", "v2"),)))
+    desk.load_on_demand()
+    desk.serve(served("m", "v1"), served("m", "v2", loadable=True))
+    alias = catalog(desk).model("prod")
+    assert alias is not None
+    assert (alias.ready, alias.deployments, alias.loadable, alias.routes) == (False, 0, 1, ("chat",))
+
+
 def test_an_alias_takes_the_place_of_the_model_it_is_called_like() -> None:
     desk = Desk(Alias("m", (Target("m", "v9"),)))
     desk.serve(served("m", "v1"))

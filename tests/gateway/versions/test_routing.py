@@ -104,6 +104,18 @@ def test_while_a_target_has_no_deployment_the_others_get_its_requests() -> None:
         assert request.version == "v1"
 
 
+def test_a_target_that_would_be_loaded_counts_as_one_that_is() -> None:
+    desk = Desk(Alias("prod", (Target("m", "v1", 1.0), Target("m", "v2", 1e6))))
+    desk.load_on_demand()
+    desk.serve(served("m", "v1"), served("m", "v2", loadable=True))
+    request = desk.request("prod")
+    way(desk, request)
+    assert request.version == "v2"
+    asked = desk.request("m")
+    way(desk, asked, {b"x-trunkline-version": b"v2"})
+    assert asked.version == "v2"
+
+
 def test_a_target_counts_only_where_the_request_may_run_and_for_what_it_asks() -> None:
     desk = Desk(Alias("prod", (Target("m", "v1", 1.0), Target("n", None, 1e6))))
     desk.serve(served("m", "v1"), served("n", routes=("embeddings",)))
