@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, cast
 from urllib.parse import quote
@@ -147,7 +148,7 @@ class Exchange:
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
         self.request = request
         if request.streaming:
-            self.reply.keep_alive(self._settings.comment_interval_s)
+            self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
         return _Waiting(self.inbound, self.reply, self._direct)
 
     def answered(self, request: Request, response: Response) -> None:
@@ -226,6 +227,11 @@ class _Waiting:
     def _blames_client(self) -> bool:
         """Whether a CancelledError was this watch's doing alone, as ``asyncio.timeout`` decides it."""
         return self._fired and self._owner.uncancel() <= self._cancelled_before
+
+
+def _load_note(request: Request) -> str | None:
+    """What it waits for, while that is for its model to be loaded."""
+    return None if request.load_note is None else request.load_note()
 
 
 def exchange_of(scope: Mapping[str, Any]) -> Exchange:

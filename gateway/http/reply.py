@@ -18,6 +18,10 @@ EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), (b"x-accel-
 
 COMMENT = b": waiting\n\n"
 
+EARLY_S = 1.5
+"""After so long a client hears what it waits for, if there is something to say of it. Quick errors still get
+a status of their own."""
+
 
 class Reply:
     """An answer on its way. Every write returns when the server's socket buffer has room again.
@@ -129,18 +133,22 @@ class Reply:
             gap = b"" if last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
             await self.end(gap + error_event(error, self._dialect, self._id))
 
-    def keep_alive(self, interval_s: float) -> None:
-        """From now until the head is sent, write a comment every ``interval_s`` seconds."""
-        self._comments = _Comments(self, interval_s)
+    def keep_alive(
+        self, interval_s: float, note: Callable[[], str | None] | None = None, early_s: float = EARLY_S
+    ) -> None:
+        """From now until the head is sent, write a comment every ``interval_s`` seconds. ``note`` says in one
+        line what is waited for, or None for nothing special; the first of these comes after ``early_s``."""
+        self._comments = _Comments(self, interval_s, note, min(early_s, interval_s))
 
-    async def comment(self) -> None:
+    async def comment(self, note: str | None = None) -> None:
         """Write one comment, after the head of an event stream if nothing has been sent yet."""
+        data = COMMENT if note is None else b": %b\n\n" % note.encode()
         if not self.started:
             await self._start(
                 200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True
             )
-        self._remember(COMMENT)
-        await self._say({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        self._remember(data)
+        await self._say({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _say(self, message: MutableMapping[str, Any]) -> None:
         """The ordinary way, after what went the short one."""
@@ -165,18 +173,30 @@ class Reply:
 class _Comments:
     """Owns the timer and the task that write a reply's comments. No task exists between two of them."""
 
-    def __init__(self, reply: Reply, interval_s: float) -> None:
+    def __init__(
+        self, reply: Reply, interval_s: float, note: Callable[[], str | None] | None, early_s: float
+    ) -> None:
         self._reply = reply
         self._interval_s = interval_s
+        self._note = note
+        self._early_s = early_s if note is not None else interval_s
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(interval_s, self._due)
+        self._timer = self._loop.call_later(self._early_s, self._first_due)
+
+    def _first_due(self) -> None:
+        note = None if self._note is None else self._note()
+        if note is None and self._early_s < self._interval_s:
+            self._timer = self._loop.call_later(self._interval_s - self._early_s, self._due)
+        else:
+            self._task = self._loop.create_task(self._write(note))
 
     def _due(self) -> None:
-        self._task = self._loop.create_task(self._write())
+        note = None if self._note is None else self._note()
+        self._task = self._loop.create_task(self._write(note))
 
-    async def _write(self) -> None:
-        await self._reply.comment()
+    async def _write(self, note: str | None) -> None:
+        await self._reply.comment(note)
         self._timer = self._loop.call_later(self._interval_s, self._due)
 
     async def stop(self) -> None:

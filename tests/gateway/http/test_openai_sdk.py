@@ -75,7 +75,8 @@ async def test_a_stream_that_breaks_raises_what_happened(sdk: AsyncOpenAI, surfa
 
 
 async def test_comments_are_no_events(sdk: AsyncOpenAI, surface: Surface) -> None:
-    surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b": waiting\n\n", PIECE, DONE)))
+    comment = b": loading the model, about 20 s left\n\n"
+    surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(comment, PIECE, comment, DONE)))
     stream = await sdk.chat.completions.create(model="m", messages=[], stream=True)
     assert len([chunk async for chunk in stream]) == 1
 

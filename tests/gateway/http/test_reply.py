@@ -128,6 +128,26 @@ async def test_a_stream_that_waits_gets_comments_and_then_its_events(client: Cli
     assert reply.first_byte_s is not None
 
 
+async def test_what_is_waited_for_is_said_early_and_as_it_is_by_then(client: Client) -> None:
+    reply, notes = (
+        reply_to(client),
+        iter(["loading, 2 s left", "loading, 1 s left"]),
+    )
+    reply.keep_alive(2 * TICK_S, lambda: next(notes, None), early_s=TICK_S)
+    await client.until(4)
+    await reply.settle()
+    assert client.content.startswith(b": loading, 2 s left\n\n: loading, 1 s left\n\n: waiting\n\n")
+
+
+async def test_nothing_is_said_early_where_there_is_nothing_to_say(client: Client) -> None:
+    reply = reply_to(client)
+    reply.keep_alive(60, lambda: None, early_s=0.0)
+    for _ in range(3):
+        await asyncio.sleep(TICK_S)
+    await reply.fail(BadRequest("no"))
+    assert client.head[0] == 400
+
+
 async def test_an_error_after_comments_is_an_event(client: Client) -> None:
     reply = reply_to(client)
     reply.keep_alive(TICK_S)
