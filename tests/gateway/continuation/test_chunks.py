@@ -201,3 +201,20 @@ def test_a_completion_whose_length_nobody_knows_is_refused_until_it_is_longer_th
     client.feed(stream[: stream.index(b'" 20"')])
     client.go_on(lambda asked: engines.completions(model, asked, Style()))
     assert _seen("completions", client.got) == _whole("completions", body, model=model)
+
+
+@pytest.mark.parametrize("route", ["chat", "completions"])
+def test_comments_of_a_gateway_that_loads_a_model_are_no_part_of_the_answer(route: str) -> None:
+    comment, body = b": loading the model, about 20 s left\n\n", _body(route)
+    stream = comment + _engine(route)(MODEL, body, Style())
+    whole = _seen(route, stream)
+    assert whole.text == "".join(TOKENS)
+    for cut in range(0, len(stream), 97):
+        client = Client(route, body, WAYS[route])
+        client.feed(stream[:cut])
+        begun = b"data:" in client.got
+        client.go_on(lambda asked: 2 * comment + _engine(route)(MODEL, asked, OTHER))
+        seen = _seen(route, client.got)
+        if not begun:
+            seen.ids = whole.ids
+        assert seen == whole, cut
