@@ -288,10 +288,12 @@ class ModelIndex:
 
     def free(self, model: str, fit: Fit, enough: int) -> int:
         """Free slots for requests of this fit, whomever they avoid, counted up to ``enough``."""
-        free = 0
+        free, version = 0, fit.version
         for deployment in self._models[model].open.values() if model in self._models else ():
             if free >= enough:
                 break
+            if version is not None and version != deployment.version:
+                continue  # most, where a version is that of a few
             if deployment.suits(fit.route, fit.version, fit.continuing, fit.where):
                 free += deployment.free
         return min(free, enough)
