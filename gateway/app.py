@@ -14,6 +14,7 @@ from gateway.access import AgentDirectory, KeyRing
 from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
 from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
+from gateway.domain import Request
 from gateway.http.buffers import BufferBudget
 from gateway.http.exchange import HttpSettings
 from gateway.http.front import Front
@@ -28,8 +29,10 @@ from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
 from gateway.placement import PlacementSettings
+from gateway.queue import Fit
 from gateway.registry import Registry, RegistrySettings
 from gateway.reload import Reload
+from gateway.reuse import Cache, Reuse, ReuseFigures, ReuseSettings, Rule
 from gateway.store import Store
 from gateway.usage import Ledger
 from gateway.versions import AliasBook, AliasCatalog, AliasFigures, Mirrors, SkewAlarm, Versions
@@ -94,7 +97,8 @@ class Gateway:
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s
         versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
-        pipeline = Pipeline(keys, self._dispatcher, ledger, versions, facts=http.facts)
+        self._reuse = _reuse(settings, registry, metrics, loop.time)
+        pipeline = Pipeline(keys, self._dispatcher, ledger, versions, self._reuse, facts=http.facts)
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
@@ -117,6 +121,7 @@ class Gateway:
             self._dispatcher.retune(dispatch.policy, dispatch.policies, settings.queue.tenant_weights)
         except ValueError as error:
             raise _no_such_policy(error) from error
+        self._reuse.retune(reuse_rules(settings), by_header=settings.reuse.by_header)
 
     async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
         """Serve until ``stop`` is asked, then drain. ``announce`` is told the URL once clients can connect.
@@ -227,6 +232,22 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
         )
     except ValueError as error:
         raise _no_such_policy(error) from error
+
+
+def reuse_rules(settings: Settings) -> dict[str, Rule]:
+    """By model, what of its answers may be reused."""
+    return {model: Rule(**rule.model_dump()) for model, rule in settings.reuse.models.items()}
+
+
+def _reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: Callable[[], float]) -> Reuse:
+    def serves(request: Request, version: str) -> bool:
+        fit = Fit(request.route, version=version, where=request.where)
+        return registry.index.someone_else(request.model, fit, patiently=True)
+
+    bounds = settings.reuse.model_dump(exclude={"models"})
+    cache = Cache(settings.reuse.cache_bytes, settings.reuse.entries)
+    figures = ReuseFigures(metrics.registry, cache)
+    return Reuse(ReuseSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
 
 
 def _no_such_policy(error: ValueError) -> ConfigError:

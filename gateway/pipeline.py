@@ -7,6 +7,7 @@ from typing import Protocol
 from gateway.classify import ClientBody, ClientHead, classify
 from gateway.domain import Principal, Request
 from gateway.relay import Answer, HeaderList, Response, relay
+from gateway.reuse import Reuse
 from gateway.versions import Way
 from shared.messages import Usage
 
@@ -58,6 +59,7 @@ class Pipeline:
         dispatcher: Runner,
         accounts: Accounts | None = None,
         names: Names | None = None,
+        reuse: Reuse | None = None,
         *,
         facts: bool = True,
     ) -> None:
@@ -65,6 +67,7 @@ class Pipeline:
         self._dispatcher = dispatcher
         self._accounts = accounts
         self._names = names
+        self._reuse = reuse
         self._facts = facts
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -79,15 +82,21 @@ class Pipeline:
         # which model and version the name stands for, and what may answer instead
         way = self._names.way(exchange.head.fields, request) if self._names is not None else None
 
+        # an answer may be there already
+        reuse = self._reuse
+        use = reuse.use(exchange.head, body) if reuse is not None and reuse.on else None
+
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):
             # now, later or no; where; there
-            run = self._dispatcher.run
+            run = self._dispatcher.run if use is None else use.around(self._dispatcher.run)
             if way is None:
                 response, more = await run(request), HeaderList()
             else:
                 response = await way.run(run)
                 request, more = way.request, way.headers(response, facts=self._facts)
+            if use is not None:
+                more = [*more, *use.headers()]
             exchange.answered(request, response)
 
             # and back, on whose account

@@ -9,7 +9,15 @@ from gateway.config import ConfigError, Settings
 
 _log = structlog.get_logger(__name__)
 
-CHANGEABLE = frozenset({("dispatch", "policy"), ("dispatch", "policies"), ("queue", "tenant_weights")})
+CHANGEABLE = frozenset(
+    {
+        ("dispatch", "policy"),
+        ("dispatch", "policies"),
+        ("queue", "tenant_weights"),
+        ("reuse", "models"),
+        ("reuse", "by_header"),
+    }
+)
 """Settings that running gateways take up."""
 
 

@@ -185,6 +185,11 @@ class EngineResponse:
     # --- The stream's side ---
 
     @property
+    def continued(self) -> bool:
+        """Whether more than one engine wrote it."""
+        return self._joiner is not None
+
+    @property
     def behind(self) -> bool:
         """Whether the reader holds bytes it has not consumed: then silence is not the engine's."""
         return self._outstanding_bytes > 0

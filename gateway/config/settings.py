@@ -145,6 +145,39 @@ class AgentsTable(_Table):
     """Connections that have not proved who they are."""
 
 
+class ReuseRule(_Table):
+    """What may be reused of one model's deterministic answers."""
+
+    cache_s: Annotated[float, Field(ge=0, le=2_592_000)] = 0.0
+    """So long an answer is kept; 0 for not at all."""
+    coalesce: bool = True
+    """Identical requests that come while one runs wait for its answer."""
+
+
+class ReuseTable(_Table):
+    """Answers that serve more than one request of a tenant."""
+
+    models: Annotated[dict[str, ReuseRule], Field(max_length=10_000)] = {}
+    """Model to rule; those not named are not reused."""
+    by_header: bool = False
+    """Clients may ask for it, where no rule is, with x-trunkline-cache: allow."""
+    header_cache_s: Annotated[float, Field(gt=0, le=2_592_000)] = 3600.0
+    """How long an answer is kept then."""
+    cache_bytes: Annotated[int, Field(ge=MIB)] = 64 * MIB
+    """Memory for all of them."""
+    entry_bytes: Annotated[int, Field(ge=1024, le=256 * MIB)] = MIB
+    """Longest answer that is kept or shared."""
+    entries: Count = 100_000
+    followers: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Requests that wait for one."""
+
+    @model_validator(mode="after")
+    def _one_answer_fits(self) -> "ReuseTable":
+        if self.entry_bytes > self.cache_bytes // 2:
+            raise ValueError("reuse.entry_bytes is more than half of reuse.cache_bytes")
+        return self
+
+
 class MachineTable(_Table):
     """When the machine counts as failing."""
 
@@ -185,6 +218,7 @@ class Settings(BaseSettings):
     queue: QueueTable = QueueTable()
     dispatch: DispatchTable = DispatchTable()
     placement: PlacementTable = PlacementTable()
+    reuse: ReuseTable = ReuseTable()
     agents: AgentsTable = AgentsTable()
     machine: MachineTable = MachineTable()
     log: LogTable = LogTable()

@@ -183,7 +183,8 @@ def _toml_lines(values: Mapping[str, Any], sources: _Sources, table: tuple[str, 
             yield _toml_line(name, value) + (f"  # {place}" if place else "")
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from ("", f"[{'.'.join((*table, name))}]")
+            path = ".".join(each if _BARE_KEY.fullmatch(each) else _quoted(each) for each in (*table, name))
+            yield from ("", f"[{path}]")
             yield from _toml_lines(value, sources, (*table, name))
 
 

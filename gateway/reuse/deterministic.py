@@ -1,0 +1,69 @@
+"""Which requests an engine answers alike however often they are asked. Pure.
+
+Embeddings and rankings are; what is written only at ``temperature`` 0 given explicitly, one choice, and
+nothing that depends on more than the request: no stored conversation, no tools the engine runs itself, no
+file or page it fetches from elsewhere.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+ROUTES = frozenset({"embeddings", "rerank", "chat", "completions", "responses"})
+
+_COMPUTED = frozenset({"embeddings", "rerank"})
+
+_ELSEWHERE = ("previous_response_id", "conversation", "background", "web_search_options", "prompt_id")
+"""Members that make the answer one of more than the request."""
+
+_TOOLS = frozenset({"function", "custom"})
+"""Tools that the client runs."""
+
+
+def deterministic(route: str, members: Mapping[str, Any], body: bytes) -> bool:
+    """Whether the answer to a request of ``route`` with these ``members``, as ``body`` has them, depends on
+    nothing else."""
+    if route not in ROUTES or _fetches(members, body):
+        return False
+    return route in _COMPUTED or (_greedy(members) and _alone(route, members))
+
+
+def _greedy(members: Mapping[str, Any]) -> bool:
+    temperature = members.get("temperature")
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature != 0:
+        return False
+    return all(members.get(name) in (None, 1) for name in ("n", "best_of"))
+
+
+def _alone(route: str, members: Mapping[str, Any]) -> bool:
+    if any(members.get(name) for name in _ELSEWHERE):
+        return False
+    stored = members.get("store", route == "responses")  # which stores unless it is told not to
+    if stored not in (None, False) or isinstance(members.get("prompt"), dict):
+        return False
+    tools = members.get("tools") or ()
+    return isinstance(tools, list | tuple) and all(
+        isinstance(tool, dict) and tool.get("type", "function") in _TOOLS for tool in tools
+    )
+
+
+def _fetches(members: Mapping[str, Any], body: bytes) -> bool:
+    """Whether something is named that lies elsewhere, and may be another thing tomorrow."""
+    if b"url" not in body and b"file_id" not in body and b"\\u" not in body:
+        return False
+    todo: list[Any] = [members]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            if any(map(_elsewhere, value.items())):
+                return True
+            todo.extend(value.values())
+        elif isinstance(value, list):
+            todo.extend(each for each in value if isinstance(each, dict | list))
+    return False
+
+
+def _elsewhere(member: tuple[str, Any]) -> bool:
+    name, value = member
+    if not isinstance(value, str):
+        return False
+    return name == "file_id" or (name.endswith("url") and not value.startswith("data:"))
