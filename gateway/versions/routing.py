@@ -21,7 +21,7 @@ from gateway.versions.book import AliasBook
 from gateway.versions.choice import Choice
 from gateway.versions.figures import AliasFigures
 from gateway.versions.rewrite import rename
-from gateway.versions.served import just_gone, serves, versions_of
+from gateway.versions.served import Served, just_gone, versions_of
 
 Run = Callable[[Request], Awaitable[Response]]
 
@@ -60,6 +60,7 @@ class Versions:
         """``grace_s``: so long requests wait for a version whose last deployment has just gone."""
         self.book = book
         self.index = index
+        self.serves = Served(index, clock)
         self.shadow = shadow
         self.figures = figures
         self.clock = clock
@@ -149,7 +150,7 @@ class Way:
                 yield self._turned(target)
 
     def _serves(self, target: Target) -> bool:
-        return serves(self._versions.index, target, self.request)
+        return self._versions.serves(target, self.request)
 
     def _meant(self, named: Target) -> Target:
         """What a fallback that names an alias stands for."""

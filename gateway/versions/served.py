@@ -1,19 +1,63 @@
 """What serves a target now, as far as the index knows."""
 
+from collections.abc import Callable
+
 from gateway.aliases import Target
 from gateway.deployment import Deployment
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request
 from gateway.queue import Fit
+from gateway.where import Where
+
+ABSENT_S = 0.1
+"""So long it is taken for true that a version is not there, once somebody has looked everywhere."""
+
+MOST = 1024
+"""Answers that are remembered."""
+
+_Question = tuple[str, str, str, Where | None]
 
 
-def serves(index: ModelIndex, target: Target, request: Request) -> bool:
-    """Whether there is a deployment of ``target`` that may take a request of this kind, now or in a
-    moment."""
-    if target.version is None:
-        return index.availability(target.model, request.route, request.where) is Availability.SERVED
-    fit = Fit(request.route, version=target.version, where=request.where)
-    return index.someone_else(target.model, fit, patiently=True)
+class Served:
+    """Says whether targets are served. Of versions it remembers where it found one: in a large fleet a few
+    deployments may be looked for among many. Belongs to one thread."""
+
+    def __init__(self, index: ModelIndex, clock: Callable[[], float]) -> None:
+        self.index = index
+        self.clock = clock
+        self._found: dict[_Question, Deployment | float] = {}
+        """A deployment that served it, or until when there is none."""
+
+    def __call__(self, target: Target, request: Request) -> bool:
+        """Whether there is a deployment of ``target`` that may take a request of this kind, now, in a moment
+        or once it is loaded."""
+        version = target.version
+        if version is None:
+            availability = self.index.availability(target.model, request.route, request.where)
+            return availability is Availability.SERVED
+        question = target.model, version, request.route, request.where
+        known = self._found.get(question)
+        if isinstance(known, Deployment):
+            if self._there(known) and known.suits(request.route, version, False, request.where):
+                return True
+        elif known is not None and self.clock() < known:
+            return False
+        suiting = (
+            each
+            for each in there(self.index, target)
+            if each.suits(request.route, version, False, request.where)
+        )
+        found = next(suiting, None)
+        if len(self._found) >= MOST:
+            self._found.clear()
+        self._found[question] = found if found is not None else self.clock() + ABSENT_S
+        return found is not None
+
+    def _there(self, deployment: Deployment) -> bool:
+        record = self.index.models.get(deployment.model)
+        return record is not None and any(
+            known.get(deployment.key) is deployment for known in (record.serving, record.loadable)
+        )
 
 
 def has_slot(index: ModelIndex, target: Target, request: Request) -> bool:
