@@ -148,7 +148,7 @@ class CommandBackend(ManagedBackend):
     async def _look(self, http: OpenAIHTTPBackend) -> EngineEnd | None:
         """Until all of its models are served, or there is no more hope for that."""
         pause_s, longest_s = LOOK_S
-        began_s, listed_s = self._clock(), None
+        listed_s: float | None = None
         while True:
             states = http.deployments()
             served = {state.model for state in states if state.status is DeploymentStatus.LOADED}
@@ -159,7 +159,7 @@ class CommandBackend(ManagedBackend):
             if listed_s is not None and now - listed_s >= MISNAMED_S:
                 wanted, found = ", ".join(self._engine.models), ", ".join(sorted(served))
                 return EngineEnd(f"the engine serves {found[:100]}, not {wanted[:100]}", hopeless=True)
-            if now - began_s >= self._settings.ready_s:
+            if now - self._began_s >= self._settings.ready_s:
                 reason = states[0].reason if states else "it does not answer"
                 return EngineEnd(f"the engine is not ready after {self._settings.ready_s:g} s: {reason}")
             await asyncio.sleep(pause_s)

@@ -44,40 +44,45 @@ class CommandProcess(ChildProcess):
     started, even when the agent is killed.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, engine: str, grace_s: float) -> None:
-        assert process.stdout is not None
-        super().__init__(process, process.stdout)
+    def __init__(
+        self, process: asyncio.subprocess.Process, output: "_Output", engine: str, grace_s: float
+    ) -> None:
+        super().__init__(process, output.reader)
+        self._pipe = output
         self.on_progress: Callable[[float], None] = lambda progress: None
         """Called with a share from 0 to 1 when the engine's output says how much of the model is loaded."""
         self.engine_pid: int | None = None
         """Of the engine's first process, which leads its group."""
         self._engine = engine
         self._grace_s = grace_s
-        self._said = asyncio.Event()
-        """The keeper's own line has come."""
-        self._why_not = "its keeper did not start"
 
     @classmethod
     async def start(
         cls, engine: str, command: Sequence[str], environment: Mapping[str, str], grace_s: float
     ) -> "CommandProcess":
         """``engine`` is its name in the log. Raises :class:`CannotStart`."""
-        started = cls(
-            await asyncio.create_subprocess_exec(
+        output = await _Output.open()
+        try:
+            process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(grace_s), *command),
                 env=environment,
                 stdin=asyncio.subprocess.PIPE,  # its end tells the keeper that the agent has died
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=output.write_end,
+                stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C is for the agent, which lets running requests finish
-            ),
-            engine,
-            grace_s,
-        )
+            )
+        except BaseException:
+            output.close()
+            raise
+        finally:
+            os.close(output.write_end)
+        started = cls(process, output, engine, grace_s)
+        assert process.stderr is not None
         try:
-            await started._said.wait()
-            if started.engine_pid is None:
-                raise CannotStart(started._why_not)
+            said, _, what = (await process.stderr.readline()).decode(errors="replace").strip().partition(" ")
+            if said != "started":
+                raise CannotStart(what or "its keeper did not start")
+            started.engine_pid = int(what)
         except BaseException:
             await to_the_end(started.stop())
             raise
@@ -86,7 +91,6 @@ class CommandProcess(ChildProcess):
     async def ended(self) -> EngineEnd:
         """Wait for the engine's end."""
         status = await self.wait()
-        self._leave_nothing(status)
         lines = [line for _, line in self._last][-TOLD_LINES:]
         if lines:
             log.warning("engine's last words", engine=self._engine, lines=lines)
@@ -95,31 +99,46 @@ class CommandProcess(ChildProcess):
 
     async def stop(self, grace_s: float | None = None) -> None:
         """End the engine, in order if it ends within the grace it was started with."""
-        await super().stop(self._grace_s + _KEEPER_S if grace_s is None else grace_s)
-        self._leave_nothing(self._process.returncode)
+        try:
+            await super().stop(self._grace_s + _KEEPER_S if grace_s is None else grace_s)
+        finally:
+            self._pipe.close()
 
-    def _leave_nothing(self, status: int | None) -> None:
+    def _has_ended(self, status: int) -> None:
         """Where the keeper itself may have been killed, the engine's group has lost who ends it."""
         if status == -signal.SIGKILL and self.engine_pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.engine_pid, signal.SIGKILL)
 
-    async def _read_output(self) -> None:
-        try:
-            await super()._read_output()
-        finally:
-            self._said.set()
-
     def _note(self, line: str) -> None:
-        if not self._said.is_set():
-            said, _, what = line.partition(" ")
-            self.engine_pid, self._why_not = (int(what), "") if said == "started" else (None, what or line)
-            self._said.set()
-            return
         super()._note(line)
         log.debug("engine says", engine=self._engine, line=line)
         if found := _PROGRESS.search(line):
             self.on_progress(min(1.0, int(found[1]) / 100))
+
+
+class _Output:
+    """A pipe for an engine's output. One of our own: asyncio does not tell of the end of a process before
+    that of the pipes it made for it, and an engine's children may hold this one."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, transport: asyncio.ReadTransport, write_end: int
+    ) -> None:
+        self.reader = reader
+        self.write_end = write_end
+        self._transport = transport
+
+    @classmethod
+    async def open(cls) -> "_Output":
+        read_end, write_end = os.pipe()
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
+        )
+        return cls(reader, transport, write_end)
+
+    def close(self) -> None:
+        self._transport.close()
 
 
 def filled_in(text: str, port: int) -> str:

@@ -6,8 +6,8 @@ process ends, and when standard input does, which is when the agent has died. An
 first; what is left after the grace is killed. Where the system knows subreapers (Linux), processes that have
 left the engine's process group are found as well, and the engine does not outlive this process either.
 
-The first line on standard output is ``started PID`` or ``failed REASON``, all else the engine's own. Ends as
-the engine has ended: with its status, or by its signal.
+Says one line on standard error, ``started PID`` or ``failed REASON``; standard output is the engine's, for
+all it says. Ends as the engine has ended: with its status, or by its signal.
 """
 
 import ctypes
@@ -65,7 +65,11 @@ class Keeper:
                 os._exit(NOT_STARTED)
 
         return subprocess.Popen(  # noqa: S603  the operator's own command, and no shell
-            self._command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=before_exec
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=before_exec,
         )
 
     def _tell(self, number: int, frame: object) -> None:
@@ -147,7 +151,7 @@ def _read(descriptor: int) -> bytes:
 
 def _say(line: str) -> None:
     with suppress(OSError):
-        os.write(1, line.encode(errors="replace").replace(b"\n", b" ")[:1000] + b"\n")
+        os.write(2, line.encode(errors="replace").replace(b"\n", b" ")[:1000] + b"\n")
 
 
 def _control(option: int, value: int) -> None:

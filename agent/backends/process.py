@@ -37,6 +37,7 @@ class ChildProcess:
     async def wait(self) -> int:
         """Its exit status, or minus the signal that ended it, once its output has been read."""
         status = await self._process.wait()
+        self._has_ended(status)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._log_task), _STRAGGLER_S)
         return status
@@ -47,16 +48,20 @@ class ChildProcess:
             if self._process.returncode is None:
                 self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.wait(), grace_s)
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            try:
+                await asyncio.wait_for(self._process.wait(), grace_s)
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    self._process.kill()
+            await self.wait()
         finally:
             self._log_task.cancel()
             await asyncio.gather(self._log_task, return_exceptions=True)
             if self._process.stdin is not None:
                 self._process.stdin.close()
+
+    def _has_ended(self, status: int) -> None:
+        """The process has just ended, if not all that it has started."""
 
     def _note(self, line: str) -> None:
         """A line of its output, not empty."""
