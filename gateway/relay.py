@@ -67,12 +67,15 @@ async def relay(
     client that reads slowly stops its own stream, and the gateway holds what was granted and no more. While
     the client keeps up, and its server has a short way for the body, pieces take that one as they come, and
     this sleeps until there is something to wait for.
-    ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further ones.
+    ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further ones, and
+    comments in a stream that has begun.
     """
     try:
         await answer.settle()
         if answer.started:
             await _require_events(response)
+            if more:  # the head is out
+                await answer.write(b"".join(b": %s: %s\n\n" % field for field in more))
         else:
             await _start(response, answer, facts, more)
         while chunks := await response.next_chunks(answer.direct):

@@ -35,6 +35,8 @@ HEADER_CHARS = 4096
 
 VERSIONS_TOLD = 20
 
+_PRINTED = bytes.maketrans(bytes(range(32)) + b"\x7f", b"?" * 33)
+
 _SATURATED = (QueueFull, QueueTimeout, NoDeployment)
 """What a fallback may spare a client."""
 
@@ -231,4 +233,5 @@ def _allowed(alias: Alias, field: bytes | None) -> Sequence[Target]:
 
 
 def _field(text: str) -> bytes:
-    return text.encode("latin-1", "replace")
+    """As a header's value. A version is whatever its agent says."""
+    return text.encode("latin-1", "replace").translate(_PRINTED)

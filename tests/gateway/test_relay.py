@@ -82,6 +82,19 @@ async def test_a_stream_that_was_promised_goes_on_without_a_second_head() -> Non
     assert answer.ended
 
 
+@pytest.mark.parametrize("started", [False, True])
+async def test_what_else_is_to_be_told_is_a_header_or_a_comment_where_the_head_is_out(started: bool) -> None:
+    response = FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",))
+    answer = Answer(response, started=started)
+    await relay(response, answer, more=[(b"x-trunkline-fallback", b"light")])
+    written = b"".join(data for data, _ in answer.writes)
+    if started:
+        assert written == b": x-trunkline-fallback: light\n\ndata: 1\n\n"
+    else:
+        assert answer.head is not None
+        assert (answer.head[1][b"x-trunkline-fallback"], written) == (b"light", b"data: 1\n\n")
+
+
 async def test_a_refusal_after_a_promise_becomes_its_error() -> None:
     body = b'{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}'
     response = FakeResponse(400, chunks=(body,))

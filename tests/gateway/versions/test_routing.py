@@ -309,6 +309,15 @@ async def test_facts_are_kept_from_tenants_that_shall_not_see_them_but_a_fallbac
     assert found.headers(response, facts=False) == [(b"x-trunkline-fallback", b"light")]
 
 
+async def test_a_version_that_cannot_stand_in_a_header_spoils_none() -> None:
+    desk = Desk(Alias("prod", (Target("m"),)))
+    desk.serve(served("m"))
+    found = way(desk, desk.request("prod"))
+    response = await found.run(desk.run)
+    response.version = "v1\r\nset-cookie: a=1 \u20ac"
+    assert found.headers(response, facts=True) == [(b"x-trunkline-model", b"m@v1??set-cookie: a=1 ?")]
+
+
 def test_a_request_for_one_version_is_not_let_in_by_free_slots_of_another() -> None:
     desk = Desk()
     desk.serve(served("m", "v1", slots=50), served("m", "v2", slots=1))
