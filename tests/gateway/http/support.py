@@ -66,6 +66,7 @@ class FakeResponse:
         self.version = ""
         self.queue_s = 0.0125
         self.attempts = 1
+        self.continued = False
         self.trailers: Trailers | None = None
         self.consumed_bytes = 0
         self.aborted = False
