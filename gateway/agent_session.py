@@ -320,8 +320,7 @@ class AgentSession:
             deployment.loading_s = now
         elif known and claim.status is DeploymentStatus.LOADED:
             deployment.loaded_s = now
-        if known:
-            self._owner.index.moved(deployment, before)
+        self._owner.index.moved(deployment, before if known else None)
 
     def _unlist(self, deployment: Deployment) -> None:
         deployment.listed = False

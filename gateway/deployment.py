@@ -14,6 +14,7 @@ class Host(Protocol):
 
     endpoint: Endpoint
     full: bool
+    closed: bool
     suspended: bool
     """Its tunnel is gone or silent, and it is kept: what runs may go on, nothing new is sent."""
 

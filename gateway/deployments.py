@@ -99,7 +99,7 @@ class ModelIndex:
         self._assess: Callable[[Deployment], tuple[int, bool]] = _well
         self._came: Callable[[Deployment], None] = _nothing
         self._gone: Callable[[Deployment], None] = _nothing
-        self._moved: Callable[[Deployment, DeploymentStatus], None] | None = None
+        self._moved: Callable[[Deployment, DeploymentStatus | None], None] | None = None
 
     @property
     def models(self) -> Mapping[str, ModelRecord]:
@@ -118,13 +118,13 @@ class ModelIndex:
         """``came(deployment)`` is called when a deployment begins to be promising, ``gone`` when it ends."""
         self._came, self._gone = came, gone
 
-    def watch_loading(self, moved: Callable[[Deployment, DeploymentStatus], None]) -> None:
+    def watch_loading(self, moved: Callable[[Deployment, DeploymentStatus | None], None]) -> None:
         """From now on what is loadable counts. ``moved`` is called with the status before when that of a
-        managed deployment is another one."""
+        managed deployment is another one, and with None when its agent names it for the first time."""
         self._moved = moved
 
-    def moved(self, deployment: Deployment, before: DeploymentStatus) -> None:
-        """A deployment's status is another one."""
+    def moved(self, deployment: Deployment, before: DeploymentStatus | None) -> None:
+        """A deployment's status is another one, or it is new."""
         if self._moved is not None and deployment.managed:
             self._moved(deployment, before)
 

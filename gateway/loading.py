@@ -53,10 +53,10 @@ class Loading:
         timers: Timers,
         *,
         load_timeout_s: float,
-        changed: Callable[[], None],
+        changed: Callable[[Deployment], None],
         loaded: Callable[[Deployment, float], None],
     ) -> None:
-        """``changed`` is called when something may be decided anew, ``loaded`` when a model was loaded and in
+        """``changed`` is called with what may be decided on anew, ``loaded`` when a model was loaded and in
         how many seconds."""
         self._index = index
         self._memory = memory
@@ -113,6 +113,8 @@ class Loading:
             deployment = order.deployment
             if not deployment.listed:
                 self._over(order)
+                if order.verb is CommandVerb.LOAD and deployment.session.closed:
+                    self._failed(deployment, "its agent was lost meanwhile", now, deadly=True)
             elif now >= order.due_s and order.verb is CommandVerb.LOAD:
                 self._over(order)
                 self._failed(deployment, "it took too long", now)
@@ -139,10 +141,14 @@ class Loading:
             self._refused(order.deployment, result.error, now)
         else:
             self._stays(order, result.error, now)
-        self._changed()
+        self._changed(order.deployment)
 
-    def _moved(self, deployment: Deployment, before: DeploymentStatus) -> None:
-        """Its agent says another status of it."""
+    def _moved(self, deployment: Deployment, before: DeploymentStatus | None) -> None:
+        """Its agent says another status of it, or (``before`` is None) names it for the first time."""
+        if before is None:
+            self._memory.troubles.anew(deployment.key)
+            self._changed(deployment)
+            return
         now, order = self._timers.time(), self._orders.get(deployment.key)
         loading = before is DeploymentStatus.LOADING
         commanded = order is not None and order.verb is CommandVerb.LOAD
@@ -156,7 +162,7 @@ class Loading:
         out = deployment.status in _OUT
         if order is not None and (out or (commanded and deployment.status is DeploymentStatus.LOADED)):
             self._over(order)
-        self._changed()
+        self._changed(deployment)
 
     # --- What becomes of it ---
 
@@ -170,8 +176,8 @@ class Loading:
         _log.info("model_loaded", deployment=deployment.key, model=deployment.model, took_s=round(took_s, 1))
         self._loaded(deployment, took_s)
 
-    def _failed(self, deployment: Deployment, why: str, now: float) -> None:
-        again_s = self._memory.troubles.failed(deployment.key, why, now)
+    def _failed(self, deployment: Deployment, why: str, now: float, *, deadly: bool = False) -> None:
+        again_s = self._memory.troubles.failed(deployment.key, why, now, deadly=deadly)
         self._metrics.load_failed(deployment.model)
         _log.warning(
             "model_load_failed",

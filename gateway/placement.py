@@ -92,7 +92,7 @@ class Placer:
             metrics,
             timers,
             load_timeout_s=settings.load_timeout_s,
-            changed=self._soon,
+            changed=self._moved,
             loaded=loaded,
         )
         registry.watch_results(self._loading.answered)
@@ -189,6 +189,11 @@ class Placer:
     def _model_changed(self, model: str) -> None:
         if self._wanted or self._closing:
             self._soon()
+
+    def _moved(self, deployment: Deployment) -> None:
+        """Something has become of it."""
+        self._hopeless.pop(deployment.model, None)
+        self._soon()
 
     def _soon(self) -> None:
         if self._wanted or self._closing or self._loading.busy:

@@ -55,6 +55,8 @@ class _Trouble:
     failures: int = 0
     again_s: float = 0.0
     why: str = ""
+    deadly: bool = False
+    """Its agent was lost over it."""
     crowd: frozenset[str] = field(default_factory=frozenset)
     """What was in the memory beside it when its agent said that it does not fit."""
 
@@ -66,10 +68,12 @@ class Troubles:
         self._most_places = most_places
         self._known: OrderedDict[str, _Trouble] = OrderedDict()
 
-    def failed(self, key: str, why: str, now: float) -> float:
-        """Loading it failed. Returns after how many seconds it may be tried again."""
+    def failed(self, key: str, why: str, now: float, *, deadly: bool = False) -> float:
+        """Loading it failed, and its agent was lost over it if it was ``deadly``. Returns after how many
+        seconds it may be tried again."""
         trouble = self._trouble(key)
         trouble.failures += 1
+        trouble.deadly = trouble.deadly or deadly
         backoff_s = min(FIRST_BACKOFF_S * 2.0 ** min(trouble.failures - 1, 16), MOST_BACKOFF_S)
         trouble.again_s, trouble.why = now + backoff_s, why
         return backoff_s
@@ -86,6 +90,12 @@ class Troubles:
     def over(self, key: str) -> None:
         """It is loaded."""
         self._known.pop(key, None)
+
+    def anew(self, key: str) -> None:
+        """Its agent is another process, or has other settings: what failed may do now. But not what may have
+        been the end of the process before."""
+        if key in self._known and not self._known[key].deadly:
+            del self._known[key]
 
     def failures(self, key: str) -> int:
         """How often in a row loading it failed."""

@@ -292,6 +292,30 @@ def test_an_agent_that_goes_while_it_loads_leaves_the_request_to_others() -> Non
     assert second.commands == [(LOAD, "m")]
 
 
+def test_an_agent_that_comes_anew_is_tried_at_once_unless_it_was_lost_over_a_load() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, loadable("m"))
+    fleet.submit()
+    for _ in range(2):
+        agent.become("m", FAILED, reason="no such file")
+        fleet.advance(5.5)
+    assert isinstance(fleet.submit().error, NoDeployment)
+    fleet.session(agent.agent).close(ErrorCode.DRAINING, "bye")
+    agent = LoadingAgent(fleet, loadable("m"))
+    fleet.submit()
+    fleet.advance(0.2)
+    assert agent.commands == [(LOAD, "m")]
+    for _ in range(2):
+        fleet.session(agent.agent).close(ErrorCode.DRAINING, "dead")
+        fleet.advance(1.0)
+        agent = LoadingAgent(fleet, loadable("m"))
+        fleet.advance(2.0)
+        assert agent.commands == []
+        fleet.advance(10.0)
+        fleet.submit()
+        assert agent.commands == [(LOAD, "m")]
+
+
 def test_a_suspended_agent_is_told_nothing() -> None:
     fleet = fleet_of()
     agent = LoadingAgent(fleet, loadable("m"))
@@ -486,4 +510,5 @@ def test_every_policy_honours_what_fits(policy: str) -> None:
     agent = LoadingAgent(fleet, kv())
     for _ in range(4):
         fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
+    fleet.advance(3.0)
     assert agent.streams == 2
