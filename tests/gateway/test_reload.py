@@ -50,6 +50,14 @@ def test_what_can_change_is_applied_and_named() -> None:
     assert site.applied[0].dispatch.policy == "cost"
 
 
+def test_rules_of_reuse_are_taken_up_and_its_bounds_are_not() -> None:
+    site = Site(settings())
+    said = site.say(settings(reuse={"models": {"m": {"cache_s": 5}}, "entries": 7}))
+    assert said[0]["changed"] == ["reuse.models"]
+    assert said[1]["settings"] == ["reuse.entries"]
+    assert site.applied[0].reuse.models["m"].cache_s == 5
+
+
 def test_what_cannot_is_said_each_time_until_a_restart() -> None:
     site = Site(settings())
     for _ in range(2):

@@ -158,6 +158,17 @@ def test_tenants_have_weights_under_any_name(file: Path) -> None:
     assert "queue.tenant_weights.a = 0" in complaint({"queue": {"tenant_weights": {"a": 0}}})
 
 
+def test_models_have_rules_of_reuse_under_any_name(file: Path) -> None:
+    file.write_text('[reuse.models]\n"org/model.v1" = { cache_s = 60 }\nplain = { coalesce = false }\n')
+    first = loaded(None, file)
+    rules = {name: (rule.cache_s, rule.coalesce) for name, rule in first.settings.reuse.models.items()}
+    assert rules == {"org/model.v1": (60.0, True), "plain": (0.0, False)}
+    file.write_text(first.toml())
+    assert loaded(None, file).settings.reuse == first.settings.reuse
+    assert "reuse.models.m.cache_s = -1" in complaint({"reuse": {"models": {"m": {"cache_s": -1}}}})
+    assert "half of reuse.cache_bytes" in complaint({"reuse": {"cache_bytes": 2**20, "entry_bytes": 2**20}})
+
+
 def test_the_longest_answer_kept_must_fit_into_what_is_kept() -> None:
     assert "records_total_bytes" in complaint(
         {"dispatch": {"record_bytes": 2_000_000, "records_total_bytes": 1_000_000}}
