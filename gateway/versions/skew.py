@@ -53,7 +53,9 @@ class SkewAlarm:
     def _look(self) -> dict[str, frozenset[str]]:
         """Models that are served in several versions which no alias tells apart, and those versions."""
         found = {}
-        for model in self._index.models:
+        for model, record in self._index.models.items():
+            if len(record.serving) + len(record.loadable) < 2:
+                continue
             versions = frozenset(versions_of(self._index, model))
             if len(versions) > 1 and not self._book.tells_apart(model):
                 found[model] = versions
