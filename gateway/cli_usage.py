@@ -25,7 +25,7 @@ def usage(
 ) -> None:
     """Show requests and tokens used: by API key, tenant, model or day.
 
-    Counts requests that an engine began to answer, on the day they ended.
+    Counts requests that were begun to be answered, on the day they ended.
     Tokens are what engines reported. A running gateway adds every second.
 
     Example: trunkline usage --by model --since 2026-11-01

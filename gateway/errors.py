@@ -26,7 +26,7 @@ The tree::
     ├── BuffersFull                   503     overloaded_error        buffers_full
     ├── Overloaded                    503     overloaded_error        overloaded
     ├── StateUnavailable              503     server_error            state_unavailable
-    ├── NoDeployment                  503     server_error            no_deployment
+    ├── NoDeployment                  503     server_error            no_deployment (or given)
     ├── ShuttingDown                  503     server_error            shutting_down
     └── DeadlineExceeded              504     timeout_error           deadline_exceeded
 """

@@ -115,7 +115,8 @@ class Preemption:
         if waiting:
             capacity = self._index.capacity(model, waiting[0].route, 1, waiting[0].where)
             rate = self._room.departures_per_s(model, capacity, now)
-            self._have_given_way(model, waiting, capacity.slots, rate, now)
+            slots = self._index.capacity(model, waiting[0].route, 1).slots  # the reserve is of the whole model
+            self._have_given_way(model, waiting, slots, rate, now)
         return bool(waiting)
 
     def _next_in_vain(self, model: str, now: float) -> list[Waiting]:

@@ -123,8 +123,8 @@ class Use:
         together = rule.coalesce and not request.streaming
         name = key, request.tier
         for _ in range(FOLLOWED_MOST):
-            entry = reuse.cache.get(key, reuse.clock()) if rule.cache_s else None
-            if entry is not None and reuse.serves(request, entry.version):
+            entry = self._kept(key, rule, request)
+            if entry is not None:
                 self._age_s = entry.age_s(reuse.clock())
                 return self._told(request, entry, "hit")
             if not together:
@@ -136,6 +136,16 @@ class Use:
             if entry is not None:
                 return self._told(request, entry, "coalesced")
         return await self._fresh(key, rule, request, run)
+
+    def _kept(self, key: Key, rule: Rule, request: Request) -> Entry | None:
+        """What is kept and may be told now."""
+        if not rule.cache_s:
+            return None
+        now = self._reuse.clock()
+        entry = self._reuse.cache.get(key, now)
+        if entry is None or now >= entry.kept_s + rule.cache_s:
+            return None
+        return entry if self._reuse.serves(request, entry.version) else None
 
     def _told(self, request: Request, entry: Entry, outcome: str) -> Response:
         self._say(request, outcome)

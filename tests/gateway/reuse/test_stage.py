@@ -75,6 +75,16 @@ async def test_what_may_be_answered_in_two_ways_is_computed_each_time(
     assert len(site.engine.asked) == 2
 
 
+async def test_a_shorter_time_and_no_rule_at_all_count_for_what_is_kept_already() -> None:
+    site = Site(Rule(cache_s=60.0))
+    await site.ask()
+    site.now_s += 10.0
+    site.reuse.retune({"m": Rule(cache_s=10.0)}, by_header=False)
+    assert (await site.ask())[0] == "miss"
+    site.reuse.retune({"n": Rule(cache_s=10.0)}, by_header=False)
+    assert (await site.ask())[0] == ""
+
+
 @pytest.mark.parametrize("status", [201, 206, 400, 429, 500])
 async def test_only_answers_with_status_200_are_kept(status: int) -> None:
     site = Site()
