@@ -113,10 +113,11 @@ class Preemption:
             return False
         waiting = self._next_in_vain(model, now)
         if waiting:
-            capacity = self._index.capacity(model, waiting[0].route, 1, waiting[0].where)
-            rate = self._room.departures_per_s(model, capacity, now)
-            slots = self._index.capacity(model, waiting[0].route, 1).slots  # the reserve is of the whole model
-            self._have_given_way(model, waiting, slots, rate, now)
+            route, where = waiting[0].route, waiting[0].where
+            there = self._index.capacity(model, route, 1, where)
+            rate = self._room.departures_per_s(model, there, now)
+            whole = there if where is None else self._index.capacity(model, route, 1)
+            self._have_given_way(model, waiting, whole.slots, rate, now)
         return bool(waiting)
 
     def _next_in_vain(self, model: str, now: float) -> list[Waiting]:
