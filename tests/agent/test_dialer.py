@@ -266,15 +266,20 @@ async def test_closing_ends_the_session_in_order(tmp_path: Path) -> None:
     assert world.waits == [0.0]
 
 
-async def test_an_unknown_command_is_answered(tmp_path: Path) -> None:
+async def test_every_command_is_answered_in_turn(tmp_path: Path) -> None:
     world = World(tmp_path)
     running = asyncio.ensure_future(world.dialer.run())
     await until(lambda: world.dialer.session)
     assert world.dialer.session is not None
     world.dialer.session.on_command({"id": 4, "verb": "dance"})
+    world.dialer.session.on_command({"id": 5, "verb": "load", "deployment": "e/m"})
     world.dialer.session.drain("stopping", 5.0)
-    result = await world.gateway.until("result")
-    assert (result["id"], result["ok"]) == (4, False)
+    await world.gateway.until("result")
+    await until(lambda: world.gateway.names().count("result") == 2)
+    results = [result for name, result in world.gateway.calls if name == "result"]
+    assert [(result["id"], result["ok"]) for result in results] == [(4, False), (5, False)]
+    assert "verb" in results[0]["error"]
+    assert "not one that is loaded and unloaded" in results[1]["error"]
     assert (await world.gateway.until("drain")).reason == "stopping"
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from agent.backends.base import EngineFailed, EngineUnreachable
+from agent.backends.managed import Loading
 from agent.backends.restarts import RestartPolicy
-from agent.backends.torch_engine.backend import TorchBackend
+from agent.backends.torch_engine.backend import TorchBackend, estimate_memory_bytes
 from agent.backends.torch_engine.process import EngineProcess
 from shared.messages import DeploymentState, DeploymentStatus, RequestHead, UsageMode
 from tests.agent.backends.torch_engine import played_engine
@@ -35,7 +36,14 @@ HEAD = RequestHead(
 class House:
     """A backend whose engines play what the test wrote, the last of it again and again."""
 
-    def __init__(self, clock: ManualClock, *plays: str, most: int = 2, unix_sockets: bool = True) -> None:
+    def __init__(
+        self,
+        clock: ManualClock,
+        *plays: str,
+        most: int = 2,
+        unix_sockets: bool = True,
+        loading: Loading | None = None,
+    ) -> None:
         self.plays = list(plays)
         self.processes: list[EngineProcess] = []
         self.delays: list[float] = []
@@ -47,6 +55,7 @@ class House:
         self.backend = TorchBackend(
             "/models/played",
             name="t",
+            loading=loading,
             restarts=RestartPolicy(most=most),
             launch=self.launch,
             unix_sockets=unix_sockets,
@@ -218,6 +227,32 @@ async def test_closing_while_the_model_loads_ends_the_engine(houses: list[House]
     await house.launched.wait()
     await house.backend.close()
     assert house.processes[0]._process.returncode is not None
+
+
+async def test_one_on_demand_is_started_when_it_is_told_and_nothing_is_left_when_it_is_unloaded(
+    houses: list[House], clock: ManualClock
+) -> None:
+    house = await make(houses, clock, "serve", loading=Loading(at_start=False, managed=True))
+    assert (house.processes, house.backend.deployments()[0].slots) == ([], 0)
+    house.backend.load()
+    await house.until(DeploymentStatus.LOADED)
+    house.backend.unload()
+    state = await house.until(DeploymentStatus.LOADABLE)
+    assert (state.slots, state.managed, len(house.processes)) == (3, True, 1)
+    assert house.processes[0]._process.returncode is not None
+
+
+def test_its_memory_is_judged_by_its_weights(tmp_path: Path) -> None:
+    assert estimate_memory_bytes(tmp_path) is None
+    (tmp_path / "pytorch_model.bin").write_bytes(bytes(500))
+    assert estimate_memory_bytes(tmp_path) == 600
+    for part in (1, 2):
+        (tmp_path / f"model-{part}.safetensors").write_bytes(bytes(1000))
+    assert estimate_memory_bytes(tmp_path) == 2400
+    assert TorchBackend(tmp_path).loading.memory_bytes == 2400
+    assert TorchBackend(tmp_path)._options.memory_bytes is None
+    given = TorchBackend(tmp_path, loading=Loading(memory_bytes=7000))
+    assert (given.loading.memory_bytes, given._options.memory_bytes) == (7000, 7000)
 
 
 def test_options_that_can_never_work_are_refused_at_once() -> None:

@@ -72,6 +72,18 @@ def test_other_architectures_batch_as_they_compute(tiny_directory: Path, tmp_pat
     assert manager.halt(timeout_s=5.0)
 
 
+def test_weights_and_cache_keep_within_the_memory_that_was_granted(tiny_directory: Path) -> None:
+    weights_bytes = sum(each.nbytes for each in load(tiny_directory).network.parameters())
+    granted = weights_bytes + 400_000
+    model, manager = batching.start(load(tiny_directory, memory_bytes=granted))
+    assert 64 <= model.context_tokens < 512
+    assert manager.halt(timeout_s=5.0)
+    assert batching._room_bytes(load(tiny_directory, memory_bytes=granted)) == 400_000
+    assert model.context_tokens <= manager.kv_tokens <= 400_000 / 100
+    with pytest.raises(ModelUnusable, match="memory for a context of 0 tokens only"):
+        batching.start(load(tiny_directory, memory_bytes=weights_bytes))
+
+
 @pytest.mark.parametrize("config", [transformers.FalconConfig, transformers.MambaConfig])
 def test_an_architecture_that_does_not_batch_is_refused(
     tiny_directory: Path, tmp_path: Path, config: Any

@@ -12,7 +12,16 @@ from agent.backends.torch_engine.options import EngineOptions, locate, parse
     "options",
     [
         EngineOptions(model=Path("/m/x"), name="x", socket=Path("/tmp/s"), exit_with_parent=True),
-        EngineOptions(model=Path("/m/x"), name="y z", port=0, slots=3, queue=0, max_context=64, threads=2),
+        EngineOptions(
+            model=Path("/m/x"),
+            name="y z",
+            port=0,
+            slots=3,
+            queue=0,
+            max_context=64,
+            threads=2,
+            memory_bytes=9,
+        ),
         EngineOptions(model=Path("/m/x"), name="x", socket=Path("/tmp/s"), device="cpu", dtype="bfloat16"),
     ],
 )

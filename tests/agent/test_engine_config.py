@@ -1,0 +1,113 @@
+"""Engines that the agent starts, as they are written down."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.app import make_backend
+from agent.backends.command_engine import CommandBackend
+from agent.backends.managed import Loading, NoDurations
+from agent.config import AgentConfig, load
+from agent.config_errors import ConfigError
+
+GIB = 1024**3
+
+
+def settings(directory: Path, text: str) -> AgentConfig:
+    path = directory / "agent.toml"
+    path.write_text(f'gateway = "https://x"\n{text}\n')
+    return load({}, path)
+
+
+FULL = """
+[models]
+memory = "80 GiB"
+
+[[engine]]
+command = "vllm serve 'some model' --port {port}"
+models = ["qwen"]
+memory = "14 GiB"
+environment = { CUDA_VISIBLE_DEVICES = "0" }
+idle_timeout_s = 0
+stop_s = 30
+version = "2"
+"""
+
+
+def test_a_command_is_split_as_a_shell_would(tmp_path: Path) -> None:
+    config = settings(tmp_path, FULL)
+    assert config.models.memory == 80 * GIB
+    (engine,) = config.engines
+    started = engine.command_settings()
+    assert started.command == ("vllm", "serve", "some model", "--port", "{port}")
+    assert (started.port, started.ready_s, started.stop_s) == (0, 600.0, 30.0)
+    assert started.environment == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert "CUDA" not in repr(started)  # values may be secrets
+    assert (engine.name, engine.place, engine.version) == ("vllm", "vllm", "2")
+    backend = make_backend(engine, NoDurations())
+    assert isinstance(backend, CommandBackend)
+    assert [(d.id, d.version) for d in backend.deployments()] == [("vllm/qwen", "2")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "expected"),
+    [
+        ("command", "", Loading(at_start=False, managed=True, idle_timeout_s=600.0)),
+        ("command", "idle_timeout_s = 0", Loading(at_start=False, managed=True)),
+        ("command", 'load = "at-start"', Loading(at_start=True, managed=False)),
+        ("torch", "", Loading(at_start=True, managed=False)),
+        ("torch", "memory = 5", Loading(at_start=True, managed=False, memory_bytes=5)),
+        ("torch", 'load = "on-demand"', Loading(at_start=False, managed=True, idle_timeout_s=600.0)),
+        ("torch", "idle_timeout_s = 60", Loading(at_start=True, managed=True, idle_timeout_s=60.0)),
+    ],
+)
+def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected: Loading) -> None:
+    start = 'torch = "demo"' if kind == "torch" else 'command = "e {port}"\nmodels = ["m"]'
+    (engine,) = settings(tmp_path, f"[[engine]]\n{start}\n{keys}").engines
+    assert engine.loading() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('command = "e {port}"', "needs models"),
+        ('command = "e"\nmodels = ["m"]', "write {port} where"),
+        ('command = ""\nmodels = ["m"]', "begins with a program"),
+        ('command = "e \'x"\nmodels = ["m"]', "No closing quotation"),
+        ('command = ["e", "{port}"]\nmodels = ["a b"]', "'a b' is no name"),
+        ('command = "e {port}"\nurl = "http://x"', "one of url, command and torch"),
+        ('command = "e {port}"\nmodels = ["m"]\nmemory = "lots"', "memory"),
+        ('command = "e {port}"\nmodels = ["m"]\nmemory = 0', "memory"),
+        ('command = "e {port}"\nmodels = ["m"]\nport = 70000', "port"),
+        ('command = "e {port}"\nmodels = ["m"]\nload = "later"', "load"),
+        ('command = "e {port}"\nmodels = ["m"]\nenvironment = { "A=B" = "c" }', "no name of a variable"),
+        ('url = "http://x"\nmemory = "1 GiB"', "memory is for engines that the agent starts itself"),
+        ('url = "http://x"\nload = "at-start"', "load is for engines that the agent starts itself"),
+        ('torch = "demo"\nport = 1', "port is for engines that the agent starts itself"),
+        (
+            'torch = "demo"\nmemory = "9 GiB"\n[models]\nmemory = "8 GiB"',
+            "torch: memory is more than there is",
+        ),
+        (
+            'torch = "demo"\nmemory = "5 GiB"\n[[engine]]\ntorch = "demo"\nmemory = "5 GiB"\n'
+            '[models]\nmemory = "8 GiB"',
+            "at start need more memory",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        settings(tmp_path, f"[[engine]]\n{text}")
+
+
+def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(tmp_path, '[[engine]]\ncommand = ["e", "--api-key=secret", 7]')
+    assert "command" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_port_of_ones_own_needs_no_place_in_the_command(tmp_path: Path) -> None:
+    text = '[[engine]]\ncommand = ["/opt/My Engine/run it"]\nport = 8000\nmodels = ["m"]'
+    (engine,) = settings(tmp_path, text).engines
+    assert (engine.command_settings().port, engine.name) == (8000, "engine")
