@@ -22,6 +22,10 @@ HOLD_WEIGHT = 0.05
 """Weight of the latest request in the mean time a slot is kept: about the last twenty count."""
 
 
+PLACES = 16
+"""Constraints for which the deployments with a free slot are remembered, for each model: each is kept up to
+date at every change."""
+
 KINDS = 64
 """Constraints for which the slots that meet them are remembered, for each model."""
 
@@ -70,6 +74,26 @@ class ModelRecord:
     """When one of ``serving`` went last, on the gateway's clock."""
     slots_of: dict[tuple[Where | None, str | None], int] = field(default_factory=dict)
     """What :meth:`slots_there` said, as long as it is true."""
+
+    open_of: dict[Where, dict[str, Deployment]] = field(default_factory=dict)
+    """Of ``open`` those that a constraint allows, for the constraints that were asked for."""
+
+    def open_there(self, where: Where) -> Mapping[str, Deployment]:
+        """Of ``open`` those that ``where`` allows."""
+        found = self.open_of.get(where)
+        if found is None:
+            if len(self.open_of) >= PLACES:
+                self.open_of.clear()
+            there = {key: each for key, each in self.open.items() if where.allows(each.labels)}
+            found = self.open_of[where] = there
+        return found
+
+    def note_open(self, deployment: Deployment, is_open: bool) -> None:
+        """It has a slot free, or has none."""
+        _keep(self.open, deployment, is_open)
+        for where, there in self.open_of.items():
+            if where.allows(deployment.labels):
+                _keep(there, deployment, is_open)
 
     def slots_there(self, where: Where | None, version: str | None = None) -> int:
         """Of ``slots`` those of deployments that ``where`` allows, and of ``version`` where that is said."""
@@ -161,7 +185,7 @@ class ModelIndex:
             if not promising:
                 record.left_s = self._clock()
         _keep(record.serving, deployment, promising)
-        _keep(record.open, deployment, deployment.free > 0)
+        record.note_open(deployment, deployment.free > 0)
         if self._moved is not None and (deployment.managed or record.managed):
             self._update_managed(record, deployment)
         if record.serving or record.loadable:
@@ -185,7 +209,7 @@ class ModelIndex:
         if deployment.managed:
             deployment.used_s = self._clock()
         if deployment.free == 0:
-            self._models[deployment.model].open.pop(deployment.key, None)
+            self._models[deployment.model].note_open(deployment, False)
 
     def give_back(self, deployment: Deployment, work: float, held_s: float) -> None:
         """A request's stream is closed at both ends; it kept its slot for ``held_s``."""
@@ -289,7 +313,11 @@ class ModelIndex:
     def free(self, model: str, fit: Fit, enough: int) -> int:
         """Free slots for requests of this fit, whomever they avoid, counted up to ``enough``."""
         free, version = 0, fit.version
-        for deployment in self._models[model].open.values() if model in self._models else ():
+        record = self._models.get(model)
+        if record is None:
+            return 0
+        there = record.open if fit.where is None else record.open_there(fit.where)
+        for deployment in there.values():
             if free >= enough:
                 break
             if version is not None and version != deployment.version:

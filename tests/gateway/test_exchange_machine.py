@@ -315,6 +315,14 @@ class Life(RuleBasedStateMachine):
                 assert where is None or where.allows(agent.labels)
 
     @invariant()
+    def who_is_open_where_is_known(self) -> None:
+        record = self.fleet.registry.index.models.get("m")
+        for where in WHERE:
+            if record is not None and where is not None:
+                there = {key: each for key, each in record.open.items() if where.allows(each.labels)}
+                assert record.open_there(where) == there
+
+    @invariant()
     def nobody_is_answered_twice(self) -> None:
         assert all(len(client.outcomes) <= 1 for client in self.clients)
 
