@@ -33,11 +33,8 @@ FIELD_BYTES = 8
 BYTES_A_TOKEN = 8
 """No prompt has fewer tokens than one in so many bytes, but for long runs of blanks."""
 
-LEAST_CHECKED_TOKENS = 512
-"""Less fits everywhere."""
-
 FILL_SHARE = 0.9
-"""An engine with nothing to do has so much of its memory for context free, whatever it says."""
+"""What is expected to need more of the largest deployment's room is taken to need so much: estimates err."""
 
 _ONE_CONTEXT = frozenset({"chat", "messages"})
 """Routes whose prompt is one text; others may have many in one request, each with the context to itself."""
@@ -151,11 +148,8 @@ class Admission:
     def _check_context(self, request: Request) -> None:
         """Raises ContextTooLong where no deployment can hold the prompt, whatever its tokenizer. What is only
         estimated to be too much is taken for what fits when nothing else is there: the engine will say."""
-        tokens = request.input_tokens + request.output_tokens
-        if tokens < LEAST_CHECKED_TOKENS:
-            return
-        limit = self._index.context_limit(request.model)
-        if limit is None:
+        limit, tokens = self._index.context_limit(request.model), request.input_tokens + request.output_tokens
+        if limit is None or tokens < FILL_SHARE * limit:
             return
         least_tokens = min(request.prompt_bytes // BYTES_A_TOKEN, request.input_tokens // 2)
         if least_tokens > limit and request.route in _ONE_CONTEXT and _is_text(request.body.prefix):
@@ -165,9 +159,8 @@ class Admission:
                 param="messages",
             )
         most_tokens = int(FILL_SHARE * limit)
-        if tokens > most_tokens:
-            request.input_tokens = min(request.input_tokens, most_tokens)
-            request.output_tokens = most_tokens - request.input_tokens
+        request.input_tokens = min(request.input_tokens, most_tokens)
+        request.output_tokens = most_tokens - request.input_tokens
 
     def gone_for_good(self, model: str, now: float) -> bool:
         """Whether nothing serves ``model``, and the time to wait for it to come back is over."""

@@ -304,7 +304,7 @@ class AgentSession:
         if tokens != (deployment.context_tokens, deployment.kv_tokens):
             deployment.context_tokens, deployment.kv_tokens = tokens
             self._owner.index.forget_limit(claim.model)
-        deployment.note_kv(claim.kv_use)
+        deployment.note_kv(claim.kv_use, claim.running)
 
     def _take_status(self, deployment: Deployment, claim: DeploymentState) -> None:
         """What its agent says of whether it is loaded, and of loading it."""

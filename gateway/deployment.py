@@ -94,11 +94,13 @@ class Deployment(DeploymentView):
         known = [each for each in (self.context_tokens, self.kv_tokens) if each]
         return min(known, default=None)
 
-    def note_kv(self, kv_use: float | None) -> None:
-        """Its engine uses this share of its room for context, which counts what runs; None: it does not
-        say, and what was placed there counts."""
+    def note_kv(self, kv_use: float | None, running: int = 0) -> None:
+        """Its engine runs so many requests and uses this share of its room for context, which counts what
+        runs; None: it does not say, and what was placed there counts."""
         if self.kv_tokens is None:
             self.kv_free_tokens = None
+        elif not (self.in_flight or running):
+            self.kv_free_tokens = self.kv_tokens
         elif kv_use is None:
             self.kv_free_tokens = max(0, self.kv_tokens - self.load.kv_tokens)
         else:

@@ -68,6 +68,7 @@ class Placement:
 
         Never unloads what runs something, never loads what does not fit beside all that is there.
         """
+        self.memory.keep_unfinished(now)
         since_s = self.memory.since_s
         waiting = sorted(demands, key=lambda each: (since_s(each) + TIER_LAG_S[each.tier], each.model))
         round_ = _Round(self.rules, self.memory, waiting, hosts, now)
@@ -111,8 +112,11 @@ class _Round:
         self._again_s = FOREVER
 
     def plan(self) -> Plan:
-        again_s = None if self._again_s == FOREVER else self._again_s
         closing = frozenset(self._closing)
+        unfinished_s = self._memory.note_closed(closing, self._now)
+        if unfinished_s is not None:
+            self.look_again(unfinished_s)
+        again_s = None if self._again_s == FOREVER else self._again_s
         return Plan(tuple(self._decisions), closing, self._ready_s, self._hopeless, again_s)
 
     def look_again(self, at_s: float) -> None:

@@ -20,6 +20,9 @@ FIRST_BACKOFF_S, MOST_BACKOFF_S = 5.0, 300.0
 
 MOST_PLACES = 65_536
 
+CLOSED_MOST_S = 120.0
+"""What has not finished its requests so long after it got no new ones gets new ones again, for as long."""
+
 KEPT_S = 5.0
 """A place whose agent would not unload it, or could not be told to load it, is left alone for so long."""
 
@@ -134,6 +137,8 @@ class Memory:
         self._went_s: OrderedDict[str, float] = OrderedDict()
         """When models went that had to for others."""
         self._kept_s: dict[str, float] = {}
+        self._closed_s: dict[str, float] = {}
+        """Since when places get nothing new."""
 
     def went(self, model: str, now: float) -> None:
         """It had its turn."""
@@ -146,10 +151,21 @@ class Memory:
         """Since when its model's turn is due: who had one waits again behind those who had none."""
         return max(demand.oldest_s, self._went_s.get(demand.model, demand.oldest_s))
 
-    def keep(self, key: str, now: float) -> None:
-        """Its agent would not unload it."""
+    def keep(self, key: str, now: float, for_s: float = KEPT_S) -> None:
+        """Its agent would not unload it, or what it runs would not end."""
         self._kept_s = {each: until_s for each, until_s in self._kept_s.items() if until_s > now}
-        self._kept_s[key] = now + KEPT_S
+        self._kept_s[key] = now + for_s
+
+    def keep_unfinished(self, now: float) -> None:
+        """What has got nothing new for long and has not finished is kept."""
+        for key, since_s in self._closed_s.items():
+            if now - since_s >= CLOSED_MOST_S:
+                self.keep(key, now, CLOSED_MOST_S)
+
+    def note_closed(self, keys: Iterable[str], now: float) -> float | None:
+        """These and no others get nothing new. Returns when one of them has done so for long."""
+        self._closed_s = {key: self._closed_s.get(key, now) for key in keys}
+        return min(self._closed_s.values(), default=now) + CLOSED_MOST_S if self._closed_s else None
 
     def kept_until_s(self, key: str) -> float:
         """Until then it is left alone."""

@@ -448,17 +448,26 @@ def test_requests_go_only_where_their_context_fits() -> None:
 
 def test_what_the_engine_says_it_uses_counts() -> None:
     fleet = fleet_of()
-    agent = LoadingAgent(fleet, kv(use=0.9))
+    agent = LoadingAgent(fleet, kv(use=0.9, running=1))
     fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
-    assert agent.streams == 0
+    assert agent.streams == 0, "somebody else uses it"
     agent.become("m", LOADED, kv_use=0.1)
     assert agent.streams == 1
 
 
 def test_a_context_that_is_only_estimated_to_be_too_large_goes_to_an_idle_engine() -> None:
     fleet = fleet_of()
-    agent = LoadingAgent(fleet, kv(use=0.02))
+    agent = LoadingAgent(fleet, kv(use=0.02), loadable("n", None, status=LOADED, kv_tokens=100))
     fleet.submit(fleet.request(input_tokens=3900, output_tokens=800))
+    assert agent.streams == 1
+    fleet.submit(fleet.request("n", input_tokens=10, output_tokens=256))
+    assert agent.streams == 2
+
+
+def test_an_engine_that_runs_nothing_has_all_its_room_whatever_it_says() -> None:
+    fleet = fleet_of()
+    agent = LoadingAgent(fleet, kv(use=0.9))
+    fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
     assert agent.streams == 1
 
 

@@ -210,6 +210,16 @@ def test_what_is_remembered_is_bounded() -> None:
     assert memory.popularity.per_s("m4", 1e9) == 0.0
 
 
+def test_what_does_not_finish_gets_new_requests_again_after_a_while() -> None:
+    world = World({"a": 10}, [place("m", load_s=5.0), place("n", load_s=5.0)], RULES)
+    endless = [Asking("m", 0.0, 1000.0), Asking("n", 40.0, 5.0)]
+    later = [Asking("m", 100.0, 5.0), Asking("m", 250.0, 5.0)]
+    world.run([*endless, *later], 300.0)
+    assert later[0].waited_s > 50.0, "it was to make room"
+    assert later[1].waited_s < 5.0
+    assert endless[1].began_s is None
+
+
 # --- Worlds ---
 
 
