@@ -23,7 +23,7 @@ IDLE_TIMEOUT_S = 600.0
 """Of engines that are loaded on demand, unless they say otherwise."""
 
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
-_OF_LOADING = ("load", "memory", "idle_timeout_s")
+_OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
 
 
 class ModelsConfig(BaseModel):
@@ -77,6 +77,8 @@ class EngineConfig(BaseModel):
     memory: Memory | None = None
     """What it takes while it is loaded. Default: for ``torch`` a fifth more than its weights' files, for
     ``command`` all there is."""
+    load_s: Seconds | None = None
+    """How long loading takes, for as long as the agent has not measured it."""
     idle_timeout_s: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)] | None = None
     """Without a request for so long it is unloaded; 0: never. Default: 600 on demand, never when loaded at
     start."""
@@ -209,5 +211,6 @@ class EngineConfig(BaseModel):
             at_start=not self.on_demand,
             managed=self.on_demand or timeout_s > 0,
             memory_bytes=self.memory,
+            load_s=self.load_s,
             idle_timeout_s=timeout_s or None,
         )

@@ -48,6 +48,8 @@ class Loading:
     """A gateway may have it loaded and unloaded; otherwise it is always to be loaded."""
     memory_bytes: int | None = None
     """Of the host's memory for models; None: not known."""
+    load_s: float | None = None
+    """How long loading takes, for as long as it has not been measured."""
     idle_timeout_s: float | None = None
     """Without a request for so long it is unloaded; None: never."""
 
@@ -145,7 +147,8 @@ class ManagedBackend(ABC):
         if self.unloading:
             return tuple(replace(state, reason=UNLOADING) for state in self._known)
         states = self._served_now() or tuple(self._as_now(state) for state in self._known)
-        load_s, managed = self._durations.of(self.name), self.loading.managed
+        measured_s, managed = self._durations.of(self.name), self.loading.managed
+        load_s = self.loading.load_s if measured_s is None else measured_s
         return tuple(replace(state, managed=managed, load_s=load_s) for state in states)
 
     def subscribe(self, on_change: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """Engines that the agent starts, as they are written down."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_a_command_is_split_as_a_shell_would(tmp_path: Path) -> None:
         ("command", "idle_timeout_s = 0", Loading(at_start=False, managed=True)),
         ("command", 'load = "at-start"', Loading(at_start=True, managed=False)),
         ("torch", "", Loading(at_start=True, managed=False)),
-        ("torch", "memory = 5", Loading(at_start=True, managed=False, memory_bytes=5)),
+        ("torch", "memory = 5\nload_s = 9", Loading(memory_bytes=5, load_s=9.0)),
         ("torch", 'load = "on-demand"', Loading(at_start=False, managed=True, idle_timeout_s=600.0)),
         ("torch", "idle_timeout_s = 60", Loading(at_start=True, managed=True, idle_timeout_s=60.0)),
     ],
@@ -105,6 +106,19 @@ def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
         settings(tmp_path, '[[engine]]\ncommand = ["e", "--api-key=secret", 7]')
     assert "command" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_the_examples_of_the_documentation_are_what_the_agent_takes(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    config = settings(tmp_path, re.sub(r'torch = ".*?"', 'torch = "demo"', example))
+    assert [engine.name for engine in config.engines] == ["vllm", "llama-server", "torch"]
+    assert all(engine.on_demand for engine in config.engines)
+
+
+def test_the_room_for_models_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRUNKLINE_AGENT_MODELS", '{"memory": "24 GiB"}')
+    assert load({"gateway": "https://x"}, None).models.memory == 24 * GIB
 
 
 def test_a_port_of_ones_own_needs_no_place_in_the_command(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ from tests.support.tunnels import Recorder, accepting, request_head
 LOAD, UNLOAD = CommandVerb.LOAD, CommandVerb.UNLOAD
 LOADED, LOADABLE = DeploymentStatus.LOADED, DeploymentStatus.LOADABLE
 GIB = 1024**3
-FIRST, SECOND, DEMO = "first/first", "second/second", "torch/trunkline-demo"
+ONE, TWO = f"first{os.getpid()}", f"second{os.getpid()}"
+FIRST, SECOND, DEMO = f"{ONE}/{ONE}", f"{TWO}/{TWO}", "torch/trunkline-demo"
 
 
 class Commander(Recorder):
@@ -161,8 +162,8 @@ async def gone(*words: str) -> None:
 async def test_models_are_loaded_and_unloaded_as_a_gateway_says(tmp_path: Path) -> None:
     settings = (
         '[models]\nmemory = "16 GiB"',
-        engine("first", 'memory = "10 GiB"'),
-        engine("second", 'memory = "10 GiB"', "idle_timeout_s = 1"),
+        engine(ONE, 'memory = "10 GiB"'),
+        engine(TWO, 'memory = "10 GiB"', "idle_timeout_s = 1"),
         '[[engine]]\ntorch = "demo"\nload = "on-demand"',
     )
     async with agent_with(tmp_path, "\n".join(settings)) as (gateway, _):
@@ -189,22 +190,22 @@ async def _two_take_turns_in_the_memory_of_one(gateway: Commander) -> None:
     assert await gateway.when(lambda: gateway.levels[FIRST] == first.slots == 8)
     assert (await gateway.ask(FIRST)).status == 200
 
-    (pid,) = processes("scripted_engine", "--model first")
+    (pid,) = processes("scripted_engine", ONE)
     os.kill(pid, signal.SIGKILL)
     await gateway.becomes(FIRST, DeploymentStatus.FAILED)
     await gateway.becomes(FIRST, LOADED)
-    assert processes("scripted_engine", "--model first") != [pid]
+    assert processes("scripted_engine", ONE) != [pid]
 
     assert (await gateway.command(UNLOAD, FIRST)).ok
     await gateway.becomes(FIRST, LOADABLE)
-    assert processes("scripted_engine", "--model first") == []
+    assert processes("scripted_engine", ONE) == []
     assert (await gateway.command(LOAD, SECOND)).ok
     await gateway.becomes(SECOND, LOADED)
     began_s = time.monotonic()
     assert (await gateway.ask(SECOND)).status == 200
     await gateway.becomes(SECOND, LOADABLE)
     assert time.monotonic() - began_s >= 1.0
-    assert processes("scripted_engine", "--model second") == []
+    assert processes("scripted_engine", TWO) == []
 
 
 async def _the_built_in_engine(gateway: Commander) -> None:

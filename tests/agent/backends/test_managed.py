@@ -44,11 +44,11 @@ async def test_one_that_is_loaded_at_start_is_not_for_the_gateway_to_unload() ->
 
 
 async def test_loading_is_measured_and_loaded_twice_is_loaded_once(clock: ManualClock) -> None:
-    engine = PlayedLoading(clock=clock, durations=LoadTimes())
+    engine = PlayedLoading(clock=clock, durations=LoadTimes(), load_s=90.0)
     engine.load()
     engine.load()
     await settled()
-    assert (state_of(engine).status, state_of(engine).load_s, engine.wanted) == (LOADING, None, True)
+    assert (state_of(engine).status, state_of(engine).load_s, engine.wanted) == (LOADING, 90.0, True)
     clock.advance(40.0)
     await engine.come_up()
     assert (state_of(engine).status, state_of(engine).load_s, engine.lives) == (LOADED, 40.0, 1)
