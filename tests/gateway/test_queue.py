@@ -289,3 +289,35 @@ def test_the_room_agrees_with_a_sorted_list(steps: list[tuple[str, int]]) -> Non
     ranks = {tier: rank for rank, tier in enumerate(Tier)}
     expected = sorted(inside, key=lambda ticket: (ranks[ticket.request.tier], ticket.number))
     assert everybody(waiting) == expected
+
+
+def test_who_waits_is_told_by_number_age_and_urgency() -> None:
+    waiting = room()
+    assert waiting.backlog("m") is None
+    first = waiting.enter(request(tier=Tier.BATCH), NO_SLOT, 1.0)
+    second = waiting.enter(request(), NO_SLOT, 2.0)
+    waiting.enter(request(), NO_SLOT, 3.0)
+    assert waiting.backlog("m") == (3, 1.0, Tier.STANDARD)
+    waiting.leave(first, 4.0, departed=True)
+    waiting.leave(second, 4.0, departed=False)
+    assert waiting.backlog("m") == (1, 3.0, Tier.STANDARD)
+
+
+def test_a_wait_for_slots_that_are_coming_is_foretold_from_when_they_are_there() -> None:
+    waiting, loading = room(max_wait_s=10.0), Capacity(0, 0, 2.0, coming=2, ready_s=60.0)
+    for _ in range(3):
+        waiting.enter(request(), loading, 0.0, hold_s=100.0)
+    assert waiting.predicted_wait_s("m", Tier.STANDARD, "t", loading, 0.0) == pytest.approx(62.0)
+    with pytest.raises(QueueFull) as refused:
+        waiting.enter(request(deadline_s=30.0), loading, 0.0, hold_s=100.0)
+    assert refused.value.retry_after_s == pytest.approx(61.0)
+
+
+def test_time_without_slots_does_not_count_as_slow() -> None:
+    waiting, slots = room(), Capacity(slots=4, free=0, hold_s=1.0)
+    for _ in range(8):
+        waiting.enter(request(), slots, 0.0)
+    waiting.still_waiting("m", 0.0, slots=False)
+    assert waiting.departures_per_s("m", slots, 100.0) == pytest.approx(4.0)
+    waiting.still_waiting("m", 100.0)
+    assert waiting.departures_per_s("m", slots, 120.0) < 1.0
