@@ -79,6 +79,10 @@ class Decisions:
         views: list[DeploymentView] = list(open_now.values())
         return self._scheduler.assign(model, waiting, views, now)
 
+    def rests(self, model: str, now: float) -> bool:
+        """Whether nobody would get anything now, whoever waits for ``model``."""
+        return self._scheduler.rests(model, now)
+
     def look_again_s(self, model: str) -> float | None:
         """When to ask again though nothing has happened."""
         return self._scheduler.look_again_s(model)

@@ -39,6 +39,7 @@ from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
 from gateway.scheduling.base import ANY_ROUTE, Assignment, Waiting
+from gateway.scheduling.handover import shown
 from gateway.timers import Cancellable, Timers
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.messages import Usage
@@ -355,14 +356,11 @@ class Dispatcher:
 
     def _assign(self, model: str) -> None:
         now = self.timers.time()
-        tickets = self._candidates(model, now)
-        if tickets:
-            open_now = self._index.open(model)
-            for assignment in self._decisions.assign(model, tickets, open_now, now):
-                self._carry_out(assignment, open_now.get(assignment.key), now)
-            again_s = self._decisions.look_again_s(model)
-            if again_s is not None:
-                self._look_again(model, again_s)
+        if not self._decisions.rests(model, now):
+            depth = self.room.depth(model)
+            front = shown(depth)
+            if self._assign_front(model, front, now) and front < depth:
+                self._assign_front(model, depth, now)
         if self.room.depth(model):
             placer = self._placer
             self.room.still_waiting(model, now, slots=placer is None or self._index.slots(model) > 0)
@@ -372,14 +370,27 @@ class Dispatcher:
             if self._preemption.make_room(model, now):
                 self._look_again(model, now + LOOK_AGAIN_S)
 
-    def _candidates(self, model: str, now: float) -> list[Waiting]:
+    def _assign_front(self, model: str, most: int, now: float) -> bool:
+        """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so
+        that those behind may be asked too."""
+        tickets = self._candidates(model, most, now)
+        if not tickets:
+            return True
+        open_now = self._index.open(model)
+        for assignment in self._decisions.assign(model, tickets, open_now, now):
+            self._carry_out(assignment, open_now.get(assignment.key), now)
+        again_s = self._decisions.look_again_s(model)
+        if again_s is not None:
+            self._look_again(model, again_s)
+        return again_s is None
+
+    def _candidates(self, model: str, most: int, now: float) -> list[Waiting]:
         """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
-        there are slots."""
+        there are slots, ``most`` of them."""
         room, index = self.room, self._index
-        depth = room.depth(model)
-        if not depth or not index.open(model):
+        if not most or not index.open(model):
             return []
-        limits = {fit: index.free(model, fit, depth) for fit in room.lanes(model)}
+        limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
         tickets = room.front(model, limits, now)
         avoiding: dict[int, frozenset[str]] = {}
         for fit in {ticket.fit for ticket in tickets if ticket.fit.avoid}:

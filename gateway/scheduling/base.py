@@ -173,6 +173,9 @@ class Policy(Protocol):
     """After ``assign``: when it wants to be asked again though nothing has changed, because it let a request
     wait with a slot free; None if it did not."""
 
+    rests_until_s: float = 0.0
+    """Until then ``assign`` would give nobody anything, whoever waits, unless something ends or comes."""
+
     def assign(
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:

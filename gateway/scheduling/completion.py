@@ -10,10 +10,8 @@ from gateway.scheduling.performance import Speeds
 FIRST_WEIGHT = 2.5
 """A second before the first token counts so much of one after it: nobody reads on meanwhile."""
 
-OTHERS_SHARE = 0.6
-"""Of a second that a request costs others, counted as its own. More of it is good for the many and bad
-for the slowest hundredth."""
-
+OTHERS_SHARE = 1.0
+"""Of a second that a request costs others, counted as its own."""
 
 LATE_SHARE = 1.0
 """Of a second past what a client wants its first token within, counted once more."""
@@ -46,7 +44,7 @@ class _Plan(NamedTuple):
     kv_s: float
     """More for each token of context in the company."""
     others_s: float
-    """What it costs each of the others, at a discount."""
+    """What it costs each of the others."""
 
 
 class Completion:
@@ -87,14 +85,14 @@ class Completion:
             first_s = warm_s
         if not view.loaded:
             wait_s += speeds.load_s if view.load_s is None else view.load_s
-        rest_s = steps_s + each_s * (running + 1) + kv_s * kv_tokens
+        rest_s, pace = steps_s + each_s * (running + 1) + kv_s * kv_tokens, load.pace
         if running:
             rest_s = rest_s / (1.0 - load.reading_share) + others_s * running
-        first_s = wait_s + first_s * load.pace + view.rtt_s
+        first_s = wait_s + first_s * pace + view.rtt_s
         if self._slack_s is not None and first_s > self._slack_s:
             wait_s = LATE_SHARE * (first_s - self._slack_s)
             first_s += wait_s
-        return (FIRST_WEIGHT * first_s + rest_s * load.pace) / view.health_factor
+        return (FIRST_WEIGHT * first_s + rest_s * pace) / view.health_factor
 
     def read_s(self, view: DeploymentView, cached_tokens: int) -> float:
         """How long ``view`` will read its prompt."""

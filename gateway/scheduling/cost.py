@@ -9,26 +9,29 @@ already, and how much of the prompt it has read before. A hit is worth the secon
 nor less: so affinity is never dropped, and never swamps a deployment, for the prompts that wait there
 are seconds too.
 
-To the seconds of the request itself those are added, at a discount, that it costs whoever runs there already:
-each of them stands still while a prompt is read, and writes more slowly in larger company.
+To the seconds of the request itself those are added that it costs whoever runs there already: each of them
+stands still while a prompt is read, and writes more slowly in larger company.
 
-A request may wait, though a slot is free elsewhere, for a deployment that has none: where the predicted
-wait for a slot and all that follows are shorter than starting elsewhere. Not for long (``PATIENCE_S``),
-and not many.
+Nothing is handed to a deployment that has enough to read (:mod:`gateway.scheduling.handover`). A request
+waits here for one of those, though another takes it, where it is predicted to be done earlier so, all that
+wait for one of the same class before it included; and for a deployment without a slot, where the predicted
+wait for one and all that follows are shorter than starting elsewhere. Not for long (``PATIENCE_S``), and for
+a slot not many.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
-from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Policy, Waiting
-from gateway.scheduling.completion import Completion, Given
+from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.completion import FIRST_WEIGHT, Completion, Given
+from gateway.scheduling.handover import CROWD, HELD_S, LOOK_S, REST_S, Busy, Declined, is_busy
 from gateway.scheduling.homes import Homes
-from gateway.scheduling.knowledge import Knowledge, cached
-from gateway.scheduling.patience import Patience
+from gateway.scheduling.knowledge import Knowledge
+from gateway.scheduling.patience import PATIENCE_S, Patience
 from gateway.where import Where
 
 ALL = 64
-"""Of so many open deployments all are looked at."""
+"""Of so many open deployments all are looked at. Of more some, and these are handed whatever comes: one of
+them has little to read unless nearly all have much."""
 
 SAMPLE = 16
 """Of more, so many, and those that have read some of the prompt. The best of 16 is among the best
@@ -77,8 +80,10 @@ class Cost(Policy):
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
         self.patience = Patience()
+        self.declined = Declined()
         self.homes = Homes()
         self.look_again_s: float | None = None
+        self.rests_until_s = 0.0
         self._views: list[DeploymentView] | None = None
         self._there: dict[Where, list[DeploymentView]] = {}
 
@@ -100,6 +105,7 @@ class Cost(Policy):
 
     def came(self, view: DeploymentView, now: float) -> None:
         self._views = None
+        self.rests_until_s = 0.0
         self._there.clear()
 
     def gone(self, key: str, now: float) -> None:
@@ -108,6 +114,12 @@ class Cost(Policy):
 
     def placed(self, item: Waiting, key: str, now: float) -> None:
         self.patience.over(item.number)
+        self.declined.over(item.number)
+
+    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+        view = self.knowledge.views.get(key)
+        if view is not None and not is_busy(view, now):
+            self.rests_until_s = 0.0
         if item.session_key is not None:
             self.homes.moved(item.session_key, key)
 
@@ -115,12 +127,14 @@ class Cost(Policy):
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """See :class:`~gateway.scheduling.base.Policy`."""
-        self.look_again_s = None
+        self.look_again_s, self.rests_until_s = None, 0.0
         if not waiting or not deployments:
             return []
         round_ = _Round(self, deployments, now)
         round_.place(waiting)
         self.look_again_s = round_.look_again_s
+        if round_.rests and round_.look_again_s is not None:
+            self.rests_until_s = min(round_.look_again_s, now + REST_S)
         return round_.assignments
 
 
@@ -130,11 +144,14 @@ class _Round:
     def __init__(self, policy: Cost, deployments: Sequence[DeploymentView], now: float) -> None:
         self.assignments: list[Assignment] = []
         self.look_again_s: float | None = None
+        self.rests = False
+        """Whether nobody would get anything, whoever asked."""
         self._policy = policy
         self._knowledge = policy.knowledge
         self._deployments = deployments
         self._now = now
         self._given: dict[str, Given] = {}
+        self._busy = Busy(deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now)
         self._booked: dict[str, int] = {}
         """Requests that wait for a full deployment."""
         self._held = 0
@@ -145,21 +162,83 @@ class _Round:
 
     def place(self, waiting: Sequence[Waiting]) -> None:
         """Decide on each, in order."""
-        for item in waiting:
-            fit = item.route, item.avoid, item.version, item.continuing, item.where
-            context_tokens = item.input_tokens + item.output_tokens
-            if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
-                continue
-            known = self._known(item)
-            completion = Completion(item, self._knowledge, self._given, self._now)
-            best, cost_s = self._best(item, known, completion)
-            if best is None:
-                self._hopeless[fit] = context_tokens
-                self._reserve(item)
-                if not any(self._room(view) > 0 for view in self._deployments):
+        busy, crowd = self._busy, len(waiting) - CROWD
+        for place, item in enumerate(waiting):
+            patient = place >= crowd and self._now - item.arrived_s < HELD_S
+            if busy and patient:
+                if not busy.ready:
+                    self._again(busy.soonest_s())
+                    self.rests = not self._given and len(self._deployments) == len(self._policy.views)
                     return
-            elif not self._waits(item, known, completion, cost_s):
-                self._give(item, best, known.get(best.key, 0), completion)
+                if self._stays(item):
+                    continue
+            if not self._decide(item, patient=patient):
+                return
+
+    def _decide(self, item: Waiting, *, patient: bool) -> bool:
+        """Where ``item`` goes; one that is not ``patient`` is not held for somebody with enough to read.
+        False when nobody has a slot free any more."""
+        fit = item.route, item.avoid, item.version, item.continuing, item.where
+        context_tokens = item.input_tokens + item.output_tokens
+        if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
+            return True
+        known = self._known(item)
+        completion = Completion(item, self._knowledge, self._given, self._now)
+        best, cost_s = self._best(item, known, completion)
+        if self._busy:
+            other, other_s = self._worth_waiting(item, known, completion)
+            if other is not None and other_s < cost_s:
+                if patient and self._declines(item, best, other):
+                    return True
+                if best is None or not patient:
+                    best, cost_s = other, other_s
+        if best is None:
+            self._hopeless[fit] = context_tokens
+            self._reserve(item)
+            return any(self._room(view) > 0 for view in self._deployments)
+        if not self._waits(item, known, completion, cost_s):
+            self._give(item, best, known.get(best.key, 0), completion)
+        return True
+
+    def _again(self, in_s: float) -> None:
+        """Ask to be asked again."""
+        again_s = self._now + max(in_s, LOOK_S)
+        self.look_again_s = again_s if self.look_again_s is None else min(self.look_again_s, again_s)
+
+    # --- Waiting for somebody who has enough to read ---
+
+    def _stays(self, item: Waiting) -> bool:
+        """Whether it lately declined all that take more now."""
+        device = self._policy.declined.waits_for(item.number, self._busy.keys, self._now)
+        if device is None:
+            return False
+        self._busy.hold(device, item.input_tokens)
+        if self.look_again_s is None:
+            self._again(self._busy.soonest_s())
+        return True
+
+    def _worth_waiting(
+        self, item: Waiting, known: Mapping[str, int], completion: Completion
+    ) -> tuple[DeploymentView | None, float]:
+        """The busy deployment where it would be done first, after those who wait for one of its class, and
+        its cost."""
+        best, best_s = None, NEVER
+        for view in self._fitting(item, self._busy.first(known), known):
+            cost_s = completion.cost_s(view, known.get(view.key, 0))
+            cost_s += FIRST_WEIGHT * self._busy.held_s(view) / view.health_factor
+            if cost_s < best_s:
+                best, best_s = view, cost_s
+        return best, best_s
+
+    def _declines(self, item: Waiting, best: DeploymentView | None, other: DeploymentView) -> bool:
+        """Whether it waits for ``other``; it has done so for long enough where ``best`` takes it."""
+        declined, now = self._policy.declined, self._now
+        if best is not None and declined.waited_s(item.number, now) >= PATIENCE_S:
+            return False
+        declined.note(item.number, self._busy.keys, other.device, now)
+        self._busy.hold(other.device, item.input_tokens)
+        self._again(self._busy.over_s(other))
+        return True
 
     # --- Where it could go now ---
 
@@ -169,7 +248,7 @@ class _Round:
         """The open deployment that is predicted to be done first, and its cost."""
         deployments = self._deployments
         if len(deployments) <= ALL:
-            return self._cheapest(item, deployments, known, completion)
+            return self._cheapest(item, self._busy.ready, known, completion)
         best, cost_s = self._cheapest(item, self._sample(item, known), known, completion)
         return (best, cost_s) if best else self._cheapest(item, deployments, known, completion)
 
@@ -194,11 +273,11 @@ class _Round:
         known: Mapping[str, int],
         completion: Completion,
     ) -> tuple[DeploymentView | None, float]:
-        best, best_s = None, NEVER
+        best, best_s, cost_at = None, NEVER, completion.cost_s
         for view in self._fitting(item, views, known):
             if view.trial:
                 return view, TRIAL_S
-            cost_s = completion.cost_s(view, known.get(view.key, 0) if known else 0)
+            cost_s = cost_at(view, known.get(view.key, 0) if known else 0)
             if cost_s < best_s or (cost_s == best_s and best is not None and view.key < best.key):
                 best, best_s = view, cost_s
         return best, best_s
@@ -260,6 +339,7 @@ class _Round:
         given = self._given.setdefault(view.key, Given())
         context_tokens = item.input_tokens - cached_tokens + item.output_tokens
         given.add(completion.read_s(view, cached_tokens), context_tokens)
+        self._busy.note(view)
         self.assignments.append(Assignment(item.number, view.key))
 
     # --- Who knows something of it ---
@@ -267,21 +347,11 @@ class _Round:
     def _known(self, item: Waiting) -> Mapping[str, int]:
         """Deployments that have read some of the prompt, and how many of its tokens."""
         if item.prefix:
-            return self._readers(item)
+            return self._knowledge.readers(item, AFFINE)
         if item.session_key is None:
             return _NOTHING
         home = self._policy.homes.of(item.session_key)
         return _NOTHING if home is None else {home: int(HOME_SHARE * item.input_tokens)}
-
-    def _readers(self, item: Waiting) -> Mapping[str, int]:
-        known: dict[str, int] = {}
-        for blocks, keys in self._knowledge.prefixes.longest(item.prefix):
-            tokens = cached(item, blocks)
-            for key in islice(keys, AFFINE):
-                known.setdefault(key, tokens)
-            if len(known) >= AFFINE:
-                break
-        return known
 
     # --- Waiting for somebody better ---
 
@@ -293,7 +363,7 @@ class _Round:
         left_s = patience.left_s(item.number, now)
         best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING
         for view in self._full(item, known) if left_s > 0.0 else ():
-            wait_s = self._slot_wait_s(view)
+            wait_s = view.load.slot_s(now, self._booked.get(view.key, 0))
             if wait_s < left_s and wait_s < bound_s:
                 full_s = completion.cost_s(view, known.get(view.key, 0), wait_s)
                 if full_s < bound_s:
@@ -327,11 +397,3 @@ class _Round:
             and view.key not in item.avoid
             and view.suits(item.route, item.version, item.continuing, item.where)
         ]
-
-    def _slot_wait_s(self, view: DeploymentView) -> float:
-        """Until a slot is free for one who comes after those that wait for it already."""
-        load, booked = view.load, self._booked.get(view.key, 0)
-        wait_s = load.next_free_s(self._now)
-        if booked and len(load):
-            wait_s += booked * load.remaining_s(self._now) / len(load) ** 2
-        return wait_s

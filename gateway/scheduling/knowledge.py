@@ -1,6 +1,7 @@
 """What is known of one model while it is served: what policies choose by."""
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.performance import Performance, Speeds
@@ -57,6 +58,18 @@ class Knowledge:
         """The deployment ``key`` is no more, or has loaded its model anew: what it had read is lost."""
         self.prefixes.gone(key)
         self._kv_tokens.pop(key, None)
+
+    def readers(self, item: Waiting, most: int) -> dict[str, int]:
+        """Deployments believed to have read some of the prompt, those that read most of it first, and how
+        many of its tokens."""
+        known: dict[str, int] = {}
+        for blocks, keys in self.prefixes.longest(item.prefix):
+            tokens = cached(item, blocks)
+            for key in islice(keys, most):
+                known.setdefault(key, tokens)
+            if len(known) >= most:
+                break
+        return known
 
     def cached_tokens(self, item: Waiting, key: str) -> int:
         """How many of the prompt's tokens the deployment ``key`` is believed to have read before."""

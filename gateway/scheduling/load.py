@@ -20,6 +20,10 @@ PACE_WEIGHT = 0.05
 PACE_MOST = 1.5
 """Of the latest outcome in ``Load.pace``, and how far, as a logarithm, one outcome can be off."""
 
+QUEUEING_WEIGHT = 0.2
+"""Of the latest first token in ``Load.queueing``, where it came behind others for at least as long as its own
+prompt took; less where that was less."""
+
 MOST_RUNNING = 1 << 16
 """Requests followed at one deployment. Slots are far fewer; what is over this runs unfollowed."""
 
@@ -47,6 +51,7 @@ class _Running:
     kv_tokens: int
     uncached_tokens: int
     ahead_s: float
+    own_s: float
     end_s: float
     seen: bool = False
     running_area: float = 0.0
@@ -76,6 +81,7 @@ class Load:
         "kv_tokens",
         "output_sum_s",
         "pace",
+        "queueing",
         "reading_share",
         "ready_s",
         "unread_tokens",
@@ -94,6 +100,9 @@ class Load:
         self.pace = 1.0
         """How long things take here against what is known of the model on this class of device: 2 is twice
         as long."""
+        self.queueing = 1.0
+        """Of the time that prompts ahead of one were expected to take it really waited for so much, 0 to 1:
+        little where several are read at once, as by an engine that is really several."""
         self.ends_sum_s = 0.0
         """Sum over what runs of when it is expected to end."""
         self.output_sum_s = 0.0
@@ -137,6 +146,7 @@ class Load:
             kv_tokens=kv_tokens,
             uncached_tokens=uncached_tokens,
             ahead_s=wait_s,
+            own_s=read_s,
             end_s=end_s,
             running_area=self._running_area,
             kv_area=self._kv_area,
@@ -152,6 +162,7 @@ class Load:
         if one is None or one.seen:
             return
         self._read(one)
+        self._note_queueing(one, now)
         late_s = now - (one.first_s + self._correction_s)
         self._correction_s += late_s
         self.ready_s = max(now, self.ready_s + late_s) if self._unread else now
@@ -212,6 +223,13 @@ class Load:
         count = len(running)
         return self.remaining_s(now) / (count * count) if count else 0.0
 
+    def slot_s(self, now: float, before: int) -> float:
+        """Until a slot is free for one who comes after so many others that wait for one."""
+        wait_s = self.next_free_s(now)
+        if before and self._running:
+            wait_s += before * self.remaining_s(now) / len(self._running) ** 2
+        return wait_s
+
     # --- Within ---
 
     def _company(self, one: _Running, span_s: float) -> Company:
@@ -234,6 +252,12 @@ class Load:
         one.seen = True
         self.unread_tokens -= one.uncached_tokens
         self._unread -= 1
+
+    def _note_queueing(self, one: _Running, now: float) -> None:
+        if one.ahead_s > 0.0:
+            waited = (now - one.begun_s - one.own_s * self.pace) / one.ahead_s
+            weight = QUEUEING_WEIGHT * one.ahead_s / max(one.ahead_s, one.own_s)
+            self.queueing += (min(max(waited, 0.0), 1.0) - self.queueing) * weight
 
     def _note_reading(self, read_s: float) -> None:
         self._share_s += read_s

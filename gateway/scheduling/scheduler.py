@@ -112,6 +112,11 @@ class Scheduler:
         """Who goes where: :meth:`gateway.scheduling.base.Policy.assign` of the model's policy."""
         return self._model(model).policy.assign(waiting, deployments, now)
 
+    def rests(self, model: str, now: float) -> bool:
+        """Whether ``assign`` would give nobody anything now, whoever waits: it need not be called."""
+        known = self._models.get(model)
+        return known is not None and now < known.policy.rests_until_s
+
     def look_again_s(self, model: str) -> float | None:
         """When to call ``assign`` again though nothing has changed; None for not at all."""
         known = self._models.get(model)

@@ -20,6 +20,7 @@ class Decider(Protocol):
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]: ...
     def look_again_s(self) -> float | None: ...
+    def rests(self, now: float) -> bool: ...
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None: ...
     def first_token(self, number: int, view: DeploymentView, now: float) -> None: ...
     def finished(self, item: Waiting, view: DeploymentView, outcome: Outcome, now: float) -> None: ...
@@ -50,6 +51,9 @@ class Ours:
 
     def look_again_s(self) -> float | None:
         return self._scheduler.look_again_s(self._model)
+
+    def rests(self, now: float) -> bool:
+        return self._scheduler.rests(self._model, now)
 
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
         self._scheduler.placed(item, view, now)
@@ -85,6 +89,9 @@ class Rival:
 
     def look_again_s(self) -> float | None:
         return self._policy.look_again_s
+
+    def rests(self, now: float) -> bool:
+        return False
 
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
         self._policy.placed(item, view.key, now)

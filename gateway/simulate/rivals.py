@@ -19,6 +19,7 @@ class OneByOne:
 
     name = ""
     look_again_s: float | None = None
+    rests_until_s = 0.0
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self.sites = {site.view.key: site for site in sites}

@@ -242,6 +242,8 @@ class World:
 
     def _decide(self, now: float) -> None:
         self._changed = False
+        if self._decider.rests(now):
+            return
         line = self._line
         while line and self._slots.free:
             items = line.front(min(LOOK, self._slots.free), now)
@@ -251,7 +253,7 @@ class World:
         at_s = self._decider.look_again_s() if line else None
         if at_s is not None and now < at_s < self._look_at_s:
             self._look_at_s = at_s
-            self._plan(at_s, self._look_again, None)
+            self._plan(at_s, self._look_again, at_s)
 
     def _parts(self, items: Sequence[Waiting]) -> list[Sequence[Waiting]]:
         """Those that fit everywhere together, and each of the others alone."""
@@ -292,9 +294,10 @@ class World:
         if self._slots.note(site):
             self._changed = True
 
-    def _look_again(self, _: None, now: float) -> None:
-        self._look_at_s = NEVER
-        self._changed = True
+    def _look_again(self, at_s: float, now: float) -> None:
+        if at_s == self._look_at_s:
+            self._look_at_s = NEVER
+            self._changed = True
 
     # --- Devices ---
 

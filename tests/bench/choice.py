@@ -1,7 +1,8 @@
 """How long a policy takes to choose: one slot of many is free, many wait, and each choice is carried out.
 
-The fleet is three quarters busy on two classes of device, half of the prompts share a beginning with
-others. Told are quantiles over decisions, in microseconds of processor time.
+The fleet is three quarters busy on two classes of device, and has read the prompts of what runs there, unless
+it is to be ``reading``: then every other device has enough to read, and requests are held for it. Half of the
+prompts share a beginning with others. Told are quantiles over decisions, in microseconds of processor time.
 """
 
 import gc
@@ -29,10 +30,12 @@ class Figures:
     waiting: int
     p50_us: float
     p99_us: float
+    reading: bool = False
 
     def __str__(self) -> str:
         return (
-            f"{self.policy}: {self.deployments} deployments, {self.waiting} waiting: "
+            f"{self.policy}: {self.deployments} deployments{', half of them reading' * self.reading}, "
+            f"{self.waiting} waiting: "
             f"p50 {self.p50_us:.0f} us, p99 {self.p99_us:.0f} us a decision"
         )
 
@@ -49,7 +52,8 @@ class _Queue(list[Waiting]):
 
 
 class _Site:
-    def __init__(self, policy: str, deployments: int) -> None:
+    def __init__(self, policy: str, deployments: int, *, reading: bool) -> None:
+        self.reading = reading
         self.random = random.Random(7)
         self.scheduler = Scheduler(policy)
         self.numbers = count(1)
@@ -93,6 +97,8 @@ class _Site:
         self.scheduler.placed(item, view, self.now)
         view.in_flight += 1
         self.running[view.key].append(item.number)
+        if not (self.reading and int(view.agent[6:]) % 4 < 2):
+            self.scheduler.first_token(item.number, view, self.now)
 
     def finish_one(self, view: DeploymentView) -> None:
         number = self.running[view.key].pop(0)
@@ -116,10 +122,10 @@ class _Site:
         return took_s / max(1, waiting.seen)
 
 
-def measure(policy: str, deployments: int, waiting: int, rounds: int) -> Figures:
+def measure(policy: str, deployments: int, waiting: int, rounds: int, *, reading: bool = False) -> Figures:
     """``waiting`` 1 is a request that comes while slots are free; more is a queue that stands while one slot
     at a time comes free."""
-    site = _Site(policy, deployments)
+    site = _Site(policy, deployments, reading=reading)
     queue = _Queue(site.item() for _ in range(waiting))
     if waiting > 1:
         for view in site.views:
@@ -132,7 +138,12 @@ def measure(policy: str, deployments: int, waiting: int, rounds: int) -> Figures
         gc.enable()
     times.sort()
     return Figures(
-        policy, deployments, waiting, times[len(times) // 2] * 1e6, times[int(0.99 * len(times))] * 1e6
+        policy,
+        deployments,
+        waiting,
+        times[len(times) // 2] * 1e6,
+        times[int(0.99 * len(times))] * 1e6,
+        reading,
     )
 
 
@@ -155,3 +166,5 @@ if __name__ == "__main__":
     for waiting in (1, 1000):
         for deployments in (10, 64, 100, 1000):
             print(measure("cost", deployments, waiting, 300))  # noqa: T201
+    for deployments in (10, 64):
+        print(measure("cost", deployments, 64, 300, reading=True))  # noqa: T201

@@ -113,5 +113,5 @@ def test_what_failed_or_was_left_teaches_nothing() -> None:
 async def test_work_is_shared_out_by_what_is_predicted() -> None:
     fleet, agents = fleet_of("a", "b")
     for _ in range(8):
-        fleet.submit(fleet.request(input_tokens=2000, output_tokens=200))
+        fleet.submit(fleet.request(input_tokens=100, output_tokens=200))
     assert sorted(len(agent.streams) for agent in agents) == [4, 4]

@@ -94,10 +94,10 @@ def test_one_session_never_swamps_a_deployment(name: str) -> None:
     knowledge = Knowledge("m", views={each.key: each for each in views})
     policy = policy_named(name, knowledge)
     for number in range(100):
-        item = request(number, session="the only one")
+        item = request(number, 100, session="the only one")
         (each,) = policy.assign([item], views, 0.0)
         policy.placed(item, each.key, 0.0)
         chosen = knowledge.views[each.key]
         chosen.in_flight += 1
-        chosen.load.begin(number, 0.0, uncached_tokens=1000, kv_tokens=1100, read_s=0.03, output_s=1.0)
+        chosen.load.begin(number, 0.0, uncached_tokens=100, kv_tokens=200, read_s=0.001, output_s=1.0)
     assert max(each.in_flight for each in views) <= 1.25 * 25 + 1
