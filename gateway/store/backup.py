@@ -37,7 +37,7 @@ class Backup:
         self._rights: tuple[int, ...] = ()
 
     def keep(self, now_s: float) -> None:
-        """Make a backup if one is due: at first, daily, and soon after keys, tokens or agents changed.
+        """Make a backup if one is due: at first, daily, soon after keys, tokens, agents or aliases changed.
 
         ``now_s`` is monotonic. Raises StateError; the backup there was is still there.
         """
@@ -49,7 +49,7 @@ class Backup:
         self._made_s, self._rights = now_s, rights
 
     def _read_rights(self) -> tuple[int, ...]:
-        """Other numbers once keys, tokens or agents have changed."""
+        """Other numbers once keys, tokens, agents or aliases have changed."""
         tokens = schema.tokens.c
         query = select(func.count(), func.total(tokens.uses), func.count(tokens.revoked_s))
         with self._database.read() as connection:
@@ -86,7 +86,7 @@ def recover(path: Path, holding: Holding) -> None:
         "state_restored_from_backup",
         damage=reason,
         set_aside=str(restored.damaged),
-        lost="what changed since the backup: keys, tokens, agents, revocations, usage",
+        lost="what changed since the backup: keys, tokens, agents, aliases, revocations, usage",
         backup_age_s=round(time.time() - restored.backup_s),
     )
 

@@ -182,11 +182,13 @@ class Way:
         self._unserved = False
         versions, model, target = self._versions, request.model, self._target
         served = versions.index.availability(model, request.route, request.where)
-        unknown = served is Availability.UNKNOWN and self._alias.targets
+        unknown = served is Availability.UNKNOWN and not self._alias.empty
         other = served is Availability.SERVED and request.version is not None
         if unknown or (other and not just_gone(versions.index, model, versions.clock(), versions.grace_s)):
+            name, model = self._alias.name, str(target)
+            what = "" if model == name else f" stands for {model} here, which"
             raise NoDeployment(
-                f"{self._alias.name!r} stands for {target} here, which no agent serves now; try again later.",
+                f"{name!r}{what} is served by no agent now; try again later.",
                 param="model",
                 retry_after_s=RETRY_AFTER_S,
             )

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.aliases import Mirror, Target
+from gateway.continuing import Course
 from gateway.domain import Request, RequestBody, Tier
 from gateway.errors import QueueFull
 from gateway.relay import Response
 from gateway.versions.mirror import MOST_BODY_BYTES, MOST_OPEN, PATIENCE_S, Mirrors
-from tests.gateway.http.support import FakeResponse, json_response
+from shared.messages import ResponseHead
+from tests.gateway.http.support import EVENTS, FakeResponse, json_response
 from tests.gateway.versions.support import Desk, served
 
 ALL = Mirror(Target("shadow", "v2"), 1.0)
@@ -82,6 +84,19 @@ async def test_a_copy_is_a_batch_request_of_nobodys_for_the_shadow() -> None:
     assert stage.response.consumed_bytes == len(b'{"ok":true}')
     assert stage.count("2xx") == 1
     assert stage.desk.count("trunkline_mirrored_request_seconds_count", **LABELS) == 1
+
+
+async def test_a_copy_is_not_gone_on_with_elsewhere_and_takes_no_memory_for_that() -> None:
+    stage = Stage()
+    stage.offer()
+    await stage.settle()
+    (copy,) = stage.copies
+    real = stage.request()
+    head = ResponseHead(200, EVENTS)
+    for request in (copy, real):
+        request.streaming = True
+    assert Course.recordable(real, head)
+    assert not Course.recordable(copy, head)
 
 
 async def test_about_the_share_is_copied_and_a_session_whole_or_not_at_all() -> None:

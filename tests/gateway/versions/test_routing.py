@@ -162,7 +162,7 @@ def test_a_version_that_no_target_has_is_refused_with_those_there_are(name: str,
 async def test_a_version_nobody_serves_is_said_at_once_and_not_waited_for() -> None:
     desk = Desk(Alias("prod", (Target("m", "v9"),)))
     desk.serve(served("m", "v1"))
-    with pytest.raises(NoDeployment, match="'prod' stands for m@v9 here, which no agent serves now"):
+    with pytest.raises(NoDeployment, match="'prod' stands for m@v9 here, which is served by no agent now"):
         await way(desk, desk.request("prod")).run(desk.run)
     assert not desk.asked
 
@@ -182,6 +182,15 @@ async def test_an_alias_of_a_model_nobody_ever_served_is_a_503() -> None:
     desk = Desk(Alias("prod", (Target("unheard-of"),)))
     with pytest.raises(NoDeployment, match="'prod' stands for unheard-of"):
         await way(desk, desk.request("prod")).run(desk.run)
+
+
+async def test_a_model_nobody_ever_served_has_its_fallbacks_all_the_same() -> None:
+    desk = Desk(LIGHT)
+    desk.serve(served("light"))
+    request, _ = await answered(desk, desk.request("m"), {b"x-trunkline-fallback": b"allow"})
+    assert request.model == "light"
+    with pytest.raises(NoDeployment, match=r"^'m' is served by no agent now"):
+        await way(desk, desk.request("m")).run(desk.run)
 
 
 async def test_another_target_is_asked_only_when_the_first_has_gone_altogether() -> None:
@@ -283,7 +292,9 @@ async def test_the_first_request_keeps_what_those_who_still_hold_it_know() -> No
     request, _ = await answered(desk, first, {b"x-trunkline-fallback": b"allow"})
     assert (first.model, first.body.prefix) == ("m", b'{"model":"m"}')
     request.attempts.append("b/1")
+    request.note_failure("b/1", 1.0)
     assert (first.attempts, request.attempts) == (["a/1"], ["a/1", "b/1"])
+    assert not first.failed
 
 
 # --- Shadows, and what is told ---
