@@ -18,7 +18,7 @@ from gateway.store import AliasStore
 
 _T = TypeVar("_T")
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="What clients ask for as the model.")]
+NameArgument = Annotated[str, typer.Argument(help="What clients ask for as the model.")]
 _TARGET_HELP = "MODEL, MODEL@VERSION, or MODEL@ for agents that say no version."
 
 aliases = typer.Typer(
@@ -35,15 +35,15 @@ def register(app: typer.Typer) -> None:
 def set_targets(
     state: StateOption,
     name: NameArgument,
-    targets: Annotated[
+    target: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET[=WEIGHT]…", help=f"{_TARGET_HELP} Weights count beside each other."),
+        typer.Argument(help=f"{_TARGET_HELP} With several, each may have a weight: llama@v1=95."),
     ],
     sticky: Annotated[
         bool | None,
         typer.Option(
             "--sticky/--no-sticky",
-            help="Requests of one session go to one target. [default: as before, sticky at first]",
+            help="Whether requests of one session go to one target (as before; at first they do).",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -54,7 +54,7 @@ def set_targets(
 
     Example: trunkline alias set llama llama@v1=95 llama@v2=5
     """
-    wanted = _read(lambda: read_targets(targets), "TARGET")
+    wanted = _read(lambda: read_targets(target), "TARGET")
     _change(
         state,
         name,
@@ -67,7 +67,7 @@ def set_targets(
 def switch(
     state: StateOption,
     name: NameArgument,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    target: Annotated[str, typer.Argument(help=_TARGET_HELP)],
     as_json: JsonOption = False,
 ) -> None:
     """Have NAME stand for this target alone: blue to green in one step.
@@ -104,7 +104,7 @@ def rollback(
 def mirror(
     state: StateOption,
     name: NameArgument,
-    target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGET_HELP)] = None,
+    target: Annotated[str | None, typer.Argument(help=_TARGET_HELP)] = None,
     share: Annotated[float | None, typer.Option(help="Of the requests for NAME: over 0, at most 1.")] = None,
     off: Annotated[bool, typer.Option("--off", help="Send copies no more.")] = False,
     as_json: JsonOption = False,
@@ -127,7 +127,7 @@ def fallback(
     name: NameArgument,
     models: Annotated[
         str | None,
-        typer.Argument(metavar="A[,B…]", help="Models, MODEL@VERSIONs or aliases, the first choice first."),
+        typer.Argument(help="A,B,…: models, MODEL@VERSIONs or aliases, the first choice first."),
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="Nobody else answers any more.")] = False,
     as_json: JsonOption = False,
@@ -139,11 +139,11 @@ def fallback(
     Example: trunkline alias fallback llama-70b llama-8b,llama-1b
     """
     if off == (models is not None):
-        raise typer.BadParameter("give at least one model, or --off", param_hint="A[,B…]")
+        raise typer.BadParameter("give at least one model, or --off", param_hint="MODELS")
     chain = (
         ()
         if models is None
-        else _read(lambda: tuple(read_target(each.strip()) for each in models.split(",")), "A[,B…]")
+        else _read(lambda: tuple(read_target(each.strip()) for each in models.split(",")), "MODELS")
     )
     _change(state, name, as_json, lambda store, wall_s: store.set_fallback(name, chain, wall_s))
 
