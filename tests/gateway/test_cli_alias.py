@@ -85,47 +85,43 @@ def test_the_history_says_what_it_was_when_and_any_of_it_can_be_had_back(run: Ru
     assert run("history", "nothing").stderr == "nothing is known of 'nothing'\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["set", "m"], "Missing argument"),
-        (["set", "m", "m@v1=90", "m@v2"], "every target a weight"),
-        (["set", "m", "m@v1=ninety"], "no weight"),
-        (["set", "m", "m@v1=0"], "every weight is 0"),
-        (["set", "two words", "m"], "no model's name"),
-        (["switch", "m", ""], "no model's name"),
-        (["mirror", "m", "n"], "--share, or --off"),
-        (["mirror", "m", "n", "--share", "0.1", "--off"], "--share, or --off"),
-        (["mirror", "m", "n", "--share", "2"], "over 0 and at most 1"),
-        (["fallback", "m"], "or --off"),
-        (["fallback", "m", "m"], "its own fallback"),
-        (["fallback", "m", "a,,b"], "no model's name"),
-        (["set", "b", "prod"], "'prod' is an alias itself"),
-        (["set", "real", "x"], "'real' is a target of the alias 'prod'"),
-    ],
-)
-def test_wrong_values_are_wrong_usage_and_change_nothing(
-    run: Run, arguments: list[str], complaint: str
-) -> None:
+WRONG = [
+    (["set", "m"], "Missing argument"),
+    (["set", "m", "m@v1=90", "m@v2"], "every target a weight"),
+    (["set", "m", "m@v1=ninety"], "no weight"),
+    (["set", "m", "m@v1=0"], "every weight is 0"),
+    (["set", "two words", "m"], "no model's name"),
+    (["switch", "m", ""], "no model's name"),
+    (["mirror", "m", "n"], "--share, or --off"),
+    (["mirror", "m", "n", "--share", "0.1", "--off"], "--share, or --off"),
+    (["mirror", "m", "n", "--share", "2"], "over 0 and at most 1"),
+    (["fallback", "m"], "or --off"),
+    (["fallback", "m", "m"], "its own fallback"),
+    (["fallback", "m", "a,,b"], "no model's name"),
+    (["set", "b", "prod"], "'prod' is an alias itself"),
+    (["set", "real", "x"], "'real' is a target of the alias 'prod'"),
+]
+
+
+def test_wrong_values_are_wrong_usage_and_change_nothing(run: Run) -> None:
     run("set", "prod", "real")
     before = run("list", "--json").stdout
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert complaint in " ".join(result.stderr.replace("│", " ").split())
+    for arguments, complaint in WRONG:
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+        assert complaint in " ".join(result.stderr.replace("│", " ").split())
     assert run("list", "--json").stdout == before
 
 
-@pytest.mark.parametrize("arguments", [["remove", "m"], ["rollback", "m"], ["rollback", "m", "--to", "7"]])
-def test_what_is_not_there_fails(run: Run, arguments: list[str]) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 1
-    assert "trunkline alias" in result.stderr
+def test_what_is_not_there_fails(run: Run) -> None:
+    for arguments in (["remove", "m"], ["rollback", "m"], ["rollback", "m", "--to", "7"]):
+        result = run(*arguments)
+        assert result.exit_code == 1, arguments
+        assert "trunkline alias" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["set", "switch", "rollback", "mirror", "fallback", "list", "history", "remove"]
-)
-def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    assert f"Example: trunkline alias {command} " in " ".join(result.output.replace("│", " ").split())
+def test_every_command_has_help_with_an_example(run: Run) -> None:
+    for command in ("set", "switch", "rollback", "mirror", "fallback", "list", "history", "remove"):
+        result = run(command, "--help")
+        assert result.exit_code == 0
+        assert f"Example: trunkline alias {command} " in " ".join(result.output.replace("│", " ").split())
