@@ -20,6 +20,7 @@ a slot not many.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.completion import FIRST_WEIGHT, Completion, Given
@@ -254,17 +255,23 @@ class _Round:
 
     def _sample(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
         """Evenly spread, another subset for another request, and those that know something of it."""
-        among, size = self._deployments, SAMPLE
-        if item.where is not None:
-            among, size = self._policy.there(item.where), ALL  # some of these may be full
-        step = max(1, len(among) // size)
-        offset = (item.number * SPREAD + self._knowledge.seed) % step
-        sample = list(among[offset::step])
-        if item.where is not None:
-            sample = [view for view in sample if not view.trial or view in self._deployments]
+        if item.where is None:
+            sample = list(self._spread(item, self._deployments, SAMPLE))
+        else:  # some of these may be full
+            there = self._spread(item, self._policy.there(item.where), ALL)
+            sample = list(islice(filter(self._offered, there), SAMPLE))
         views = self._knowledge.views
         sample += [views[key] for key in known if key in views and not views[key].trial]
         return sample
+
+    def _spread(self, item: Waiting, views: Sequence[DeploymentView], size: int) -> Sequence[DeploymentView]:
+        """About so many of them, another subset for another request."""
+        step = max(1, len(views) // size)
+        return views[(item.number * SPREAD + self._knowledge.seed) % step :: step]
+
+    def _offered(self, view: DeploymentView) -> bool:
+        """Whether it has a slot and, when it is on trial, is one of those to choose from."""
+        return view.in_flight < view.slots and (not view.trial or view in self._deployments)
 
     def _cheapest(
         self,
