@@ -224,7 +224,7 @@ class _Round:
         """The busy deployment where it would be done first, after those who wait for one of its class, and
         its cost."""
         best, best_s = None, NEVER
-        for view in self._fitting(item, self._busy.first(known), known):
+        for view in self._fitting(item, self._busy.first(item, known), known):
             cost_s = completion.cost_s(view, known.get(view.key, 0))
             cost_s += FIRST_WEIGHT * self._busy.held_s(view) / view.health_factor
             if cost_s < best_s:

@@ -9,7 +9,7 @@ more once it has less.
 
 from collections.abc import Mapping, Sequence
 
-from gateway.scheduling.base import DeploymentView
+from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.completion import Given
 from gateway.scheduling.knowledge import Knowledge
 
@@ -104,11 +104,13 @@ class Busy:
             self._counts = None
             self.keys = frozenset([each.key for each in self.ready])
 
-    def first(self, known: Mapping[str, int]) -> list[DeploymentView]:
-        """Those worth waiting for: of each class of device the one that has least to read, and those that
-        know something of the prompt."""
-        found: dict[str, tuple[float, DeploymentView]] = {}
+    def first(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+        """Those worth waiting for: of each class of device the one that has least to read of those where
+        ``item`` may run, and those that know something of its prompt."""
+        where, found = item.where, dict[str, tuple[float, DeploymentView]]()
         for view in self._busy:
+            if where is not None and not where.allows(view.labels):
+                continue
             over_s, best = self.over_s(view), found.get(view.device)
             if best is None or over_s < best[0]:
                 found[view.device] = over_s, view

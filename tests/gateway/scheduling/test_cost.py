@@ -325,3 +325,17 @@ def test_one_on_trial_is_tried_only_where_it_is_offered() -> None:
     )
     tried = [site.scheduler.assign("m", [replace(item, number=n)], views, site.now)[0].key for n in range(20)]
     assert "d003" in tried
+
+
+def test_who_may_run_only_at_a_busy_place_is_looked_at_again_when_that_has_less_to_read() -> None:
+    site = Site(view("eu", 64), view("us", 64), view("us-2", 64))
+    for key, each in site.views.items():
+        each.labels = {"region": key[:2]}
+    site.place(request(100, 40_000, 10), "eu")
+    site.place(request(101, 20_000, 10), "us")
+    stays = replace(request(1, 1000), where=read_where("region=eu"))
+    stays = replace(stays, arrived_s=site.now)
+    assert site.choice(stays) is None
+    assert site.look_again_s is not None
+    site.now = site.look_again_s
+    assert site.choice(stays) == "eu"
