@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import concurrent, crowd, decision, growth, memory, restart, scale, stalled, upload
+from tests.bench import concurrent, crowd, decision, growth, memory, policies, restart, scale, stalled, upload
 from tests.bench.peers import command as peers
 from tests.bench.peers import tools
 from tests.bench.peers.machine import facts
@@ -119,6 +119,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "scale": _scale,
     "growth": _growth,
     "peers": peers.load,
+    "policies": policies.load,
 }
 """Those that start what they need themselves."""
 _NAMES = (*_ON_A_SITE, *_ALONE)
@@ -140,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--open-streams", type=int, default=10_000, help="of memory")
     peers.add_options(parser)
+    policies.add_options(parser)
     return parser
 
 
