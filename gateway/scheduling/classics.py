@@ -5,8 +5,9 @@ more: none looks at what a request costs.
 import random
 from collections.abc import Sequence
 from hashlib import blake2b
+from operator import attrgetter
 
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.context import Context
 from gateway.scheduling.homes import fair_share, rank
 from gateway.scheduling.knowledge import Knowledge
@@ -35,11 +36,15 @@ class Classic(Policy):
         self.given = {}
         context = Context(now)
         assignments: list[Assignment] = []
-        open_now = [view for view in deployments if view.free]
+        open_now = [
+            view
+            for view in deployments
+            if view.in_flight < view.slots and view.in_flight < view.cap and view.usable
+        ]
         for item in waiting:
             if not open_now:
                 break
-            fitting = [view for view in open_now if _fits(item, view, context)]
+            fitting = _fitting(item, open_now, context)
             if not fitting:
                 context.reserve(item, open_now)
                 continue
@@ -59,6 +64,11 @@ class Classic(Policy):
         """Requests at ``view``, those given to it in this call included."""
         return view.in_flight + self.given.get(view.key, 0)
 
+    def least(self, views: Sequence[DeploymentView]) -> DeploymentView:
+        """The one with fewest requests running, of several the first by its key."""
+        running = list(map(self.running, views)) if self.given else [view.in_flight for view in views]
+        return _first_of_least(views, running)
+
 
 class LeastConnections(Classic):
     """Fewest requests running, whatever the size of the deployment."""
@@ -66,7 +76,7 @@ class LeastConnections(Classic):
     name = "least-connections"
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
-        return min(fitting, key=lambda view: (self.running(view), view.key))
+        return self.least(fitting)
 
 
 class RoundRobin(Classic):
@@ -80,7 +90,8 @@ class RoundRobin(Classic):
         self._turn = 0
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
-        chosen = min(fitting, key=lambda view: (self._turns.get(view.key, 0), view.key))
+        turns = self._turns
+        chosen = _first_of_least(fitting, [turns.get(view.key, 0) for view in fitting])
         self._turn += 1
         self._turns[chosen.key] = self._turn
         return chosen
@@ -165,8 +176,8 @@ class Prefix(Classic):
                 break
             readers = [view for view in fitting if view.key in keys]
             if readers:
-                return min(readers, key=lambda view: (self.running(view), view.key))
-        return min(fitting, key=lambda view: (self.running(view), view.key))
+                return self.least(readers)
+        return self.least(fitting)
 
 
 class Session(Classic):
@@ -177,7 +188,7 @@ class Session(Classic):
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         if item.session_key is None:
-            return min(fitting, key=lambda view: (self.running(view), view.key))
+            return self.least(fitting)
         among = self.knowledge.views.values() or fitting
         share = fair_share(sum(map(self.running, among)) + 1, sum(view.slots for view in among))
         session = item.session_key
@@ -194,8 +205,27 @@ class Random(Classic):
         return self.random.choice(fitting)
 
 
-def _fits(item: Waiting, view: DeploymentView, context: Context) -> bool:
-    """Whether ``item`` may go there."""
-    if view.key in item.avoid or not view.suits(item.route, item.version, item.continuing, item.where):
-        return False
-    return view.kv_free_tokens is None or context.fits(item, view)
+def _fitting(item: Waiting, views: Sequence[DeploymentView], context: Context) -> list[DeploymentView]:
+    """Those that ``item`` may go to."""
+    route = item.route
+    fitting = [
+        view
+        for view in views
+        if (route in view.routes or ANY_ROUTE in view.routes)
+        and (view.kv_free_tokens is None or context.fits(item, view))
+    ]
+    if not item.avoid and item.version is None and not item.continuing and item.where is None:
+        return fitting
+    return [
+        view
+        for view in fitting
+        if view.key not in item.avoid and view.suits(route, item.version, item.continuing, item.where)
+    ]
+
+
+def _first_of_least(views: Sequence[DeploymentView], values: Sequence[int]) -> DeploymentView:
+    """Of those whose value is least the first by its key."""
+    least = min(values)
+    return min(
+        [view for view, value in zip(views, values, strict=True) if value == least], key=attrgetter("key")
+    )

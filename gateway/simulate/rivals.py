@@ -36,7 +36,9 @@ class OneByOne:
         for item in waiting:
             open_now = deployments
             if given:
-                open_now = [view for view in deployments if view.free > given.get(view.key, 0)]
+                open_now = [
+                    view for view in deployments if view.key not in given or view.free > given[view.key]
+                ]
             if not open_now:
                 break
             view = self.choose(item, open_now, now)
