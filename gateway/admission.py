@@ -128,7 +128,7 @@ class Admission:
         return _with(capacity, self.loads.prospect(request, now))
 
     def expiry(self, request: Request, now: float) -> float:
-        """Until when it may wait that comes back now. Raises NoDeployment when its model cannot be loaded."""
+        """Until when it may wait that comes back now."""
         if self.loads is None or not self.awaits_load(request):
             return self._room.expiry(request, now)
         return self._room.expiry(request, now, self.loads.prospect(request, now).hold_s)

@@ -162,7 +162,7 @@ class Dispatcher:
                 raise ShuttingDown(_SHUTTING_DOWN)
             self._decisions.estimate(request)
             if self._placer is not None:
-                self._placer.arrived(request.model, self.timers.time())
+                self._placer.arrived(request, self.timers.time())
             ticket = self._admission.admit(request, self.timers.time())
         except RequestError as error:
             self.metrics.refused(request.model, error.code)
@@ -483,7 +483,9 @@ class Dispatcher:
         if availability is not Availability.SERVED:
             return no_deployment(request)
         capacity = self._admission.capacity(request, now)
+        loading = self._admission.awaits_load(request)
+        what = "could not be loaded in time" if loading else "had no slot free in time"
         return QueueTimeout(
-            f"No slot for the model {request.model!r} came free in time; try again later.",
+            f"The model {request.model!r} {what}; try again later.",
             retry_after_s=self.room.retry_after_s(request, capacity, now),
         )

@@ -116,8 +116,8 @@ class Request:
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
     load_note: Callable[[], str | None] | None = None
-    """What it waits for while its model is being loaded; set where it had to wait for that. It says None once
-    that is over."""
+    """What it waits for while its model is being loaded, and None else; set where agents load its model when
+    they are told."""
     preempted: int = 0
     """How often it gave its slot back for a more urgent one."""
 

@@ -81,7 +81,9 @@ def test_what_its_agent_does_not_manage_is_not_loadable() -> None:
     fleet = fleet_of()
     agent = fleet.connect("a", deployment("m", status=LOADABLE))
     fleet.advance(6.0)
-    assert isinstance(fleet.submit().error, NoDeployment)
+    client = fleet.submit()
+    assert isinstance(client.error, NoDeployment)
+    assert client.request.load_note is None
     assert not agent.streams
 
 
@@ -180,6 +182,7 @@ def test_a_model_whose_agent_is_lost_is_loaded_at_another() -> None:
     second = LoadingAgent(fleet, loadable("m"), name="b")
     client = fleet.submit()
     fleet.cut(first.agent)
+    assert str(note(client)).startswith("loading the model")
     second.loaded("m", after_s=20.0)
     finish(second)
     assert client.response.status == 200
@@ -325,6 +328,12 @@ def test_a_suspended_agent_is_told_nothing() -> None:
     resume(fleet, agent.agent)
     fleet.advance(0.5)
     assert agent.commands == [(LOAD, "m")]
+    other = LoadingAgent(fleet, loadable("n", load_s=1.0), name="b")
+    agent = LoadingAgent(fleet, loadable("n"), name="c")
+    suspend(fleet, other.agent)
+    fleet.submit(fleet.request("n"))
+    fleet.advance(0.5)
+    assert agent.commands == [(LOAD, "n")]
 
 
 # --- How long requests are held, and what they are told ---
@@ -338,6 +347,7 @@ def test_requests_are_held_for_as_long_as_loading_takes_and_no_longer_than_set()
     assert not client.settled, "loads may take longer than was said"
     fleet.advance(21.0)
     assert isinstance(client.error, QueueTimeout)
+    assert "could not be loaded in time" in client.error.message
     assert agent.states["d-m"].status is LOADING
 
 
@@ -364,7 +374,7 @@ def test_who_is_sent_away_while_a_model_loads_is_told_when_it_will_be_loaded() -
 
 
 def test_time_without_slots_says_nothing_of_how_fast_the_queue_drains() -> None:
-    fleet = fleet_of()
+    fleet = fleet_of(QueueSettings(max_wait_s=5.0))
     agent = LoadingAgent(fleet, loadable("m", load_s=100.0, slots=4))
     for _ in range(8):
         fleet.submit()
@@ -399,7 +409,7 @@ def test_how_long_loading_takes_is_learnt_where_nobody_says() -> None:
     finish(agent)
     agent.become("m", LOADABLE)
     again = fleet.submit()
-    fleet.advance(0.1)
+    fleet.advance(0.2)
     assert note(again) == "loading the model, about 12 s left"
 
 
@@ -407,7 +417,7 @@ def test_requests_for_what_is_loaded_say_nothing_and_are_not_counted_as_held() -
     fleet = fleet_of()
     agent = LoadingAgent(fleet, loadable("m", status=LOADED))
     clients = [fleet.submit(), fleet.submit()]
-    assert [client.request.load_note for client in clients] == [None, None]
+    assert [note(client) for client in clients] == [None, None]
     assert sample(fleet, "trunkline_requests_held_total", model="m") is None
     agent.become("m", LOADABLE)
     fleet.submit()
@@ -491,7 +501,7 @@ def test_large_contexts_are_not_starved_by_small_ones(policy: str) -> None:
 def test_a_prompt_that_surely_fits_nowhere_is_refused_with_the_numbers() -> None:
     fleet = fleet_of()
     routes = ("chat", "embeddings")
-    LoadingAgent(fleet, kv(context_tokens=2000, routes=routes), loadable("n", None, kv_tokens=None))
+    agent = LoadingAgent(fleet, kv(context_tokens=2000, routes=routes), loadable("n", None, kv_tokens=None))
     error = fleet.submit(fleet.request(prompt_bytes=40_000, input_tokens=10_000)).error
     assert isinstance(error, ContextTooLong)
     assert error.code == "context_length_exceeded"
@@ -503,6 +513,8 @@ def test_a_prompt_that_surely_fits_nowhere_is_refused_with_the_numbers() -> None
         fleet.request(route="embeddings", prompt_bytes=40_000),
     ):
         assert not fleet.submit(fine).settled
+    agent.become("m", LOADED, context_tokens=None, kv_tokens=64_000)
+    assert not fleet.submit(fleet.request(prompt_bytes=40_000)).settled
 
 
 def test_bytes_of_pictures_say_nothing_of_tokens() -> None:

@@ -128,6 +128,8 @@ def test_what_is_pinned_never_goes() -> None:
     assert plan.decisions == ()
     assert "more memory" in plan.hopeless["m"].why
     assert loads(decide(place("m", memory=5), pinned)) == ["a/m"]
+    other = place("o", memory=5, residence=LOADED, used_s=5.0)
+    assert unloads(decide(place("m", memory=5), pinned, other)) == ["a/o"]
 
 
 def test_a_model_that_fits_no_agent_at_all_is_hopeless() -> None:
