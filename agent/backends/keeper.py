@@ -36,6 +36,10 @@ class Keeper:
         self._grace_s = grace_s
         self._command = command
         self._told = False
+        self._pid = 0
+        """The engine's first process, which leads a group."""
+        self._status: int | None = None
+        """Its wait status, once it has ended."""
         self._awake, self._wake = os.pipe()
         os.set_blocking(self._awake, False)
         os.set_blocking(self._wake, False)
@@ -53,8 +57,11 @@ class Keeper:
             _say(f"failed {self._command[0]}: {getattr(error, 'strerror', None) or error}")
             return NOT_STARTED << 8
         _say(f"started {engine.pid}")
-        self._wait(engine.pid)
-        return _end(engine)
+        self._pid = engine.pid
+        self._wait()
+        self._end()
+        engine.returncode = self._status if self._status is not None else signal.SIGKILL
+        return engine.returncode
 
     def _start(self) -> "subprocess.Popen[bytes]":
         parent = os.getpid()
@@ -75,11 +82,11 @@ class Keeper:
     def _tell(self, number: int, frame: object) -> None:
         self._told = True
 
-    def _wait(self, pid: int) -> None:
+    def _wait(self) -> None:
         """Until the engine's first process has ended, or its grace is over."""
         until_s: float | None = None
         watched = [0, self._awake]
-        while not _has_ended(pid):
+        while not self._has_ended():
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return
@@ -90,31 +97,31 @@ class Keeper:
             if orphaned:
                 watched.remove(0)
             if (orphaned or self._told) and until_s is None:
-                _signal_group(pid, signal.SIGTERM)
+                _signal_group(self._pid, signal.SIGTERM)
                 until_s = time.monotonic() + self._grace_s
             if orphaned and until_s is not None:
                 until_s = min(until_s, time.monotonic() + ORPHAN_GRACE_S)
 
+    def _end(self) -> None:
+        """Kill what is left of it."""
+        _signal_group(self._pid, signal.SIGKILL)
+        until_s = time.monotonic() + KILL_S
+        while time.monotonic() < until_s:
+            ended, left = self._has_ended(), _children()
+            for pid in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if ended and not left:
+                return
+            time.sleep(0.005)
 
-def _end(engine: "subprocess.Popen[bytes]") -> int:
-    """Kill what is left of it; its first process's wait status."""
-    _signal_group(engine.pid, signal.SIGKILL)  # it is not reaped yet, so the group's number is still its own
-    _, status = os.waitpid(engine.pid, 0)
-    engine.returncode = status
-    until_s = time.monotonic() + KILL_S
-    while (left := _children()) and time.monotonic() < until_s:
-        for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        _reap()
-        time.sleep(0.01)
-    return status
-
-
-def _reap() -> None:
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+    def _has_ended(self) -> bool:
+        """Whether the engine's first process has. Others that have, and have become ours, go as well."""
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self._pid:
+                    self._status = found[1]
+        return self._status is not None
 
 
 def _children() -> list[int]:
@@ -126,15 +133,6 @@ def _children() -> list[int]:
                 if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
                     found.append(int(name))
     return found
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether that child has ended; it is not reaped yet, others are."""
-    while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-        if found.si_pid == pid:
-            return True
-        os.waitpid(found.si_pid, 0)
-    return False
 
 
 def _signal_group(pid: int, number: int) -> None:

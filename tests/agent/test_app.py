@@ -15,7 +15,7 @@ from agent.config import load
 from agent.config_errors import ConfigError
 from agent.dialer import Rejected
 from shared.errors import ErrorCode, HandshakeRejected
-from shared.messages import AgentStatus
+from shared.messages import AgentStatus, GpuState
 from tests.agent.canned import until
 from tests.agent.joined import Doorman
 from tests.support.identities import TOKEN
@@ -168,3 +168,16 @@ async def test_a_device_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
     }
     with pytest.raises(ConfigError, match="engine torch"):
         await Agent(load(flags, None), Stop()).run()
+
+
+def test_the_room_for_models_is_the_gpus_memory_unless_it_is_said(tmp_path: Path) -> None:
+    flags = {"gateway": "https://x", "state": tmp_path}
+    agent = Agent(load(flags, None), Stop())
+    assert agent._model_memory_bytes() is None
+    agent._gpus.latest = (GpuState(0, "a", 80, 1), GpuState(1, "b", 24, 0))
+    assert agent._model_memory_bytes() == 104
+    agent._gpus.latest = ()  # they cannot be read just now
+    assert agent._model_memory_bytes() == 104
+    said = Agent(load(flags | {"models": {"memory": 50}}, None), Stop())
+    said._gpus.latest = (GpuState(0, "a", 80, 1),)
+    assert said._model_memory_bytes() == 50

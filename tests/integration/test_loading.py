@@ -172,6 +172,7 @@ async def test_models_are_loaded_and_unloaded_as_a_gateway_says(tmp_path: Path) 
         assert [d.status for d in gateway.state.deployments] == [LOADABLE] * 3
         assert await gateway.when(lambda: gateway.levels) == dict.fromkeys((FIRST, SECOND, DEMO), 0)
         await asyncio.gather(_two_take_turns_in_the_memory_of_one(gateway), _the_built_in_engine(gateway))
+    assert processes("scripted_engine", ONE) == []  # it ended with the agent
     assert len(orjson.loads((tmp_path / "state" / "load_times.json").read_bytes())) == 3
 
 
@@ -206,6 +207,8 @@ async def _two_take_turns_in_the_memory_of_one(gateway: Commander) -> None:
     await gateway.becomes(SECOND, LOADABLE)
     assert time.monotonic() - began_s >= 1.0
     assert processes("scripted_engine", TWO) == []
+    assert (await gateway.command(LOAD, FIRST)).ok
+    await gateway.becomes(FIRST, LOADED)
 
 
 async def _the_built_in_engine(gateway: Commander) -> None:
