@@ -162,13 +162,21 @@ class Admission:
         request.input_tokens = min(request.input_tokens, most_tokens)
         request.output_tokens = most_tokens - request.input_tokens
 
+    def misses_version(self, model: str, fit: Fit) -> bool:
+        """Whether nothing serves the version of ``model`` that such requests are for, or could be loaded for
+        them."""
+        if fit.version is None or self._index.capacity(model, fit.route, 0, fit.where, fit.version).slots:
+            return False
+        return not self._index.someone_else(model, fit._replace(avoid=frozenset()), patiently=True)
+
     def gone_for_good(self, model: str, now: float) -> bool:
         """Whether nothing serves ``model``, and the time to wait for it to come back is over."""
         gone_at_s = self.hopeless_at(model)
         return gone_at_s is not None and now >= gone_at_s
 
     def hopeless_there_at(self, model: str) -> float:
-        """The same for those who may not run where it is served: what went last may have been for them."""
+        """The same for those who may not run where it is served, or want another version: what went last may
+        have been for them."""
         record = self._index.models.get(model)
         return 0.0 if record is None else record.left_s + self._grace_s
 
@@ -203,6 +211,16 @@ def not_there(request: Request) -> NoDeployment:
         f"The model {request.model!r} is served, but by no agent with {request.where} now, and this request "
         "may run nowhere else; try again later.",
         code="residency_unavailable",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def not_in_version(request: Request) -> NoDeployment:
+    """The model is served, but not in the version that the request is for."""
+    return NoDeployment(
+        f"The model {request.model!r} is served, but by no agent in its version {request.version!r} now; try "
+        "again later.",
+        param="model",
         retry_after_s=RETRY_AFTER_S,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from gateway.admission import Admission, no_deployment, not_there
+from gateway.admission import Admission, no_deployment, not_in_version, not_there
 from gateway.attempt import Attempt
 from gateway.continuation import RecordBudget
 from gateway.decisions import Decisions
@@ -432,10 +432,10 @@ class Dispatcher:
         self._mark(model)
 
     def _watch_for_loss(self, model: str) -> None:
-        """Those who wait for a model that nothing serves, or not where they may run, are sent away once the
-        grace is over."""
+        """Those who wait for a model that nothing serves, or not where they may run or in their version, are
+        sent away once the grace is over."""
         at_s = self._admission.hopeless_at(model)
-        if at_s is None and any(fit.where and self._stranded(model, fit) for fit in self.room.lanes(model)):
+        if at_s is None and any(self._stranded(model, fit) for fit in self.room.lanes(model)):
             at_s = self._admission.hopeless_there_at(model)
         if at_s is not None and model not in self._grace:
             self._grace[model] = self.timers.call_at(at_s, lambda: self._grace_over(model))
@@ -448,15 +448,22 @@ class Dispatcher:
             self._send_away(waiting, no_deployment)
             return
         if now >= self._admission.hopeless_there_at(model):
-            self._send_away([each for each in waiting if self._stranded(model, each.ticket.fit)], not_there)
+            stranded = {fit: self._stranded(model, fit) for fit in self.room.lanes(model)}
+            for each in waiting:
+                because = stranded.get(each.ticket.fit)
+                if because is not None:
+                    self._send_away([each], because)
         self._mark(model)
 
-    def _stranded(self, model: str, fit: Fit) -> bool:
-        """The model is served, but not where such requests may run. Answers that have begun have a patience
-        of their own."""
-        if fit.where is None or fit.continuing:
-            return False
-        return self._index.availability(model, fit.route, fit.where) is Availability.ELSEWHERE
+    def _stranded(self, model: str, fit: Fit) -> Callable[[Request], RequestError] | None:
+        """What to say to such requests when the model is served, but not where they may run, or not in their
+        version. Answers that have begun have a patience of their own."""
+        if fit.continuing:
+            return None
+        where = fit.where
+        if where and self._index.availability(model, fit.route, where) is Availability.ELSEWHERE:
+            return not_there
+        return not_in_version if self._admission.misses_version(model, fit) else None
 
     def _send_away(self, waiting: Sequence[Exchange], because: Callable[[Request], RequestError]) -> None:
         for exchange in waiting:
@@ -482,6 +489,8 @@ class Dispatcher:
             return not_there(request)
         if availability is not Availability.SERVED:
             return no_deployment(request)
+        if self._admission.misses_version(request.model, Fit.of(request)):
+            return not_in_version(request)
         capacity = self._admission.capacity(request, now)
         loading = self._admission.awaits_load(request)
         what = "could not be loaded in time" if loading else "had no slot free in time"
