@@ -6,37 +6,29 @@ anything of the fleet changes while somebody does, and when a plan says that tim
 Belongs to the event loop's thread.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 
 import structlog
 
 from gateway.admission import Hold
+from gateway.demands import Demands
 from gateway.deployment import Deployment
-from gateway.deployment import Host as Session
-from gateway.domain import Request, Tier
+from gateway.domain import Request
 from gateway.errors import NoDeployment
 from gateway.loading import Loading
 from gateway.metrics import Metrics
-from gateway.queue import Backlog, Fit, WaitingRoom
+from gateway.queue import Fit, WaitingRoom
 from gateway.registry import Registry
-from gateway.scheduling.devices import device_class, figures_of
 from gateway.scheduling.placement import Placement
-from gateway.scheduling.placement_data import Demand, Hopeless, Host, Load, Place, Plan, Residence, Unload
+from gateway.scheduling.placement_data import Hopeless, Load, Plan, Residence, Unload
 from gateway.scheduling.placement_ways import PlacementRules
 from gateway.timers import Cancellable, Timers
 
 SPACING_S, SPACING_HOST_S = 0.1, 0.0005
 """It is not decided more often than this: much changes at once. So much longer for each agent that was looked
 at: a round over a thousand takes 26 ms."""
-
-UNWELL_S = 15.0
-"""Who has waited so long for a deployment whose tunnel is away or whose circuit is open waits for nothing."""
-
-ASKED_S = 30.0
-"""A request that was sent away because loading takes too long for it counts as waiting for so long."""
 
 RECHECK_S = 30.0
 """What fits no agent may fit one that comes."""
@@ -98,17 +90,12 @@ class Placer:
         )
         registry.watch_results(self._loading.answered)
         registry.index.subscribe(self._model_changed)
-        self._wanted: dict[str, None] = {}
-        """Models that somebody waits for and agents could load."""
-        self._asked: dict[str, tuple[Fit, float, float]] = {}
-        """Models for which somebody was sent away: for what, when, and until when it counts."""
+        self._demands = Demands(registry.index, room, self._loading, load_s, settings.pinned)
         self._closing: dict[str, Deployment] = {}
         self._ready_s: dict[str, float] = {}
         """When models will be loaded that nothing serves, on the clock, as was planned last."""
         self._hopeless: dict[str, tuple[Hopeless, float]] = {}
         """Models that cannot be loaded, and until when that holds."""
-        self._managed: dict[str, Deployment] = {}
-        """Those that were decided on last, by key."""
         self._spacing_s = SPACING_S
         self._decided_s = float("-inf")
         self._due: tuple[float, Cancellable] | None = None
@@ -126,7 +113,7 @@ class Placer:
         """Somebody waits for ``model``."""
         record = self._index.models.get(model)
         if record is not None and record.managed:
-            self._wanted[model] = None
+            self._demands.wanted[model] = None
             self._soon()
 
     def hold(self, request: Request, now: float) -> Hold:
@@ -159,9 +146,7 @@ class Placer:
 
     def asked(self, request: Request, now: float) -> None:
         """A request was sent away because its model is not loaded: it is loaded all the same."""
-        fit = Fit.of(request)._replace(avoid=frozenset())
-        since_s = self._asked[request.model][1] if request.model in self._asked else now
-        self._asked[request.model] = fit, since_s, now + ASKED_S
+        self._demands.asked(request.model, Fit.of(request), now)
         self.waiting(request.model)
 
     def expected_s(self, model: str, now: float) -> float | None:
@@ -185,10 +170,10 @@ class Placer:
         if self._due is not None:
             self._due[1].cancel()
             self._due = None
-        self._wanted.clear()
+        self._demands.wanted.clear()
 
     def _model_changed(self, model: str) -> None:
-        if self._wanted or self._closing:
+        if self._demands.wanted or self._closing:
             self._soon()
 
     def _moved(self, deployment: Deployment) -> None:
@@ -197,7 +182,7 @@ class Placer:
         self._soon()
 
     def _soon(self) -> None:
-        if self._wanted or self._closing or self._loading.busy:
+        if self._demands.wanted or self._closing or self._loading.busy:
             self._look_at(self._decided_s + self._spacing_s)
 
     def _look_at(self, at_s: float) -> None:
@@ -216,25 +201,22 @@ class Placer:
         now = self._timers.time()
         self._due, self._decided_s = None, now
         self._loading.look(now)
-        demands, unserved = self._demands(now)
-        hosts = self._hosts(demands)
+        demands, unserved = self._demands.look(now)
+        hosts, managed = self._demands.hosts(demands)
         self._spacing_s = SPACING_S + SPACING_HOST_S * len(hosts)
         plan = self._placement.decide(demands, hosts, now)
         self._ready_s = {model: now + wait_s for model, wait_s in plan.ready_s.items()}
-        self._close_and_open(plan)
+        self._close_and_open(plan, managed)
         for decision in plan.decisions:
-            self._carry_out(decision, self._managed[decision.key])
+            self._carry_out(decision, managed[decision.key])
         self._say_hopeless(plan, unserved, now)
         times = [
             at_s
-            for at_s in (self._loading.due_s, plan.look_again_s, self._asked_until_s())
+            for at_s in (self._loading.due_s, plan.look_again_s, self._demands.asked_until_s)
             if at_s is not None
         ]
         if times:
             self._look_at(max(min(times), now + self._spacing_s))
-
-    def _asked_until_s(self) -> float | None:
-        return min((until_s for _, _, until_s in self._asked.values()), default=None)
 
     def _carry_out(self, decision: Load | Unload, deployment: Deployment) -> None:
         if isinstance(decision, Load):
@@ -242,7 +224,7 @@ class Placer:
         else:
             self._loading.unload(deployment, decision.why)
 
-    def _close_and_open(self, plan: Plan) -> None:
+    def _close_and_open(self, plan: Plan, managed: Mapping[str, Deployment]) -> None:
         """What is to go for another gets nothing new; what no longer is gets requests again."""
         for key, deployment in list(self._closing.items()):
             if key not in plan.closing:
@@ -251,7 +233,7 @@ class Placer:
                     deployment.closing = False
                     self._index.update(deployment)
         for key in plan.closing:
-            deployment = self._managed[key]
+            deployment = managed[key]
             if key not in self._closing:
                 self._closing[key] = deployment
                 deployment.closing = True
@@ -264,7 +246,7 @@ class Placer:
         for model, hopeless in plan.hopeless.items():
             until_s = now + (RECHECK_S if hopeless.retry_s is None else hopeless.retry_s)
             self._hopeless[model] = hopeless, until_s
-            self._asked.pop(model, None)
+            self._demands.give_up(model)
             _log.warning("model_cannot_be_loaded", model=model, reason=hopeless.why)
             self._refuse(model, unserved[model], _not_loadable(model, hopeless, until_s - now))
 
@@ -276,92 +258,8 @@ class Placer:
             raise _not_loadable(model, hopeless[0], hopeless[1] - now)
         del self._hopeless[model]
 
-    # --- What there is ---
-
     def _is_loading(self, deployment: Deployment) -> bool:
         return self._loading.residence(deployment) is Residence.LOADING
-
-    def _demands(self, now: float) -> tuple[list[Demand], dict[str, list[Fit]]]:
-        """What waits, by model; and those kinds of requests among them that nothing serves."""
-        demands, unserved = [], dict[str, list[Fit]]()
-        self._asked = {model: each for model, each in self._asked.items() if now < each[2]}
-        for model in list(self._wanted):
-            fits, backlog = self._fits(model, now)
-            if backlog is None:
-                del self._wanted[model]
-                continue
-            unserved[model] = [fit for fit in fits if not self._served(model, fit, backlog, now)]
-            demands.append(self._demand(model, unserved[model] or fits, backlog, not unserved[model], now))
-        return demands, unserved
-
-    def _fits(self, model: str, now: float) -> tuple[list[Fit], Backlog | None]:
-        """The kinds of requests that wait for ``model``, whomever they avoid, and how many there are."""
-        asked, backlog = self._asked.get(model), self._room.backlog(model)
-        fits = dict.fromkeys(fit._replace(avoid=frozenset()) for fit in self._room.lanes(model))
-        if asked is not None:
-            fits.setdefault(asked[0])
-            backlog = backlog or Backlog(0, asked[1], Tier.STANDARD)
-        return list(fits), backlog
-
-    def _served(self, model: str, fit: Fit, backlog: Backlog, now: float) -> bool:
-        """Whether something serves requests of this fit, or is about to."""
-        if self._index.served(model, fit, patiently=now - backlog.oldest_s < UNWELL_S):
-            return True
-        return any(
-            self._is_loading(each) and _suits(each, fit)
-            for each in self._index.models[model].managed.values()
-        )
-
-    def _demand(
-        self, model: str, fits: Collection[Fit], backlog: Backlog, served: bool, now: float
-    ) -> Demand:
-        keys = [
-            key
-            for key, each in self._index.models[model].managed.items()
-            if each.session.takes_work
-            and not each.session.suspended
-            and any(_suits(each, fit) for fit in fits)
-        ]
-        wait_s = 0.0
-        if served:
-            capacity = self._index.capacity(model, next(iter(fits)).route, 1)
-            rate = self._room.departures_per_s(model, capacity, now)
-            wait_s = backlog.requests / rate if rate > 0 else 0.0
-        return Demand(
-            model, frozenset(keys), backlog.oldest_s, backlog.requests, backlog.tier, served, wait_s
-        )
-
-    def _hosts(self, demands: Iterable[Demand]) -> list[Host]:
-        """The agents that have places of what waits, each with all its places."""
-        sessions: dict[Session, None] = {}
-        self._managed = {}
-        for demand in demands:
-            managed = self._index.models[demand.model].managed
-            sessions.update((managed[key].session, None) for key in demand.keys)
-        return [self._host(session) for session in sessions]
-
-    def _host(self, session: Session) -> Host:
-        there = [each for each in session.deployments.values() if each.listed]
-        managed = [each for each in there if each.managed]
-        self._managed.update((each.key, each) for each in managed)
-        running = sum(each.in_flight for each in there)
-        name = managed[0].agent
-        return Host(name, session.model_memory_bytes, tuple(map(self._place, managed)), running)
-
-    def _place(self, deployment: Deployment) -> Place:
-        return Place(
-            deployment.key,
-            deployment.agent,
-            deployment.model,
-            self._loading.residence(deployment),
-            deployment.memory_bytes,
-            self._load_s(deployment)[0],
-            figures_of(device_class(deployment.device)).tflops,
-            deployment.in_flight,
-            deployment.used_s,
-            deployment.loaded_s,
-            any(fnmatchcase(deployment.model, pattern) for pattern in self._settings.pinned),
-        )
 
     # --- What is said of it ---
 
@@ -383,10 +281,6 @@ class Placer:
         words = "loading the model" if loading else "waiting for room to load the model"
         left_s = self.expected_s(model, self._timers.time())
         return words if left_s is None else f"{words}, about {left_s:.0f} s left"
-
-
-def _suits(deployment: Deployment, fit: Fit) -> bool:
-    return deployment.suits(fit.route, fit.version, fit.continuing, fit.where)
 
 
 def _not_loadable(model: str, hopeless: Hopeless, retry_s: float) -> NoDeployment:
