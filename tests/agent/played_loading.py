@@ -56,6 +56,11 @@ class PlayedLoading(ManagedBackend):
             sleep=self._rest_for,
         )
 
+    @property
+    def running(self) -> bool:
+        """There is a process that may end by itself."""
+        return self._fate is not None and not self._fate.done() and not self.unloading
+
     async def come_up(self) -> None:
         self._up.set()
         await settled()

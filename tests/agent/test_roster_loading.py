@@ -1,10 +1,15 @@
 """Commands to load and to unload, and engines that nobody uses."""
 
+import asyncio
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.backends.base import EngineRefused
 from agent.room import Room
-from agent.roster import Roster
+from agent.roster import Roster, Seat
 from shared.messages import Command, CommandResult, CommandVerb, DeploymentState, DeploymentStatus
 from tests.agent.joined import PlayedBackend
 from tests.agent.played_loading import GIB, PlayedLoading, settled
@@ -166,3 +171,65 @@ async def test_a_crashed_engine_that_nobody_wants_is_given_up() -> None:
     host.roster.observe()
     await settled()
     assert (host.state("e/e").status, engine.wanted) == (LOADABLE, False)
+
+
+OPERATIONS = ("load", "unload", "enter", "leave", "come up", "crash", "hold", "free", "wait", "rested")
+
+
+class Story:
+    """Whatever happens to three engines, these hold."""
+
+    def __init__(self) -> None:
+        self.engines = [ten("a", idle_timeout_s=5.0), ten("b"), PlayedLoading("c", memory_bytes=6 * GIB)]
+        self.host = Host(*self.engines)
+        self.seats: list[Seat] = []
+
+    async def happen(self, what: str, engine: PlayedLoading) -> None:
+        identity = f"{engine.name}/{engine.name}"
+        if what in ("load", "unload"):
+            running = any(seat.backend is engine for seat in self.seats)
+            assert not (self.host.tell(what, identity).ok and what == "unload" and running)
+        elif what == "enter":
+            with suppress(EngineRefused):
+                self.seats.append(self.host.roster.enter("s", identity))
+                assert engine.status is LOADED
+        elif what == "leave" and self.seats:
+            self.host.roster.leave(self.seats.pop(), failed=False)
+        elif what == "come up" and engine.status is LOADING:
+            await engine.come_up()
+        elif what == "crash" and engine.running:
+            await engine.end()
+        elif what in ("hold", "free"):
+            (engine.freed.clear if what == "hold" else engine.freed.set)()
+        elif what == "wait":
+            self.host.clock.advance(3.0)
+            self.host.roster.observe()
+        elif what == "rested":
+            engine.rested.set()
+        await settled()
+
+    def check(self) -> None:
+        assert sum(e.loading.memory_bytes or 0 for e in self.engines if e.wanted) <= 16 * GIB
+        levels = self.host.roster.levels("s")
+        for engine in self.engines:
+            state = self.host.state(f"{engine.name}/{engine.name}")
+            assert (state.status is LOADABLE) <= (not engine.wanted)
+            assert (levels[state.id] == 2) == (state.status is LOADED and not engine.unloading)
+            assert (state.status is LOADED) <= engine.wanted
+
+    async def end(self) -> None:
+        for engine in self.engines:
+            engine.freed.set()
+            await engine.close()
+
+
+@given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2)), max_size=40))
+def test_whatever_happens_memory_is_never_promised_twice(operations: list[tuple[str, int]]) -> None:
+    async def tell() -> None:
+        story = Story()
+        for what, number in operations:
+            await story.happen(what, story.engines[number])
+            story.check()
+        await story.end()
+
+    asyncio.run(tell())
