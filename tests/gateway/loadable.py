@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gateway.dispatch import QueueSettings
+from gateway.placement import PlacementSettings
 from shared.messages import (
     AgentState,
     AgentStatus,
@@ -12,9 +14,12 @@ from shared.messages import (
     CommandVerb,
     DeploymentState,
     DeploymentStatus,
+    ResponseHead,
+    Trailers,
 )
-from tests.gateway.fleet import FakeAgent, Fleet, deployment
+from tests.gateway.fleet import Client, FakeAgent, Fleet, deployment
 
+LOAD, UNLOAD = "load", "unload"
 LOADABLE, LOADING = DeploymentStatus.LOADABLE, DeploymentStatus.LOADING
 LOADED, FAILED = DeploymentStatus.LOADED, DeploymentStatus.FAILED
 
@@ -115,3 +120,25 @@ class LoadingAgent:
         if self.memory is not None and taken + (state.memory_bytes or 0) > self.memory:
             return "it does not fit"
         return ""
+
+
+def fleet_of(queue: QueueSettings | None = None, **settings: Any) -> Fleet:
+    return Fleet(queue=queue, placement=PlacementSettings(**settings))
+
+
+def finish(agent: LoadingAgent) -> None:
+    """Answer the oldest open stream."""
+    stream = agent.agent.open_streams[0].stream
+    stream.send_head(ResponseHead(200, ()))
+    stream.end(Trailers())
+    agent.fleet.settle()
+
+
+def sample(fleet: Fleet, name: str, **labels: str) -> float | None:
+    return fleet.metrics.registry.get_sample_value(name, labels)
+
+
+def note(client: Client) -> str | None:
+    """What it would be told now."""
+    assert client.request.load_note is not None
+    return client.request.load_note()

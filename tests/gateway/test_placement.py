@@ -1,45 +1,25 @@
 """Models loaded when they are asked for, over real sessions joined in memory (SCHEDULING §5)."""
 
-from typing import Any
-
 import pytest
 
 from gateway.deployments import Availability
 from gateway.dispatch import QueueSettings
 from gateway.domain import Tier
-from gateway.errors import BadRequest, ContextTooLong, ModelNotFound, NoDeployment, QueueFull, QueueTimeout
-from gateway.placement import PlacementSettings
-from shared.errors import ErrorCode
-from shared.messages import ResponseHead, Trailers
-from tests.gateway.fleet import Client, Fleet, deployment
-from tests.gateway.loadable import FAILED, LOADABLE, LOADED, LOADING, LoadingAgent, loadable
-from tests.gateway.tunnels import resume, suspend
-
-LOAD, UNLOAD = "load", "unload"
-
-
-def fleet_of(queue: QueueSettings | None = None, **settings: Any) -> Fleet:
-    return Fleet(queue=queue, placement=PlacementSettings(**settings))
-
-
-def finish(agent: LoadingAgent) -> None:
-    """Answer the oldest open stream."""
-    stream = agent.agent.open_streams[0].stream
-    stream.send_head(ResponseHead(200, ()))
-    stream.end(Trailers())
-    agent.fleet.settle()
-
-
-def sample(fleet: Fleet, name: str, **labels: str) -> float | None:
-    return fleet.metrics.registry.get_sample_value(name, labels)
-
-
-def note(client: Client) -> str | None:
-    assert client.request.load_note is not None
-    return client.request.load_note()
-
-
-# --- Loaded on demand ---
+from gateway.errors import BadRequest, ModelNotFound, NoDeployment, QueueFull, QueueTimeout
+from tests.gateway.fleet import Fleet, deployment
+from tests.gateway.loadable import (
+    LOAD,
+    LOADABLE,
+    LOADED,
+    LOADING,
+    UNLOAD,
+    LoadingAgent,
+    finish,
+    fleet_of,
+    loadable,
+    note,
+    sample,
+)
 
 
 def test_a_model_is_loaded_when_it_is_asked_for_and_the_request_is_held_meanwhile() -> None:
@@ -188,157 +168,6 @@ def test_a_model_whose_agent_is_lost_is_loaded_at_another() -> None:
     assert client.response.status == 200
 
 
-# --- What goes wrong ---
-
-
-def test_a_failed_load_is_tried_again_and_then_refused_with_the_time_to_come_back() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, loadable("m"))
-    client = fleet.submit()
-    agent.become("m", FAILED, reason="no such file")
-    assert not client.settled
-    fleet.advance(5.5)
-    assert agent.commands == [(LOAD, "m")] * 2
-    agent.become("m", FAILED, reason="no such file")
-    fleet.advance(0.2)
-    error = client.error
-    assert isinstance(error, NoDeployment)
-    assert error.code == "model_not_loadable"
-    assert "no such file" not in error.message, "that is for the operator"
-    assert error.retry_after_s == pytest.approx(10.0, abs=0.5)
-    assert isinstance(fleet.submit().error, NoDeployment)
-    fleet.advance(10.0)
-    again = fleet.submit()
-    agent.loaded("m")
-    finish(agent)
-    assert again.response.status == 200
-    assert sample(fleet, "trunkline_model_loads_total", model="m", outcome="failed") == 2
-    assert sample(fleet, "trunkline_model_loads_total", model="m", outcome="loaded") == 1
-
-
-def test_a_failed_load_goes_on_at_another_agent() -> None:
-    fleet = fleet_of()
-    first = LoadingAgent(fleet, loadable("m", load_s=1.0), name="a")
-    second = LoadingAgent(fleet, loadable("m"), name="b")
-    fleet.submit()
-    first.become("m", FAILED, reason="out of memory")
-    fleet.advance(0.5)
-    assert second.commands == [(LOAD, "m")]
-
-
-def test_a_command_that_is_never_answered_has_failed() -> None:
-    fleet = fleet_of()
-    first = LoadingAgent(fleet, loadable("m", load_s=1.0), name="a")
-    second = LoadingAgent(fleet, loadable("m"), name="b")
-    first.mute = True
-    fleet.submit()
-    fleet.advance(9.0)
-    assert (first.commands, second.commands) == ([(LOAD, "m")], [])
-    fleet.advance(2.0)
-    assert second.commands == [(LOAD, "m")]
-
-
-def test_a_load_that_takes_too_long_is_given_up() -> None:
-    fleet = fleet_of(load_timeout_s=30.0)
-    agent = LoadingAgent(fleet, loadable("m"))
-    fleet.submit()
-    fleet.advance(31.0)
-    assert agent.commands == [(LOAD, "m"), (UNLOAD, "m")]
-    agent.unloaded("m")
-    fleet.advance(6.0)
-    assert agent.commands[2:] == [(LOAD, "m")]
-
-
-def test_an_agent_that_refuses_for_want_of_memory_has_something_unloaded() -> None:
-    fleet = fleet_of(min_residence_s=0.0)
-    agent = LoadingAgent(fleet, loadable("m", None), loadable("n", None, status=LOADED), memory=None)
-    agent.refuses = "it does not fit"
-    fleet.submit()
-    assert agent.commands == [(LOAD, "m")]
-    agent.refuses = None
-    fleet.advance(0.5)
-    assert agent.commands == [(LOAD, "m"), (UNLOAD, "n")]
-
-
-def test_an_agent_that_will_not_unload_is_asked_again_later_and_serves_on() -> None:
-    fleet = fleet_of(min_residence_s=0.0)
-    agent = LoadingAgent(fleet, loadable("m"), loadable("n", status=LOADED))
-    agent.refuses = "requests run there"
-    fleet.submit()
-    fleet.advance(2.0)
-    assert agent.commands == [(UNLOAD, "n")]
-    fleet.submit(fleet.request("n"))
-    assert agent.streams == 1
-    finish(agent)
-    agent.refuses = None
-    fleet.advance(6.0)
-    assert agent.commands == [(UNLOAD, "n"), (UNLOAD, "n")]
-
-
-def test_an_answer_nobody_waits_for_or_nobody_can_read_changes_nothing() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, loadable("m"))
-    agent.agent.endpoint.send_command({"id": 7, "ok": False})
-    agent.agent.endpoint.send_command({"id": "x"})
-    fleet.submit()
-    assert agent.commands == [(LOAD, "m")]
-
-
-def test_an_agent_that_goes_while_it_loads_leaves_the_request_to_others() -> None:
-    fleet = fleet_of()
-    first = LoadingAgent(fleet, loadable("m", load_s=1.0), name="a")
-    second = LoadingAgent(fleet, loadable("m"), name="b")
-    fleet.submit()
-    assert first.commands
-    fleet.session(first.agent).close(ErrorCode.DRAINING, "bye")
-    fleet.advance(0.5)
-    assert second.commands == [(LOAD, "m")]
-
-
-def test_an_agent_that_comes_anew_is_tried_at_once_unless_it_was_lost_over_a_load() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, loadable("m"))
-    fleet.submit()
-    for _ in range(2):
-        agent.become("m", FAILED, reason="no such file")
-        fleet.advance(5.5)
-    assert isinstance(fleet.submit().error, NoDeployment)
-    fleet.session(agent.agent).close(ErrorCode.DRAINING, "bye")
-    agent = LoadingAgent(fleet, loadable("m"))
-    fleet.submit()
-    fleet.advance(0.2)
-    assert agent.commands == [(LOAD, "m")]
-    for _ in range(2):
-        fleet.session(agent.agent).close(ErrorCode.DRAINING, "dead")
-        fleet.advance(1.0)
-        agent = LoadingAgent(fleet, loadable("m"))
-        fleet.advance(2.0)
-        assert agent.commands == []
-        fleet.advance(10.0)
-        fleet.submit()
-        assert agent.commands == [(LOAD, "m")]
-
-
-def test_a_suspended_agent_is_told_nothing() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, loadable("m"))
-    suspend(fleet, agent.agent)
-    fleet.submit()
-    assert agent.commands == []
-    resume(fleet, agent.agent)
-    fleet.advance(0.5)
-    assert agent.commands == [(LOAD, "m")]
-    other = LoadingAgent(fleet, loadable("n", load_s=1.0), name="b")
-    agent = LoadingAgent(fleet, loadable("n"), name="c")
-    suspend(fleet, other.agent)
-    fleet.submit(fleet.request("n"))
-    fleet.advance(0.5)
-    assert agent.commands == [(LOAD, "n")]
-
-
-# --- How long requests are held, and what they are told ---
-
-
 def test_requests_are_held_for_as_long_as_loading_takes_and_no_longer_than_set() -> None:
     fleet = fleet_of(QueueSettings(max_wait_s=10.0), hold_s=100.0)
     agent = LoadingAgent(fleet, loadable("m", load_s=40.0))
@@ -435,101 +264,3 @@ def test_loads_and_unloads_are_counted() -> None:
     assert sample(fleet, "trunkline_model_load_seconds_sum", model="m") == pytest.approx(7.0)
     assert sample(fleet, "trunkline_model_unloads_total", model="m") == 1
     assert sample(fleet, "trunkline_deployments", model="m", status="loadable") == 1
-
-
-# --- What fits ---
-
-
-def kv(model: str = "m", tokens: int | None = 4000, use: float | None = None, **more: Any) -> Any:
-    return loadable(model, status=LOADED, slots=8, kv_tokens=tokens, kv_use=use, **more)
-
-
-def test_requests_go_only_where_their_context_fits() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, kv())
-    for _ in range(3):
-        fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
-    assert agent.streams == 2
-    fleet.submit(fleet.request(input_tokens=100, output_tokens=100))
-    assert agent.streams == 3, "a small one does not wait behind it"
-    finish(agent)
-    assert agent.streams == 3
-
-
-def test_what_the_engine_says_it_uses_counts() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, kv(use=0.9, running=1))
-    fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
-    assert agent.streams == 0, "somebody else uses it"
-    agent.become("m", LOADED, kv_use=0.1)
-    assert agent.streams == 1
-
-
-def test_a_context_that_is_only_estimated_to_be_too_large_goes_to_an_idle_engine() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, kv(use=0.02), loadable("n", None, status=LOADED, kv_tokens=100))
-    fleet.submit(fleet.request(input_tokens=3900, output_tokens=800))
-    assert agent.streams == 1
-    fleet.submit(fleet.request("n", input_tokens=10, output_tokens=256))
-    assert agent.streams == 2
-
-
-def test_an_engine_that_runs_nothing_has_all_its_room_whatever_it_says() -> None:
-    fleet = fleet_of()
-    agent = LoadingAgent(fleet, kv(use=0.9))
-    fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
-    assert agent.streams == 1
-
-
-@pytest.mark.parametrize("policy", ["least-outstanding", "cost", "round-robin"])
-def test_large_contexts_are_not_starved_by_small_ones(policy: str) -> None:
-    fleet = Fleet(policy=policy, placement=PlacementSettings())
-    agent = LoadingAgent(fleet, kv())
-    for _ in range(3):
-        fleet.submit(fleet.request(input_tokens=900, output_tokens=100))
-    large = fleet.request(input_tokens=3000, output_tokens=100)
-    fleet.submit(large)
-    for _ in range(12):
-        fleet.submit(fleet.request(input_tokens=900, output_tokens=100))
-        fleet.advance(1.0)
-        finish(agent)
-        if large.attempts:
-            return
-    raise AssertionError("it was never given to anybody")
-
-
-def test_a_prompt_that_surely_fits_nowhere_is_refused_with_the_numbers() -> None:
-    fleet = fleet_of()
-    routes = ("chat", "embeddings")
-    agent = LoadingAgent(fleet, kv(context_tokens=2000, routes=routes), loadable("n", None, kv_tokens=None))
-    error = fleet.submit(fleet.request(prompt_bytes=40_000, input_tokens=10_000)).error
-    assert isinstance(error, ContextTooLong)
-    assert error.code == "context_length_exceeded"
-    assert "2000 tokens" in error.message
-    assert "5000 tokens at least" in error.message
-    for fine in (
-        fleet.request(prompt_bytes=12_000, input_tokens=3000),
-        fleet.request("n", prompt_bytes=40_000, input_tokens=10_000),
-        fleet.request(route="embeddings", prompt_bytes=40_000),
-    ):
-        assert not fleet.submit(fine).settled
-    agent.become("m", LOADED, context_tokens=None, kv_tokens=64_000)
-    assert not fleet.submit(fleet.request(prompt_bytes=40_000)).settled
-
-
-def test_bytes_of_pictures_say_nothing_of_tokens() -> None:
-    fleet = fleet_of()
-    LoadingAgent(fleet, kv())
-    request = fleet.request(prompt_bytes=400_000, input_tokens=100_000)
-    request.body.prefix = b'{"messages": [{"content": [{"type": "image_url"}]}]}'
-    assert not fleet.submit(request).settled
-
-
-@pytest.mark.parametrize("policy", ["least-outstanding", "cost", "round-robin", "random", "prefix"])
-def test_every_policy_honours_what_fits(policy: str) -> None:
-    fleet = Fleet(policy=policy, placement=PlacementSettings())
-    agent = LoadingAgent(fleet, kv())
-    for _ in range(4):
-        fleet.submit(fleet.request(input_tokens=1500, output_tokens=200))
-    fleet.advance(3.0)
-    assert agent.streams == 2

@@ -9,8 +9,7 @@ from gateway.errors import NoDeployment, QueueFull, QueueTimeout
 from gateway.placement import PlacementSettings
 from shared.messages import DeploymentState
 from tests.gateway.fleet import Client, Fleet
-from tests.gateway.loadable import FAILED, LOADABLE, LOADED, LOADING, LoadingAgent, loadable
-from tests.gateway.test_placement import finish
+from tests.gateway.loadable import FAILED, LOADABLE, LOADED, LOADING, LoadingAgent, finish, loadable
 from tests.gateway.tunnels import resume, suspend
 
 MODELS = ("x", "y", "z")
