@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.simulate.policies import choices
+from gateway.simulate.simulation import simulate
 from gateway.simulate.traffic import Job
-from tests.bench.policies import AZURE, CASES, Case, Part, Settings, plan_of, run, verdict
+from tests.bench.policies import AZURE, CASES, Case, Part, Settings, plan_of, pooled, run, verdict
 
+(ROUND_ROBIN,) = choices("round-robin")
 MIX = "rate=20,requests=40;chat:input=300~0.5,output=20,prefix=256x2"
 
 
@@ -43,6 +46,14 @@ def test_the_halves_of_a_trace_have_nothing_in_common_and_copies_are_laid_over_e
     assert sorted(job.input_tokens for job in copied) == sorted([1, 2, 3, 4, 5] * 2)
     assert len({job.prefix for job in copied}) == 10, "no copy has read what another has"
     assert copied[0].input_tokens != copied[1].input_tokens, "each begins elsewhere"
+
+
+def test_a_fleet_pooled_reads_as_fast_as_all_of_it_together() -> None:
+    one = Case("one", "rate=1,requests=1;chat:input=20000,output=1", "1*h100")
+    eight = replace(one, fleet="8*h100")
+    alone, together = (simulate(pooled(plan_of(case, Settings())), ROUND_ROBIN) for case in (one, eight))
+    ttft_s = [figures.tally.ttft.percentile_s(1.0) for figures in (alone, together)]
+    assert ttft_s[0] == pytest.approx(8 * ttft_s[1], rel=0.05)
 
 
 def test_a_verdict_is_about_the_best_of_the_others_at_each_goal() -> None:
