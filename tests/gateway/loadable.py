@@ -49,6 +49,7 @@ class LoadingAgent:
         memory: int | None = 10,
         name: str = "a",
         models: tuple[str, ...] = ("*",),
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self.fleet = fleet
         self.memory = memory
@@ -59,7 +60,7 @@ class LoadingAgent:
         """It answers no command."""
         self.refuses: str | None = None
         """With what it refuses commands."""
-        self.agent: FakeAgent = fleet.connect(name, models=models)
+        self.agent: FakeAgent = fleet.connect(name, models=models, labels=labels)
         self.agent.host = self._told
         self.tell()
         fleet.settle()

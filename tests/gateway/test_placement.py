@@ -6,6 +6,7 @@ from gateway.deployments import Availability
 from gateway.dispatch import QueueSettings
 from gateway.domain import Tier
 from gateway.errors import BadRequest, ModelNotFound, NoDeployment, QueueFull, QueueTimeout
+from gateway.where import read_where
 from tests.gateway.fleet import Fleet, deployment
 from tests.gateway.loadable import (
     LOAD,
@@ -154,6 +155,35 @@ def test_one_more_is_loaded_elsewhere_when_the_line_is_long() -> None:
         fleet.submit()
     fleet.advance(1.0)
     assert (first.commands, second.commands) == ([], [(LOAD, "m")])
+
+
+def test_what_is_loaded_for_others_only_is_loaded_once_more_for_those_it_does_not_suit() -> None:
+    fleet = fleet_of()
+    there = LoadingAgent(fleet, loadable("m", status=LOADED, version="1"), name="a", labels={"region": "us"})
+    here = LoadingAgent(
+        fleet, loadable("m", version="1", routes=("chat", "rerank")), name="b", labels={"region": "eu"}
+    )
+    other = LoadingAgent(fleet, loadable("m", version="2"), name="c", labels={"region": "us"})
+    fleet.submit(fleet.request(where=read_where("region=eu")))
+    fleet.advance(0.2)
+    assert (there.commands, here.commands, other.commands) == ([], [(LOAD, "m")], [])
+    fleet.submit(fleet.request(version="2"))
+    fleet.advance(0.2)
+    assert (there.commands, here.commands, other.commands) == ([], [(LOAD, "m")], [(LOAD, "m")])
+    here.loaded("m")
+    other.loaded("m")
+    assert (there.streams, here.streams, other.streams) == (0, 1, 1)
+
+
+def test_a_model_that_is_loaded_for_one_route_is_loaded_elsewhere_for_another() -> None:
+    fleet = fleet_of()
+    chat = LoadingAgent(fleet, loadable("m", status=LOADED), name="a")
+    both = LoadingAgent(fleet, loadable("m", routes=("chat", "rerank")), name="b")
+    client = fleet.submit(fleet.request(route="rerank"))
+    assert (chat.commands, both.commands) == ([], [(LOAD, "m")])
+    assert str(note(client)).startswith("loading the model")
+    fleet.submit()
+    assert chat.streams == 1
 
 
 def test_a_model_whose_agent_is_lost_is_loaded_at_another() -> None:
