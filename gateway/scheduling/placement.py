@@ -8,7 +8,7 @@ loads in the shortest time, on the fastest device, at the agent with least to do
 a model is how often it is asked for times how long it takes to come back; the least recently used goes
 first where that is equal. What is idle goes at once, but not before it has been there for
 ``min_residence_s``. What has work keeps its place for its *turn*: a few times what the swap costs, so
-that loading takes no more than about a quarter of the time however many models want the same memory.
+that loading takes about a quarter of the time however many models always have work for the same memory.
 When its turn is over and somebody else has waited long enough, it gets nothing new, finishes what it
 runs, and goes. Who had a turn waits again behind those who had none: nobody starves.
 
