@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from gateway.drain_rate import ArrivalRate
-from gateway.scheduling.heap import Entry, Heap, Key, Member
+from gateway.scheduling.heap import Entry, Heap, Key, Member, place
 
 SLACK_WORK = 512.0
 """Two answers' worth or so (work is counted in output tokens, see ``estimated_work``): small requests of
@@ -159,11 +159,13 @@ class Share(Generic[T]):
         self._flows: dict[str, Flow[T]] = {}
         """Those who came last are the last."""
         self.lanes: dict[Hashable, Heap[Line[T]]] = {}
-        """Tenants' lines, by lane; only those in which somebody waits."""
+        """Tenants' lines, by lane; only those in which somebody waits. After :meth:`line_up` everybody's."""
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
         self.virtual = 0.0
         """The greatest that somebody had who got a slot: where those begin who come now."""
+        self._alone: tuple[Key, int, T] | None = None
+        """Who waits alone is in no line until another one comes: most get their slot before that."""
         self._most_flows = IDLE_FLOWS
         self.count = 0
 
@@ -181,12 +183,18 @@ class Share(Generic[T]):
             flow.virtual = max(flow.virtual, self.virtual)
         flow.count += 1
         flow.work += turn.work
-        line = flow.lines.get(turn.lane)
-        if line is None:
-            line = flow.lines[turn.lane] = Line(flow, turn.lane)
-        line.turns.put((turn.due_s, turn.number), turn)
-        if line.turns.first() is turn:
-            self._place(line)
+        entry = place((turn.due_s, turn.number), turn)
+        if self.count == 1:
+            self._alone = entry
+        else:
+            self.line_up()
+            self._queue(entry)
+
+    def line_up(self) -> None:
+        """``lanes`` has all who wait from here on."""
+        if self._alone is not None:
+            entry, self._alone = self._alone, None
+            self._queue(entry)
 
     def remove(self, turn: T) -> None:
         """It does not wait any more."""
@@ -198,11 +206,15 @@ class Share(Generic[T]):
                 del self.begun[turn.lane]
             return
         flow = self._flows[turn.tenant]
+        flow.count -= 1
+        flow.work = flow.work - turn.work if flow.count else 0.0
+        if self._alone is not None:
+            assert self._alone is turn.entry
+            self._alone = turn.entry = None
+            return
         line = flow.lines[turn.lane]
         first = line.turns.first() is turn
         line.turns.strike(turn)
-        flow.count -= 1
-        flow.work = flow.work - turn.work if flow.count else 0.0
         if not line.turns.count:
             del flow.lines[turn.lane]
         if first:
@@ -250,6 +262,8 @@ class Share(Generic[T]):
             turn = begun.first()
             assert turn is not None
             return turn
+        if self._alone is not None:
+            return self._alone[2]
         (lines,) = self.lanes.values()
         line = lines.first()
         turn = None if line is None else line.turns.first()
@@ -292,6 +306,17 @@ class Share(Generic[T]):
             kept = {name: each for name, each in self._flows.items() if each.count}
         self._flows = kept
         self._most_flows = max(IDLE_FLOWS, 2 * len(kept))
+
+    def _queue(self, entry: tuple[Key, int, T]) -> None:
+        """Into the line of its tenant and lane."""
+        turn = entry[2]
+        flow = self._flows[turn.tenant]
+        line = flow.lines.get(turn.lane)
+        if line is None:
+            line = flow.lines[turn.lane] = Line(flow, turn.lane)
+        line.turns.take_in(entry)
+        if line.turns.first() is turn:
+            self._place(line)
 
     def _move(self, flow: Flow[T], virtual: float) -> None:
         flow.virtual = virtual

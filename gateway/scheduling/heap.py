@@ -29,6 +29,14 @@ Entry = tuple[Key, int, Member]
 M = TypeVar("M", bound=Member)
 
 
+def place(key: Key, member: M) -> tuple[Key, int, M]:
+    """A place for ``member``, which must have none."""
+    assert member.entry is None
+    entry = key, next(_numbers), member
+    member.entry = entry
+    return entry
+
+
 class Heap(Generic[M]):
     """Entries that were struck stay until they surface or outnumber the others.
 
@@ -43,9 +51,10 @@ class Heap(Generic[M]):
 
     def put(self, key: Key, member: M) -> None:
         """``member`` must have no place anywhere."""
-        assert member.entry is None
-        entry = key, next(_numbers), member
-        member.entry = entry
+        self.take_in(place(key, member))
+
+    def take_in(self, entry: tuple[Key, int, M]) -> None:
+        """Somebody who was given a place by :func:`place` and is in no heap yet."""
         heapq.heappush(self._entries, entry)
         self.count += 1
 
