@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 LATEST = 256
 """Latest errors kept of each kind."""
 
+MOST_OFF = math.log(1e6)
+"""An error of a larger factor counts as one of so much."""
+
 
 @dataclass(slots=True)
 class Errors:
@@ -19,7 +22,8 @@ class Errors:
     def note(self, predicted_s: float, actual_s: float) -> None:
         if 0.0 < predicted_s < math.inf and 0.0 < actual_s < math.inf:
             self.count += 1
-            self.latest.append(math.log(actual_s / predicted_s))
+            off = math.log(actual_s) - math.log(predicted_s)
+            self.latest.append(min(max(off, -MOST_OFF), MOST_OFF))
 
     @property
     def bias(self) -> float:

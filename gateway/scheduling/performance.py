@@ -23,7 +23,7 @@ from gateway.scheduling.accuracy import Accuracy
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.devices import device_class, figures_of
 from gateway.scheduling.load import Company
-from gateway.scheduling.regression import Shares
+from gateway.scheduling.regression import LEAST, MOST, Shares
 
 MOST_PAIRS = 4096
 """Pairs of model and device class remembered; the one used longest ago is forgotten first."""
@@ -176,7 +176,8 @@ class Speeds:
         return True
 
     def learn(self, asked: Asked, outcome: Outcome, company: Company) -> float:
-        """An answer came whole. Returns how long it took against what was known, tokens and company given."""
+        """An answer came whole. Returns how long it took against what was known, tokens and company given:
+        ``LEAST`` to ``MOST``."""
         reported = outcome.output_tokens is not None
         weight = 1.0 if reported else UNREPORTED_WEIGHT
         output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
@@ -192,7 +193,9 @@ class Speeds:
         else:
             self._learn_whole(reading, writing, outcome.total_s, weight)
         self._refresh()
-        return outcome.total_s / expected_s if expected_s > 0 and outcome.total_s > 0 else 1.0
+        if not (0.0 < expected_s < math.inf and outcome.total_s > 0.0):
+            return 1.0
+        return min(max(outcome.total_s / expected_s, LEAST), MOST)
 
     def loaded(self, load_s: float) -> None:
         """The model was loaded in ``load_s``."""

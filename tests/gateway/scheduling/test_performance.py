@@ -15,6 +15,7 @@ from gateway.scheduling.base import Outcome
 from gateway.scheduling.devices import CLASSES
 from gateway.scheduling.load import Company
 from gateway.scheduling.performance import Asked, Performance, Prior, Speeds
+from gateway.scheduling.regression import LEAST, MOST
 
 ALONE = Company(ahead_s=0.0, running=1.0, kv_tokens=1000.0, read_s=0.0)
 
@@ -181,7 +182,7 @@ def test_coefficients_stay_positive_and_finite_whatever_engines_report(
     for outcome, company, tokens, cached_tokens in history:
         cached_tokens = min(tokens, cached_tokens)
         ratio = performance.learn(speeds, asked(tokens, 10, cached_tokens), outcome, company)
-        assert not ratio <= 0.0
+        assert LEAST <= ratio <= MOST
         for name in ("fixed_s", "token_s", "pair_s", "cached_s", "step_s", "each_s", "kv_s", "load_s"):
             assert 0.0 < getattr(speeds, name) < math.inf
         assert 0.0 <= speeds.hit_share <= 1.0
