@@ -20,6 +20,7 @@ from gateway.errors import QueueFull
 from gateway.scheduling.base import Waiting, estimated_work
 from gateway.scheduling.fair import Turn
 from gateway.scheduling.turns import Turns
+from shared.frozen import frozen
 
 MAX_RETRY_AFTER_S = 120.0
 """SDKs ignore a longer ``Retry-After``."""
@@ -55,7 +56,7 @@ class QueueSettings:
     """Tenants' shares beside each other, above 0; those not named have 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Capacity:
     """What serves a model now: ``slots`` in all, ``free`` of them for the route in question, and ``hold_s``,
     how long a request keeps a slot. ``yielding`` slots others would give back for a realtime request."""

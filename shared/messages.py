@@ -16,6 +16,7 @@ import orjson
 
 from shared import limits
 from shared.errors import FrameMalformed
+from shared.frozen import frozen
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -192,7 +193,7 @@ class RequestHead:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResponseHead:
     """HEAD (PROTOCOL §4.2)."""
 
@@ -211,7 +212,7 @@ class ResponseHead:
         return cls(status, _headers(value))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """Tokens a request used, as the engine counted them."""
 
@@ -220,7 +221,7 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trailers:
     """END from the agent (PROTOCOL §4.4). Times in seconds since the agent received OPEN."""
 

@@ -8,9 +8,10 @@ are learnt, bounded in memory, and begin with a guess.
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
+
+from shared.frozen import frozen
 
 TOKENS_PER_BYTE = 0.25
 """Of English text in JSON, roughly, before a model's engines have reported any."""
@@ -47,7 +48,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """How long an answer will be, in tokens. ``expected`` is the mean of what is known, each answer cut where
     the request would cut it; ``high`` is what nine of ten stay within."""
