@@ -94,6 +94,8 @@ class Ticket(Turn):
     entered_s: float
     expires_s: float
     """When it has waited as long as it may; not later than its request's deadline."""
+    seen: Waiting | None = None
+    """What :meth:`as_waiting` said; None again when something about its request has changed."""
 
     @property
     def fit(self) -> Fit:
@@ -102,6 +104,13 @@ class Ticket(Turn):
 
     def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
         """The request as policies see it, that must not go to ``avoid``."""
+        if avoid:
+            return self._as_waiting(avoid)
+        if self.seen is None:
+            self.seen = self._as_waiting(avoid)
+        return self.seen
+
+    def _as_waiting(self, avoid: frozenset[str]) -> Waiting:
         request = self.request
         return Waiting(
             number=self.number,
@@ -170,7 +179,7 @@ class WaitingRoom:
         assert not ticket.waiting
         request = ticket.request
         queue = self._queue(request.model, now)
-        ticket.lane, ticket.begun = Fit.of(request, avoid), request.continuing
+        ticket.lane, ticket.begun, ticket.seen = Fit.of(request, avoid), request.continuing, None
         if ticket.charged and not ticket.begun:
             queue.turns.settle(ticket, 0.0, now)
         ticket.entered_s = now
