@@ -18,6 +18,7 @@ from gateway.splice import with_usage
 from gateway.surface import Endpoint, Target, check_model, read_model
 from gateway.where import BadWhere, Nowhere, Where, narrowed, read_where
 from shared import limits
+from shared.frozen import frozen
 from shared.messages import Headers, UsageMode
 
 JSON_UNCHECKED_BYTES = limits.MIB
@@ -75,7 +76,7 @@ class BodyKind(StrEnum):
     """Passed on unread: the model comes from the path or from ``x-model``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClientHead:
     """What a client sent before the body. ``fields`` maps lower-case names to the first value of each."""
 

@@ -21,6 +21,7 @@ from gateway.scheduling.base import Waiting, estimated_work
 from gateway.scheduling.fair import Turn
 from gateway.scheduling.turns import Turns
 from gateway.where import Where
+from shared.frozen import frozen
 
 MAX_RETRY_AFTER_S = 120.0
 """SDKs ignore a longer ``Retry-After``."""
@@ -57,7 +58,7 @@ class QueueSettings:
     """Tenants' shares beside each other, above 0; those not named have 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Capacity:
     """What serves a model now: ``slots`` in all, ``free`` of them for the route in question, and ``hold_s``,
     how long a request keeps a slot. ``yielding`` slots others would give back for a realtime request. Where
@@ -107,6 +108,8 @@ class Ticket(Turn):
     entered_s: float
     expires_s: float
     """When it has waited as long as it may; not later than its request's deadline."""
+    seen: Waiting | None = None
+    """What :meth:`as_waiting` said; None again when something about its request has changed."""
 
     @property
     def fit(self) -> Fit:
@@ -115,6 +118,13 @@ class Ticket(Turn):
 
     def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
         """The request as policies see it, that must not go to ``avoid``."""
+        if avoid:
+            return self._as_waiting(avoid)
+        if self.seen is None:
+            self.seen = self._as_waiting(avoid)
+        return self.seen
+
+    def _as_waiting(self, avoid: frozenset[str]) -> Waiting:
         request = self.request
         return Waiting(
             number=self.number,
@@ -185,7 +195,7 @@ class WaitingRoom:
         assert not ticket.waiting
         request = ticket.request
         queue = self._queue(request.model, now)
-        ticket.lane, ticket.begun = Fit.of(request, avoid), request.continuing
+        ticket.lane, ticket.begun, ticket.seen = Fit.of(request, avoid), request.continuing, None
         if ticket.charged and not ticket.begun:
             queue.turns.settle(ticket, 0.0, now)
         ticket.entered_s = now

@@ -15,6 +15,7 @@ from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
 from gateway.errors import BadRequest, PathTooLong
+from shared.frozen import frozen
 from shared.limits import MODEL_NAME_CHARS
 
 PATH_BYTES = 8192
@@ -91,7 +92,7 @@ _KNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """What an engine is asked for: its path, with the query, and the model when the path names it."""
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shared.errors import ErrorCode
+from shared.frozen import frozen
 from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamOpened:
     """OPEN came (agent)."""
 
@@ -18,7 +19,7 @@ class StreamOpened:
     head: RequestHead
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeadReceived:
     """HEAD came (gateway)."""
 
@@ -35,7 +36,7 @@ class DataReceived(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamEnded:
     """The peer's half ended in order. ``trailers`` come from agents only."""
 
@@ -59,7 +60,7 @@ class StreamWritable:
     stream_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamClosed:
     """Both halves are over. The last event of a stream."""
 

@@ -14,6 +14,7 @@ import orjson
 
 from shared import limits
 from shared.errors import FrameMalformed
+from shared.frozen import frozen
 from shared.members import Headers as Headers
 from shared.members import (
     read_amount,
@@ -111,7 +112,7 @@ class RequestHead:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResponseHead:
     """HEAD (PROTOCOL §4.2)."""
 
@@ -130,7 +131,7 @@ class ResponseHead:
         return cls(status, read_headers(value))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """Tokens a request used, as the engine counted them."""
 
@@ -139,7 +140,7 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trailers:
     """END from the agent (PROTOCOL §4.4). Times in seconds since the agent received OPEN."""
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from gateway.domain import Tier
 from gateway.scheduling.load import Load
 from gateway.where import Where
+from shared.frozen import frozen
 
 ANY_ROUTE = "any"
 """A deployment with this route takes requests of every route."""
@@ -41,7 +42,7 @@ def estimated_work(input_tokens: int, output_tokens: int) -> float:
     return FIXED_WORK + PREFILL_WORK * input_tokens + output_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Waiting:
     """A request that waits; a sequence of these is in order of turns.
 
@@ -136,7 +137,7 @@ class DeploymentView:
         return (version is None or version == self.version) and (not continuing or route in self.continues)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """The decision that the request ``number`` goes to the deployment ``key``."""
 
@@ -144,7 +145,7 @@ class Assignment:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """What became of a request at one deployment; times in seconds since it was placed there.
 

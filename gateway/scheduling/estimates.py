@@ -8,9 +8,10 @@ are learnt, bounded in memory, and begin with a guess.
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
+
+from shared.frozen import frozen
 
 TOKENS_PER_BYTE = 0.25
 """Of English text in JSON, roughly, before a model's engines have reported any."""
@@ -47,7 +48,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """How long an answer will be, in tokens. ``expected`` is the mean of what is known, each answer cut where
     the request would cut it; ``high`` is what nine of ten stay within."""
@@ -80,7 +81,7 @@ class Estimates:
         expected, high = (float(min(guess, limit)),) * 2
         for known in (of_model, of_tenant):
             if known is not None:
-                trust = known.count / (known.count + FAMILIAR)
+                trust = known.trust
                 known_expected, known_high = known.within(limit)
                 expected += trust * (known_expected - expected)
                 high += trust * (known_high - high)
@@ -122,32 +123,42 @@ class _Ratio:
 class _Lengths:
     """The latest answers' lengths, sorted when somebody asks, at most once for every ``FRESH`` new ones."""
 
-    __slots__ = ("_latest", "_new", "_sorted", "_sums")
+    __slots__ = ("_high", "_latest", "_longest", "_mean", "_new", "_sorted", "_sums", "trust")
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._sorted: list[int] = []
         self._sums: list[int] = []
         self._new = 0
-
-    @property
-    def count(self) -> int:
-        return len(self._latest)
+        self._longest = -1
+        self._mean = 0.0
+        self._high = 0
+        self.trust = 0.0
+        """0 to 1: what they weigh against what is known without them."""
 
     def note(self, tokens: int) -> None:
-        self._latest.append(tokens)
+        latest = self._latest
+        latest.append(tokens)
         self._new += 1
+        if len(latest) < LATEST:
+            self.trust = len(latest) / (len(latest) + FAMILIAR)
 
     def within(self, limit: int) -> tuple[float, float]:
         """The mean, and the quantile ``HIGH``, of the lengths, none counted for more than ``limit``."""
-        if self._new >= min(FRESH, self.count) or not self._sorted:
-            self._sorted = sorted(self._latest)
-            self._sums = list(accumulate(self._sorted, initial=0))
-            self._new = 0
-        count = len(self._sorted)
-        shorter = bisect_right(self._sorted, limit)
-        mean = (self._sums[shorter] + (count - shorter) * limit) / count
-        return mean, min(limit, self._sorted[min(int(HIGH * count), count - 1)])
+        if self._new >= FRESH or self._new >= len(self._latest):
+            self._sort()
+        if limit >= self._longest:
+            return self._mean, self._high
+        shorter, count = bisect_right(self._sorted, limit), len(self._sorted)
+        return (self._sums[shorter] + (count - shorter) * limit) / count, min(limit, self._high)
+
+    def _sort(self) -> None:
+        lengths = self._sorted = sorted(self._latest)
+        count = len(lengths)
+        self._sums = list(accumulate(lengths, initial=0))
+        self._mean, self._longest = self._sums[-1] / count, lengths[-1]
+        self._high = lengths[min(int(HIGH * count), count - 1)]
+        self._new = 0
 
 
 def _kept(known: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -> V:

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from gateway.drain_rate import ArrivalRate
-from gateway.scheduling.heap import Entry, Heap, Key, Member
+from gateway.scheduling.heap import Entry, Heap, Key, Member, place
 
 SLACK_WORK = 512.0
 """Two answers' worth or so (work is counted in output tokens, see ``estimated_work``): small requests of
@@ -42,6 +42,9 @@ SAMPLE = 32
 
 WORK_WEIGHT = 0.1
 """Weight of the latest request in what a tenant's requests cost on average."""
+
+MOST_MOVED = 64
+"""Lines that are out of place until somebody looks."""
 
 IDLE_FLOWS = 1024
 """Tenants of which nobody waits that are remembered, for what they owe."""
@@ -159,11 +162,15 @@ class Share(Generic[T]):
         self._flows: dict[str, Flow[T]] = {}
         """Those who came last are the last."""
         self.lanes: dict[Hashable, Heap[Line[T]]] = {}
-        """Tenants' lines, by lane; only those in which somebody waits."""
+        """Tenants' lines, by lane; only those in which somebody waits. After :meth:`line_up` everybody's."""
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
         self.virtual = 0.0
         """The greatest that somebody had who got a slot: where those begin who come now."""
+        self._alone: tuple[Key, int, T] | None = None
+        """Who waits alone is in no line until another one comes: most get their slot before that."""
+        self._moved: dict[Line[T], None] = {}
+        """Lines that are not where they belong in ``lanes``: they are put there when somebody looks."""
         self._most_flows = IDLE_FLOWS
         self.count = 0
 
@@ -181,12 +188,32 @@ class Share(Generic[T]):
             flow.virtual = max(flow.virtual, self.virtual)
         flow.count += 1
         flow.work += turn.work
-        line = flow.lines.get(turn.lane)
-        if line is None:
-            line = flow.lines[turn.lane] = Line(flow, turn.lane)
-        line.turns.put((turn.due_s, turn.number), turn)
-        if line.turns.first() is turn:
-            self._place(line)
+        entry = place((turn.due_s, turn.number), turn)
+        if self.count == 1:
+            self._alone = entry
+        else:
+            self._split_up()
+            self._queue(entry)
+
+    def line_up(self) -> None:
+        """Have ``lanes`` hold all who wait, each line where it belongs."""
+        self._split_up()
+        if self._moved:
+            moved, self._moved = self._moved, {}
+            for line in moved:
+                self._place(line)
+
+    def in_one_line(self, most: Mapping[Any, int]) -> list[T] | None:
+        """The next turns, of each lane no more than ``most``, if all who wait are of one tenant and lane.
+        Else None: it takes a look to say."""
+        if self._alone is not None and self.count == 1:
+            return [self._alone[2]] if most.get(self._alone[2].lane) else []
+        self.line_up()
+        if self.begun or len(self.lanes) != 1:
+            return None
+        ((lane, heap),) = self.lanes.items()
+        line = heap.first() if heap.count == 1 else None
+        return None if line is None else line.turns.smallest(most.get(lane, 0))
 
     def remove(self, turn: T) -> None:
         """It does not wait any more."""
@@ -198,15 +225,17 @@ class Share(Generic[T]):
                 del self.begun[turn.lane]
             return
         flow = self._flows[turn.tenant]
-        line = flow.lines[turn.lane]
-        first = line.turns.first() is turn
-        line.turns.strike(turn)
         flow.count -= 1
         flow.work = flow.work - turn.work if flow.count else 0.0
+        if self._alone is not None:
+            assert self._alone is turn.entry
+            self._alone = turn.entry = None
+            return
+        line = flow.lines[turn.lane]
+        line.turns.strike(turn)
+        self._note_moved(line)
         if not line.turns.count:
             del flow.lines[turn.lane]
-        if first:
-            self._place(line)
 
     def charge(self, turn: T, now: float) -> None:
         """It got its slot, and its tenant pays for it. Those who have paid do not pay again."""
@@ -243,18 +272,6 @@ class Share(Generic[T]):
         base = own + begun + seen.waiting(self.count - begun - own)
         others_per_s = self.arrivals.per_s(now) - (mine.arrivals.per_s(now) if mine is not None else 0.0)
         return seen.with_coming(base, others_per_s, departures_per_s, now)
-
-    def only(self) -> T:
-        """Who waits, when it is one."""
-        for begun in self.begun.values():
-            turn = begun.first()
-            assert turn is not None
-            return turn
-        (lines,) = self.lanes.values()
-        line = lines.first()
-        turn = None if line is None else line.turns.first()
-        assert turn is not None
-        return turn
 
     # --- For a look at the next turns ---
 
@@ -293,10 +310,31 @@ class Share(Generic[T]):
         self._flows = kept
         self._most_flows = max(IDLE_FLOWS, 2 * len(kept))
 
+    def _queue(self, entry: tuple[Key, int, T]) -> None:
+        """Into the line of its tenant and lane."""
+        turn = entry[2]
+        flow = self._flows[turn.tenant]
+        line = flow.lines.get(turn.lane)
+        if line is None:
+            line = flow.lines[turn.lane] = Line(flow, turn.lane)
+        line.turns.take_in(entry)
+        self._note_moved(line)
+
+    def _split_up(self) -> None:
+        """Who waited alone gets a line."""
+        if self._alone is not None:
+            entry, self._alone = self._alone, None
+            self._queue(entry)
+
     def _move(self, flow: Flow[T], virtual: float) -> None:
         flow.virtual = virtual
         for line in flow.lines.values():
-            self._place(line)
+            self._note_moved(line)
+
+    def _note_moved(self, line: Line[T]) -> None:
+        self._moved[line] = None
+        if len(self._moved) > MOST_MOVED:
+            self.line_up()
 
     def _place(self, line: Line[T]) -> None:
         """Where it belongs among the lines of its lane, if anybody is in it."""

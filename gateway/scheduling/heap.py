@@ -8,6 +8,8 @@ Key = tuple[float, ...]
 
 _numbers = itertools.count()
 _SLACK = 16
+_FEW = 4
+"""Of four times as many it is cheaper to take them out one by one than to sort them all."""
 
 
 class Member:
@@ -29,6 +31,14 @@ Entry = tuple[Key, int, Member]
 M = TypeVar("M", bound=Member)
 
 
+def place(key: Key, member: M) -> tuple[Key, int, M]:
+    """A place for ``member``, which must have none."""
+    assert member.entry is None
+    entry = key, next(_numbers), member
+    member.entry = entry
+    return entry
+
+
 class Heap(Generic[M]):
     """Entries that were struck stay until they surface or outnumber the others.
 
@@ -43,9 +53,10 @@ class Heap(Generic[M]):
 
     def put(self, key: Key, member: M) -> None:
         """``member`` must have no place anywhere."""
-        assert member.entry is None
-        entry = key, next(_numbers), member
-        member.entry = entry
+        self.take_in(place(key, member))
+
+    def take_in(self, entry: tuple[Key, int, M]) -> None:
+        """Somebody who was given a place by :func:`place` and is in no heap yet."""
         heapq.heappush(self._entries, entry)
         self.count += 1
 
@@ -64,6 +75,16 @@ class Heap(Generic[M]):
         while entries and entries[0][2].entry is not entries[0]:
             heapq.heappop(entries)
         return entries[0][2] if entries else None
+
+    def smallest(self, most: int) -> list[M]:
+        """The first so many, in order. They stay where they are."""
+        if _FEW * most < self.count:
+            lifted = [entry for _ in range(most) if (entry := self.lift()) is not None]
+            for entry in lifted:
+                self.lower(entry)
+            return [entry[2] for entry in lifted]
+        entries = sorted(entry for entry in self._entries if entry[2].entry is entry)
+        return [entry[2] for entry in entries[:most]]
 
     def lift(self) -> tuple[Key, int, M] | None:
         """Take out the first for a moment: it keeps its place and must be :meth:`lower`-ed again before

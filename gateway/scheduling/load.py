@@ -10,6 +10,8 @@ import heapq
 import math
 from dataclasses import dataclass
 
+from shared.frozen import frozen
+
 SHARE_MEMORY_S = 20.0
 """Reading that was placed this long ago counts half in ``Load.reading_share``."""
 
@@ -28,7 +30,7 @@ MOST_RUNNING = 1 << 16
 """Requests followed at one deployment. Slots are far fewer; what is over this runs unfollowed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Company:
     """What ran beside a request on average, from when it was placed until it was over."""
 

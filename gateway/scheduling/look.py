@@ -18,6 +18,7 @@ class Look(Generic[T]):
 
     def __init__(self, share: Share[T], left: Mapping[Hashable, int]) -> None:
         """Of each lane no more are shown than are ``left``, which its owner counts down."""
+        share.line_up()
         self._share = share
         self._left = left
         self._virtual: dict[object, float] = {}

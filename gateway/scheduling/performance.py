@@ -24,6 +24,7 @@ from gateway.scheduling.base import Outcome
 from gateway.scheduling.devices import device_class, figures_of
 from gateway.scheduling.load import Company
 from gateway.scheduling.regression import LEAST, MOST, Shares
+from shared.frozen import frozen
 
 MOST_PAIRS = 4096
 """Pairs of model and device class remembered; the one used longest ago is forgotten first."""
@@ -97,7 +98,7 @@ class Prior:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """What a request was taken for when it was placed."""
 

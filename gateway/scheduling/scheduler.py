@@ -20,6 +20,7 @@ from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.performance import Asked, Performance, Speeds
+from shared.frozen import frozen
 
 MOST_MODELS = 4096
 """Models that nothing serves are forgotten beyond so many, the one used longest ago first."""
@@ -32,7 +33,7 @@ class _Model:
     open: dict[tuple[int, str], "_Placed"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Placed:
     item: Waiting
     view: DeploymentView

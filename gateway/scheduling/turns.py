@@ -38,6 +38,8 @@ class Turns(Generic[T]):
     ) -> None:
         """``weights`` are of tenants; those not named have 1."""
         self._tiers = [_Tier(Share[T](weights, now, slack), ageing_s) for _ in range(TIERS)]
+        self._given = 0
+        """Slots so far."""
 
     def reweigh(self) -> None:
         """The weights are other ones now."""
@@ -54,10 +56,11 @@ class Turns(Generic[T]):
 
     def depart(self, turn: T, now: float) -> None:
         """It leaves for a slot."""
-        self.remove(turn)
-        self._tiers[turn.rank].share.charge(turn, now)
-        for rank, tier in enumerate(self._tiers):
-            tier.ageing.slot_given(now, own=rank == turn.rank)
+        tier = self._tiers[turn.rank]
+        tier.share.remove(turn)
+        tier.share.charge(turn, now)
+        self._given += 1
+        tier.ageing.served(self._given, now)
 
     def settle(self, turn: T, work: float, now: float) -> None:
         """What it really costs."""
@@ -68,25 +71,25 @@ class Turns(Generic[T]):
         are."""
         tiers = self._tiers
         present = [rank for rank in range(TIERS) if tiers[rank].share.count]
-        if len(present) == 1 and tiers[present[0]].share.count == 1:
-            only = tiers[present[0]].share.only()
-            return [only] if limits.get(only.lane) else []
-        left = dict(limits)
-        looks = {rank: Look(tiers[rank].share, left) for rank in present}
         alone = len(present) == 1
+        if alone and (line := tiers[present[0]].share.in_one_line(limits)) is not None:
+            return line
+        left, given = dict(limits), self._given
+        looks = {rank: Look(tiers[rank].share, left) for rank in present}
         ageing = () if alone else tuple(tier.ageing.copy() for tier in tiers)
         turns: list[T] = []
         slots = sum(left.values())
         while slots > 0:
-            order = present if alone else self._order(present, ageing, now)
+            order = present if alone else self._order(present, ageing, given, now)
             found = next((turn for rank in order if (turn := looks[rank].next())), None)
             if found is None:
                 break
             turns.append(found)
             slots -= 1
             left[found.lane] -= 1
-            for rank, each in enumerate(ageing):
-                each.slot_given(now, own=rank == found.rank)
+            given += 1
+            if ageing:
+                ageing[found.rank].served(given, now)
         for look in looks.values():
             look.undo()
         return turns
@@ -112,10 +115,12 @@ class Turns(Generic[T]):
         """By rank, since when the one waits who came first; None where nobody does."""
         return [tier.oldest_s() for tier in self._tiers]
 
-    def _order(self, present: list[int], ageing: "Sequence[_Ageing]", now: float) -> list[int]:
-        """Tiers in the order in which they are asked for the next slot."""
+    def _order(self, present: list[int], ageing: "Sequence[_Ageing]", given: int, now: float) -> list[int]:
+        """Tiers in the order in which they are asked for the next slot, so many having been given."""
         due = [
-            rank for rank in present if rank and ageing[rank].may_be_due(now) and self._tiers[rank].aged(now)
+            rank
+            for rank in present
+            if rank and ageing[rank].may_be_due(given, now) and self._tiers[rank].aged(now)
         ]
         if not due:
             return present
@@ -126,26 +131,24 @@ class Turns(Generic[T]):
 class _Ageing:
     """How long one tier has been passed over."""
 
-    __slots__ = ("_ageing_s", "_passed", "served_s")
+    __slots__ = ("_ageing_s", "_served_at", "served_s")
 
-    def __init__(self, ageing_s: float, passed: int = 0, served_s: float = float("-inf")) -> None:
+    def __init__(self, ageing_s: float, served_at: int = 0, served_s: float = float("-inf")) -> None:
         self._ageing_s = ageing_s
-        self._passed = passed
+        self._served_at = served_at
         self.served_s = served_s
 
     def copy(self) -> "_Ageing":
-        return _Ageing(self._ageing_s, self._passed, self.served_s)
+        return _Ageing(self._ageing_s, self._served_at, self.served_s)
 
-    def slot_given(self, now: float, *, own: bool) -> None:
-        """To one of its own, or to another tier's."""
-        if own:
-            self._passed, self.served_s = 0, now
-        else:
-            self._passed += 1
+    def served(self, given: int, now: float) -> None:
+        """The latest of so many slots was its own."""
+        self._served_at, self.served_s = given, now
 
-    def may_be_due(self, now: float) -> bool:
-        if self._passed < AGED_EVERY - 1:
-            return self._passed >= AGED_AT_MOST - 1 and now - self.served_s >= self._ageing_s
+    def may_be_due(self, given: int, now: float) -> bool:
+        passed = given - self._served_at
+        if passed < AGED_EVERY - 1:
+            return passed >= AGED_AT_MOST - 1 and now - self.served_s >= self._ageing_s
         return True
 
 

@@ -9,7 +9,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import concurrent, crowd, decision, growth, memory, policies, restart, scale, stalled, upload
+from tests.bench import (
+    concurrent,
+    crowd,
+    decision,
+    growth,
+    live,
+    memory,
+    policies,
+    restart,
+    scale,
+    stalled,
+    upload,
+)
 from tests.bench.peers import command as peers
 from tests.bench.peers import tools
 from tests.bench.peers.machine import facts
@@ -20,6 +32,8 @@ from tests.support.processes import House
 Load = Callable[[LoadSite, argparse.Namespace], Coroutine[None, None, object]]
 _SECONDS = 15.0
 _GROWTH_S = 120.0
+_LIVE_S = 60.0
+_TRACE = Path("..") / "shared" / "data" / "azure_llm_code_2023.csv"
 _SPARE_FILES = 2048
 
 
@@ -112,12 +126,26 @@ def _growth(arguments: argparse.Namespace) -> object:
     return _kept("growth", figures, arguments)
 
 
+def _live(arguments: argparse.Namespace) -> object:
+    trace, seconds = arguments.trace, arguments.seconds or _LIVE_S
+    if not trace.is_file():
+        return f"not run: {trace} is not there; --trace names another"
+    jobs = live.jobs_of(trace, seconds, arguments.rate)
+    if not jobs:
+        return f"not run: {trace} has no request in its first {seconds * arguments.rate:g} s"
+    figures = live.run(jobs, arguments.rate, arguments.policies.split(","))
+    if arguments.json is not None:
+        arguments.json.write_text(figures.to_json())
+    return figures
+
+
 _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "decision": _decision,
     "restart": _restart,
     "memory": _memory,
     "scale": _scale,
     "growth": _growth,
+    "live": _live,
     "peers": peers.load,
     "policies": policies.load,
 }
@@ -140,6 +168,9 @@ def _parser() -> argparse.ArgumentParser:
         "--json", type=Path, metavar="FILE", help="write the figures there, where they have JSON"
     )
     parser.add_argument("--open-streams", type=int, default=10_000, help="of memory")
+    parser.add_argument("--trace", type=Path, default=_TRACE, help="of live (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=15.0, help="of live: so many times the trace's pace")
+    parser.add_argument("--policies", default=",".join(live.POLICIES), help="of live")
     peers.add_options(parser)
     policies.add_options(parser)
     return parser

@@ -36,12 +36,12 @@ class Wire:
         self.send(HEAD + b"\r\n".join([length, *lines, b"", b""]) + body)
 
     async def until(self, end: bytes) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self._reader.readuntil(end)
 
     async def rest(self) -> bytes:
         """Everything until the server closes."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self._reader.read(-1)
 
 

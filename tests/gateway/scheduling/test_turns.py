@@ -123,6 +123,7 @@ def test_a_correction_keeps_nobody_out_for_ever() -> None:
     share.charge(turns[0], 0.0)
     share.settle(turns[0], 1e18, 0.0)
     share.put(turns[1], 0.0)
+    share.line_up()
     line = share.lanes["chat"].first()
     assert line is not None
     assert line.flow.virtual == DEBT_WORK
@@ -233,7 +234,7 @@ comings = st.tuples(
 def reference(room: Room, left: dict[str, int], now: float) -> Turn | None:
     """Who is next, found by looking at everybody."""
     tiers = room.turns._tiers
-    for rank in room.turns._order([0, 1, 2], [tier.ageing for tier in tiers], now):
+    for rank in room.turns._order([0, 1, 2], [tier.ageing for tier in tiers], room.turns._given, now):
         share = tiers[rank].share
         mine = [turn for turn in room.waiting.values() if turn.rank == rank and left.get(str(turn.lane))]
         begun = [turn for turn in mine if turn.begun]
