@@ -9,7 +9,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import concurrent, crowd, decision, growth, memory, policies, restart, scale, stalled, upload
+from tests.bench import (
+    concurrent,
+    crowd,
+    decision,
+    growth,
+    memory,
+    policies,
+    restart,
+    scale,
+    stalled,
+    upload,
+    validate,
+)
 from tests.bench.peers import command as peers
 from tests.bench.peers import tools
 from tests.bench.peers.machine import facts
@@ -120,6 +132,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "growth": _growth,
     "peers": peers.load,
     "policies": policies.load,
+    "validate": validate.load,
 }
 """Those that start what they need themselves."""
 _NAMES = (*_ON_A_SITE, *_ALONE)
