@@ -21,6 +21,7 @@ from tests.bench import (
     scale,
     stalled,
     upload,
+    validate,
 )
 from tests.bench.peers import command as peers
 from tests.bench.peers import tools
@@ -148,6 +149,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "live": _live,
     "peers": peers.load,
     "policies": policies.load,
+    "validate": validate.load,
 }
 """Those that start what they need themselves."""
 _NAMES = (*_ON_A_SITE, *_ALONE)

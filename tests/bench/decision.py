@@ -23,8 +23,12 @@ ROUNDS = 5
 
 class _Tunnel:
     endpoint: Any = None
-    full = suspended = False
+    full = closed = suspended = False
     takes_work = True
+    model_memory_bytes: int | None = None
+
+    def __init__(self) -> None:
+        self.deployments: dict[str, Deployment] = {}
 
     def set_full(self, full: bool) -> None: ...
     def end(self) -> None: ...

@@ -25,8 +25,10 @@ class Tunnel:
 
     def __init__(self) -> None:
         self.endpoint: Any = None
-        self.full = self.suspended = False
+        self.full = self.closed = self.suspended = False
         self.takes_work = True
+        self.model_memory_bytes: int | None = None
+        self.deployments: dict[str, Deployment] = {}
 
     def set_full(self, full: bool) -> None:
         self.full = full

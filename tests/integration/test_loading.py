@@ -42,14 +42,19 @@ class Commander(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state: AgentState | None = None
+        self.states: list[AgentState] = []
+        self._read: dict[str, int] = {}
         self.levels: Mapping[str, int] = {}
         self.results: dict[int, CommandResult] = {}
         self.endpoint: Endpoint | None = None
         self._ids = itertools.count(1)
 
+    @property
+    def state(self) -> AgentState | None:
+        return self.states[-1] if self.states else None
+
     def on_state(self, state: AgentState) -> None:
-        self.state = state
+        self.states.append(state)
         self.note("state", state)
 
     def on_slots(self, levels: Mapping[str, int]) -> None:
@@ -74,9 +79,15 @@ class Commander(Recorder):
         return next(d for d in self.state.deployments if d.id == identity)
 
     async def becomes(self, identity: str, status: DeploymentStatus) -> DeploymentState:
+        """The next it is, counted from what was found here last; short-lived states are not missed."""
+
         def found() -> DeploymentState | None:
-            deployment = self.deployment(identity)
-            return deployment if deployment.status is status else None
+            for index in range(self._read.get(identity, 0), len(self.states)):
+                for deployment in self.states[index].deployments:
+                    if deployment.id == identity and deployment.status is status:
+                        self._read[identity] = index
+                        return deployment
+            return None
 
         return cast(DeploymentState, await self.when(found))
 
