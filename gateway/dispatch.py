@@ -1,20 +1,17 @@
 """Carries out what the scheduler decided: requests wait, are bound late, go out as streams and come back.
 
-Decide, then act: whatever happens in a turn of the event loop only marks models as worth a look; once the
-turn is over the policy is asked about each, and its assignments are carried out. Everything belongs to the
-event loop's thread.
+Who waits is bound by :mod:`gateway.binding`. Everything belongs to the event loop's thread.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import structlog
-
 from gateway.admission import Admission, no_deployment, not_in_version, not_there
 from gateway.attempt import Attempt
+from gateway.binding import Binder
 from gateway.continuation import RecordBudget
 from gateway.decisions import Decisions
 from gateway.deployments import Availability, Deployment
@@ -22,8 +19,6 @@ from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Request, Tier
 from gateway.errors import (
     DeadlineExceeded,
-    EngineError,
-    NoDeployment,
     QueueTimeout,
     RequestError,
     ShuttingDown,
@@ -34,26 +29,19 @@ from gateway.fleet_health import FleetHealth
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.metrics import Metrics
 from gateway.placement import PlacementSettings, Placer
-from gateway.preemption import LOOK_AGAIN_S, Preemption
+from gateway.preemption import Preemption
 from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
-from gateway.scheduling.base import ANY_ROUTE, Assignment, Waiting
-from gateway.scheduling.handover import shown
-from gateway.timers import Cancellable, Timers
-from shared.errors import ErrorCode, SessionClosed, TooManyStreams
+from gateway.scheduling.base import ANY_ROUTE
+from gateway.timers import Timers
+from shared.errors import ErrorCode
 from shared.messages import Usage
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
-_log = structlog.get_logger(__name__)
-
 _FREE = frozenset({Trouble.REFUSED, Trouble.LOST, Trouble.DRAINING})
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
-
-SHUN_S = 10.0
-"""So long a request waits for a deployment whose tunnel or health may come back, rather than go once more to
-one that failed on it."""
 
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
@@ -91,9 +79,13 @@ class Dispatcher:
         self._admission = Admission(
             self._index, self.room, self.settings.reconnect_grace_s, self._preemption.yielding
         )
+        self._binder = Binder(
+            self._index, self.room, self._decisions, self._admission, self._preemption, metrics, timers
+        )
+        self._waiting = self._binder.waiting
         self._placer: Placer | None = None
         if placement is not None:
-            self._placer = self._admission.loads = Placer(
+            self._placer = self._binder.placer = self._admission.loads = Placer(
                 registry,
                 self.room,
                 metrics,
@@ -101,7 +93,7 @@ class Dispatcher:
                 placement,
                 load_s=self._decisions.load_s,
                 loaded=self._decisions.loaded,
-                refuse=self._refuse,
+                refuse=self._binder.refuse,
             )
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
@@ -110,16 +102,9 @@ class Dispatcher:
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
         self._exchanges: set[Exchange] = set()
-        self._waiting: dict[int, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._marked: dict[str, None] = {}
-        self._turn: Cancellable | None = None
-        self._grace: dict[str, Cancellable] = {}
-        self._looks: dict[str, tuple[float, Cancellable]] = {}
-        """When models are looked at again though nothing has happened."""
         self._accepting = True
         self._idle: asyncio.Event | None = None
-        self._index.subscribe(self._model_changed)
         metrics.watch_queue(self.room.depths)
         metrics.watch_predictions(self._decisions.predictions)
 
@@ -172,7 +157,7 @@ class Dispatcher:
         exchange = Exchange(request, ticket, self, settle)
         self._exchanges.add(exchange)
         self._waiting[ticket.number] = exchange
-        self._mark(request.model)
+        self._binder.mark(request.model)
         return exchange
 
     # --- For whoever starts and stops the gateway ---
@@ -192,7 +177,7 @@ class Dispatcher:
         self._decisions.choose_policies(policy, policies)
         self.room.reweigh(weights)
         for model in self.room.depths():
-            self._mark(model)
+            self._binder.mark(model)
 
     async def wait_idle(self) -> None:
         """Returns once no exchange is open. Put a timeout around it."""
@@ -211,13 +196,7 @@ class Dispatcher:
         self._health.close()
         if self._placer is not None:
             self._placer.close()
-        looks = (timer for _, timer in self._looks.values())
-        for timer in (self._turn, *self._grace.values(), *looks):
-            if timer is not None:
-                timer.cancel()
-        self._grace.clear()
-        self._looks.clear()
-        self._marked.clear()
+        self._binder.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -309,7 +288,7 @@ class Dispatcher:
             until_s = self._admission.expiry(request, now)
             self.room.come_back(exchange.ticket, request.shunned(now), now, expires_s=until_s)
         self._waiting[exchange.ticket.number] = exchange
-        self._mark(request.model)
+        self._binder.mark(request.model)
 
     def spent(self, ticket: Ticket, work: float) -> None:
         self.room.settle(ticket, work, self.timers.time())
@@ -335,150 +314,6 @@ class Dispatcher:
             if self._idle is not None and not self._exchanges:
                 self._idle.set()
                 self._idle = None
-
-    # --- Deciding ---
-
-    def _model_changed(self, model: str) -> None:
-        if self.room.depth(model):
-            self._mark(model)
-
-    def _mark(self, model: str) -> None:
-        """Look at ``model`` once this turn of the loop is over."""
-        self._marked[model] = None
-        if self._turn is None:
-            self._turn = self.timers.call_soon(self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._turn = None
-        marked, self._marked = self._marked, {}
-        for model in marked:
-            self._assign(model)
-
-    def _assign(self, model: str) -> None:
-        now = self.timers.time()
-        if not self._decisions.rests(model, now):
-            depth = self.room.depth(model)
-            front = shown(depth)
-            if self._assign_front(model, front, now) and front < depth:
-                self._assign_front(model, depth, now)
-        if self.room.depth(model):
-            placer = self._placer
-            self.room.still_waiting(model, now, slots=placer is None or self._index.slots(model) > 0)
-            if placer is not None:
-                placer.waiting(model)
-            self._watch_for_loss(model)
-            if self._preemption.make_room(model, now):
-                self._look_again(model, now + LOOK_AGAIN_S)
-
-    def _assign_front(self, model: str, most: int, now: float) -> bool:
-        """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so
-        that those behind may be asked too."""
-        tickets = self._candidates(model, most, now)
-        if not tickets:
-            return True
-        open_now = self._index.open(model)
-        for assignment in self._decisions.assign(model, tickets, open_now, now):
-            self._carry_out(assignment, open_now.get(assignment.key), now)
-        again_s = self._decisions.look_again_s(model)
-        if again_s is not None:
-            self._look_again(model, again_s)
-        return again_s is None
-
-    def _candidates(self, model: str, most: int, now: float) -> list[Waiting]:
-        """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
-        there are slots, ``most`` of them."""
-        room, index = self.room, self._index
-        if not most or not index.open(model):
-            return []
-        limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
-        tickets = room.front(model, limits, now)
-        avoiding: dict[int, frozenset[str]] = {}
-        for fit in {ticket.fit for ticket in tickets if ticket.fit.avoid}:
-            if not index.someone_else(model, fit, patiently=True):
-                continue
-            at_once = index.someone_else(model, fit)
-            front = [each for each in tickets if each.fit == fit]
-            shunning = [each for each in front if at_once or now < each.entered_s + SHUN_S]
-            avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
-            if shunning and not at_once:
-                self._look_again(model, min(each.entered_s for each in shunning) + SHUN_S)
-        return [ticket.as_waiting(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
-
-    def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
-        exchange = self._waiting.get(assignment.number)
-        if exchange is None or deployment is None or not deployment.free:
-            return
-        try:
-            exchange.begin(deployment, now)
-        except SessionClosed:
-            deployment.session.end()
-        except TooManyStreams:
-            deployment.session.set_full(True)
-        except Exception:
-            _log.exception("dispatch_failed", deployment=deployment.key)
-            exchange.fail(EngineError("The request could not be passed on."))
-
-    # --- Time ---
-
-    def _look_again(self, model: str, at_s: float) -> None:
-        look = self._looks.get(model)
-        if look is None or look[0] > at_s:
-            if look is not None:
-                look[1].cancel()
-            self._looks[model] = at_s, self.timers.call_at(at_s, lambda: self._look(model))
-
-    def _look(self, model: str) -> None:
-        del self._looks[model]
-        self._mark(model)
-
-    def _watch_for_loss(self, model: str) -> None:
-        """Those who wait for a model that nothing serves, or not where they may run or in their version, are
-        sent away once the grace is over."""
-        at_s = self._admission.hopeless_at(model)
-        if at_s is None and any(self._stranded(model, fit) for fit in self.room.lanes(model)):
-            at_s = self._admission.hopeless_there_at(model)
-        if at_s is not None and model not in self._grace:
-            self._grace[model] = self.timers.call_at(at_s, lambda: self._grace_over(model))
-
-    def _grace_over(self, model: str) -> None:
-        del self._grace[model]
-        now = self.timers.time()
-        waiting = [each for each in self._waiting.values() if each.request.model == model]
-        if self._admission.gone_for_good(model, now):
-            self._send_away(waiting, no_deployment)
-            return
-        if now >= self._admission.hopeless_there_at(model):
-            stranded = {fit: self._stranded(model, fit) for fit in self.room.lanes(model)}
-            for each in waiting:
-                because = stranded.get(each.ticket.fit)
-                if because is not None:
-                    self._send_away([each], because)
-        self._mark(model)
-
-    def _stranded(self, model: str, fit: Fit) -> Callable[[Request], RequestError] | None:
-        """What to say to such requests when the model is served, but not where they may run, or not in their
-        version. Answers that have begun have a patience of their own."""
-        if fit.continuing:
-            return None
-        where = fit.where
-        if where and self._index.availability(model, fit.route, where) is Availability.ELSEWHERE:
-            return not_there
-        return not_in_version if self._admission.misses_version(model, fit) else None
-
-    def _send_away(self, waiting: Sequence[Exchange], because: Callable[[Request], RequestError]) -> None:
-        for exchange in waiting:
-            error = because(exchange.request)
-            self.metrics.refused(exchange.request.model, error.code)
-            exchange.fail(error)
-
-    def _refuse(self, model: str, fits: Collection[Fit], error: NoDeployment) -> None:
-        """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
-        vain = [
-            each
-            for each in self._waiting.values()
-            if each.request.model == model and each.ticket.fit._replace(avoid=frozenset()) in fits
-        ]
-        self._send_away(vain, lambda _: error)
 
     def _too_late(self, request: Request) -> RequestError:
         now = self.timers.time()

@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gateway.binding import SHUN_S
 from gateway.deployments import Deployment
-from gateway.dispatch import SHUN_S, DispatchSettings, QueueSettings
+from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
 from gateway.exchange import State
 from gateway.failover import MOST_MOVES
@@ -231,7 +232,7 @@ class Books(RuleBasedStateMachine):
         assert all(client.settled != (id(client) in self.left) for client in self.clients)
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        kept = len(dispatcher._grace) + len(dispatcher._looks) + len(dispatcher._health._looks)
+        kept = dispatcher._binder.timers_set + len(dispatcher._health._looks)
         assert self.fleet.loop.pending == kept
         self.fleet.advance(400.0)
         assert not self.fleet.loop.pending, "a timer was left behind"

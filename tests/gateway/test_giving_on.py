@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.dispatch import SHUN_S, DispatchSettings
+from gateway.binding import SHUN_S
+from gateway.dispatch import DispatchSettings
 from gateway.domain import REMEMBERED_S, RequestBody
 from gateway.errors import DeadlineExceeded, EngineError, NoDeployment
 from gateway.failover import MOST_MOVES

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway import dispatch
+from gateway import binding
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import AgentPrincipal, Principal, Tier
 from gateway.errors import EngineError, NoDeployment, QueueFull
@@ -143,7 +143,7 @@ def test_what_speaks_for_another_place_overrides_nothing(monkeypatch: pytest.Mon
         def exception(self, event: str, **_: Any) -> None:
             said.append(event)
 
-    monkeypatch.setattr(dispatch, "_log", Log())
+    monkeypatch.setattr(binding, "_log", Log())
     fleet = Fleet()
     us = fleet.connect("us", deployment(), labels=US)
     client = fleet.submit(fleet.request(principal=Principal("k", "key", "tenant", IN_EU)))
