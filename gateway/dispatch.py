@@ -57,7 +57,7 @@ class Dispatcher:
         *,
         queue: QueueSettings | None = None,
         settings: DispatchSettings | None = None,
-        policy: str = "least-outstanding",
+        policy: str = "cost",
         policies: Mapping[str, str] = MappingProxyType({}),
         placement: PlacementSettings | None = None,
         jitter: Callable[[], float] = random.random,

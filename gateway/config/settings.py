@@ -76,7 +76,7 @@ class QueueTable(_Table):
 class DispatchTable(_Table):
     """Time budgets, attempts, policy."""
 
-    policy: str = "least-outstanding"
+    policy: str = "cost"
     """How deployments are chosen, where ``policies`` says nothing else of a model."""
     policies: Annotated[dict[str, str], Field(max_length=10_000)] = {}
     """Model to policy."""
