@@ -39,7 +39,7 @@ class Site:
 
 def test_what_can_change_is_applied_and_named() -> None:
     site = Site(settings())
-    said = site.say(settings(dispatch={"policy": "cost"}, queue={"tenant_weights": {"a": 2.0}}))
+    said = site.say(settings(dispatch={"policy": "session"}, queue={"tenant_weights": {"a": 2.0}}))
     assert said == [
         {
             "event": "settings_reloaded",
@@ -47,7 +47,7 @@ def test_what_can_change_is_applied_and_named() -> None:
             "changed": ["dispatch.policy", "queue.tenant_weights"],
         }
     ]
-    assert site.applied[0].dispatch.policy == "cost"
+    assert site.applied[0].dispatch.policy == "session"
 
 
 def test_rules_of_reuse_are_taken_up_and_its_bounds_are_not() -> None:
