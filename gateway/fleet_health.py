@@ -138,6 +138,7 @@ class FleetHealth:
                 self._metrics.circuit_opened(deployment.model, reason)
                 if was_closed:
                     _log.warning("circuit_opened", deployment=deployment.key, reason=reason)
+            deployment.health_factor = health.circuit.chance(now)
         self._changed(deployment)
 
     # --- For others to see ---
@@ -171,6 +172,8 @@ class FleetHealth:
         health = deployment.health
         if health is None:
             return NO_CAP, False
+        if deployment.health_factor != 1.0:  # what failed makes it look slower until it is forgotten
+            deployment.health_factor = health.circuit.chance(now)
         if health.calm(now) and deployment not in self._looks:
             if deployment.session.suspended:
                 self._doubt(deployment.model)

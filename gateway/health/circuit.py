@@ -197,6 +197,11 @@ class Circuit:
         self._open(before, fault, now, jitter)
         return True
 
+    def chance(self, now: float) -> float:
+        """That a request succeeds there, by the latest outcomes: over 0 to 1, and 1 without failures."""
+        succeeded, failed = self._outcomes.sums(now)
+        return (succeeded + 1.0) / (succeeded + failed + 1.0)
+
     def _enough(self, now: float) -> bool:
         succeeded, failed = self._outcomes.sums(now)
         outcomes = succeeded + failed

@@ -13,6 +13,7 @@ from gateway.failover import Trouble
 from gateway.fleet_health import PANIC_S, FleetHealth
 from gateway.health import HealthSettings
 from gateway.health.circuit import MAX_COOL_DOWN_S
+from gateway.health.window import WINDOW_S
 from gateway.metrics import Metrics
 from gateway.queue import Fit
 from gateway.scheduling.base import NO_CAP
@@ -201,6 +202,21 @@ def test_many_requests_lost_with_one_session_are_one_failure() -> None:
     site.leave(flapping)
     flapping = site.join("a")
     assert (flapping.free, flapping.shut) == (0, True), "it does not come back innocent"
+
+
+def test_one_that_fails_now_and_then_looks_slower_until_that_is_forgotten() -> None:
+    site = Site()
+    one = site.join("a")
+    site.succeed(one)
+    assert one.health_factor == 1.0
+    site.fail(one, Trouble.STATUS)
+    assert one.health_factor == pytest.approx(2 / 3)
+    site.succeed(one)
+    site.succeed(one)
+    assert one.health_factor == pytest.approx(4 / 5)
+    site.advance(WINDOW_S + 1.0)
+    site.succeed(one)
+    assert one.health_factor == 1.0
 
 
 def test_one_request_opens_no_circuits_however_often_it_fails() -> None:
