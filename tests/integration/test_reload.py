@@ -18,7 +18,7 @@ def test_a_running_gateway_takes_up_other_policies_and_refuses_wrong_ones(tmp_pa
     file.write_text("")
     with House(tmp_path) as house:
         gateway = house.gateway("--config", str(file))
-        file.write_text('[dispatch]\npolicy = "cost"\ntotal_s = 60\n')
+        file.write_text('[dispatch]\npolicy = "session"\ntotal_s = 60\n')
         gateway.child.signal(signal.SIGHUP)
         until("the settings are taken up", lambda: said(gateway, "settings_need_a_restart"))
         assert said(gateway, "settings_reloaded")[-1]["changed"] == ["dispatch.policy"]
