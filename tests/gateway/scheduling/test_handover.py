@@ -201,6 +201,17 @@ def test_a_rest_is_over_when_one_that_has_little_to_read_ends_something() -> Non
     assert not site.scheduler.rests("m", site.now), "it reads nothing more"
 
 
+def test_a_first_token_that_came_early_is_a_reason_to_ask_again() -> None:
+    site = reading("a", "b")
+    site.assign(site.request(1))
+    a = site.views["a"]
+    assert site.scheduler.first_token(900, a, site.now), "it reads nothing more, and somebody waits"
+    assert not site.scheduler.rests("m", site.now)
+    assert not site.scheduler.first_token(900, a, site.now)
+    assert site.assign(site.request(1)) == {1: "a"}
+    assert not site.scheduler.first_token(901, site.views["b"], site.now), "nobody is held any more"
+
+
 def test_what_is_given_in_a_round_makes_busy() -> None:
     views = [view("a", 64), view("b", 64)]
     knowledge = Knowledge("m", views={each.key: each for each in views})
