@@ -146,8 +146,8 @@ class Scheduler:
         return asked
 
     def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
-        """The first token of the request ``number`` came from ``view``. True when it came so early that somebody
-        who is held may be placed there now: then :meth:`assign` should be called."""
+        """The first token of the request ``number`` came from ``view``. True when it came so early that
+        somebody who is held may be placed there now: then :meth:`assign` should be called."""
         known = self._models.get(view.model)
         holding = known is not None and known.policy.look_again_s is not None and is_busy(view, now)
         view.load.first_token(number, now)
