@@ -6,8 +6,7 @@ For every deployment that may serve it the prediction is::
 
 with what is learnt of the model on the deployment's class of device, what the deployment has to do
 already, and how much of the prompt it has read before. A hit is worth the seconds it saves, neither more
-nor less: so affinity is never dropped, and never swamps a deployment, for the prompts that wait there
-are seconds too.
+nor less: so affinity is never dropped, and never swamps a deployment: what waits there is seconds too.
 
 To its own seconds those are added that it costs whoever runs there already: each of them stands still while
 a prompt is read, and writes more slowly in larger company.

@@ -138,8 +138,8 @@ class Busy:
 
 class Declined:
     """Requests that would rather wait than take what was free: until when that stands, what was free, which
-    class of device they wait for, and what they have to read there. Whoever was placed is ``over``; the others
-    are forgotten in time."""
+    class of device they wait for, and what they have to read there. Whoever was placed is ``over``; the
+    others are forgotten in time."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, frozenset[str], str, int]] = {}
