@@ -100,12 +100,14 @@ class Decisions:
                 self._kv_tokens[attempt] = tokens = asked.uncached_tokens + asked.output_tokens
                 attempt.deployment.hold_kv(tokens)
 
-    def began(self, attempt: Attempt, now: float) -> None:
-        """The first of a streamed answer came."""
+    def began(self, attempt: Attempt, now: float) -> bool:
+        """The first of a streamed answer came. Whether it came so early that somebody who is held may be
+        placed now."""
         number = self._followed.get(attempt)
-        if number is not None:
-            attempt.first_piece_s = now
-            self._scheduler.first_token(number, attempt.deployment, now)
+        if number is None:
+            return False
+        attempt.first_piece_s = now
+        return self._scheduler.first_token(number, attempt.deployment, now)
 
     def succeeded(self, attempt: Attempt, total_s: float, usage: Usage | None) -> None:
         """Its answer came whole, and it was all of the answer."""

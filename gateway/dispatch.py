@@ -233,7 +233,8 @@ class Dispatcher:
         self._health.answered(attempt.deployment, attempt.request, now)
 
     def began(self, attempt: Attempt) -> None:
-        self._decisions.began(attempt, self.timers.time())
+        if self._decisions.began(attempt, self.timers.time()):
+            self._model_changed(attempt.request.model)
 
     def succeeded(
         self, attempt: Attempt, first_byte_s: float, total_s: float, now: float, usage: Usage | None

@@ -7,8 +7,9 @@ from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.performance import Speeds
 
-FIRST_WEIGHT = 2.5
-"""A second before the first token counts so much of one after it: nobody reads on meanwhile."""
+FIRST_WEIGHT = 1.5
+"""A second before the first token counts so much of one after it: nobody reads on meanwhile. Tuned on the
+first halves of two public traces (docs/scheduling.md)."""
 
 OTHERS_SHARE = 1.0
 """Of a second that a request costs others, counted as its own."""

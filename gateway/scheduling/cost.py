@@ -6,17 +6,16 @@ For every deployment that may serve it the prediction is::
 
 with what is learnt of the model on the deployment's class of device, what the deployment has to do
 already, and how much of the prompt it has read before. A hit is worth the seconds it saves, neither more
-nor less: so affinity is never dropped, and never swamps a deployment, for the prompts that wait there
-are seconds too.
+nor less: so affinity is never dropped, and never swamps a deployment: what waits there is seconds too.
 
-To the seconds of the request itself those are added that it costs whoever runs there already: each of them
-stands still while a prompt is read, and writes more slowly in larger company.
+To its own seconds those are added that it costs whoever runs there already: each of them stands still while
+a prompt is read, and writes more slowly in larger company.
 
 Nothing is handed to a deployment that has enough to read (:mod:`gateway.scheduling.handover`). A request
 waits here for one of those, though another takes it, where it is predicted to be done earlier so, all that
-wait for one of the same class before it included; and for a deployment without a slot, where the predicted
-wait for one and all that follows are shorter than starting elsewhere. Not for long (``PATIENCE_S``), and for
-a slot not many.
+wait for one of the same class before it included; for 20 s at most, since it came. And it waits for a
+deployment without a slot, where the predicted wait for one and all that follows are shorter than starting
+elsewhere: not for long (``PATIENCE_S``), and not many.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +26,11 @@ from gateway.scheduling.completion import FIRST_WEIGHT, Completion, Given
 from gateway.scheduling.handover import CROWD, HELD_S, LOOK_S, REST_S, Busy, Declined, is_busy
 from gateway.scheduling.homes import Homes
 from gateway.scheduling.knowledge import Knowledge
-from gateway.scheduling.patience import PATIENCE_S, Patience
+from gateway.scheduling.patience import Patience
 from gateway.where import Where
 
 ALL = 64
-"""Of so many open deployments all are looked at. Of more some, and these are handed whatever comes: one of
-them has little to read unless nearly all have much."""
+"""Of so many open deployments all are looked at. Of more some, and nothing is held for these."""
 
 SAMPLE = 16
 """Of more, so many, and those that have read some of the prompt. The best of 16 is among the best
@@ -189,10 +187,10 @@ class _Round:
         if self._busy:
             other, other_s = self._worth_waiting(item, known, completion)
             if other is not None and other_s < cost_s:
-                if patient and self._declines(item, best, other):
+                if patient:
+                    self._decline(item, other, known.get(other.key, 0))
                     return True
-                if best is None or not patient:
-                    best, cost_s = other, other_s
+                best, cost_s = other, other_s
         if best is None:
             self._hopeless[fit] = context_tokens
             self._reserve(item)
@@ -202,7 +200,6 @@ class _Round:
         return True
 
     def _again(self, in_s: float) -> None:
-        """Ask to be asked again."""
         again_s = self._now + max(in_s, LOOK_S)
         self.look_again_s = again_s if self.look_again_s is None else min(self.look_again_s, again_s)
 
@@ -210,10 +207,10 @@ class _Round:
 
     def _stays(self, item: Waiting) -> bool:
         """Whether it lately declined all that take more now."""
-        device = self._policy.declined.waits_for(item.number, self._busy.keys, self._now)
-        if device is None:
+        waits_for = self._policy.declined.waits_for(item.number, self._busy.keys, self._now)
+        if waits_for is None:
             return False
-        self._busy.hold(device, item.input_tokens)
+        self._busy.hold(*waits_for)
         if self.look_again_s is None:
             self._again(self._busy.soonest_s())
         return True
@@ -231,15 +228,12 @@ class _Round:
                 best, best_s = view, cost_s
         return best, best_s
 
-    def _declines(self, item: Waiting, best: DeploymentView | None, other: DeploymentView) -> bool:
-        """Whether it waits for ``other``; it has done so for long enough where ``best`` takes it."""
-        declined, now = self._policy.declined, self._now
-        if best is not None and declined.waited_s(item.number, now) >= PATIENCE_S:
-            return False
-        declined.note(item.number, self._busy.keys, other.device, now)
-        self._busy.hold(other.device, item.input_tokens)
+    def _decline(self, item: Waiting, other: DeploymentView, cached_tokens: int) -> None:
+        """It waits for ``other``."""
+        tokens = item.input_tokens - cached_tokens
+        self._policy.declined.note(item.number, self._busy.keys, other.device, tokens, self._now)
+        self._busy.hold(other.device, tokens)
         self._again(self._busy.over_s(other))
-        return True
 
     # --- Where it could go now ---
 

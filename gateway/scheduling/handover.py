@@ -18,7 +18,8 @@ HAND_OVER_S = 0.05
 news from there."""
 
 HELD_S = 20.0
-"""Who came so long ago is handed over all the same: what is predicted may be wrong."""
+"""Who came so long ago is handed over all the same, wherever it is predicted to be done first: predictions
+may be wrong."""
 
 LOOK_S = 0.01
 """The least time after which to look whether somebody is busy no more."""
@@ -136,28 +137,26 @@ class Busy:
 
 
 class Declined:
-    """Requests that would rather wait than take what was free: since when, what that was, and which class of
-    device they wait for. Whoever was placed is ``over``; the others are forgotten in time."""
+    """Requests that would rather wait than take what was free: until when that stands, what was free, which
+    class of device they wait for, and what they have to read there. Whoever was placed is ``over``; the
+    others are forgotten in time."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[float, float, frozenset[str], str]] = {}
+        self._known: dict[int, tuple[float, frozenset[str], str, int]] = {}
 
-    def waits_for(self, number: int, keys: frozenset[str], now: float) -> str | None:
-        """The class of device that the request ``number`` waits for, if it has lately declined all of
-        ``keys``."""
+    def waits_for(self, number: int, keys: frozenset[str], now: float) -> tuple[str, int] | None:
+        """The class of device that the request ``number`` waits for, and the tokens it has to read there, if
+        it has lately declined all of ``keys``."""
         known = self._known.get(number)
-        return known[3] if known is not None and now < known[1] and keys <= known[2] else None
+        if known is None or now >= known[0] or not keys <= known[1]:
+            return None
+        return known[2], known[3]
 
-    def waited_s(self, number: int, now: float) -> float:
-        """How long ago it first declined."""
-        known = self._known.get(number)
-        return 0.0 if known is None else now - known[0]
-
-    def note(self, number: int, keys: frozenset[str], device: str, now: float) -> None:
-        """It declined all of ``keys``."""
+    def note(self, number: int, keys: frozenset[str], device: str, tokens: int, now: float) -> None:
+        """It declined all of ``keys``, to read so many tokens on a ``device``."""
         if number not in self._known and len(self._known) >= MOST_DECLINED:
             self._known.clear()
-        self._known[number] = now - self.waited_s(number, now), now + STANDS_S, keys, device
+        self._known[number] = now + STANDS_S, keys, device, tokens
 
     def over(self, number: int) -> None:
         """It was placed."""

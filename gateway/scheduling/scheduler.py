@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.handover import is_busy
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.performance import Asked, Performance, Speeds
 from shared.frozen import frozen
@@ -145,9 +146,16 @@ class Scheduler:
         known.open[item.number, view.key] = _Placed(item, view, speeds, asked, not view.loaded)
         return asked
 
-    def first_token(self, number: int, view: DeploymentView, now: float) -> None:
-        """The first token of the request ``number`` came from ``view``."""
+    def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
+        """The first token of the request ``number`` came from ``view``. True when it came so early that
+        somebody who is held may be placed there now: then :meth:`assign` should be called."""
+        known = self._models.get(view.model)
+        holding = known is not None and known.policy.look_again_s is not None and is_busy(view, now)
         view.load.first_token(number, now)
+        if known is None or not holding or is_busy(view, now):
+            return False
+        known.policy.rests_until_s = 0.0
+        return True
 
     def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
         """The request ``number`` has given back its slot at ``view``."""

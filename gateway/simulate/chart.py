@@ -46,7 +46,9 @@ def draw(policies: Mapping[str, Mapping[str, Any]]) -> Drawing:
         rows = {name: [each[key][share] or 0.0 for share in SHARES] for name, each in policies.items()}
         top = _panel(parts, title, rows, top)
     for title, key in _NUMBERS_OF.items():
-        top = _panel(parts, title, {name: [float(each[key])] for name, each in policies.items()}, top)
+        numbers = {name: [float(each[key])] for name, each in policies.items()}
+        if any(value for (value,) in numbers.values()):
+            top = _panel(parts, title, numbers, top)
     return Drawing(_WIDTH, top, parts)
 
 

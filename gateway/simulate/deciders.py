@@ -22,7 +22,7 @@ class Decider(Protocol):
     def look_again_s(self) -> float | None: ...
     def rests(self, now: float) -> bool: ...
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None: ...
-    def first_token(self, number: int, view: DeploymentView, now: float) -> None: ...
+    def first_token(self, number: int, view: DeploymentView, now: float) -> bool: ...
     def finished(self, item: Waiting, view: DeploymentView, outcome: Outcome, now: float) -> None: ...
 
 
@@ -58,8 +58,8 @@ class Ours:
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
         self._scheduler.placed(item, view, now)
 
-    def first_token(self, number: int, view: DeploymentView, now: float) -> None:
-        self._scheduler.first_token(number, view, now)
+    def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
+        return self._scheduler.first_token(number, view, now)
 
     def finished(self, item: Waiting, view: DeploymentView, outcome: Outcome, now: float) -> None:
         self._scheduler.finished(item.number, view, outcome, now)
@@ -96,8 +96,9 @@ class Rival:
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
         self._policy.placed(item, view.key, now)
 
-    def first_token(self, number: int, view: DeploymentView, now: float) -> None:
+    def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
         """Nobody tells it."""
+        return False
 
     def finished(self, item: Waiting, view: DeploymentView, outcome: Outcome, now: float) -> None:
         self._policy.finished(item, view.key, outcome, now)

@@ -201,8 +201,8 @@ class World:
             self._plan(seen_s, self._done, self._flights[run.number])
 
     def _see_first(self, flight: Flight, now: float) -> None:
-        if flight.site is not None:
-            self._decider.first_token(flight.run.number, flight.site.view, now)
+        if flight.site is not None and self._decider.first_token(flight.run.number, flight.site.view, now):
+            self._changed = True
 
     def _done(self, flight: Flight, now: float) -> None:
         run, first_s = flight.run, flight.client_first_s

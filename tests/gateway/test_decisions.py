@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.dispatch import DispatchSettings
+from gateway.scheduling.handover import SHOWN
 from gateway.scheduling.performance import Speeds
 from shared.errors import ErrorCode
 from shared.messages import ResponseHead, Trailers, Usage
@@ -115,3 +116,29 @@ async def test_work_is_shared_out_by_what_is_predicted() -> None:
     for _ in range(8):
         fleet.submit(fleet.request(input_tokens=100, output_tokens=200))
     assert sorted(len(agent.streams) for agent in agents) == [4, 4]
+
+
+async def test_a_prompt_waits_here_until_the_engine_has_read_the_one_before() -> None:
+    fleet, (agent,) = fleet_of("a")
+    clients = [fleet.submit(fleet.request(input_tokens=20_000, output_tokens=40)) for _ in range(3)]
+    assert len(agent.streams) == 1, "though it has eight slots"
+    agent.streams[0].stream.send_head(HEAD)
+    agent.streams[0].stream.send_data(EVENT)
+    fleet.settle()
+    assert len(agent.streams) == 2, "the first token says that the prompt was read"
+    fleet.advance(5.0)
+    assert len(agent.streams) == 3, "nothing was heard, and it should have been read long since"
+    for client in clients:
+        client.cancel()
+
+
+def test_of_many_who_wait_all_are_asked_once_there_are_slots_for_them() -> None:
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0), policy="least-outstanding")
+    agent = fleet.connect("a", deployment(slots=0))
+    clients = [fleet.submit() for _ in range(3 * SHOWN)]
+    assert not agent.streams
+    agent.serve(deployment(slots=4 * SHOWN))
+    fleet.settle()
+    assert len(agent.streams) == 3 * SHOWN
+    for client in clients:
+        client.cancel()

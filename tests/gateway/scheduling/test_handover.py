@@ -20,7 +20,6 @@ from gateway.scheduling.handover import (
     shown,
 )
 from gateway.scheduling.knowledge import Knowledge
-from gateway.scheduling.patience import PATIENCE_S
 from gateway.scheduling.scheduler import Scheduler
 from tests.gateway.scheduling.views import L4, view
 from tests.gateway.scheduling.views import request as drawn
@@ -109,34 +108,41 @@ def test_those_who_wait_for_the_fast_ones_count_for_each_other() -> None:
 
 def test_who_declined_is_not_asked_again_until_something_else_is_free() -> None:
     declined = Declined()
-    declined.note(1, frozenset({"slow"}), "h100", 10.0)
-    assert declined.waits_for(1, frozenset({"slow"}), 10.01) == "h100"
+    declined.note(1, frozenset({"slow"}), "h100", 700, 10.0)
+    assert declined.waits_for(1, frozenset({"slow"}), 10.01) == ("h100", 700)
     assert declined.waits_for(1, frozenset({"slow", "other"}), 10.01) is None
     assert declined.waits_for(1, frozenset({"slow"}), 10.0 + STANDS_S) is None
     assert declined.waits_for(2, frozenset({"slow"}), 10.01) is None
-    declined.note(1, frozenset({"slow"}), "h100", 11.0)
-    assert declined.waited_s(1, 12.0) == pytest.approx(2.0), "since it declined first"
     declined.over(1)
-    assert declined.waited_s(1, 12.0) == 0.0
+    assert declined.waits_for(1, frozenset({"slow"}), 10.01) is None
 
 
 def test_those_who_declined_and_left_are_forgotten() -> None:
     declined = Declined()
     for number in range(MOST_DECLINED + 1):
-        declined.note(number, frozenset(), "h100", 0.0)
-    assert declined.waited_s(0, 5.0) == 0.0
-    assert declined.waited_s(MOST_DECLINED, 5.0) == 5.0
+        declined.note(number, frozenset(), "h100", 1, 0.0)
+    assert declined.waits_for(0, frozenset(), 0.0) is None
+    assert declined.waits_for(MOST_DECLINED, frozenset(), 0.0) is not None
 
 
-def test_nobody_declines_for_longer_than_patience_lasts() -> None:
+def test_nobody_is_sent_to_a_slow_device_for_having_waited_for_a_fast_one() -> None:
     site = Site(view("fast", 64), view("slow", 64, device=T4))
     item = site.request(1)
-    for number in range(100, 100 + int(PATIENCE_S)):
+    for second in range(int(HELD_S)):
         site.views["fast"].load.ready_s = site.now + 0.3
-        assert site.assign(item) == {}, number
+        assert site.assign(item) == {}, second
         site.now += 1.0
     site.views["fast"].load.ready_s = site.now + 0.3
-    assert site.assign(item) == {1: "slow"}
+    assert site.assign(item) == {1: "fast"}, "it is held no longer, and done earlier there all the same"
+
+
+def test_what_is_cached_is_not_waited_for() -> None:
+    site = Site(view("fast", 64), view("slow", 64, device=T4))
+    chain = tuple(range(100, 200))
+    warm = replace(site.request(5, 25_600, 10), prefix=chain)
+    site.place(warm, "fast")
+    held = [replace(warm, number=number) for number in range(10, 14)]
+    assert site.assign(*held, site.request(1, 4000)) == {}, "the last reads nothing twice before its turn"
 
 
 def test_who_has_waited_for_very_long_is_handed_over_whatever_is_predicted() -> None:
@@ -199,6 +205,17 @@ def test_a_rest_is_over_when_one_that_has_little_to_read_ends_something() -> Non
     assert site.scheduler.rests("m", site.now)
     site.scheduler.finished(900, site.views["a"], Outcome(False, 1.0), site.now)
     assert not site.scheduler.rests("m", site.now), "it reads nothing more"
+
+
+def test_a_first_token_that_came_early_is_a_reason_to_ask_again() -> None:
+    site = reading("a", "b")
+    site.assign(site.request(1))
+    a = site.views["a"]
+    assert site.scheduler.first_token(900, a, site.now), "it reads nothing more, and somebody waits"
+    assert not site.scheduler.rests("m", site.now)
+    assert not site.scheduler.first_token(900, a, site.now)
+    assert site.assign(site.request(1)) == {1: "a"}
+    assert not site.scheduler.first_token(901, site.views["b"], site.now), "nobody is held any more"
 
 
 def test_what_is_given_in_a_round_makes_busy() -> None:

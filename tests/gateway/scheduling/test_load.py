@@ -42,6 +42,32 @@ def test_nothing_waits_once_every_prompt_was_read() -> None:
     assert load.wait_s(29.5) == 0.0
 
 
+def test_what_was_really_waited_for_is_learnt_from_first_tokens() -> None:
+    one, several = Load(), Load()
+    for number in range(0, 200, 2):
+        now = number * 10.0
+        for load in (one, several):
+            begin(load, number, now)
+            begin(load, number + 1, now)
+            load.first_token(number, now + 1.0)
+        one.first_token(number + 1, now + 2.0)
+        several.first_token(number + 1, now + 1.0)
+        for load in (one, several):
+            load.end(number, now + 5.0)
+            load.end(number + 1, now + 6.0)
+    assert one.queueing == pytest.approx(1.0)
+    assert several.queueing < 0.01
+
+
+def test_who_waits_for_a_slot_before_one_takes_the_first_that_comes_free() -> None:
+    load = Load()
+    assert load.slot_s(0.0, 3) == 0.0
+    begin(load, 1, 0.0, output_s=9.0)
+    begin(load, 2, 0.0, output_s=2.0)
+    assert load.slot_s(1.0, 0) == load.next_free_s(1.0)
+    assert load.slot_s(1.0, 2) == pytest.approx(load.next_free_s(1.0) + 2 * load.remaining_s(1.0) / 4)
+
+
 def test_the_next_slot_is_expected_where_least_is_left() -> None:
     load = Load()
     assert load.next_free_s(0.0) == 0.0
