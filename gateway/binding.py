@@ -60,7 +60,7 @@ class Binder:
         self._grace: dict[str, Cancellable] = {}
         self._looks: dict[str, tuple[float, Cancellable]] = {}
         """When models are looked at again though nothing has happened."""
-        index.subscribe(self._model_changed)
+        index.subscribe(self.changed)
 
     @property
     def timers_set(self) -> int:
@@ -72,6 +72,11 @@ class Binder:
         self._marked[model] = None
         if self._turn is None:
             self._turn = self._timers.call_soon(self._take_turn)
+
+    def changed(self, model: str) -> None:
+        """Something of what serves ``model`` is another than it was: who waits for it may go now."""
+        if self._room.depth(model):
+            self.mark(model)
 
     def close(self) -> None:
         """Nobody is bound any more."""
@@ -93,10 +98,6 @@ class Binder:
         self._send_away(vain, lambda _: error)
 
     # --- Within ---
-
-    def _model_changed(self, model: str) -> None:
-        if self._room.depth(model):
-            self.mark(model)
 
     def _take_turn(self) -> None:
         self._turn = None

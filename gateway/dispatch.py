@@ -234,7 +234,7 @@ class Dispatcher:
 
     def began(self, attempt: Attempt) -> None:
         if self._decisions.began(attempt, self.timers.time()):
-            self._model_changed(attempt.request.model)
+            self._binder.changed(attempt.request.model)
 
     def succeeded(
         self, attempt: Attempt, first_byte_s: float, total_s: float, now: float, usage: Usage | None
