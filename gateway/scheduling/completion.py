@@ -63,12 +63,13 @@ class Completion:
     __slots__ = (
         "_by_device",
         "_context_tokens",
+        "_first_weight",
         "_given",
         "_item",
         "_knowledge",
         "_now",
+        "_others_weight",
         "_slack_s",
-        "weights",
     )
 
     def __init__(
@@ -84,7 +85,7 @@ class Completion:
         self._knowledge = knowledge
         self._given = given
         self._now = now
-        self.weights = weights
+        self._first_weight, self._others_weight = weights
         self._context_tokens = item.input_tokens + item.output_tokens
         self._slack_s = None if item.ttft_s is None else item.arrived_s + item.ttft_s - now
         self._by_device: dict[str, _Plan] = {}
@@ -108,7 +109,7 @@ class Completion:
         if cached_tokens:
             cached_tokens = int(cached_tokens * speeds.hit_share)
             warm_s = speeds.fixed_s + speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens)
-            others_s += self.weights.others * (warm_s - first_s)
+            others_s += self._others_weight * (warm_s - first_s)
             first_s = warm_s
         if not view.loaded:
             wait_s += speeds.load_s if view.load_s is None else view.load_s
@@ -119,7 +120,7 @@ class Completion:
         if self._slack_s is not None and first_s > self._slack_s:
             wait_s = LATE_SHARE * (first_s - self._slack_s)
             first_s += wait_s
-        return (self.weights.first * first_s + rest_s * pace) / view.health_factor
+        return (self._first_weight * first_s + rest_s * pace) / view.health_factor
 
     def read_s(self, view: DeploymentView, cached_tokens: int) -> float:
         """How long ``view`` will read its prompt."""
@@ -136,6 +137,6 @@ class Completion:
             output * speeds.step_s,
             output * speeds.each_s,
             output * speeds.kv_s,
-            self.weights.others * (read_s + 0.5 * output * speeds.each_s),
+            self._others_weight * (read_s + 0.5 * output * speeds.each_s),
         )
         return plan
