@@ -7,12 +7,21 @@ from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.performance import Speeds
 
-FIRST_WEIGHT = 1.5
-"""A second before the first token counts so much of one after it: nobody reads on meanwhile. Tuned on the
-first halves of two public traces (docs/scheduling.md)."""
 
-OTHERS_SHARE = 1.0
-"""Of a second that a request costs others, counted as its own."""
+class Weights(NamedTuple):
+    """What counts how much, beside a second after the first token: one before it, for nobody reads on
+    meanwhile, and one that is cost others."""
+
+    first: float
+    others: float
+
+
+HELD = Weights(1.5, 1.0)
+"""Where prompts wait in the gateway. Tuned on the first halves of two public traces (docs/scheduling.md)."""
+
+PUSHED = Weights(2.5, 0.6)
+"""Where they wait in engines: there what a request costs others is counted too high, for those ahead of it do
+not wait for it, and what is good for the many is bad for the slowest hundredth."""
 
 LATE_SHARE = 1.0
 """Of a second past what a client wants its first token within, counted once more."""
@@ -51,14 +60,32 @@ class _Plan(NamedTuple):
 class Completion:
     """Predictions for one request at one moment."""
 
-    __slots__ = ("_by_device", "_context_tokens", "_given", "_item", "_knowledge", "_now", "_slack_s")
+    __slots__ = (
+        "_by_device",
+        "_context_tokens",
+        "_first_weight",
+        "_given",
+        "_item",
+        "_knowledge",
+        "_now",
+        "_others_weight",
+        "_slack_s",
+    )
 
-    def __init__(self, item: Waiting, knowledge: Knowledge, given: dict[str, Given], now: float) -> None:
+    def __init__(
+        self,
+        item: Waiting,
+        knowledge: Knowledge,
+        given: dict[str, Given],
+        now: float,
+        weights: Weights = HELD,
+    ) -> None:
         """``given`` is what each deployment was given in this round, by key."""
         self._item = item
         self._knowledge = knowledge
         self._given = given
         self._now = now
+        self._first_weight, self._others_weight = weights
         self._context_tokens = item.input_tokens + item.output_tokens
         self._slack_s = None if item.ttft_s is None else item.arrived_s + item.ttft_s - now
         self._by_device: dict[str, _Plan] = {}
@@ -82,7 +109,7 @@ class Completion:
         if cached_tokens:
             cached_tokens = int(cached_tokens * speeds.hit_share)
             warm_s = speeds.fixed_s + speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens)
-            others_s += OTHERS_SHARE * (warm_s - first_s)
+            others_s += self._others_weight * (warm_s - first_s)
             first_s = warm_s
         if not view.loaded:
             wait_s += speeds.load_s if view.load_s is None else view.load_s
@@ -93,7 +120,7 @@ class Completion:
         if self._slack_s is not None and first_s > self._slack_s:
             wait_s = LATE_SHARE * (first_s - self._slack_s)
             first_s += wait_s
-        return (FIRST_WEIGHT * first_s + rest_s * pace) / view.health_factor
+        return (self._first_weight * first_s + rest_s * pace) / view.health_factor
 
     def read_s(self, view: DeploymentView, cached_tokens: int) -> float:
         """How long ``view`` will read its prompt."""
@@ -110,6 +137,6 @@ class Completion:
             output * speeds.step_s,
             output * speeds.each_s,
             output * speeds.kv_s,
-            OTHERS_SHARE * (read_s + 0.5 * output * speeds.each_s),
+            self._others_weight * (read_s + 0.5 * output * speeds.each_s),
         )
         return plan

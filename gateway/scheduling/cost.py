@@ -14,15 +14,14 @@ a prompt is read, and writes more slowly in larger company.
 Nothing is handed to a deployment that has enough to read (:mod:`gateway.scheduling.handover`). A request
 waits here for one of those, though another takes it, where it is predicted to be done earlier so, all that
 wait for one of the same class before it included; for 20 s at most, since it came. And it waits for a
-deployment without a slot, where the predicted wait for one and all that follows are shorter than starting
-elsewhere: not for long (``PATIENCE_S``), and not many.
+deployment without a slot, where that is done earlier: not for long (``PATIENCE_S``), and not many.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Outcome, Policy, Waiting
-from gateway.scheduling.completion import FIRST_WEIGHT, Completion, Given
+from gateway.scheduling.completion import HELD, PUSHED, Completion, Given
 from gateway.scheduling.handover import CROWD, HELD_S, LOOK_S, REST_S, Busy, Declined, is_busy
 from gateway.scheduling.homes import Homes
 from gateway.scheduling.knowledge import Knowledge
@@ -150,6 +149,7 @@ class _Round:
         self._deployments = deployments
         self._now = now
         self._given: dict[str, Given] = {}
+        self._weights = HELD if len(deployments) <= ALL else PUSHED
         self._busy = Busy(deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now)
         self._booked: dict[str, int] = {}
         """Requests that wait for a full deployment."""
@@ -157,7 +157,7 @@ class _Round:
         self._reserved: str | None = None
         """A deployment that takes nothing more before a large context fits it that waits."""
         self._hopeless: dict[_Fit, int] = {}
-        """Fits for which no deployment has room, and for a context of how many tokens."""
+        """Fits no deployment has room for, and for a context of how many tokens."""
 
     def place(self, waiting: Sequence[Waiting]) -> None:
         """Decide on each, in order."""
@@ -182,7 +182,7 @@ class _Round:
         if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
             return True
         known = self._known(item)
-        completion = Completion(item, self._knowledge, self._given, self._now)
+        completion = Completion(item, self._knowledge, self._given, self._now, self._weights)
         best, cost_s = self._best(item, known, completion)
         if self._busy:
             other, other_s = self._worth_waiting(item, known, completion)
@@ -223,7 +223,7 @@ class _Round:
         best, best_s = None, NEVER
         for view in self._fitting(item, self._busy.first(item, known), known):
             cost_s = completion.cost_s(view, known.get(view.key, 0))
-            cost_s += FIRST_WEIGHT * self._busy.held_s(view) / view.health_factor
+            cost_s += HELD.first * self._busy.held_s(view) / view.health_factor
             if cost_s < best_s:
                 best, best_s = view, cost_s
         return best, best_s
