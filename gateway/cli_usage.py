@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli_access import JsonOption, StateOption, opened
 from gateway.cli_output import print_json, print_table
+from gateway.cli_state import JsonOption, StateOption, opened
 from gateway.store import By, Total
 
 
