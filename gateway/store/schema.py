@@ -25,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 
@@ -71,8 +71,18 @@ keys = Table(
     Column("revoked_s", Double),
     Column("revision", BigInteger, nullable=False, index=True),
     Column("residency", JSON(none_as_null=True)),
+    Column("scopes", JSON(none_as_null=True)),
+    Column("role", String),
+    Column("expires_s", Double),
+    Column("previous_digest", LargeBinary),
+    Column("previous_until_s", Double),
+    Column("last_used_s", Double),
 )
-"""``residency`` (since version 3): the values a deployment's labels may have, by label; NULL: any."""
+"""``residency`` (since version 3): the values a deployment's labels may have, by label; NULL: any.
+
+Since version 5: ``scopes`` (what may be asked for, by kind; NULL: anything), ``role`` on the admin API,
+``expires_s``, the secret before the last rotation with the end of its time, and ``last_used_s``.
+"""
 Index(
     "api_keys_active_name",
     keys.c.name,
@@ -198,7 +208,25 @@ def _to_version_4(connection: Connection) -> None:
     connection.execute(insert(revisions).values(topic=Topic.ALIASES.value, value=0))
 
 
-UPGRADES: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3, 3: _to_version_4}
+def _to_version_5(connection: Connection) -> None:
+    for column in (
+        "scopes JSON",
+        "role VARCHAR",
+        "expires_s DOUBLE PRECISION",
+        "previous_digest {}",
+        "previous_until_s DOUBLE PRECISION",
+        "last_used_s DOUBLE PRECISION",
+    ):
+        binary = LargeBinary().compile(connection.dialect)
+        connection.exec_driver_sql("ALTER TABLE api_keys ADD COLUMN " + column.format(binary))
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {
+    1: _to_version_2,
+    2: _to_version_3,
+    3: _to_version_4,
+    4: _to_version_5,
+}
 """From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
 
 
