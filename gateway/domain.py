@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.scopes import Role, Scopes
 from gateway.where import Where
 from shared.messages import Headers, UsageMode
 
@@ -28,6 +29,10 @@ class Principal:
     tenant: str
     where: Where | None = None
     """Its requests run nowhere else (SCHEDULING §7)."""
+    scopes: Scopes | None = None
+    """What it may ask for; None: anything."""
+    role: Role | None = None
+    """On the admin API; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
