@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, insert, or_, select, upda
 from sqlalchemy.exc import IntegrityError
 
 from gateway.domain import Tier
+from gateway.quotas import BadQuota, Rates
 from gateway.scopes import Role, Scopes, scopes_of
 from gateway.store import schema
 from gateway.store.errors import BadValue, NameTaken, UnknownRecord
@@ -27,6 +28,8 @@ LIFE_S = 10 * 366 * 86_400.0
 
 OVERLAP_S = 90 * 86_400.0
 """Longest time for which the secret before a rotation still works."""
+
+NO_RATES = Rates()
 
 ROUTES = frozenset(endpoint.route for endpoint in ENDPOINTS)
 
@@ -69,6 +72,8 @@ class KeyRecord:
     """When that one ends."""
     last_used_s: float | None = None
     """Written now and then: it may be some seconds old."""
+    rates: Rates | None = None
+    """How much of it at once; None: as much as it likes."""
 
     def state(self, wall_s: float) -> KeyState:
         """At wall-clock time ``wall_s``."""
@@ -99,11 +104,12 @@ class KeyStore:
         scopes: Scopes | None = None,
         role: Role | None = None,
         life_s: float | None = None,
+        rates: Rates = NO_RATES,
     ) -> str:
         """Make a key, whose requests run only ``where`` is said; its text, which cannot be had again.
 
-        It may ask for what ``scopes`` say and lasts ``life_s`` seconds; None: for ever. Raises BadValue or
-        NameTaken.
+        It may ask for what ``scopes`` say, at the ``rates``, and lasts ``life_s`` seconds; None: for ever.
+        Raises BadValue or NameTaken.
         """
         check_name("key name", name)
         check_name("tenant", tenant)
@@ -126,6 +132,7 @@ class KeyStore:
                         scopes=None if scopes is None else scopes.to_dict(),
                         role=None if role is None else role.value,
                         expires_s=None if life_s is None else wall_s + life_s,
+                        **asdict(rates),
                     )
                 )
         except IntegrityError as error:
@@ -172,6 +179,19 @@ class KeyStore:
                 previous_until_s=wall_s + overlap_s if overlap_s else None,
             )
             return _record(_active(connection, row.id)), text
+
+    def set_rates(self, name: str, changes: Mapping[str, int | None]) -> KeyRecord:
+        """Give the active key of this name (or id) other rates, by their names in :class:`Rates`; those not
+        named stay. The key as it is then. Raises BadValue or UnknownRecord."""
+        with self._database.write() as connection:
+            row = _active(connection, name)
+            before = _record(row).rates or Rates()
+            try:
+                rates = replace(before, **changes)
+            except BadQuota as error:
+                raise BadValue(str(error)) from error
+            _change(connection, row.id, **asdict(rates))
+            return _record(_active(connection, row.id))
 
     def touch(self, used_s: Mapping[str, float]) -> None:
         """Note when keys were last used, by id: one transaction, and no change of what they may do."""
@@ -261,4 +281,5 @@ def _record(row: Row[Any]) -> KeyRecord:
         previous_digest=row.previous_digest,
         previous_until_s=row.previous_until_s,
         last_used_s=row.last_used_s,
+        rates=Rates(row.rpm, row.tpm, row.concurrency) or None,
     )

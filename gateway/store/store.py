@@ -14,6 +14,7 @@ from gateway.store.copies import restoring_path
 from gateway.store.errors import IdentityUnusable, StateCorrupt, StateMissing, StateUnwritable
 from gateway.store.holding import Holding
 from gateway.store.keys import KeyStore
+from gateway.store.limits import LimitStore
 from gateway.store.models import ModelStore
 from gateway.store.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
 from gateway.store.tokens import TokenStore
@@ -29,9 +30,9 @@ _FINGERPRINT = "gateway key fingerprint"
 class Store:
     """Opened by the gateway and by each command, at the same time and in any order.
 
-    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models`` and ``usage`` may be used from several threads.
-    What writes waits for the disk and, at times, for another process: call it from a worker thread in a
-    running gateway.
+    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models``, ``usage`` and ``limits`` may be used from
+    several threads. What writes waits for the disk and, at times, for another process: call it from a worker
+    thread in a running gateway.
     """
 
     tokens: TokenStore
@@ -40,6 +41,7 @@ class Store:
     aliases: AliasStore
     models: ModelStore
     usage: UsageStore
+    limits: LimitStore
     backup: Backup
     gateway_identity: GatewayIdentity
 
@@ -56,6 +58,7 @@ class Store:
         self.aliases = AliasStore(database)
         self.models = ModelStore(database)
         self.usage = UsageStore(database)
+        self.limits = LimitStore(database)
         self.backup = Backup(database, state_dir / DATABASE_NAME)
 
     @classmethod
