@@ -32,7 +32,7 @@ from shared.errors import (
     TunnelClosed,
 )
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
-from shared.identity import GatewayIdentity
+from shared.identity import GatewayKeys
 from shared.messages import Drain
 from shared.tunnel import Accepted, AcceptedTunnel
 
@@ -61,6 +61,9 @@ class AgentEndpointSettings:
 class Directory(Protocol):
     """Who may connect; :class:`gateway.access.agents.AgentDirectory`."""
 
+    @property
+    def gateway_keys(self) -> GatewayKeys: ...
+
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent: ...
     def changed(self) -> bool: ...
     def refusal(self, admitted: AdmittedAgent) -> str | None: ...
@@ -71,7 +74,6 @@ class AgentEndpoint:
 
     def __init__(
         self,
-        identity: GatewayIdentity,
         directory: Directory,
         registry: Registry,
         metrics: Metrics,
@@ -82,7 +84,6 @@ class AgentEndpoint:
     ) -> None:
         """``note_seen`` is told now and then, in a worker thread, which agents are or were here
         (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join tokens."""
-        self._identity = identity
         self._directory = directory
         self._registry = registry
         self._metrics = metrics
@@ -159,8 +160,8 @@ class AgentEndpoint:
     # --- TunnelAcceptor ---
 
     @property
-    def gateway_identity(self) -> GatewayIdentity:
-        return self._identity
+    def gateway_keys(self) -> GatewayKeys:
+        return self._directory.gateway_keys
 
     def connected(self, tunnel: AcceptedTunnel) -> None:
         """Takes a stranger in. Raises LocalError when there are too many."""

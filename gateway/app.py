@@ -83,7 +83,6 @@ class Gateway:
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
         self._dispatcher = _dispatcher(settings, registry, metrics)
         self._agents = AgentEndpoint(
-            store.gateway_identity,
             AgentDirectory(store),
             registry,
             metrics,

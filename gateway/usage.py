@@ -13,8 +13,8 @@ from shared.messages import Usage
 _log = structlog.get_logger(__name__)
 
 MOST_ACCOUNTS = 20_000
-"""Sums kept in memory: keys times models that were busy since the last write, which is a second ago unless
-the disk is full."""
+"""Sums kept in memory: keys times deployments that were busy since the last write, which is a second ago
+unless the disk is full."""
 
 MOST_TOKENS = 2**40
 """Counted for one request, whatever its engine says."""
@@ -36,7 +36,8 @@ class Ledger:
     def finished(self, request: Request, usage: Usage | None) -> None:
         """A request's answer is over; ``usage`` is what its engine counted, if it said so."""
         who = request.principal
-        account = Account(self._today(), who.key_id, who.tenant, request.model)
+        last = request.attempts[-1] if request.attempts else ""
+        account = Account(self._today(), who.key_id, who.tenant, request.model, last)
         amount = Amount(1)
         if usage is not None:
             amount.prompt_tokens = _sane(usage.prompt_tokens)

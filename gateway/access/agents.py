@@ -10,7 +10,7 @@ from gateway.store import AgentRecord, Enrolment, Store
 from gateway.store.errors import AgentKeyRevoked, EnrolmentRefused, RecordError, StateError, TokenUnknown
 from shared.errors import ErrorCode, HandshakeRejected
 from shared.handshake import GatewayHandshake, Hello, JoinProof
-from shared.identity import AgentCertificate, issue_certificate, new_serial
+from shared.identity import AgentCertificate, GatewayKeys, issue_certificate, new_serial
 
 STATE_RETRY_S = 5.0
 """When an agent is told to come back after the database failed: a stuck writer is mostly gone by then."""
@@ -60,6 +60,11 @@ class AgentDirectory:
         self._reported = 0
         self._refresh()
         self._reported = self._revision
+
+    @property
+    def gateway_keys(self) -> GatewayKeys:
+        """The keys of the gateway as they are now. Raises StateError."""
+        return self._store.identity.keys
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         """Let the sender of a verified HELLO in at wall-clock time ``wall_s``, or say why not.

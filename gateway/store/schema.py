@@ -26,7 +26,7 @@ from sqlalchemy import (
     update,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -146,6 +146,7 @@ usage = Table(
     Column("key_id", String, primary_key=True),
     Column("tenant", String, primary_key=True),
     Column("model", String, primary_key=True),
+    Column("deployment", String, primary_key=True),
     Column("requests", BigInteger, nullable=False),
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
@@ -153,7 +154,8 @@ usage = Table(
     Column("gpu_s", Double, nullable=False, server_default=text("0")),
     Column("cost", Double, nullable=False, server_default=text("0")),
 )
-"""Sums of a day (UTC, ``2026-11-21``). Since version 2; ``gpu_s`` and ``cost``, in money, since version 6."""
+"""Sums of a day (UTC, ``2026-11-21``). Since version 2; ``gpu_s`` and ``cost``, in money, since version 6;
+``deployment`` (``agent/id``; empty where it is not known, and in what is older) since version 7."""
 
 tenants = Table(
     "tenants",
@@ -205,6 +207,19 @@ alias_changes = Table(
     Column("definition", JSON(none_as_null=True)),
 )
 """The latest changes of each alias and what it was after them; NULL: no more. Since version 4."""
+
+
+acts = Table(
+    "acts",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("at_s", Double, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("who", String, nullable=False),
+    Column("what", JSON, nullable=False),
+)
+"""Administrative acts that the audit log has not taken up yet. Since version 7."""
 
 
 class Topic(StrEnum):
@@ -281,12 +296,33 @@ def _to_version_6(connection: Connection) -> None:
     connection.execute(insert(revisions).values(topic=Topic.LIMITS.value, value=0))
 
 
+def _to_version_7(connection: Connection) -> None:
+    connection.exec_driver_sql(
+        "CREATE TABLE acts (number INTEGER NOT NULL, id VARCHAR NOT NULL, at_s DOUBLE PRECISION NOT NULL, "
+        "kind VARCHAR NOT NULL, who VARCHAR NOT NULL, what JSON NOT NULL, PRIMARY KEY (number), UNIQUE (id))"
+    )
+    connection.exec_driver_sql("ALTER TABLE usage RENAME TO usage_before")
+    connection.exec_driver_sql(
+        "CREATE TABLE usage (day VARCHAR NOT NULL, key_id VARCHAR NOT NULL, tenant VARCHAR NOT NULL, "
+        "model VARCHAR NOT NULL, deployment VARCHAR NOT NULL, requests BIGINT NOT NULL, "
+        "prompt_tokens BIGINT NOT NULL, completion_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, "
+        "gpu_s DOUBLE PRECISION DEFAULT 0 NOT NULL, cost DOUBLE PRECISION DEFAULT 0 NOT NULL, "
+        "PRIMARY KEY (day, key_id, tenant, model, deployment))"
+    )
+    connection.exec_driver_sql(
+        "INSERT INTO usage SELECT day, key_id, tenant, model, '', requests, prompt_tokens, "
+        "completion_tokens, cached_tokens, gpu_s, cost FROM usage_before"
+    )
+    connection.exec_driver_sql("DROP TABLE usage_before")
+
+
 UPGRADES: dict[int, Callable[[Connection], None]] = {
     1: _to_version_2,
     2: _to_version_3,
     3: _to_version_4,
     4: _to_version_5,
     5: _to_version_6,
+    6: _to_version_7,
 }
 """From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
 

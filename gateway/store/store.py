@@ -7,6 +7,7 @@ from types import TracebackType
 from sqlalchemy import Connection, insert, select
 
 from gateway.store import schema
+from gateway.store.acts import ActStore
 from gateway.store.agents import AgentStore
 from gateway.store.aliases import AliasStore
 from gateway.store.backup import Backup, recover
@@ -30,8 +31,8 @@ _FINGERPRINT = "gateway key fingerprint"
 class Store:
     """Opened by the gateway and by each command, at the same time and in any order.
 
-    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models``, ``usage`` and ``limits`` may be used from
-    several threads. What writes waits for the disk and, at times, for another process: call it from a worker
+    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models``, ``usage``, ``limits`` and ``acts`` may be
+    used from several threads. What writes waits for the disk and, at times, for another process: call it from a worker
     thread in a running gateway.
     """
 
@@ -42,6 +43,7 @@ class Store:
     models: ModelStore
     usage: UsageStore
     limits: LimitStore
+    acts: ActStore
     backup: Backup
     gateway_identity: GatewayIdentity
 
@@ -59,6 +61,7 @@ class Store:
         self.models = ModelStore(database)
         self.usage = UsageStore(database)
         self.limits = LimitStore(database)
+        self.acts = ActStore(database)
         self.backup = Backup(database, state_dir / DATABASE_NAME)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What was used: sums of each day, key, tenant and model. Days are UTC."""
+"""What was used: sums of each day, key, tenant, model and deployment. Days are UTC."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ class Account(NamedTuple):
     key_id: str
     tenant: str
     model: str
+    deployment: str = ""
+    """That answered last, ``agent/id``; empty where none did."""
 
 
 @dataclass(slots=True)
@@ -54,12 +56,13 @@ class By(StrEnum):
     KEY = "key"
     TENANT = "tenant"
     MODEL = "model"
+    DEPLOYMENT = "deployment"
     DAY = "day"
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What one key, tenant or model used, or what was used in one day."""
+    """What one key, tenant or model used, what one deployment was used for, or all of one day."""
 
     name: str
     """A key's name, where the key is still known, else its id."""

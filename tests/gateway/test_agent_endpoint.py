@@ -21,7 +21,7 @@ from gateway.store.errors import StateBusy
 from shared import limits
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
-from shared.identity import JoinToken
+from shared.identity import GatewayKeys, JoinToken
 from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers
 from shared.tunnel import DialledTunnel, dial
 from tests.gateway.fleet import FakeAgent, Fleet, Loop, deployment
@@ -50,7 +50,6 @@ class Gateway:
         self.registry = Registry(self.metrics, loop.time, registry)
         self.dispatcher = Dispatcher(self.registry, self.metrics, loop)
         self.agents = AgentEndpoint(
-            self.store.gateway_identity,
             AgentDirectory(self.store),
             self.registry,
             self.metrics,
@@ -460,6 +459,10 @@ class BrokenDirectory:
         self.directory = directory
         self.broken = False
         self.asked = 0
+
+    @property
+    def gateway_keys(self) -> GatewayKeys:
+        return self.directory.gateway_keys
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         return self.directory.admit(hello, handshake, wall_s)
