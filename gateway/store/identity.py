@@ -79,7 +79,8 @@ class IdentityStore:
             if overlap_s and keys.previous_at(wall_s) is not None:
                 raise BadValue(
                     "the key before this one still counts, and agents trust two keys at most: wait until "
-                    "that is over, or end it now with an overlap of 0s (agents that are away must join again then)"
+                    "that is over, or end it now with an overlap of 0s, after which agents that are away must "
+                    "join again"
                 )
             self._settle(facts)
             _save(self._state_dir / NEXT_NAME, GatewayIdentity(key))
