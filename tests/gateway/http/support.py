@@ -29,10 +29,13 @@ MIB = 1024 * 1024
 
 
 class FakeKeys:
+    def __init__(self, principal: Principal | None = None) -> None:
+        self.principal = principal or Principal("k1", "tests", "default")
+
     def authenticate(self, presented: str) -> Principal:
         if presented != KEY:
             raise Unauthenticated("This gateway knows no such key.")
-        return Principal("k1", "tests", "default")
+        return self.principal
 
 
 class FakeCatalog:
@@ -199,9 +202,10 @@ class Surface:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     finished: list[tuple[Exchange, int, RequestError | None]] = field(default_factory=list)
     accounts: Accounts | None = None
+    keys: FakeKeys = field(default_factory=FakeKeys)
 
     def __post_init__(self) -> None:
-        keys = FakeKeys()
+        keys = self.keys
         pipeline = Pipeline(keys, self.dispatcher, self.accounts, facts=self.settings.facts)
         router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
         self.budget = BufferBudget(self.buffer_bytes)
