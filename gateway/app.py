@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -16,13 +17,19 @@ from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request
 from gateway.http.buffers import BufferBudget
+from gateway.http.cors import Cors
+from gateway.http.edge import edge
 from gateway.http.exchange import HttpSettings
 from gateway.http.front import Front
 from gateway.http.inbound import BodyLimits
+from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
+from gateway.http.proxies import TrustedProxies
+from gateway.http.redirect import serve_redirect
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
+from gateway.http.tls import TlsFiles
 from gateway.keeper import Keeper, KeeperSettings
 from gateway.lifecycle import Lifecycle
 from gateway.machine import Machine, make_room
@@ -102,14 +109,16 @@ class Gateway:
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         log = RequestLog(metrics, figures, lines=settings.log.requests)
-        self.app = Front(router, http, budget, self.lifecycle, log)
-        self.address = Address(*settings.address, settings.tls.cert, settings.tls.key)
+        self.app = Front(edge(router, http), http, budget, self.lifecycle, log)
+        self.address = Address(*settings.address, tls_files(settings))
         self._server = build_server(
             self.app,
             self.address,
             _connection_limits(settings),
             self._agents.protocol,
             self._machine.descriptors,
+            places(settings, trusted_proxies(settings)),
+            wants_certificate=settings.tls.client_required,
         )
 
     def retune(self, settings: Settings) -> None:
@@ -127,9 +136,10 @@ class Gateway:
 
         Raises ListenFailed.
         """
-        listener = bind(self.address)
+        listener, sending_on = bind(self.address), self._bind_redirect()
         host, port = listener.getsockname()[:2]
         async with asyncio.TaskGroup() as tasks:
+            edge_tasks = [tasks.create_task(work) for work in self._edge_work(sending_on, port)]
             tasks.create_task(self._keeper.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
@@ -143,7 +153,30 @@ class Gateway:
             watching.cancel()
             await serving
             guarding.cancel()
+            for task in edge_tasks:
+                task.cancel()
             self._keeper.stop()
+
+    def look_at_tls(self) -> None:
+        """Take up certificates that have changed, now."""
+        if self._server.tls is not None:
+            self._server.tls.look()
+
+    def _bind_redirect(self) -> socket.socket | None:
+        redirect = self._settings.tls.redirect
+        if redirect is None:
+            return None
+        listener = bind(Address(*redirect))
+        _log.info("redirecting", host=redirect[0], port=listener.getsockname()[1])
+        return listener
+
+    def _edge_work(
+        self, sending_on: socket.socket | None, port: int
+    ) -> Iterator[Coroutine[None, None, None]]:
+        if self._server.tls is not None:
+            yield self._server.tls.watch(self._settings.tls.reload_s)
+        if sending_on is not None:
+            yield serve_redirect(sending_on, port)
 
     async def _drain(self, forced: asyncio.Event) -> None:
         """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""
@@ -189,7 +222,33 @@ def http_settings(settings: Settings) -> HttpSettings:
         comment_interval_s=table.comment_s,
         facts=table.facts,
         metrics_public=table.metrics_public,
+        proxies=trusted_proxies(settings),
+        refuse_plain=settings.behind_tls_terminator,
+        requests_per_ip=table.connections_per_ip,
+        cors=Cors(table.cors_origins) if table.cors_origins else None,
     )
+
+
+def trusted_proxies(settings: Settings) -> TrustedProxies | None:
+    """None: what proxies say of their clients is not believed."""
+    networks = settings.trusted_proxies
+    return TrustedProxies(networks, settings.trusted_proxy_header) if networks else None
+
+
+def places(settings: Settings, proxies: TrustedProxies | None) -> Places:
+    """Of connections by address. Behind a terminator that is not known all come from few, and are not counted
+    by it."""
+    if proxies is not None:
+        return Places(settings.http.connections_per_ip, proxies.trusts)
+    return Places(None if settings.behind_tls_terminator else settings.http.connections_per_ip)
+
+
+def tls_files(settings: Settings) -> TlsFiles | None:
+    """None: TLS is not ended here."""
+    table = settings.tls
+    if table.cert is None or table.key is None:
+        return None
+    return TlsFiles(table.cert, table.key, table.client_ca, table.agents_required)
 
 
 def _connection_limits(settings: Settings) -> ConnectionLimits:
@@ -261,7 +320,12 @@ async def _run(
     with stop.installed():
         gateway = Gateway(settings, store)
         reload = Reload(settings, load, gateway.retune)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+        def again() -> None:
+            reload()
+            gateway.look_at_tls()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
         await gateway.run(stop, announce)
 
 

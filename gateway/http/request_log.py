@@ -69,6 +69,8 @@ def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s
         "bytes_in": exchange.inbound.received_bytes,
         "bytes_out": reply.bytes_out,
     }
+    if exchange.origin.address:
+        found["client"] = exchange.origin.address
     if exchange.principal is not None:
         found["key"] = exchange.principal.key_name
     if request is not None:
