@@ -147,6 +147,11 @@ class KeyStore:
         with self._database.read() as connection:
             return tuple(map(_record, connection.execute(query)))
 
+    def get(self, name: str) -> KeyRecord:
+        """The active key of this name (or id). Raises UnknownRecord."""
+        with self._database.read() as connection:
+            return _record(_active(connection, name))
+
     def revoke(self, name: str, wall_s: float) -> KeyRecord:
         """Revoke the active key of this name (or id), both secrets of it while it is being rotated; the key
         as it was. Raises UnknownRecord."""
