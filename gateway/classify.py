@@ -342,6 +342,8 @@ def _field_name(raw_name: bytes) -> tuple[str, bool, bool]:
     Remembered, because clients have few names, and the same in every request."""
     name = raw_name.decode("latin-1").lower()
     forwarded = name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
+    # a name with '_' is one with '-' to programs behind CGI or WSGI
+    forwarded = forwarded and "_" not in name
     return name, forwarded, _NAME.match(name) is not None
 
 

@@ -76,7 +76,7 @@ ENDPOINTS = (
     ENGINE,
 )
 
-FIXED = (MODELS, "/healthz", "/readyz", "/metrics")
+FIXED = (MODELS, "/healthz", "/readyz", "/metrics", "/openapi.json")
 """Paths the gateway answers by itself."""
 
 _KNOWN = (

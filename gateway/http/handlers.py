@@ -8,6 +8,7 @@ import orjson
 from gateway.errors import Forbidden, MethodNotAllowed, ModelNotFound, RouteNotFound, UpgradeRequired
 from gateway.http.exchange import Exchange, exchange_of
 from gateway.http.inbound import Receive
+from gateway.http.openapi import document
 from gateway.http.reply import Send
 from gateway.lifecycle import Lifecycle, Phase
 from gateway.pipeline import Keys, Pipeline
@@ -172,6 +173,20 @@ class MetricsPage:
                     code="role_required",
                 )
         await exchange.reply.whole(200, self._metrics.CONTENT_TYPE.encode("ascii"), self._metrics.render())
+
+
+class Description:
+    """``GET /openapi.json``: which paths there are, as OpenAPI says it. Open to everybody: it says nothing of
+    this gateway that its documentation does not."""
+
+    def __init__(self) -> None:
+        self._document = orjson.dumps(document())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "openapi"
+        only_get(exchange)
+        await exchange.reply.whole(200, JSON, self._document)
 
 
 async def tunnel_without_upgrade(scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,6 +9,7 @@ from gateway.http.exchange import HttpSettings
 from gateway.http.handlers import (
     Alive,
     Catalog,
+    Description,
     Exposition,
     MetricsPage,
     Models,
@@ -44,6 +45,7 @@ def build_router(
             _route("/healthz", Alive()),
             _route("/readyz", Ready(lifecycle, catalog)),
             _route("/metrics", MetricsPage(keys, metrics, public=settings.metrics_public)),
+            _route("/openapi.json", Description()),
             _route(TUNNEL, _Plain(tunnel_without_upgrade)),
         ],
         redirect_slashes=False,

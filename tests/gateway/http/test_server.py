@@ -266,4 +266,6 @@ async def test_tls_files_that_are_none_are_said(tmp_path: Path) -> None:
     nothing = tmp_path / "cert.pem"
     nothing.write_text("nothing")
     with pytest.raises(ListenFailed, match="for TLS"):
-        build_server(None, Address("127.0.0.1", 0, TlsFiles(nothing, nothing)), ConnectionLimits(), lambda: None)
+        build_server(
+            None, Address("127.0.0.1", 0, TlsFiles(nothing, nothing)), ConnectionLimits(), lambda: None
+        )
