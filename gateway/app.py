@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -32,6 +33,7 @@ from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
 from gateway.http.tls import TlsFiles
 from gateway.keeper import Keeper, KeeperSettings
 from gateway.lifecycle import Lifecycle
+from gateway.limits import Limits, Spending
 from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
@@ -86,9 +88,17 @@ class Gateway:
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
-        ledger, kept = Ledger(), KeeperSettings(registry.settings.max_models)
+        spending = Spending(time.time())
+        spending.load(store.usage.spent(spending.month))
+        ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
-        self._dispatcher = _dispatcher(settings, registry, metrics)
+        self._dispatcher = _dispatcher(settings, registry, metrics, ledger)
+        self._limits = Limits(
+            store.limits, spending, self._dispatcher.bounds, loop.time, time.time, metrics.refused
+        )
+        ledger.price, self._limits.changed = self._limits.price, self._share_out
+        self._tenant_weights = settings.queue.tenant_weights
+        self._share_out()
         self._agents = AgentEndpoint(
             AgentDirectory(store),
             registry,
@@ -98,13 +108,20 @@ class Gateway:
         )
         keys, http = KeyRing(store), http_settings(settings)
         book, figures = AliasBook(store.aliases), AliasFigures(metrics.registry)
-        keys.when_changed(book.refresh)
+
+        def state_changed() -> None:
+            book.refresh()
+            self._limits.refresh()
+
+        keys.when_changed(state_changed)
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s
         versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
         self._reuse = _reuse(settings, registry, metrics, loop.time)
-        pipeline = Pipeline(keys, self._dispatcher, ledger, versions, self._reuse, facts=http.facts)
+        pipeline = Pipeline(
+            keys, self._dispatcher, ledger, versions, self._reuse, self._limits, facts=http.facts
+        )
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
@@ -126,10 +143,20 @@ class Gateway:
         has changed nothing then."""
         dispatch = settings.dispatch
         try:
-            self._dispatcher.retune(dispatch.policy, dispatch.policies, settings.queue.tenant_weights)
+            self._dispatcher.retune(
+                dispatch.policy, dispatch.policies, self._weights(settings.queue.tenant_weights)
+            )
         except ValueError as error:
             raise _no_such_policy(error) from error
+        self._tenant_weights = settings.queue.tenant_weights
         self._reuse.retune(reuse_rules(settings), by_header=settings.reuse.by_header)
+
+    def _weights(self, of_settings: Mapping[str, float]) -> dict[str, float]:
+        """Of tenants: what the store says of one counts before the settings."""
+        return {**of_settings, **self._limits.weights}
+
+    def _share_out(self) -> None:
+        self._dispatcher.share_out(self._weights(self._tenant_weights), self._limits.queue_shares)
 
     async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
         """Serve until ``stop`` is asked, then drain. ``announce`` is told the URL once clients can connect.
@@ -275,7 +302,7 @@ def placement_settings(settings: Settings) -> PlacementSettings | None:
     )
 
 
-def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dispatcher:
+def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics, ledger: Ledger) -> Dispatcher:
     queue, dispatch = settings.queue, settings.dispatch
     try:
         return Dispatcher(
@@ -287,6 +314,7 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
             policy=dispatch.policy,
             policies=dispatch.policies,
             placement=placement_settings(settings),
+            ran=ledger.ran,
         )
     except ValueError as error:
         raise _no_such_policy(error) from error

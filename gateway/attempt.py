@@ -51,6 +51,7 @@ class Attempt:
     """One stream on one deployment (a StreamHandler). It holds its slot until both ends have let go."""
 
     __slots__ = (
+        "_noted",
         "_owner",
         "_wanted",
         "asked_s",
@@ -100,6 +101,7 @@ class Attempt:
         """Since when its tunnel is gone or silent; None while it is not."""
         self.response: EngineResponse | None = None
         self.upload: Upload | None = None
+        self._noted = 0
         self._owner = owner
         self._wanted = True
         self.stream: Stream = deployment.session.endpoint.open(head, self)
@@ -118,6 +120,7 @@ class Attempt:
         """Nobody wants the answer of this attempt any more."""
         self._wanted = False
         self.response = None
+        self._note_pieces()
         self._stop_upload()
         self.stream.reset(code, reason)
 
@@ -143,12 +146,14 @@ class Attempt:
     def on_end(self, trailers: Trailers | None) -> None:
         self._stop_upload()
         if self._wanted:
+            self._note_pieces()
             self._owner.complete(self, trailers)
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         self._stop_upload()
         if self._wanted:
             self._wanted = False
+            self._note_pieces()
             self._owner.lost(self, code, reason)
 
     def on_writable(self) -> None:
@@ -184,6 +189,11 @@ class Attempt:
     def upload_failed(self, error: Exception) -> None:
         if self._wanted:
             self._owner.body_failed(error)
+
+    def _note_pieces(self) -> None:
+        """The request has had those that came; each is noted once."""
+        self._owner.request.pieces += self.pieces - self._noted
+        self._noted = self.pieces
 
     def _stop_upload(self) -> None:
         if self.upload is not None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.quotas import Rates
 from gateway.scopes import Role, Scopes
 from gateway.where import Where
 from shared.messages import Headers, UsageMode
@@ -33,6 +34,8 @@ class Principal:
     """What it may ask for; None: anything."""
     role: Role | None = None
     """On the admin API; None: nothing."""
+    rates: Rates | None = None
+    """How much it may have at once; None: as much as its tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,10 @@ class Request:
     they are told."""
     preempted: int = 0
     """How often it gave its slot back for a more urgent one."""
+    pieces: int = 0
+    """In which answers to it came from engines, until they were over or nobody wanted them any more."""
+    gpu_s: float = 0.0
+    """GPU-seconds it used in attempts that are over (:mod:`gateway.limits.company`)."""
 
     def note_failure(self, deployment: str, now: float) -> None:
         """The engine of ``deployment`` failed on it."""

@@ -126,6 +126,7 @@ class KeyRing:
             self._shared(record.where),
             scopes=self._shared(record.scopes),
             role=record.role,
+            rates=self._shared(record.rates),
         )
 
     def _shared(self, value: _T) -> _T:

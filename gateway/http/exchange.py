@@ -1,7 +1,7 @@
 """One client's request and its answer: joins the ASGI side to the pipeline, knows the facts for the log."""
 
 import asyncio
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -14,6 +14,7 @@ from gateway.errors import ClientGone, Unauthenticated
 from gateway.http.buffers import BufferBudget
 from gateway.http.cors import Cors
 from gateway.http.direct import Direct, take_offer
+from gateway.http.errors import HeaderList
 from gateway.http.inbound import BodyLimits, Inbound, Receive
 from gateway.http.multipart import FormScan
 from gateway.http.proxies import Origin, TrustedProxies
@@ -128,6 +129,10 @@ class Exchange:
 
     def identified(self, principal: Principal) -> None:
         self.principal = principal
+
+    def limited(self, headers: Callable[[], HeaderList]) -> None:
+        """Whatever is answered is to say what ``headers`` say at that moment."""
+        self.reply.latest = headers
 
     async def body(self) -> ClientBody:
         """As much of the body as classification needs (ARCHITECTURE: nothing unbounded).

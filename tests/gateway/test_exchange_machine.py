@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway import dispatch
+from gateway import binding
 from gateway.decisions import Decisions
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
@@ -125,7 +125,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(dispatch, "_log", Alarmed())
+        self.patches.setattr(binding, "_log", Alarmed())
         self.fleet = Fleet(
             queue=QueueSettings(max_wait_s=20),
             settings=DispatchSettings(
