@@ -19,6 +19,7 @@ from gateway.store import schema
 from gateway.store.sqlite import SqliteDatabase
 
 _NONCE_BYTES = 8
+_SIGNER = "audit log signed by"
 _actor: ContextVar[str | None] = ContextVar("actor", default=None)
 
 
@@ -99,3 +100,16 @@ class ActStore:
         if ids:
             with self._database.write() as connection:
                 connection.execute(delete(schema.acts).where(schema.acts.c.id.in_(ids)))
+
+    def signer(self) -> bytes | None:
+        """The public key that signed the audit log last, None if none did."""
+        query = select(schema.facts.c.value).where(schema.facts.c.name == _SIGNER)
+        with self._database.read() as connection:
+            value = connection.execute(query).scalar_one_or_none()
+        return None if value is None else bytes.fromhex(value)
+
+    def note_signer(self, public_key: bytes) -> None:
+        """This one did now, and no other is to be believed."""
+        with self._database.write() as connection:
+            connection.execute(delete(schema.facts).where(schema.facts.c.name == _SIGNER))
+            connection.execute(insert(schema.facts).values(name=_SIGNER, value=public_key.hex()))

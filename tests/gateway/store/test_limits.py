@@ -111,7 +111,7 @@ def test_a_database_of_the_version_before_has_no_limits_and_its_usage_cost_nothi
     SqliteDatabase(path).close()
     with contextlib.closing(sqlite3.connect(path)) as raw:
         made = dict(raw.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
-        raw.execute("INSERT INTO usage VALUES ('2026-11-01', 'k', 't', 'm', 1, 2, 3, 4, 0, 0)")
+        raw.execute("INSERT INTO usage VALUES ('2026-11-01', 'k', 't', 'm', '', 1, 2, 3, 4, 0, 0)")
         for column in ("rpm", "tpm", "concurrency"):
             raw.execute(f"ALTER TABLE api_keys DROP COLUMN {column}")
         for column in ("gpu_s", "cost"):
