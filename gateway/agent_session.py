@@ -112,6 +112,8 @@ class AgentSession:
         self._levels: dict[str, int] = {}
         self._state = AgentState(AgentStatus.READY)
         self._claims = _Claims()
+        self._awaited: dict[int, Callable[[CommandResult], None]] = {}
+        """Who waits for the answer to which command; as many as whoever asks lets wait."""
         endpoint.on_round_trip = self._round_trip_measured
 
     @property
@@ -159,11 +161,22 @@ class AgentSession:
         self._owner.detach(self)
 
     def allow(self, principal: AgentPrincipal) -> None:
-        """The agent comes with the rights of now: what it said before is held against them again."""
-        if principal != self.principal:
-            assert principal.name == self.principal.name
-            self.principal = principal
-            self.on_state(self._state)
+        """The agent has the rights of now: what it said before is held against them again. With another name
+        its deployments are others, too; what runs on those there were goes on."""
+        if principal == self.principal:
+            return
+        if principal.name != self.principal.name:
+            for deployment in list(self.deployments.values()):
+                self._unlist(deployment)
+                self._drop(deployment)
+        self.principal = principal
+        self._claims = _Claims()
+        self.on_state(self._state)
+
+    def ask(self, command: Mapping[str, Any], answered: Callable[[CommandResult], None]) -> None:
+        """Send a COMMAND whose answer is nobody else's. Raises TrunklineError when it cannot be sent."""
+        self.endpoint.send_command(command)
+        self._awaited[command["id"]] = answered
 
     def stream_closed(self, deployment: Deployment) -> None:
         """A stream of one of the deployments is over: there may be room for another in the session."""
@@ -193,6 +206,10 @@ class AgentSession:
             answer = CommandResult.read(result)
         except FrameMalformed as error:
             _log.warning("agent_result_unreadable", agent=self.principal.name, error=str(error))
+            return
+        awaited = self._awaited.pop(answer.id, None)
+        if awaited is not None:
+            awaited(answer)
         else:
             self._owner.answered(self, answer)
 

@@ -119,6 +119,17 @@ class Registry:
         session.allow(principal)
         return session
 
+    def allow(self, session: AgentSession, principal: AgentPrincipal) -> None:
+        """A connected agent's rights are others now, or its name is."""
+        former, name = session.principal.name, principal.name
+        if name != former and self._sessions.get(former) is session:
+            if (other := self._sessions.get(name)) is not None:
+                other.close(ErrorCode.REPLACED, "another agent has its name now")
+            del self._sessions[former]
+            self._sessions[name] = session
+            _log.info("agent_renamed", agent=name, former=former)
+        session.allow(principal)
+
     def give_up_lost(self, window_s: float) -> None:
         """End the sessions that have had no tunnel for ``window_s``."""
         now = self.clock()

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection, delete, insert, select
 
 from gateway.store import schema
+from gateway.store.acts import note_act
 from gateway.store.errors import BadValue, IdentityUnusable
 from gateway.store.rules import check_overlap
 from gateway.store.sqlite import SqliteDatabase
@@ -79,8 +80,7 @@ class IdentityStore:
             if overlap_s and keys.previous_at(wall_s) is not None:
                 raise BadValue(
                     "the key before this one still counts, and agents trust two keys at most: wait until "
-                    "that is over, or end it now with an overlap of 0s, after which agents that are away must "
-                    "join again"
+                    "that is over, or end it now with an overlap of 0s: agents that are away must join again"
                 )
             self._settle(facts)
             _save(self._state_dir / NEXT_NAME, GatewayIdentity(key))
@@ -90,6 +90,7 @@ class IdentityStore:
                 _write(connection, _PREVIOUS, keys.current.fingerprint.hex())
                 _write(connection, _UNTIL, repr(float(int(wall_s + overlap_s))))
             schema.next_revision(connection, schema.Topic.AGENTS)
+            note_act(connection, "gateway.rotate_key", key=GatewayIdentity(key).id, overlap_s=overlap_s)
         with self._database.write() as connection:
             self._settle(_read(connection))
         return self.keys

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from gateway.store import schema
+from gateway.store.acts import note_act
 from gateway.store.errors import (
     AmbiguousId,
     TokenExpired,
@@ -99,6 +100,10 @@ class TokenStore:
                     labels=dict(labels),
                 )
             )
+            rights = {"models": list(models), "labels": dict(labels)}
+            note_act(
+                connection, "token.create", token=token.id_text, uses=uses, life_s=expires_in_s, **rights
+            )
         return token, token.encode()
 
     def list(self) -> tuple[TokenRecord, ...]:
@@ -124,6 +129,7 @@ class TokenStore:
                 .where(schema.tokens.c.id == record.id, schema.tokens.c.revoked_s.is_(None))
                 .values(revoked_s=wall_s)
             )
+            note_act(connection, "token.revoke", token=record.id)
         return record
 
     def redeem(self, token_id: str, wall_s: float) -> TokenRecord:

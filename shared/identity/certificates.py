@@ -166,6 +166,17 @@ def read_certificate(der: bytes, gateway_keys: Sequence[bytes]) -> AgentCertific
     return _read(parsed, der, issuer)
 
 
+def begins_s(der: bytes) -> int:
+    """When a certificate's life begins, seconds since 1970; of one that was verified when it was taken.
+
+    Raises CertificateInvalid for what is none.
+    """
+    try:
+        return int((_parse(der).not_valid_before_utc - _EPOCH).total_seconds())
+    except ValueError as error:
+        raise CertificateInvalid("the certificate is no X.509") from error
+
+
 def _parse(der: bytes) -> x509.Certificate:
     if len(der) > CERTIFICATE_BYTES:
         raise CertificateInvalid(f"a certificate of {len(der)} bytes, limit {CERTIFICATE_BYTES}")

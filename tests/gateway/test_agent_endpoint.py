@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.access.agents import AdmittedAgent, AgentDirectory
 from gateway.agent_endpoint import RETRY_AFTER_S, AgentEndpoint, AgentEndpointSettings
 from gateway.dispatch import Dispatcher, EngineResponse
+from gateway.domain import AgentPrincipal
 from gateway.errors import StreamBroken
 from gateway.metrics import Metrics
 from gateway.registry import Registry, RegistrySettings
@@ -21,7 +22,7 @@ from gateway.store.errors import StateBusy
 from shared import limits
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
-from shared.identity import GatewayKeys, JoinToken
+from shared.identity import AgentCertificate, GatewayKeys, JoinToken, Succession
 from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers
 from shared.tunnel import DialledTunnel, dial
 from tests.gateway.fleet import FakeAgent, Fleet, Loop, deployment
@@ -475,6 +476,18 @@ class BrokenDirectory:
 
     def refusal(self, admitted: AdmittedAgent) -> str | None:
         return self.directory.refusal(admitted)
+
+    def forget_previous_key(self, wall_s: float) -> None:
+        self.directory.forget_previous_key(wall_s)
+
+    def rights(self, admitted: AdmittedAgent) -> AgentPrincipal:
+        return self.directory.rights(admitted)
+
+    def is_due(self, admitted: AdmittedAgent, wall_s: float) -> bool:
+        return self.directory.is_due(admitted, wall_s)
+
+    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]:
+        return self.directory.renew(admitted, wall_s)
 
 
 async def test_a_revocation_is_seen_once_the_database_can_be_read_again(tmp_path: Path) -> None:
