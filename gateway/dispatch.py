@@ -271,6 +271,7 @@ class Dispatcher:
             self._answer_times.note(request.model, request.route, total_s)
 
     def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
+        attempt.request.note_trouble(attempt.deployment.key, trouble.name.lower())
         if trouble in ENGINES_FAULT:
             attempt.request.note_failure(attempt.deployment.key, now)
         self._health.failed(attempt.deployment, attempt.request, trouble, now)

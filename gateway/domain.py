@@ -132,6 +132,12 @@ class Request:
     """In which answers to it came from engines, until they were over or nobody wanted them any more."""
     gpu_s: float = 0.0
     """GPU-seconds it used in attempts that are over (:mod:`gateway.limits.company`)."""
+    troubles: list[tuple[str, str]] | None = None
+    """Deployments that did not bring it to its end, in order, and why; None: there was none."""
+
+    def note_trouble(self, deployment: str, why: str) -> None:
+        """An attempt at ``deployment`` came to nothing, or to no more."""
+        self.troubles = [*(self.troubles or ()), (deployment, why)]
 
     def note_failure(self, deployment: str, now: float) -> None:
         """The engine of ``deployment`` failed on it."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gateway.audit.records import Entry
+from gateway.quotas import Price
+from shared.messages import Usage
 
 
 class RequestFacts(NamedTuple):
@@ -30,10 +32,11 @@ class RequestFacts(NamedTuple):
     queue_s: float | None
     first_byte_s: float | None
     total_s: float
-    tokens: tuple[int, int, int] | None
-    """Prompt, answer, and of the prompt what was cached."""
-    gpu_s: float | None
-    cost: float | None
+    usage: Usage | None
+    gpu_s: float
+    """Seconds of devices, as far as they are known at its end."""
+    price: Price | None
+    """Of its model."""
 
     def entry(self) -> Entry:
         return Entry(self.at_s, "request", facts_of(self))
@@ -58,15 +61,27 @@ def facts_of(request: RequestFacts) -> dict[str, Any]:
         "queue_ms": _ms(request.queue_s),
         "first_byte_ms": _ms(request.first_byte_s),
         "total_ms": _ms(request.total_s),
-        "gpu_s": None if request.gpu_s is None else round(request.gpu_s, 6),
-        "cost": None if request.cost is None else round(request.cost, 9),
+        "gpu_s": round(request.gpu_s, 6) or None,
+        "cost": round(_cost(request), 9) or None,
     }
     found |= {name: value for name, value in optional.items() if value is not None}
     if request.deployments:
         found["ran"] = _ran(request.deployments, request.troubles)
-    if request.tokens is not None:
-        found["tokens"] = dict(zip(("in", "out", "cached"), request.tokens, strict=True))
+    usage = request.usage
+    if usage is not None:
+        tokens = {"in": usage.prompt_tokens, "out": usage.completion_tokens, "cached": usage.cached_tokens}
+        found["tokens"] = tokens
     return found
+
+
+def _cost(request: RequestFacts) -> float:
+    """In money."""
+    if request.price is None:
+        return 0.0
+    usage, cost = request.usage, request.gpu_s * request.price.gpu_second
+    if usage is not None:
+        cost += request.price.of_tokens(usage.prompt_tokens, usage.completion_tokens)
+    return cost
 
 
 def _ran(deployments: Sequence[str], troubles: Sequence[tuple[str, str]] | None) -> list[list[str]]:

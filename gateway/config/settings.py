@@ -185,6 +185,9 @@ class AgentsTable(_Table):
     max_agents: Count = 4096
     max_strangers: Count = 1024
     """Connections that have not proved who they are."""
+    certificate_days: Annotated[float, Field(ge=1 / 24, le=366)] = 90.0
+    """How long an agent's certificate lasts. Connected agents get a fresh one in its last third; who is away
+    for longer must join again."""
 
 
 class ReuseRule(_Table):
@@ -229,6 +232,20 @@ class MachineTable(_Table):
     """Used, large request bodies are refused; half-way from here to full all are."""
 
 
+class AuditTable(_Table):
+    """The log of who did what, and where it ran."""
+
+    requests: bool = True
+    """A record for every request of a client that is known; administrative acts have theirs anyway."""
+    required: bool = False
+    """Refuse requests while the log cannot be written; otherwise what finds no room is counted."""
+    keep_days: Annotated[int, Field(ge=1, le=36_500)] = 400
+    keep_bytes: Annotated[int, Field(ge=16 * MIB, le=1024 * 1024 * MIB)] = 10 * 1024 * MIB
+    """Beyond, the oldest go even if they are younger."""
+    buffer_records: Annotated[int, Field(ge=100, le=10_000_000)] = 50_000
+    """Waiting for the disk."""
+
+
 class LogTable(_Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
     style: Literal["auto", "json", "text"] = "auto"
@@ -267,6 +284,7 @@ class Settings(BaseSettings):
     reuse: ReuseTable = ReuseTable()
     agents: AgentsTable = AgentsTable()
     machine: MachineTable = MachineTable()
+    audit: AuditTable = AuditTable()
     log: LogTable = LogTable()
 
     @field_validator("listen")

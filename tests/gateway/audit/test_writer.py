@@ -4,8 +4,10 @@ import pytest
 
 from gateway.audit import AuditFiles, AuditSettings, AuditUnwritable, AuditWriter, RequestFacts
 from gateway.audit.records import Entry
+from gateway.quotas import Price
 from gateway.store import Store
 from shared.identity import GatewayIdentity
+from shared.messages import Usage
 from tests.gateway.audit.logs import DAY_S, NOON_S, kinds, records, verified
 
 
@@ -71,9 +73,9 @@ def facts(number: int = 0, **other: object) -> RequestFacts:
         "queue_s": 0.0105,
         "first_byte_s": 0.1,
         "total_s": 2.0,
-        "tokens": (10, 20, 0),
+        "usage": Usage(10, 20, 4),
         "gpu_s": 1.5,
-        "cost": None,
+        "price": Price(1.0, 2.0, 0.1),
     }
     return RequestFacts(**(plain | other))  # type: ignore[arg-type]
 
@@ -100,8 +102,9 @@ def test_a_request_becomes_a_line_of_facts(files: AuditFiles, things: Things) ->
         "first_byte_ms": 100.0,
         "total_ms": 2000.0,
         "gpu_s": 1.5,
+        "cost": 0.15005,
         "ran": [["gpu-1/0", "stalled"], ["gpu-2/0", ""]],
-        "tokens": {"in": 10, "out": 20, "cached": 0},
+        "tokens": {"in": 10, "out": 20, "cached": 4},
     }
 
 
