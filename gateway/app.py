@@ -100,7 +100,7 @@ class Gateway:
         self._tenant_weights = settings.queue.tenant_weights
         self._share_out()
         self._agents = AgentEndpoint(
-            AgentDirectory(store),
+            AgentDirectory(store, settings.agents.certificate_days * 86_400),
             registry,
             metrics,
             AgentEndpointSettings(max_strangers=settings.agents.max_strangers),

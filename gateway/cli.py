@@ -7,6 +7,7 @@ from gateway import (
     cli_agents,
     cli_alias,
     cli_gateway,
+    cli_identity,
     cli_keys,
     cli_tokens,
     cli_usage,
@@ -21,6 +22,7 @@ def commands(app: typer.Typer) -> None:
     cli_tokens.register(app)
     cli_keys.register(app)
     cli_agents.register(app)
+    cli_identity.register(app)
     cli_alias.register(app)
     cli_usage.register(app)
     quickstart.register(app)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli_output import moment, note, print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, label_text, opened
+from gateway.cli_state import JsonOption, StateOption, label_text, labels_of, opened
 from gateway.store import AgentRecord, TokenState
 
 agents = typer.Typer(help="The agents that joined.")
@@ -74,6 +74,59 @@ def revoke_agent(
             f"The join token it used still lets {left} in. If that host must stay out: "
             f"trunkline token revoke {token.id}"
         )
+
+
+@agents.command("rename")
+def rename_agent(
+    name: Annotated[str, typer.Argument(help="The agent's name.")],
+    new: Annotated[str, typer.Argument(help="What it is called from now on.")],
+    state: StateOption,
+) -> None:
+    """Rename an agent. It stays connected and keeps its key; a running gateway tells it its name.
+
+    Example: trunkline agents rename gpu-7 berlin-7
+    """
+    with opened(state) as store:
+        record = store.agents.rename(name, new)
+    note(f"Agent {name!r} is called {record.name!r} now.")
+
+
+@agents.command("set")
+def set_agent(
+    name: Annotated[str, typer.Argument(help="The agent's name.")],
+    state: StateOption,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "--models",
+            help="The models it may serve from now on, shell patterns. Repeatable, or separated by commas.",
+            metavar="A[,B]",
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="The labels it has from now on, k=v. Repeatable.", metavar="K=V"),
+    ] = None,
+    no_labels: Annotated[bool, typer.Option("--no-labels", help="It has no labels from now on.")] = False,
+) -> None:
+    """Change what an agent may serve, or its labels. What is not named stays as it is.
+
+    A running gateway takes it up at once; requests that run go on.
+
+    Example: trunkline agents set gpu-7 --models 'llama-*,qwen-*' --label region=eu
+    """
+    if label and no_labels:
+        raise typer.BadParameter("give either --label or --no-labels", param_hint="--no-labels")
+    patterns = [pattern.strip() for each in models or [] for pattern in each.split(",")]
+    if not patterns and not label and not no_labels:
+        raise typer.BadParameter("nothing to set: give --models or --label")
+    labels = {} if no_labels else labels_of(label) if label else None
+    with opened(state) as store:
+        record = store.agents.allow(name, patterns or None, labels)
+    note(
+        f"Agent {name!r} may serve {' '.join(record.models)}; labels: {label_text(record.labels) or 'none'}."
+    )
 
 
 def _agent_facts(record: AgentRecord) -> dict[str, Any]:

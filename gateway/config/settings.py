@@ -188,6 +188,9 @@ class AgentsTable(_Table):
     certificate_days: Annotated[float, Field(ge=1 / 24, le=366)] = 90.0
     """How long an agent's certificate lasts. Connected agents get a fresh one in its last third; who is away
     for longer must join again."""
+    certificate_days: Annotated[float, Field(ge=1 / 24, le=366)] = 90.0
+    """How long an agent's certificate lasts. Connected agents get a fresh one in its last third; who is away
+    for longer must join again."""
 
 
 class ReuseRule(_Table):

@@ -50,7 +50,8 @@ def test_a_damaged_state_fails_with_one_line(run: Run, state: Path) -> None:
     "arguments",
     [
         *(f"{group} {command}" for group in ("token", "key") for command in ("create", "list", "revoke")),
-        *("agents list", "agents revoke"),
+        *("agents list", "agents revoke", "agents rename", "agents set"),
+        *("identity show", "identity rotate"),
     ],
 )
 def test_every_command_has_help_with_an_example(run: Run, arguments: str) -> None:
