@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from gateway.store import schema
-from gateway.store.acts import note_act
+from gateway.store.acts import acting_as, note_act
 from gateway.store.errors import (
     AgentKeyRevoked,
     AgentKeyTaken,
@@ -78,6 +78,8 @@ class AgentStore:
                 count_use(connection, token)
             agent_id = _store(connection, known, token, enrolment, wall_s)
             _add_certificate(connection, agent_id, enrolment.serial, enrolment.expires_s, wall_s)
+            with acting_as(f"token:{token.id}"):
+                note_act(connection, "agent.join", agent=enrolment.name, serial=enrolment.serial)
             return _load(connection, schema.agents.c.id == agent_id)[0]
 
     def renew(

@@ -14,6 +14,7 @@ from gateway.domain import Tier
 from gateway.quotas import BadQuota, Rates
 from gateway.scopes import Role, Scopes, scopes_of
 from gateway.store import schema
+from gateway.store.acts import note_act
 from gateway.store.errors import BadValue, NameTaken, UnknownRecord
 from gateway.store.rules import check_models, check_name
 from gateway.store.sqlite import SqliteDatabase
@@ -116,12 +117,19 @@ class KeyStore:
         check_scopes(scopes)
         if life_s is not None:
             _check_seconds("an API key lasts", life_s, LIFE_S)
-        text = _new_secret()
+        text, key_id = _new_secret(), "key_" + secrets.token_hex(8)
+        rights = {
+            "where": None if where is None else where.to_dict(),
+            "scopes": None if scopes is None else scopes.to_dict(),
+            "role": None if role is None else role.value,
+            "life_s": life_s,
+            **asdict(rates),
+        }
         try:
             with self._database.write() as connection:
                 connection.execute(
                     insert(schema.keys).values(
-                        id="key_" + secrets.token_hex(8),
+                        id=key_id,
                         name=name,
                         tenant=tenant,
                         digest=digest_of(text),
@@ -135,6 +143,7 @@ class KeyStore:
                         **asdict(rates),
                     )
                 )
+                note_act(connection, "key.create", key=key_id, name=name, tenant=tenant, **rights)
         except IntegrityError as error:
             raise NameTaken(
                 f"there is an active key named {name!r}; choose another name, or: trunkline key revoke {name}"
@@ -158,6 +167,7 @@ class KeyStore:
         with self._database.write() as connection:
             row = _active(connection, name)
             _change(connection, row.id, revoked_s=wall_s)
+            note_act(connection, "key.revoke", key=row.id, name=row.name, tenant=row.tenant)
         return _record(row)
 
     def rotate(self, name: str, overlap_s: float, wall_s: float) -> tuple[KeyRecord, str]:
@@ -183,6 +193,7 @@ class KeyStore:
                 previous_digest=row.digest if overlap_s else None,
                 previous_until_s=wall_s + overlap_s if overlap_s else None,
             )
+            note_act(connection, "key.rotate", key=row.id, name=row.name, overlap_s=overlap_s)
             return _record(_active(connection, row.id)), text
 
     def set_rates(self, name: str, changes: Mapping[str, int | None]) -> KeyRecord:
@@ -196,6 +207,7 @@ class KeyStore:
             except BadQuota as error:
                 raise BadValue(str(error)) from error
             _change(connection, row.id, **asdict(rates))
+            note_act(connection, "key.set", key=row.id, name=row.name, **asdict(rates))
             return _record(_active(connection, row.id))
 
     def touch(self, used_s: Mapping[str, float]) -> None:

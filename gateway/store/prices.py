@@ -9,6 +9,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from gateway.quotas import BadQuota, Price
 from gateway.store import schema
+from gateway.store.acts import note_act
 from gateway.store.errors import BadValue, UnknownRecord
 from gateway.store.sqlite import SqliteDatabase
 from shared.limits import MODEL_NAME_CHARS
@@ -52,6 +53,7 @@ class PriceStore:
             statement = insert(table).values(model=model, **values)
             connection.execute(statement.on_conflict_do_update(index_elements=["model"], set_=values))
             schema.next_revision(connection, schema.Topic.LIMITS)
+            note_act(connection, "price.set", model=model, **asdict(price))
         return PriceRecord(model, price, wall_s)
 
     def remove(self, model: str) -> None:
@@ -61,6 +63,7 @@ class PriceStore:
             if gone.rowcount != 1:
                 raise UnknownRecord(f"{model!r} has no price; see: trunkline price list")
             schema.next_revision(connection, schema.Topic.LIMITS)
+            note_act(connection, "price.remove", model=model)
 
     def list(self) -> Sequence[PriceRecord]:
         """Every price, by model."""

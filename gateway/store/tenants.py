@@ -9,6 +9,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from gateway.quotas import NAMES, BadQuota, TenantLimits
 from gateway.store import schema
+from gateway.store.acts import note_act
 from gateway.store.errors import BadValue, UnknownRecord
 from gateway.store.rules import check_name
 from gateway.store.sqlite import SqliteDatabase
@@ -57,6 +58,7 @@ class TenantStore:
             statement = insert(table).values(name=name, **values)
             connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
             schema.next_revision(connection, schema.Topic.LIMITS)
+            note_act(connection, "tenant.set", tenant=name, **limits.facts())
         return TenantRecord(name, limits, wall_s)
 
     def remove(self, name: str) -> None:
@@ -66,6 +68,7 @@ class TenantStore:
             if gone.rowcount != 1:
                 raise UnknownRecord(f"no tenant {name!r} was given limits; see: trunkline tenant list")
             schema.next_revision(connection, schema.Topic.LIMITS)
+            note_act(connection, "tenant.remove", tenant=name)
 
     def list(self) -> Sequence[TenantRecord]:
         """Every tenant that was given limits, by name."""
