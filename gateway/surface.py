@@ -29,6 +29,7 @@ _TAIL = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*\Z")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_TWICE = re.compile(rb"%(2[ef]|5c)", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_DOTS = frozenset((".", ".."))
 _PRINTABLE = re.compile(rb"[\x21-\x7e]*\Z")
 
 
@@ -134,6 +135,8 @@ def engine_target(raw_path: str) -> Target:
         raise _refused("every % must be followed by two hexadecimal digits")
     model_segment, _, rest = raw_path.removeprefix(ENGINES).partition("/")
     model = read_model(unquote_to_bytes(model_segment))
+    if not _DOTS.isdisjoint(model.split("/")):
+        raise _refused("'.' and '..' are no parts of a model's name")
     segments = rest.split("/")
     for place, segment in enumerate(segments):
         if not segment and place < len(segments) - 1:

@@ -5,6 +5,7 @@ twice, folded lines, bare line feeds, control characters, blanks before a colon.
 differently is refused here (RFC 9112 §3.2, §6.1, §11.2).
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,8 @@ from gateway.errors import BadRequest, HeadersTooLarge, RequestError
 
 FIELDS = 256
 """Header fields of a request; a tunnel carries half as many on to an engine."""
+
+_ESCAPED_CONTROL = re.compile(rb"%(?:[01]|7f)", re.IGNORECASE)
 
 ONCE = frozenset(
     (
@@ -42,6 +45,8 @@ def check_head(
     if url[:1] != b"/" or b"#" in url:
         message = "The request's target must be a path that begins with '/', without a fragment."
         return BadRequest(message, code="invalid_path")
+    if b"%" in url and _ESCAPED_CONTROL.search(url.partition(b"?")[0]):
+        return BadRequest("The path holds control characters.", code="invalid_path")
     if b"host" not in fields and version() == "1.1":
         return BadRequest("An HTTP/1.1 request needs the header Host.", code="missing_host")
     if b"transfer-encoding" in fields:
