@@ -9,6 +9,7 @@ from gateway import (
     cli_gateway,
     cli_identity,
     cli_keys,
+    cli_tenant,
     cli_tokens,
     cli_usage,
     quickstart,
@@ -21,6 +22,7 @@ def commands(app: typer.Typer) -> None:
     cli_gateway.register(app)
     cli_tokens.register(app)
     cli_keys.register(app)
+    cli_tenant.register(app)
     cli_agents.register(app)
     cli_identity.register(app)
     cli_alias.register(app)

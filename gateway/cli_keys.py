@@ -1,12 +1,15 @@
 """``trunkline key``: API keys, which let clients in."""
 
 import time
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
+from gateway.cli_limits import ConcurrencyOption, RpmOption, TpmOption, given, rates_of, told
 from gateway.cli_output import moment, note, print_json, print_table
 from gateway.cli_state import JsonOption, StateOption, duration_s, opened
+from gateway.quotas import Rates
 from gateway.scopes import Role, Scopes, limited
 from gateway.store import DEFAULT_TENANT, KeyRecord
 from gateway.where import BadWhere, Where, read_where
@@ -60,6 +63,9 @@ def create_key(
     role: Annotated[
         Role | None, typer.Option(help="What it may do on the admin API. [default: nothing]")
     ] = None,
+    rpm: RpmOption = None,
+    tpm: TpmOption = None,
+    concurrency: ConcurrencyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make an API key and print it as the last line. It is shown this once.
@@ -70,7 +76,10 @@ def create_key(
     life_s = None if expires is None else duration_s(expires)
     now_s = time.time()
     with opened(state, create=True) as store:
-        text = store.keys.create(name, tenant, now_s, only, scopes=scopes, role=role, life_s=life_s)
+        rates = rates_of(rpm=rpm, tpm=tpm, concurrency=concurrency)
+        text = store.keys.create(
+            name, tenant, now_s, only, scopes=scopes, role=role, life_s=life_s, rates=rates
+        )
         record = store.keys.get(name)
     if as_json:
         print_json({"key": text, **key_facts(record, now_s)})
@@ -78,6 +87,30 @@ def create_key(
     note(f"API key {name!r} of tenant {tenant!r}{_limits_told(record)}.")
     note("Only its hash is kept: store it now, it is not shown again.")
     print(text)  # noqa: T201
+
+
+@keys.command("set")
+def set_key(
+    name: NameArgument,
+    state: StateOption,
+    rpm: RpmOption = None,
+    tpm: TpmOption = None,
+    concurrency: ConcurrencyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give an API key other limits, from the next request on. What is not named stays as it is.
+
+    Example: trunkline key set laptop --rpm 60 --tpm 100000 --concurrency 4
+    """
+    changes = given(rpm=rpm, tpm=tpm, concurrency=concurrency)
+    if not changes:
+        raise typer.BadParameter("say at least one limit: --rpm, --tpm or --concurrency")
+    with opened(state) as store:
+        record = store.keys.set_rates(name, changes)
+    if as_json:
+        print_json(key_facts(record, time.time()))
+        return
+    note(f"API key {record.name!r}: {_rates_text(record) or 'no limits'}.")
 
 
 @keys.command("list")
@@ -153,6 +186,7 @@ def key_facts(record: KeyRecord, wall_s: float) -> dict[str, Any]:
         "routes": scopes.get("routes"),
         "tiers": scopes.get("tiers"),
         "where": record.where and record.where.to_dict(),
+        **asdict(record.rates or Rates()),
     }
 
 
@@ -166,7 +200,7 @@ def _row(record: KeyRecord, wall_s: float) -> list[str]:
         "never" if record.expires_s is None else moment(record.expires_s),
         "never" if record.last_used_s is None else moment(record.last_used_s),
         record.role or "",
-        _scopes_text(record.scopes),
+        " ".join(filter(None, (_scopes_text(record.scopes), _rates_text(record)))),
         "" if record.where is None else str(record.where),
     ]
 
@@ -176,11 +210,16 @@ def _scopes_text(scopes: Scopes | None) -> str:
     return " ".join(f"{name}={','.join(values)}" for name, values in found.items())
 
 
+def _rates_text(record: KeyRecord) -> str:
+    return "" if record.rates is None else told(asdict(record.rates))
+
+
 def _limits_told(record: KeyRecord) -> str:
-    limits = _scopes_text(record.scopes)
+    limits, rates = _scopes_text(record.scopes), _rates_text(record)
     return "".join(
         (
             f", for {limits}" if limits else "",
+            f", at {rates} at most" if rates else "",
             "" if record.where is None else f", for agents with {record.where} only",
             "" if record.role is None else f", {record.role} on the admin API",
             "" if record.expires_s is None else f", until {moment(record.expires_s)}",

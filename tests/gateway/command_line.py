@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gateway import cli_agents, cli_identity, cli_keys, cli_tokens
+from gateway import cli_agents, cli_identity, cli_keys, cli_tenant, cli_tokens
 
 Run = Callable[..., Result]
 
@@ -15,7 +15,7 @@ Run = Callable[..., Result]
 def running(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """``trunkline ARGUMENTS`` with the state directory in the environment."""
     app = typer.Typer()
-    for module in (cli_tokens, cli_keys, cli_agents, cli_identity):
+    for module in (cli_tokens, cli_keys, cli_agents, cli_identity, cli_tenant):
         module.register(app)
     monkeypatch.setenv("TRUNKLINE_STATE", str(state))
     monkeypatch.setenv("TERM", "dumb")
