@@ -9,8 +9,10 @@ from typing import Any
 from gateway.domain import Principal, Request
 from gateway.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.http.buffers import BufferBudget
+from gateway.http.edge import edge
 from gateway.http.exchange import Exchange, HttpSettings
 from gateway.http.front import Front
+from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.routes import build_router
 from gateway.http.server import Address, bind, build_server
@@ -210,7 +212,11 @@ class Surface:
         router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
         self.budget = BufferBudget(self.buffer_bytes)
         self.app = Front(
-            router, self.settings, self.budget, self.lifecycle, lambda *facts: self.finished.append(facts)
+            edge(router, self.settings),
+            self.settings,
+            self.budget,
+            self.lifecycle,
+            lambda *facts: self.finished.append(facts),
         )
         self.lifecycle.serve()
 
@@ -307,10 +313,16 @@ class Call:
 
 
 @asynccontextmanager
-async def served(surface: Surface, limits: ConnectionLimits | None = None) -> AsyncIterator[str]:
+async def served(
+    surface: Surface, limits: ConnectionLimits | None = None, places: Places | None = None
+) -> AsyncIterator[str]:
     """The surface on a real server on loopback; gives its address, ``127.0.0.1:PORT``."""
     server = build_server(
-        surface.app, Address("127.0.0.1", 0), limits or ConnectionLimits(), lambda **options: None
+        surface.app,
+        Address("127.0.0.1", 0),
+        limits or ConnectionLimits(),
+        lambda **options: None,
+        places=places,
     )
     listener = bind(Address("127.0.0.1", 0))
     serving = asyncio.get_running_loop().create_task(server.serve([listener]))
