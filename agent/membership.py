@@ -72,7 +72,15 @@ class Membership:
         self.name = name
 
     @classmethod
-    def open(cls, directory: Path, *, join: str | None, name: str | None, default_name: str) -> "Membership":
+    def open(
+        cls,
+        directory: Path,
+        *,
+        join: str | None,
+        name: str | None,
+        default_name: str,
+        wall: Callable[[], float] = time.time,
+    ) -> "Membership":
         """``name`` is what the operator asked for; without it a member keeps its name, and a new agent takes
         ``default_name``. Raises :class:`MembershipError`."""
         record = None
@@ -94,7 +102,8 @@ class Membership:
             )
         if record is not None:
             _check(record, token, name, directory)
-        return cls(directory, key, record.name if record is not None else name or default_name, record, token)
+        known_as = record.name if record is not None else name or default_name
+        return cls(directory, key, known_as, record, token, wall)
 
     @property
     def gateway(self) -> str:
