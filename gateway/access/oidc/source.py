@@ -117,13 +117,16 @@ class KeySource:
         if not self._failures:
             _log.warning("issuer_away", issuer=self.issuer.issuer, reason=reason)
         self._failures += 1
-        left_s = self._fetched_s + self.issuer.stale_s - self._clock()
-        if self._keys is not None and left_s <= 0:
-            self._keys = None
-            self.generation += 1
-            _log.error("issuer_keys_too_old", issuer=self.issuer.issuer, stale_s=self.issuer.stale_s)
         wait_s = min(RETRY_S[0] * 2.0 ** min(self._failures - 1, 10), RETRY_S[1])
-        return min(wait_s, max(left_s, RETRY_S[0]))
+        if self._keys is None:
+            return wait_s
+        left_s = self._fetched_s + self.issuer.stale_s - self._clock()
+        if left_s > 0:
+            return min(wait_s, max(left_s, RETRY_S[0]))
+        self._keys = None
+        self.generation += 1
+        _log.error("issuer_keys_too_old", issuer=self.issuer.issuer, stale_s=self.issuer.stale_s)
+        return wait_s
 
 
 def discovery_url(issuer: str) -> str:

@@ -34,7 +34,11 @@ def private_key(kind: str, name: str = "a") -> Any:
 
 def jwk(kind: str, kid: str | None, name: str = "a", **more: Any) -> dict[str, Any]:
     """Its public part as a JWK."""
-    writer = {"RS1024": RSAAlgorithm, "ES384": ECAlgorithm, "Ed448": OKPAlgorithm} | _ALGORITHMS
+    writer: dict[str, Any] = {
+        "RS1024": RSAAlgorithm,
+        "ES384": ECAlgorithm,
+        "Ed448": OKPAlgorithm,
+    } | _ALGORITHMS
     public = writer[kind].to_jwk(private_key(kind, name).public_key(), as_dict=True)
     public.pop("key_ops", None)
     return {**public, **({} if kid is None else {"kid": kid}), **more}
