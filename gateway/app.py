@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -14,6 +15,7 @@ import structlog
 
 from gateway.access import AgentDirectory, KeyRing
 from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
+from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_writer
 from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request
@@ -27,6 +29,7 @@ from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.proxies import TrustedProxies
 from gateway.http.redirect import serve_redirect
+from gateway.http.request_audit import RequestAudit
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
@@ -49,6 +52,9 @@ from gateway.versions import AliasBook, AliasCatalog, AliasFigures, Mirrors, Ske
 _log = structlog.get_logger("gateway")
 
 STOPPING = "this gateway is shutting down"
+
+LAST_LINES_S = 10.0
+"""For the audit log's last lines, when the gateway stops."""
 
 
 class StopSignals:
@@ -119,13 +125,22 @@ class Gateway:
         grace_s = settings.dispatch.reconnect_grace_s
         versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
         self._reuse = _reuse(settings, registry, metrics, loop.time)
+        self.audit = _audit(settings, store, metrics)
         pipeline = Pipeline(
-            keys, self._dispatcher, ledger, versions, self._reuse, self._limits, facts=http.facts
+            keys,
+            self._dispatcher,
+            ledger,
+            versions,
+            self._reuse,
+            self._limits,
+            facts=http.facts,
+            gate=self.audit.check if settings.audit.required else None,
         )
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
-        log = RequestLog(metrics, figures, lines=settings.log.requests)
+        audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
+        log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
         self.app = Front(edge(router, http), http, budget, self.lifecycle, log)
         self.address = Address(*settings.address, tls_files(settings))
         self._server = build_server(
@@ -165,7 +180,7 @@ class Gateway:
         """
         listener, sending_on = bind(self.address), self._bind_redirect()
         host, port = listener.getsockname()[:2]
-        async with asyncio.TaskGroup() as tasks:
+        async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
             edge_tasks = [tasks.create_task(work) for work in self._edge_work(sending_on, port)]
             tasks.create_task(self._keeper.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
@@ -183,6 +198,17 @@ class Gateway:
             for task in edge_tasks:
                 task.cancel()
             self._keeper.stop()
+
+    @asynccontextmanager
+    async def _audited(self, listen: str) -> AsyncIterator[None]:
+        """Inside, the audit log is written."""
+        self.audit.start()
+        self.audit.note("gateway.start", listen=listen, pid=os.getpid())
+        try:
+            yield
+        finally:
+            self.audit.note("gateway.stop")
+            await asyncio.to_thread(self.audit.stop, LAST_LINES_S)
 
     def look_at_tls(self) -> None:
         """Take up certificates that have changed, now."""
@@ -336,6 +362,14 @@ def _reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: Call
     return Reuse(ReuseSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
 
 
+def _audit(settings: Settings, store: Store, metrics: Metrics) -> AuditWriter:
+    table = settings.audit
+    chosen = AuditSettings(buffer_records=table.buffer_records)
+    writer = audit_writer(store, chosen, Keep(table.keep_days, table.keep_bytes))
+    AuditFigures(metrics.registry, writer)
+    return writer
+
+
 def _no_such_policy(error: ValueError) -> ConfigError:
     return ConfigError(f"dispatch.policy, dispatch.policies: {error}")
 
@@ -347,7 +381,9 @@ async def _run(
     make_room(settings.http.connections, settings.agents.max_agents)
     with stop.installed():
         gateway = Gateway(settings, store)
-        reload = Reload(settings, load, gateway.retune)
+        reload = Reload(
+            settings, load, gateway.retune, lambda names: gateway.audit.note("settings.reload", changed=names)
+        )
 
         def again() -> None:
             reload()

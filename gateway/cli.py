@@ -6,6 +6,7 @@ from gateway import (
     bench,
     cli_agents,
     cli_alias,
+    cli_audit,
     cli_gateway,
     cli_identity,
     cli_keys,
@@ -27,6 +28,7 @@ def commands(app: typer.Typer) -> None:
     cli_identity.register(app)
     cli_alias.register(app)
     cli_usage.register(app)
+    cli_audit.register(app)
     quickstart.register(app)
     bench.register(app)
     simulate.register(app)

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli_output import fail
+from gateway.audit import take_up_acts
+from gateway.cli_output import fail, note
 from gateway.store import Store, own_state_dir
 from gateway.store.errors import BadValue, RecordError, StateError
 from shared.errors import JoinTokenInvalid
@@ -61,10 +62,19 @@ def opened(state: Path, *, create: bool = False) -> Iterator[Store]:
     try:
         with Store.open(state, create=create) as store:
             yield store
+            _record_acts(store)
     except BadValue as error:
         raise typer.BadParameter(str(error)) from error
     except (StateError, RecordError, JoinTokenInvalid) as error:
         fail(str(error))
+
+
+def _record_acts(store: Store) -> None:
+    """What the command has done is in the state, with a note of it; the note goes into the audit log."""
+    try:
+        take_up_acts(store)
+    except StateError as error:
+        note(f"trunkline: this is done; the audit log will have it as soon as it can be written ({error})")
 
 
 def label_text(labels: Mapping[str, str]) -> str:

@@ -65,7 +65,9 @@ class Pipeline:
         limits: Limits | None = None,
         *,
         facts: bool = True,
+        gate: Callable[[], None] | None = None,
     ) -> None:
+        """``gate`` raises while nobody is to be served."""
         self._keys = keys
         self._dispatcher = dispatcher
         self._accounts = accounts
@@ -73,11 +75,14 @@ class Pipeline:
         self._reuse = reuse
         self._limits = limits
         self._facts = facts
+        self._gate = gate
 
     async def __call__(self, exchange: Exchange) -> None:
         # who
         principal = self._keys.authenticate(exchange.credential())
         exchange.identified(principal)
+        if self._gate is not None:
+            self._gate()
         guard = self._limits.guard(principal) if self._limits is not None else None
         if guard is not None:
             exchange.limited(guard.headers)

@@ -6,13 +6,17 @@ found (:mod:`gateway.audit.verify`). Any process that has the state may append, 
 """
 
 from gateway.audit.acts import take_up
+from gateway.audit.figures import AuditFigures
 from gateway.audit.files import AuditFiles, AuditUnwritable, Keep
+from gateway.audit.opening import audit_files, audit_writer, take_up_acts, trusted_keys
 from gateway.audit.records import Head, Signer
 from gateway.audit.requests import RequestFacts, facts_of
-from gateway.audit.verify import Report, verify
+from gateway.audit.verify import Anchor, Report, verify
 from gateway.audit.writer import AuditSettings, AuditWriter
 
 __all__ = [
+    "Anchor",
+    "AuditFigures",
     "AuditFiles",
     "AuditSettings",
     "AuditUnwritable",
@@ -22,7 +26,11 @@ __all__ = [
     "Report",
     "RequestFacts",
     "Signer",
+    "audit_files",
+    "audit_writer",
     "facts_of",
     "take_up",
+    "take_up_acts",
+    "trusted_keys",
     "verify",
 ]

@@ -67,7 +67,7 @@ class AuditFiles:
         signer = self.signer()
         keys = frozenset((signer.public_key, *earlier))
         with _foreign_errors(self.directory):
-            self.directory.mkdir(mode=0o700, exist_ok=True)
+            self._make_directory()
         holding = Holding(self.directory / LOCK)
         try:
             if not holding.alone(LOCK_WAIT_S):
@@ -76,6 +76,15 @@ class AuditFiles:
                 yield Appender(self.directory, signer, keys, self._keep, self._cut, wall_s)
         finally:
             holding.close()
+
+    def _make_directory(self) -> None:
+        try:
+            self.directory.mkdir(mode=0o700)
+        except FileExistsError:
+            return
+        _give_to_owner(self.directory, self.directory.parent)
+        (self.directory / LOCK).touch(mode=0o600)
+        _give_to_owner(self.directory / LOCK, self.directory)
 
     def append(self, entries: Sequence[Entry], wall_s: float) -> Head:
         """Append ``entries``; they are on the disk when this returns. Raises as :meth:`held` does, having
@@ -231,6 +240,7 @@ class Appender:
         finally:
             os.close(file)
         if is_new:
+            _give_to_owner(path, self._directory)
             _sync(self._directory)
 
     def _put_head(self, head: Head) -> None:
@@ -273,7 +283,16 @@ def _replace(path: Path, data: bytes) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+    _give_to_owner(temporary, path.parent)
     temporary.replace(path)
+
+
+def _give_to_owner(path: Path, directory: Path) -> None:
+    """What root makes in another's directory is given to that other: the gateway must open it."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        owner = directory.stat()
+        if path.stat().st_uid != owner.st_uid:
+            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _sync(directory: Path) -> None:

@@ -17,6 +17,7 @@ import structlog
 from gateway.audit.acts import Acts, prune, take_up
 from gateway.audit.files import AuditFiles
 from gateway.audit.records import Entry
+from gateway.errors import StateUnavailable
 from gateway.store.errors import StateError
 
 _log = structlog.get_logger(__name__)
@@ -26,10 +27,6 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    required: bool = False
-    """Refuse requests while the log cannot be written, rather than count what it lacks."""
-    requests: bool = True
-    """One record for every request of a client that has shown a key."""
     buffer_records: int = 50_000
     """Not written yet."""
     batch_records: int = 1000
@@ -59,7 +56,7 @@ class AuditWriter:
         """``changed`` gives another number once the database has changed: only then it is asked for acts."""
         self.settings = settings
         self.blocked = False
-        """The last write failed, or the buffer is full: requests are to be refused if ``required``."""
+        """The last write failed, or the buffer is full."""
         self.dropped = 0
         """Records that found no room, all told."""
         self.written = 0
@@ -91,6 +88,14 @@ class AuditWriter:
         """The gateway itself did something."""
         self.add(_Noted(Entry(self._wall(), kind, {"who": "gateway", **facts})))
 
+    def check(self) -> None:
+        """Raises StateUnavailable while the log cannot be written: for gateways where it is ``required``."""
+        if self.blocked:
+            raise StateUnavailable(
+                "This gateway cannot write its audit log just now, and serves nobody without it; "
+                "send the request again."
+            )
+
     def start(self) -> None:
         self._thread.start()
 
@@ -108,7 +113,7 @@ class AuditWriter:
                 pass
         except StateError as error:
             if not self._failing:
-                _log.error("audit_not_written", error=str(error), required=self.settings.required)
+                _log.error("audit_not_written", error=str(error))
             self._failing = self.blocked = True
             return False
         if self._failing:
