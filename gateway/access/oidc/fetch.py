@@ -6,11 +6,12 @@ import re
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin
 
 import httptools
+
+from gateway.urls import check_url
 
 DOCUMENT_BYTES = 256 * 1024
 """Longest document: a hundred keys with their certificates have half of it."""
@@ -24,15 +25,10 @@ _HEAD_BYTES = 32 * 1024
 _READ_BYTES = 16 * 1024
 _REDIRECTED = (301, 302, 303, 307, 308)
 _MAX_AGE = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})")
-_PLAIN_URL = re.compile(r"[\x21-\x7e]+")
 
 
 class FetchFailed(Exception):
     """The document cannot be had. The message says why, for the gateway's operator."""
-
-
-class BadUrl(ValueError):
-    """Not a URL that documents are fetched from. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +37,6 @@ class Fetched:
 
     body: bytes
     max_age_s: float | None
-
-
-def check_url(url: str) -> SplitResult:
-    """The parts of ``url``, which is HTTPS, or HTTP of this machine itself. Raises BadUrl."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise BadUrl(f"{url[:200]!r} is no URL: {error}") from None
-    if _PLAIN_URL.fullmatch(url) is None or not host or parts.username is not None or parts.fragment:
-        raise BadUrl(f"{url[:200]!r} cannot be used: write https://HOST/PATH")
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
-        raise BadUrl(f"{url[:200]!r} is not https; plain http is for addresses of this machine only")
-    return parts
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is an address of this machine itself, written out, or ``localhost``."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def fetch(url: str, ca_file: Path | None = None) -> Fetched:

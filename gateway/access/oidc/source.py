@@ -13,9 +13,10 @@ import orjson
 import structlog
 from jwt import PyJWK
 
-from gateway.access.oidc.fetch import BadUrl, Fetched, FetchFailed, check_url, fetch, is_loopback
+from gateway.access.oidc.fetch import Fetched, FetchFailed, fetch
 from gateway.access.oidc.issuer import Issuer
 from gateway.access.oidc.keyset import BadKeySet, KeySet, read_keyset
+from gateway.urls import BadUrl, check_url, is_own
 
 ASKED_GAP_S = 30.0
 """Unknown key ids make us ask once in so long at most, whoever makes them up."""
@@ -102,8 +103,8 @@ class KeySource:
             raise FetchFailed("its discovery document does not say where its keys are")
         if document.get("issuer") != name:
             raise FetchFailed("its discovery document is another issuer's")
-        here = is_loopback(urlsplit(name).hostname or "")
-        if is_loopback(check_url(url).hostname or "") and not here:
+        here = is_own(urlsplit(name).hostname or "")
+        if is_own(check_url(url).hostname or "") and not here:
             raise FetchFailed("its discovery document leads to this machine itself")
         return url
 
