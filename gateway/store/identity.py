@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from gateway.store import schema
 from gateway.store.acts import note_act
-from gateway.store.errors import BadValue, IdentityUnusable
+from gateway.store.errors import BadValue, IdentityUnusable, StateUnwritable
 from gateway.store.rules import check_overlap
 from gateway.store.sqlite import SqliteDatabase
 from shared.identity import (
@@ -171,12 +171,17 @@ class IdentityStore:
         keys = self._keys_of(facts)
         if keys.previous is not None:
             _save(before, keys.previous)
-        if following.exists():
-            if GatewayIdentity(_load(following)).fingerprint == keys.current.fingerprint:
-                os.replace(following, key)
-            following.unlink(missing_ok=True)
-        if keys.previous is None:
-            before.unlink(missing_ok=True)
+        try:
+            if following.exists():
+                if GatewayIdentity(_load(following)).fingerprint == keys.current.fingerprint:
+                    os.replace(following, key)
+                following.unlink(missing_ok=True)
+            if keys.previous is None:
+                before.unlink(missing_ok=True)
+        except OSError as error:
+            raise StateUnwritable(
+                f"the key files in {self._state_dir} cannot be put in order: {error.strerror}"
+            ) from error
 
 
 def _load(path: Path) -> Ed25519PrivateKey:
