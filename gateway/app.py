@@ -13,7 +13,8 @@ from pathlib import Path
 
 import structlog
 
-from gateway.access import AgentDirectory, KeyRing
+from gateway.access import AgentDirectory
+from gateway.access.clients import Clients
 from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
 from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_writer
 from gateway.config import ConfigError, Settings
@@ -112,14 +113,15 @@ class Gateway:
             AgentEndpointSettings(max_strangers=settings.agents.max_strangers),
             note_seen=store.agents.touch,
         )
-        keys, http = KeyRing(store), http_settings(settings)
+        self._clients = Clients(settings.oidc, store, loop.time)
+        keys, http = self._clients.door, http_settings(settings)
         book, figures = AliasBook(store.aliases), AliasFigures(metrics.registry)
 
         def state_changed() -> None:
             book.refresh()
             self._limits.refresh()
 
-        keys.when_changed(state_changed)
+        self._clients.ring.when_changed(state_changed)
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s
@@ -181,7 +183,8 @@ class Gateway:
         listener, sending_on = bind(self.address), self._bind_redirect()
         host, port = listener.getsockname()[:2]
         async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
-            edge_tasks = [tasks.create_task(work) for work in self._edge_work(sending_on, port)]
+            edge_tasks = [tasks.create_task(self._clients.run())]
+            edge_tasks += [tasks.create_task(work) for work in self._edge_work(sending_on, port)]
             tasks.create_task(self._keeper.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())

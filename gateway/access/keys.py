@@ -99,6 +99,10 @@ class KeyRing:
         used_s, self._used_s = self._used_s, {}
         return used_s
 
+    def put_back_used(self, used_s: dict[str, float]) -> None:
+        """What :meth:`take_used` gave could not be written."""
+        self._used_s = used_s | self._used_s
+
     def refresh(self) -> None:
         """Read what has changed in the store, if anything has. Raises StateError."""
         data_version = self._store.data_version()

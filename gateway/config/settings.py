@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, FilePath, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway.config.oidc import OidcTable
+
 PREFIX = "TRUNKLINE_GATEWAY_"
 DEFAULT_LISTEN = "127.0.0.1:8700"
 MIB = 1024 * 1024
@@ -188,9 +190,6 @@ class AgentsTable(_Table):
     certificate_days: Annotated[float, Field(ge=1 / 24, le=366)] = 90.0
     """How long an agent's certificate lasts. Connected agents get a fresh one in its last third; who is away
     for longer must join again."""
-    certificate_days: Annotated[float, Field(ge=1 / 24, le=366)] = 90.0
-    """How long an agent's certificate lasts. Connected agents get a fresh one in its last third; who is away
-    for longer must join again."""
 
 
 class ReuseRule(_Table):
@@ -287,8 +286,17 @@ class Settings(BaseSettings):
     reuse: ReuseTable = ReuseTable()
     agents: AgentsTable = AgentsTable()
     machine: MachineTable = MachineTable()
+    oidc: Annotated[list[OidcTable], Field(max_length=16)] = []
+    """Issuers whose tokens let clients in."""
     audit: AuditTable = AuditTable()
     log: LogTable = LogTable()
+
+    @field_validator("oidc")
+    @classmethod
+    def _are_different(cls, value: list[OidcTable]) -> list[OidcTable]:
+        if len({each.issuer for each in value}) != len(value):
+            raise ValueError("two of them are the same issuer")
+        return value
 
     @field_validator("listen")
     @classmethod
