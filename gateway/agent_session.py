@@ -103,6 +103,8 @@ class AgentSession:
         self.full = False
         """The session has as many streams as the agent allows; cleared when one closes."""
         self.draining = False
+        self.held = False
+        """An operator of the gateway keeps new work from it."""
         self.closed = False
         self.suspended = False
         """Its tunnel is gone or silent: nothing new is sent there, and what runs waits to go on."""
@@ -119,7 +121,7 @@ class AgentSession:
     @property
     def takes_work(self) -> bool:
         working = self._state.status in (AgentStatus.READY, AgentStatus.BUSY)
-        return working and not self.closed and not self.draining
+        return working and not self.closed and not self.draining and not self.held
 
     @property
     def model_memory_bytes(self) -> int | None:
@@ -130,7 +132,7 @@ class AgentSession:
     def shown_status(self) -> str:
         if self.suspended:
             return SUSPENDED
-        return AgentStatus.DRAINING.value if self.draining else self._state.status.value
+        return AgentStatus.DRAINING.value if self.draining or self.held else self._state.status.value
 
     def describe(self) -> AgentInfo:
         listed = {d.id for d in self.deployments.values() if d.listed}
@@ -138,7 +140,7 @@ class AgentSession:
             name=self.principal.name,
             connected_s=self.connected_s,
             status=self._state.status,
-            draining=self.draining,
+            draining=self.draining or self.held,
             labels=self.principal.labels,
             rtt_s=self.endpoint.rtt_s,
             streams=len(self.endpoint.streams),
@@ -184,6 +186,11 @@ class AgentSession:
             self.set_full(False)
         if not deployment.listed and not deployment.in_flight:
             self._drop(deployment)
+
+    def hold(self, held: bool) -> None:
+        """Keep new work from it, or no longer. What runs goes on."""
+        self.held = held
+        self._update_all()
 
     def set_full(self, full: bool) -> None:
         self.full = full

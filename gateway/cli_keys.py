@@ -2,14 +2,14 @@
 
 import time
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from gateway.access.facts import key_facts
 from gateway.cli_limits import ConcurrencyOption, RpmOption, TpmOption, given, rates_of, told
 from gateway.cli_output import moment, note, print_json, print_table
 from gateway.cli_state import JsonOption, StateOption, duration_s, opened
-from gateway.quotas import Rates
 from gateway.scopes import Role, Scopes, limited
 from gateway.store import DEFAULT_TENANT, KeyRecord
 from gateway.where import BadWhere, Where, read_where
@@ -165,29 +165,6 @@ def revoke_key(name: NameArgument, state: StateOption) -> None:
     with opened(state) as store:
         record = store.keys.revoke(name, time.time())
     note(f"API key {record.name!r} is revoked.")
-
-
-def key_facts(record: KeyRecord, wall_s: float) -> dict[str, Any]:
-    """What may be told of a key: neither it nor its hash."""
-    scopes = {} if record.scopes is None else record.scopes.to_dict()
-    return {
-        "id": record.id,
-        "name": record.name,
-        "tenant": record.tenant,
-        "state": record.state(wall_s).value,
-        "hint": record.hint,
-        "created_s": record.created_s,
-        "expires_s": record.expires_s,
-        "revoked_s": record.revoked_s,
-        "last_used_s": record.last_used_s,
-        "old_secret_until_s": record.previous_until_s,
-        "role": record.role,
-        "models": scopes.get("models"),
-        "routes": scopes.get("routes"),
-        "tiers": scopes.get("tiers"),
-        "where": record.where and record.where.to_dict(),
-        **asdict(record.rates or Rates()),
-    }
 
 
 def _row(record: KeyRecord, wall_s: float) -> list[str]:

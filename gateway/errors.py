@@ -11,8 +11,10 @@ The tree::
     ├── Forbidden                     403     permission_error        (given)
     ├── ModelNotFound                 404     invalid_request_error   model_not_found
     ├── RouteNotFound                 404     invalid_request_error   unknown_url
+    ├── RecordNotFound                404     invalid_request_error   not_found
     ├── MethodNotAllowed              405     invalid_request_error   method_not_allowed
     ├── BodyTimeout                   408     timeout_error           request_timeout
+    ├── NameInUse                     409     invalid_request_error   name_in_use
     ├── BodyTooLarge                  413     invalid_request_error   request_too_large
     ├── PathTooLong                   414     invalid_request_error   path_too_long
     ├── UnsupportedEncoding           415     invalid_request_error   unsupported_content_encoding
@@ -91,6 +93,18 @@ class ModelNotFound(RequestError):
 
 class RouteNotFound(RequestError):
     status, type, code = 404, "invalid_request_error", "unknown_url"
+
+
+class RecordNotFound(RequestError):
+    """Nothing that is administered has this name."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class NameInUse(RequestError):
+    """Something that is administered has this name already."""
+
+    status, type, code = 409, "invalid_request_error", "name_in_use"
 
 
 class MethodNotAllowed(RequestError):
