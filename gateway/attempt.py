@@ -12,6 +12,9 @@ from shared.endpoint import Stream
 from shared.errors import ErrorCode
 from shared.messages import RequestHead, ResponseHead, Trailers, Usage
 
+EVENT_BYTES = 256
+"""Of an event with one token, or a bit more; pieces that hold several came together."""
+
 
 class AttemptOwner(Protocol):
     """Who is told what becomes of an attempt; :class:`gateway.exchange.Exchange`."""
@@ -120,7 +123,7 @@ class Attempt:
         """Nobody wants the answer of this attempt any more."""
         self._wanted = False
         self.response = None
-        self._note_pieces()
+        self._note_tokens()
         self._stop_upload()
         self.stream.reset(code, reason)
 
@@ -146,14 +149,14 @@ class Attempt:
     def on_end(self, trailers: Trailers | None) -> None:
         self._stop_upload()
         if self._wanted:
-            self._note_pieces()
+            self._note_tokens()
             self._owner.complete(self, trailers)
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         self._stop_upload()
         if self._wanted:
             self._wanted = False
-            self._note_pieces()
+            self._note_tokens()
             self._owner.lost(self, code, reason)
 
     def on_writable(self) -> None:
@@ -190,10 +193,11 @@ class Attempt:
         if self._wanted:
             self._owner.body_failed(error)
 
-    def _note_pieces(self) -> None:
-        """The request has had those that came; each is noted once."""
-        self._owner.request.pieces += self.pieces - self._noted
-        self._noted = self.pieces
+    def _note_tokens(self) -> None:
+        """The request has had what came; each piece is noted once, as a token, or as several."""
+        seen = max(self.pieces, self.received_bytes // EVENT_BYTES)
+        self._owner.request.seen_tokens += seen - self._noted
+        self._noted = seen
 
     def _stop_upload(self) -> None:
         if self.upload is not None:

@@ -128,8 +128,8 @@ class Request:
     they are told."""
     preempted: int = 0
     """How often it gave its slot back for a more urgent one."""
-    pieces: int = 0
-    """In which answers to it came from engines, until they were over or nobody wanted them any more."""
+    seen_tokens: int = 0
+    """Of answers to it that were streamed, as far as they came; for when nobody counts them."""
     gpu_s: float = 0.0
     """GPU-seconds it used in attempts that are over (:mod:`gateway.limits.company`)."""
     troubles: list[tuple[str, str]] | None = None

@@ -242,10 +242,9 @@ class Held:
 
 
 def estimated(request: Request) -> Usage:
-    """What ``request`` used of an engine that did not count: of a stream each piece is taken for a
-    token, of an answer in one piece nothing is seen, and it is taken to have come as far as was
-    expected."""
-    output_tokens = request.pieces if request.streaming else request.output_tokens
+    """What ``request`` used of an engine that did not count: of a stream each event is taken for a token;
+    of an answer in one piece nothing is seen, and it is taken to have come as far as was expected."""
+    output_tokens = request.seen_tokens if request.streaming else request.output_tokens
     return Usage(request.input_tokens, output_tokens)
 
 

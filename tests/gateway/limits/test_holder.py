@@ -183,5 +183,5 @@ class Concurrency(RuleBasedStateMachine):
             assert each.reserved == Amounts()
 
 
-Concurrency.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Concurrency.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 TestConcurrency = Concurrency.TestCase

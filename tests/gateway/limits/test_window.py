@@ -144,5 +144,5 @@ class Sliding(RuleBasedStateMachine):
         assert self.window.reset_s(self.now) == pytest.approx(self.twin.reset_s(self.now))
 
 
-Sliding.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Sliding.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestSliding = Sliding.TestCase
