@@ -269,6 +269,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refused = True
         if self._direct is not None:
             self._direct.gone()
+        if self.cycle is not None:
+            self.cycle.waiting_for_100_continue = False  # it would be written behind the end
         self.transport.write_eof()
         self.flow.resume_reading()
         self._be_patient(LINGER_S)

@@ -196,3 +196,14 @@ async def test_the_document_names_every_path_and_no_model() -> None:
     ids = [each["operationId"] for item in paths.values() for each in item.values() if isinstance(each, dict)]
     assert len(ids) == len(set(ids))
     assert BEARER[1].decode() not in call.content.decode()
+
+
+async def test_garbage_behind_a_head_that_waits_for_continue_is_refused_once() -> None:
+    surface = Surface()
+    async with served(surface) as address, wire(address) as client:
+        with capture_logs() as lines:
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sk-tl-test\r\n"
+            client.send(head + b"transfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\nZZ\r\n")
+            assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+            await surface.lifecycle.wait_idle()
+    assert not lines
