@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 from cryptography.exceptions import InvalidSignature
@@ -39,8 +40,7 @@ class BadHead(ValueError):
     """No head, or not one that its key signed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What is to become a line."""
 
     at_s: float
@@ -66,7 +66,13 @@ class Head:
 
 def moment(wall_s: float) -> str:
     """``2026-11-21T20:30:00.123Z``: sorts as time does."""
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    milliseconds = int(wall_s * 1000)
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+@lru_cache(maxsize=16)
+def _second(whole_s: int) -> str:
+    return datetime.fromtimestamp(whole_s, UTC).isoformat().removesuffix("+00:00")
 
 
 def hash_of(line: bytes) -> str:
@@ -87,14 +93,15 @@ def lines_of(entries: Iterable[Entry], seq: int, prev: str) -> tuple[bytes, int,
 
 def _line(entry: Entry, seq: int, prev: str) -> bytes:
     """Nothing keeps an entry from becoming a line; at worst it is one that says less."""
-    record = {"seq": seq, "prev": prev, "at": moment(entry.at_s), "kind": entry.kind}
+    at_s, kind, facts = entry
+    record = {"seq": seq, "prev": prev, "at": moment(at_s), "kind": kind}
     try:
-        line = orjson.dumps(record | dict(entry.facts), default=_no_value)
+        line = orjson.dumps({**record, **facts}, default=_no_value)
     except TypeError:  # a number of more than 64 bits, text that is no Unicode
         line = b""
     if 0 < len(line) <= LINE_BYTES:
         return line
-    small = {name: value for name, value in entry.facts.items() if isinstance(value, float | bool)}
+    small = {name: value for name, value in facts.items() if isinstance(value, float | bool)}
     return orjson.dumps(record | small | {"shortened": True})
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gateway.audit.records import Entry
+from gateway.domain import Tier
 from gateway.quotas import Price
 from shared.messages import Usage
 
@@ -24,7 +25,7 @@ class RequestFacts(NamedTuple):
     alias: str | None
     target: str
     version: str | None
-    tier: str | None
+    tier: Tier | None
     deployments: Sequence[str]
     """It was given to these, in order."""
     troubles: Sequence[tuple[str, str]] | None
@@ -50,27 +51,38 @@ def facts_of(request: RequestFacts) -> dict[str, Any]:
         "tenant": request.tenant,
         "status": request.status,
         "route": request.route,
-    }
-    optional = {
-        "error": request.error,
-        "model": request.model,
-        "alias": request.alias,
-        "target": request.target or None,
-        "version": request.version or None,
-        "tier": request.tier,
-        "queue_ms": _ms(request.queue_s),
-        "first_byte_ms": _ms(request.first_byte_s),
         "total_ms": _ms(request.total_s),
-        "gpu_s": round(request.gpu_s, 6) or None,
-        "cost": round(_cost(request), 9) or None,
     }
-    found |= {name: value for name, value in optional.items() if value is not None}
+    if request.error is not None:
+        found["error"] = request.error
+    if request.model is not None:
+        found["model"] = request.model
+    if request.alias is not None:
+        found["alias"], found["target"] = request.alias, request.target
+    if request.version:
+        found["version"] = request.version
+    if request.tier is not None:
+        found["tier"] = request.tier.value
+    if request.queue_s is not None:
+        found["queue_ms"] = _ms(request.queue_s)
+    if request.first_byte_s is not None:
+        found["first_byte_ms"] = _ms(request.first_byte_s)
+    return found | _used(request)
+
+
+def _used(request: RequestFacts) -> dict[str, Any]:
+    """Where it ran, and what that took."""
+    found: dict[str, Any] = {}
     if request.deployments:
         found["ran"] = _ran(request.deployments, request.troubles)
     usage = request.usage
     if usage is not None:
         tokens = {"in": usage.prompt_tokens, "out": usage.completion_tokens, "cached": usage.cached_tokens}
         found["tokens"] = tokens
+    if request.gpu_s:
+        found["gpu_s"] = round(request.gpu_s, 6)
+    if cost := _cost(request):
+        found["cost"] = round(cost, 9)
     return found
 
 
@@ -86,7 +98,9 @@ def _cost(request: RequestFacts) -> float:
 
 def _ran(deployments: Sequence[str], troubles: Sequence[tuple[str, str]] | None) -> list[list[str]]:
     """Each deployment with what became of it; empty: it answered, or the request ended with it."""
-    why = list(troubles or ())
+    if not troubles:
+        return [[deployment, ""] for deployment in deployments]
+    why = list(troubles)
     ran = []
     for deployment in deployments:
         reason = next((each for each in why if each[0] == deployment), None)
@@ -96,5 +110,5 @@ def _ran(deployments: Sequence[str], troubles: Sequence[tuple[str, str]] | None)
     return ran
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 2)

@@ -31,6 +31,7 @@ _WRITERS = """
 import os, sys, time
 from pathlib import Path
 from gateway.audit import AuditSettings, Keep, RequestFacts, audit_writer
+from gateway.domain import Tier
 from gateway.store import Account, Amount, Store
 
 def write(run):
@@ -47,7 +48,7 @@ def write(run):
                 store.usage.add({Account("2026-11-21", "k", "t", run, "gpu/0"): Amount(1, 10)})
                 print("usage", run, time.monotonic(), flush=True)
             writer.add(RequestFacts(time.time(), name, 200, None, "k", "t", "chat", "m", None, "", "v",
-                                    "batch", ["gpu/0"], None, 0.0, 0.1, 0.2, None, 1.0, None))
+                                    Tier.BATCH, ["gpu/0"], None, 0.0, 0.1, 0.2, None, 1.0, None))
             print("request", name, time.monotonic(), flush=True)
             time.sleep(0.001)
 

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.audit import AuditFiles, AuditSettings, AuditUnwritable, AuditWriter, RequestFacts
 from gateway.audit.records import Entry
+from gateway.domain import Tier
 from gateway.quotas import Price
 from gateway.store import Store
 from shared.identity import GatewayIdentity
@@ -67,7 +68,7 @@ def facts(number: int = 0, **other: object) -> RequestFacts:
         "alias": None,
         "target": "",
         "version": "v1",
-        "tier": "standard",
+        "tier": Tier.STANDARD,
         "deployments": ["gpu-1/0", "gpu-2/0"],
         "troubles": [("gpu-1/0", "stalled")],
         "queue_s": 0.0105,
