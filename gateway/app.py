@@ -20,6 +20,8 @@ from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_
 from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request
+from gateway.http.admin_fleet import FleetAdmin
+from gateway.http.admin_keys import KeyAdmin
 from gateway.http.buffers import BufferBudget
 from gateway.http.cors import Cors
 from gateway.http.edge import edge
@@ -139,7 +141,9 @@ class Gateway:
             gate=self.audit.check if settings.audit.required else None,
         )
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
-        router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http)
+        fleet = FleetAdmin(registry, store.agents, self._dispatcher.room.depths, loop.time)
+        admin = [*fleet.routes(keys), *KeyAdmin(store.keys).routes(keys)]
+        router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
         log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
