@@ -19,7 +19,7 @@ from gateway.access.oidc.keyset import BadKeySet, KeySet, read_keyset
 from gateway.urls import BadUrl, check_url, is_own
 
 ASKED_GAP_S = 30.0
-"""Unknown key ids make us ask once in so long at most, whoever makes them up."""
+"""Unknown key ids make us fetch once in so long at most, whoever makes them up."""
 
 LEAST_AGE_S = 60.0
 MOST_AGE_S = 86_400.0
@@ -44,7 +44,7 @@ class KeySource:
         self._clock = clock
         self._get = get
         self._keys: KeySet | None = None
-        self._fetched_s = self._tried_s = float("-inf")
+        self._fetched_s = self._asked_s = float("-inf")
         self._failures = 0
         self._asked = asyncio.Event()
 
@@ -69,11 +69,11 @@ class KeySource:
                     await self._asked.wait()
             except TimeoutError:
                 continue
-            await asyncio.sleep(self._tried_s + min(ASKED_GAP_S, wait_s) - self._clock())
+            await asyncio.sleep(min(self._asked_s + ASKED_GAP_S - self._clock(), wait_s))
+            self._asked_s = self._clock()
 
     async def refresh(self) -> float:
         """Fetch the keys now; how long to wait until the next time."""
-        self._tried_s = self._clock()
         self._asked.clear()
         try:
             fetched = await self._get(await self._jwks_url(), self.issuer.ca_file)
