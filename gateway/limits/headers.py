@@ -47,12 +47,11 @@ def _fields(what: bytes, windows: list[Window], now: float) -> HeaderList:
 
 def duration(seconds: float) -> bytes:
     """Rounded up to a millisecond."""
-    total_ms = max(0, math.ceil(round(seconds * 1000, 6)))
-    if 0 < total_ms < 1000:
-        return b"%dms" % total_ms
+    total_ms = math.ceil(seconds * 1000 - 1e-6)
+    if total_ms < 1000:
+        return b"%dms" % total_ms if total_ms > 0 else b"0s"
     minutes, ms = divmod(total_ms, 60_000)
-    fraction = b"" if ms % 1000 == 0 else (b".%03d" % (ms % 1000)).rstrip(b"0")
-    text = b"%d%ss" % (ms // 1000, fraction)
+    text = (b"%.3f" % (ms / 1000)).rstrip(b"0").rstrip(b".") + b"s"
     if minutes:
         text = b"%dm%s" % (minutes % 60, text)
     return b"%dh%s" % (minutes // 60, text) if minutes >= 60 else text

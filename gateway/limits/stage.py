@@ -19,7 +19,7 @@ from typing import Protocol
 from gateway.domain import Principal, Request
 from gateway.errors import QuotaExceeded, RateLimited, RequestError
 from gateway.limits.headers import HeaderList, limit_headers
-from gateway.limits.holder import RATES, Holder, Limit, Refusal, Reservation, fitting, reserve
+from gateway.limits.holder import NO_BUDGETS, RATES, Holder, Limit, Refusal, Reservation, fitting, reserve
 from gateway.limits.spending import Amounts, Spending
 from gateway.quotas import Price, TenantLimits
 from gateway.store.limits import Terms
@@ -138,7 +138,10 @@ class Limits:
         tokens = input_tokens + output_tokens
         if request.most_tokens is None:
             tokens = fitting(holders, tokens, input_tokens)
-        if not any(holder.budgets for holder in holders):
+        for holder in holders:
+            if holder.budgets is not NO_BUDGETS:
+                break
+        else:
             return Amounts(tokens)
         price = self.price(request.model)
         gpu_s = tokens * self._gpu_per_token.get(request.model, 0.0)
