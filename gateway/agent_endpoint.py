@@ -4,6 +4,7 @@ Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -59,7 +60,7 @@ class AgentEndpointSettings:
     seen_tick_s: float = 15.0
     """How often it is noted which agents are here."""
     renewal_tick_s: float = 5.0
-    """How often it is looked whose certificate is due to be renewed."""
+    """How often it is looked whose certificate is due to be renewed, when no agent has changed."""
 
 
 class Directory(Protocol):
@@ -117,6 +118,8 @@ class AgentEndpoint:
         self._closed = False
         self._unchecked = False
         """The store has changed since sessions were last held against it."""
+        self._changed = asyncio.Event()
+        """Names or keys may have changed since certificates were last looked at."""
         metrics.watch_tunnels(self.figures)
 
     # --- For whoever composes the gateway ---
@@ -133,7 +136,7 @@ class AgentEndpoint:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_after_sessions, self._settings.revocation_tick_s))
             tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
-            tasks.create_task(self._repeat(self._renew, self._settings.renewal_tick_s))
+            tasks.create_task(self._repeat(self._renew, self._settings.renewal_tick_s, self._changed))
 
     def drain(self, reason: str, deadline_s: float) -> None:
         """Tell every agent to take its new work elsewhere, and turn away those that come from now on."""
@@ -258,11 +261,16 @@ class AgentEndpoint:
 
     # --- Steps ---
 
-    async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
-        """Calls ``look`` for ever; a database that fails is logged once, until it works again."""
-        failing = False
+    async def _repeat(
+        self, look: Callable[[], Awaitable[None]], every_s: float, wake: asyncio.Event | None = None
+    ) -> None:
+        """Calls ``look`` for ever, sooner when ``wake`` is set; a database that fails is logged once, until
+        it works again."""
+        failing, wake = False, wake or asyncio.Event()
         while True:
-            await asyncio.sleep(every_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), every_s)
+            wake.clear()
             if self._closed:
                 return
             try:
@@ -284,6 +292,7 @@ class AgentEndpoint:
             for session, admitted in list(self._agents.items()):
                 self._update_rights(session, admitted)
             self._unchecked = False
+            self._changed.set()
 
     async def _record_seen(self) -> None:
         names = self._left | {session.principal.name for session in self._tunnels.values()}
