@@ -22,6 +22,8 @@ PATH_BYTES = 8192
 """Longest path and query that a tunnel carries (PROTOCOL §4.1)."""
 
 ENGINES = "/engines/"
+ENGINE_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""TRACE and CONNECT are for whoever is asked, not for somebody behind it."""
 MODELS = "/v1/models"
 TUNNEL = "/tunnel"
 
@@ -57,8 +59,13 @@ class Endpoint:
     """Taken for the length of an answer when the request does not limit it."""
     any_method: bool = False
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those it takes."""
+        return ENGINE_METHODS if self.any_method else ("POST",)
+
     def takes(self, method: str) -> bool:
-        return self.any_method or method == "POST"
+        return method in self.methods
 
 
 CHAT = Endpoint("/v1/chat/completions", "chat", asks_usage=True, output_tokens=256)

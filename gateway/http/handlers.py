@@ -51,7 +51,7 @@ class Proxied:
         if not exchange.aim(self._endpoint):
             raise not_found(exchange)
         if not self._endpoint.takes(exchange.method):
-            raise wrong_method(exchange, ("POST",))
+            raise wrong_method(exchange, self._endpoint.methods)
         self._lifecycle.check()
         await self._pipeline(exchange)
 

@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.surface import CHAT, ENDPOINTS, ENGINES, MODELS, Dialect, Endpoint
+from shared.limits import MODEL_NAME_CHARS
 
 Json = dict[str, Any]
+
+_MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)*$"
+"""What models are called; others are taken, too."""
+_SEGMENT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 
 _BELOW = {
     "/v1/audio/": ("speech", "transcriptions", "translations"),
@@ -90,11 +95,12 @@ def _json(schema: Json) -> Json:
 
 def _members(endpoint: Endpoint) -> Json:
     """What the gateway reads of a body; engines read more."""
-    properties: Json = {"model": {"$ref": "#/components/schemas/ModelName"}, "stream": {"type": "boolean"}}
+    properties: Json = {
+        "model": {"$ref": "#/components/schemas/ModelName"},
+        "stream": {"type": ["boolean", "null"]},
+    }
     if endpoint == CHAT:
         properties["messages"] = {"type": "array", "items": {"type": "object"}}
-    if endpoint.output_tokens:
-        properties["max_tokens"] = {"type": "integer", "minimum": 0}
     return {"type": "object", "required": ["model"], "properties": properties, "additionalProperties": True}
 
 
@@ -130,8 +136,8 @@ def _engine_paths() -> Json:
             "name": "path",
             "in": "path",
             "required": True,
-            "description": "The engine's own path; it may hold slashes.",
-            "schema": {"type": "string"},
+            "description": "The engine's own path: any number of segments, with slashes between.",
+            "schema": {"type": "string", "pattern": _SEGMENT},
         },
     ]
     common = {"responses": {"default": {"description": "The engine's answer, or an error of the gateway."}}}
@@ -204,7 +210,7 @@ def _components() -> Json:
             "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
         },
         "schemas": {
-            "ModelName": {"type": "string", "minLength": 1, "maxLength": 256},
+            "ModelName": {"type": "string", "minLength": 1, "maxLength": MODEL_NAME_CHARS, "pattern": _MODEL},
             "Model": _object({"id": text, "object": {"const": "model"}, "created": {"type": "integer"}}),
             "Error": _object({"error": _object(detail)}),
             "AnthropicError": _object(

@@ -191,6 +191,13 @@ def _targets() -> list[Attack]:
             False,
         ),
         Attack(
+            "targets",
+            "TRACE, for an engine",
+            b"TRACE /engines/m/x HTTP/1.1\r\n" + _AUTH + b"\r\n",
+            405,
+            False,
+        ),
+        Attack(
             "targets", "a path of 9,000 bytes for an engine", _get(b"/engines/m/" + b"a" * 9000), 414, False
         ),
     ]
