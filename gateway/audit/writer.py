@@ -73,6 +73,7 @@ class AuditWriter:
         self._pruned_s = float("-inf")
         self._failing = False
         self._ask = threading.Event()
+        self._writing = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
@@ -106,8 +107,12 @@ class AuditWriter:
         self._thread.join(within_s)
 
     def write(self) -> bool:
-        """Write all that is there now. False when it could not be; nothing is lost then but what finds no
-        room. For the thread, and for tests without one."""
+        """Write all that is there now, from any thread but the event loop's. False when it could not be;
+        nothing is lost then but what finds no room."""
+        with self._writing:
+            return self._write()
+
+    def _write(self) -> bool:
         try:
             while self._write_batch():
                 pass
