@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from gateway.store import schema
 from gateway.store.acts import note_act
-from gateway.store.errors import BadValue, IdentityUnusable, StateUnwritable
+from gateway.store.errors import IdentityUnusable, KeyStillCounts, StateUnwritable
 from gateway.store.rules import check_overlap
 from gateway.store.sqlite import SqliteDatabase
 from shared.identity import (
@@ -69,7 +69,7 @@ class IdentityStore:
     def rotate(self, overlap_s: float, wall_s: float) -> GatewayKeys:
         """Make a new key; the one there was counts for ``overlap_s`` more.
 
-        Raises BadValue for a length that is not allowed, and while an earlier key still counts; with
+        Raises BadValue for a length that is not allowed, and KeyStillCounts while an earlier key does; with
         ``overlap_s`` 0 that ends.
         """
         check_overlap(overlap_s)
@@ -78,7 +78,7 @@ class IdentityStore:
             facts = _read(connection)
             keys = self._keys_of(facts)
             if overlap_s and keys.previous_at(wall_s) is not None:
-                raise BadValue(
+                raise KeyStillCounts(
                     "the key before this one still counts, and agents trust two keys at most: wait until "
                     "that is over, or end it now with an overlap of 0s: agents that are away must join again"
                 )

@@ -52,3 +52,54 @@ def test_an_option_before_the_command_is_not_silently_ignored(run: Run, state: P
     result = run("agents", "--state", "/somewhere", "list")
     assert result.exit_code == 2
     assert "put it after 'list'" in result.stderr
+
+
+def test_an_agent_is_renamed_and_nothing_else_of_it_changes(run: Run, state: Path) -> None:
+    enrol(state)
+    before = json.loads(run("agents", "--json").stdout)[0]
+    result = run("agents", "rename", "gpu-7", "berlin-7")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "'gpu-7' is called 'berlin-7' now" in result.stderr
+    assert json.loads(run("agents", "--json").stdout) == [before | {"name": "berlin-7"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (("rename", "gpu-9", "gpu-10"), 1, "no active agent is named 'gpu-9'"),
+        (("rename", "gpu-7", "GPU"), 2, "cannot name an agent"),
+        (("rename", "gpu-7", "gpu-8"), 1, "another agent is named 'gpu-8'"),
+        (("set", "gpu-7"), 2, "nothing to set"),
+        (("set", "gpu-9", "--model", "*"), 1, "no active agent is named 'gpu-9'"),
+        (("set", "gpu-7", "--label", "eu"), 2, "is no label"),
+        (("set", "gpu-7", "--label", "a=b", "--no-labels"), 2, "either --label or --no-labels"),
+        (("set", "gpu-7", "--models", "a,,b"), 2, "no model has such a name"),
+    ],
+)
+def test_what_cannot_be_changed_changes_nothing(
+    run: Run, state: Path, arguments: tuple[str, ...], code: int, complaint: str
+) -> None:
+    enrol(state)
+    enrol(state, "gpu-8")
+    before = run("agents", "--json").stdout
+    result = run("agents", *arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert complaint in " ".join(result.stderr.replace("│", " ").split())
+    assert run("agents", "--json").stdout == before
+
+
+def test_what_an_agent_may_serve_is_set_and_what_is_not_named_stays(run: Run, state: Path) -> None:
+    enrol(state)
+
+    def rights(*arguments: str) -> tuple[list[str], dict[str, str]]:
+        assert run("agents", "set", "gpu-7", *arguments).exit_code == 0
+        (facts,) = json.loads(run("agents", "--json").stdout)
+        return facts["models"], facts["labels"]
+
+    assert rights("--models", "qwen-*, phi", "--model", "gemma") == (
+        ["qwen-*", "phi", "gemma"],
+        {"region": "eu"},
+    )
+    assert rights("--label", "region=us", "--label", "rack=7")[1] == {"region": "us", "rack": "7"}
+    assert rights("--no-labels") == (["qwen-*", "phi", "gemma"], {})
+    assert "qwen-* phi gemma" in run("agents").stdout

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.store import KEY_NAME, Store
-from gateway.store.errors import BadValue, IdentityUnusable
+from gateway.store.errors import BadValue, IdentityUnusable, KeyStillCounts
 from gateway.store.identity import NEXT_NAME, PREVIOUS_NAME
 from shared.identity import GatewayIdentity, GatewayKeys, load_key, save_key
 from tests.support.identities import OTHER_GATEWAY
@@ -58,7 +58,7 @@ def test_without_an_overlap_nothing_is_left_of_the_key_before(store: Store, stat
 def test_a_third_key_waits_for_the_overlap_to_end_or_ends_it(store: Store) -> None:
     first = store.gateway_identity
     second = store.identity.rotate(DAY_S, NOW_S).current
-    with pytest.raises(BadValue, match="still counts"):
+    with pytest.raises(KeyStillCounts, match="still counts"):
         store.identity.rotate(DAY_S, NOW_S + DAY_S - 1)
     assert store.gateway_identity.id == second.id
     third = store.identity.rotate(DAY_S, NOW_S + DAY_S)
