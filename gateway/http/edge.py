@@ -14,6 +14,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 _OPEN = frozenset(("/healthz", "/readyz"))
 """Asked by load balancers themselves, over plain HTTP."""
 
+_NO_PAGES = "/admin/"
+"""Below it web pages are not let in, whatever their origin."""
+
 
 def edge(router: App, settings: HttpSettings) -> App:
     """``router``, behind an :class:`Edge` if anything needs one."""
@@ -30,7 +33,7 @@ class Edge:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange, cors = exchange_of(scope), self._settings.cors
-        if cors is not None:
+        if cors is not None and not exchange.path.startswith(_NO_PAGES):
             answer = cors.preflight(exchange.method, exchange.fields)
             if answer is not None:
                 exchange.route = "preflight"

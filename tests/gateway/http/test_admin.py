@@ -12,6 +12,8 @@ from gateway.errors import RequestError
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_keys import KeyAdmin
 from gateway.http.buffers import BufferBudget
+from gateway.http.cors import Cors
+from gateway.http.edge import edge
 from gateway.http.exchange import HttpSettings
 from gateway.http.front import Front
 from gateway.http.routes import build_router
@@ -45,6 +47,7 @@ class House:
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher())
         router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)
+        self.router = router
         self.app = Front(router, settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
         lifecycle.serve()
         self.keys = {role: self.store.keys.create(f"its-{role}", "ops", 1.0, role=role) for role in Role}
@@ -134,6 +137,19 @@ async def test_only_who_shows_a_key_is_told_anything(house: House) -> None:
             await call.done()
             assert call.status == 401
             assert "allow" not in call.headers
+
+
+async def test_no_web_page_is_let_in_whatever_origins_are_allowed_elsewhere(house: House) -> None:
+    settings = HttpSettings(cors=Cors(["https://app.example"]))
+    lifecycle = Lifecycle()
+    app = Front(edge(house.router, settings), settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
+    asked = ((b"origin", b"https://app.example"), (b"access-control-request-method", b"POST"))
+    for path, status in (("/v1/models", 204), ("/admin/keys", 401)):
+        call = Call(app, "OPTIONS", path, asked)
+        call.body(b"")
+        await call.done()
+        assert call.status == status
+        assert ("access-control-allow-methods" in call.headers) is (status == 204)
 
 
 async def test_a_key_is_made_shown_once_and_nothing_of_it_is_listed(house: House) -> None:
