@@ -169,9 +169,12 @@ class Exchange:
         size_bytes = len(prefix) if self.inbound.complete else self.inbound.declared_bytes
         return RequestBody(prefix, self.inbound.rest(), size_bytes)
 
+    def asked(self, request: Request) -> None:
+        """What its client wants; for the log, whatever becomes of it."""
+        self.request = request
+
     def waiting(self, request: Request) -> "_Waiting":
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
-        self.request = request
         if request.streaming:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
         return _Waiting(self.inbound, self.reply, self._direct)

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 from gateway.quotas import BadQuota, Price
 from gateway.store import schema
 from gateway.store.acts import note_act
-from gateway.store.errors import BadValue, UnknownRecord
+from gateway.store.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.store.sqlite import SqliteDatabase
 from shared.limits import MODEL_NAME_CHARS
 
@@ -73,5 +73,8 @@ class PriceStore:
 
 
 def _record(row: Row[Any]) -> PriceRecord:
-    price = Price(row.input, row.output, row.gpu_second)
+    try:
+        price = Price(row.input, row.output, row.gpu_second)
+    except BadQuota as error:
+        raise StateCorrupt(f"the price of {row.model!r} cannot be read ({error})") from error
     return PriceRecord(row.model, price, row.changed_s)

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 from gateway.quotas import NAMES, BadQuota, TenantLimits
 from gateway.store import schema
 from gateway.store.acts import note_act
-from gateway.store.errors import BadValue, UnknownRecord
+from gateway.store.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.store.rules import check_name
 from gateway.store.sqlite import SqliteDatabase
 
@@ -79,4 +79,8 @@ class TenantStore:
 
 def _record(row: Row[Any]) -> TenantRecord:
     facts = row._asdict()
-    return TenantRecord(facts["name"], TenantLimits.of(facts), facts["changed_s"])
+    try:
+        limits = TenantLimits.of(facts)
+    except BadQuota as error:
+        raise StateCorrupt(f"the limits of tenant {facts['name']!r} cannot be read ({error})") from error
+    return TenantRecord(facts["name"], limits, facts["changed_s"])

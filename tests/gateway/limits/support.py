@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from gateway.domain import Principal, Request
-from gateway.errors import Unauthenticated
+from gateway.errors import RequestError, Unauthenticated
+from gateway.http.exchange import Exchange
 from gateway.http.front import Front
 from gateway.http.routes import build_router
 from gateway.limits import Limits, Spending
@@ -56,6 +57,8 @@ class Stage:
         self.spending = Spending(MORNING_S)
         self.ledger = Ledger(self.wall, spent=self.spending.add)
         self.refusals: list[tuple[str, str]] = []
+        self.finished: list[tuple[str, int]] = []
+        """Model and status of each request, as the log has them."""
         self.limits = Limits(
             self.source,
             self.spending,
@@ -70,7 +73,10 @@ class Stage:
         router = build_router(
             pipeline, self.keys, surface.catalog, FakeMetrics(), surface.lifecycle, surface.settings
         )
-        surface.app = Front(router, surface.settings, surface.budget, surface.lifecycle, lambda *facts: None)
+        surface.app = Front(router, surface.settings, surface.budget, surface.lifecycle, self.note)
+
+    def note(self, exchange: Exchange, status: int, error: RequestError | None) -> None:
+        self.finished.append(("" if exchange.request is None else exchange.request.model, status))
 
     def wall(self) -> float:
         return MORNING_S + self.now - 1000.0

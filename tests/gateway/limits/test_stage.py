@@ -71,6 +71,7 @@ async def test_a_refusal_says_which_limit_and_when_to_come_back() -> None:
     assert error["message"].startswith("Rate limit reached: requests per minute of API key 'laptop': limit 1")
     assert (call.headers["retry-after"], call.headers["retry-after-ms"]) == ("42", "42000")
     assert stage.refusals == [("m", "rate_limit_exceeded")]
+    assert stage.finished == [("m", 200), ("m", 429)], "the log says of what"
     assert len(stage.dispatcher.requests) == 1
     stage.now += 42.0
     assert (await stage.surface.post(CHAT, ask(max_tokens=90))).status == 200

@@ -9,7 +9,7 @@ from sqlalchemy import URL, create_engine
 
 from gateway.quotas import Budgets, Price, Rates, TenantLimits
 from gateway.store import Account, Amount, Store, schema
-from gateway.store.errors import BadValue, UnknownRecord
+from gateway.store.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.store.sqlite import SqliteDatabase
 
 
@@ -131,3 +131,13 @@ def test_a_database_of_the_version_before_has_no_limits_and_its_usage_cost_nothi
         for table in ("tenants", "prices"):
             as_made = " ".join(made[table].split()).replace("DOUBLE", "DOUBLE PRECISION")
             assert upgraded[table].replace(" ", "") == as_made.replace(" ", "")
+
+
+def test_limits_and_prices_that_somebody_else_wrote_and_that_cannot_be_are_named(store: Store) -> None:
+    with store._database.write() as connection:
+        connection.exec_driver_sql("INSERT INTO tenants (name, rpm, changed_s) VALUES ('acme', -1, 1.0)")
+        connection.exec_driver_sql("INSERT INTO prices VALUES ('m', -1.0, 0.0, 0.0, 1.0)")
+    with pytest.raises(StateCorrupt, match="tenant 'acme' cannot be read"):
+        store.limits.changed_since(-1)
+    with pytest.raises(StateCorrupt, match="price of 'm' cannot be read"):
+        store.limits.prices.list()
