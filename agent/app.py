@@ -91,7 +91,7 @@ class Agent:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
             runner = Runner(self._roster, tasks)
-            dialer = Dialer(membership, lambda: self._session_over(runner), self._dial)
+            dialer = Dialer(membership, lambda: self._session_over(runner, membership), self._dial)
             services: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._open(backend)) for backend in backends
             ]
@@ -114,8 +114,8 @@ class Agent:
         if failure is not None:
             raise failure
 
-    def _session_over(self, runner: Runner) -> AgentSession:
-        return AgentSession(runner, self._publisher, self._roster.carry_out)
+    def _session_over(self, runner: Runner, membership: Membership) -> AgentSession:
+        return AgentSession(runner, self._publisher, self._roster.carry_out, membership.renew)
 
     def _model_memory_bytes(self) -> int | None:
         """What there is for models; of GPUs that cannot be read just now, what they had."""

@@ -1,88 +1,46 @@
 """Who this agent is, and to which gateway it belongs: the state directory.
 
 ``agent.key`` is the agent's own key, made here and never sent. ``membership.json`` holds its name, the
-SHA-256 of the gateway's key and the certificate the gateway issued. Both are readable by their owner alone.
-``agent.lock`` keeps a second agent out: two with one identity would take each other's tunnel away.
+SHA-256 of the gateway's key and the certificate the gateway issued (:mod:`agent.member_record`). Both are
+readable by their owner alone. ``agent.lock`` keeps a second agent out: two with one identity would take each
+other's tunnel away.
 """
 
-import base64
 import os
 import secrets
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import orjson
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.errors import ErrorCode, HandshakeRejected, JoinTokenInvalid, TrunklineError
-from shared.handshake import NONCE_BYTES, AgentHandshake, ResumeRequest, Welcome
-from shared.identity import JoinToken, KeyFileError, create_key_file
-from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
+from agent.member_record import MembershipError, Record
+from shared.errors import CertificateInvalid, ErrorCode, HandshakeRejected, JoinTokenInvalid
+from shared.handshake import NONCE_BYTES, AgentHandshake, Renewal, ResumeRequest, Welcome
+from shared.identity import (
+    JoinToken,
+    KeyFileError,
+    create_key_file,
+    fingerprint_of,
+    public_bytes,
+    read_certificate,
+)
+from shared.identity.certificates import begins_s
+from shared.identity.keys import gateway_id
 from shared.streams import OWN_WINDOWS, Role, own_limits
+
+__all__ = ["Membership", "MembershipError"]
+
+log = structlog.get_logger("agent.membership")
 
 KEY_FILE = "agent.key"
 MEMBERSHIP_FILE = "membership.json"
 LOCK_FILE = "agent.lock"
-
-
-class MembershipError(TrunklineError):
-    """The agent cannot know who it is. The message says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What ``membership.json`` says."""
-
-    name: str
-    fingerprint: bytes
-    certificate: bytes
-
-    @classmethod
-    def read(cls, path: Path) -> "Record | None":
-        """None when there is no such file. Raises :class:`MembershipError`."""
-        try:
-            value: Mapping[str, Any] = orjson.loads(path.read_bytes())
-            record = cls(
-                str(value["name"]),
-                bytes.fromhex(value["gateway"]),
-                base64.b64decode(value["certificate"], validate=True),
-            )
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise MembershipError(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise MembershipError(
-                f"{path} is damaged: remove it and join again with a token (trunkline token create)"
-            ) from error
-        if len(record.fingerprint) != FINGERPRINT_BYTES:
-            raise MembershipError(f"{path} is damaged: remove it and join again with a token")
-        return record
-
-    def write(self, path: Path) -> None:
-        """Whole or not at all, mode 0600. Raises :class:`MembershipError`."""
-        value = {
-            "name": self.name,
-            "gateway": self.fingerprint.hex(),
-            "certificate": base64.b64encode(self.certificate).decode(),
-        }
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2))
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        except OSError as error:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise MembershipError(f"{path} cannot be written: {error.strerror}") from error
 
 
 class Membership:
@@ -95,7 +53,12 @@ class Membership:
         name: str,
         record: Record | None,
         token: JoinToken | None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        """``wall`` gives Unix time, for the dates of certificates and of the gateway's keys."""
+        self._wall = wall
+        self._gateway_key = b""
+        """What the gateway proved itself with on the latest tunnel; empty before the first."""
         self._directory = directory
         self._key = key
         self._record = record
@@ -109,7 +72,15 @@ class Membership:
         self.name = name
 
     @classmethod
-    def open(cls, directory: Path, *, join: str | None, name: str | None, default_name: str) -> "Membership":
+    def open(
+        cls,
+        directory: Path,
+        *,
+        join: str | None,
+        name: str | None,
+        default_name: str,
+        wall: Callable[[], float] = time.time,
+    ) -> "Membership":
         """``name`` is what the operator asked for; without it a member keeps its name, and a new agent takes
         ``default_name``. Raises :class:`MembershipError`."""
         record = None
@@ -131,7 +102,8 @@ class Membership:
             )
         if record is not None:
             _check(record, token, name, directory)
-        return cls(directory, key, record.name if record is not None else name or default_name, record, token)
+        known_as = record.name if record is not None else name or default_name
+        return cls(directory, key, known_as, record, token, wall)
 
     @property
     def gateway(self) -> str:
@@ -162,6 +134,7 @@ class Membership:
         """A handshake for the next tunnel: with the certificate, or to join. ``session`` is the one to go on
         with. Raises MembershipError."""
         record = None if self._use_token else self._record
+        pinned, *also_pinned = (None,) if record is None else record.pins(self._wall())
         try:
             return AgentHandshake(
                 self._key,
@@ -169,10 +142,11 @@ class Membership:
                 secrets.token_bytes(NONCE_BYTES),
                 certificate=None if record is None else record.certificate,
                 join_token=self._required if record is None else None,
-                pinned_fingerprint=None if record is None else record.fingerprint,
+                pinned_fingerprint=pinned,
                 software=software,
                 limits=own_limits(OWN_WINDOWS[Role.AGENT]).to_mapping(),
                 session=session,
+                also_pinned=also_pinned,
             )
         except ValueError as error:
             raise MembershipError(str(error)) from error
@@ -183,17 +157,54 @@ class Membership:
         Raises :class:`MembershipError` when it cannot be kept, which for a member is no reason to stop: it is
         in use all the same, and each later welcome tries to keep it again.
         """
+        self._gateway_key = welcome.gateway_key
         if welcome.certificate is not None:
-            fingerprint = self._record.fingerprint if self._record is not None else self._required.fingerprint
-            self._record = Record(self.name, fingerprint, welcome.certificate.der)
+            der = welcome.certificate.der
+            if self._record is None:
+                self._record = Record(self.name, self._required.fingerprint, der)
+            else:
+                self._record = replace(self._record, certificate=der)
             self._unkept = True
-        if self._unkept and self._record is not None:
-            self._record.write(self._directory / MEMBERSHIP_FILE)
-            self._unkept = False
+        self._keep()
         if welcome.certificate is None:
             return False
         was_joining, self._use_token = self._use_token, False
         return was_joining
+
+    def renew(self, renewal: Renewal) -> None:
+        """Take what the gateway gives anew inside a session (PROTOCOL §8.6, §8.12), all or nothing: its next
+        key, and a certificate for our key by a key that counts, maybe for another name.
+
+        Raises HandshakeError for what is not to be believed. A disk that cannot keep it is logged, and each
+        later welcome tries to keep it again.
+        """
+        record, wall_s = self._record, self._wall()
+        if record is None:
+            raise CertificateInvalid("this agent has not joined")
+        issuers = [self._gateway_key]
+        if renewal.succession is not None:
+            record = record.succeeded(renewal.succession)
+            issuers.append(renewal.succession.new_key)
+        pins = record.pins(wall_s)
+        issuers = [key for key in issuers if key and fingerprint_of(key) in pins]
+        certificate = read_certificate(renewal.certificate, issuers)
+        if certificate.public_key != public_bytes(self._key):
+            raise CertificateInvalid("the certificate belongs to another key")
+        if certificate.not_before_s < begins_s(record.certificate) <= wall_s:
+            raise CertificateInvalid("the certificate is older than the one held")
+        if certificate.name != self.name:
+            log.warning("renamed by the gateway", name=certificate.name, former=self.name)
+        self._record = replace(record.renamed(certificate.name), certificate=certificate.der)
+        self.name, self._unkept = certificate.name, True
+        try:
+            self._keep()
+        except MembershipError as error:
+            log.warning("the renewed certificate cannot be kept", reason=str(error))
+
+    def _keep(self) -> None:
+        if self._unkept and self._record is not None:
+            self._record.write(self._directory / MEMBERSHIP_FILE)
+            self._unkept = False
 
     def try_otherwise(self, error: HandshakeRejected) -> bool:
         """The gateway said no. True when there is another way to try: a certificate that is out of date or
@@ -232,13 +243,13 @@ class Membership:
 
 
 def _check(record: Record, token: JoinToken | None, name: str | None, directory: Path) -> None:
-    if token is not None and token.fingerprint != record.fingerprint:
+    if token is not None and not record.knows(token.fingerprint):
         raise MembershipError(
             f"this agent belongs to gateway {gateway_id(record.fingerprint)}, but the join token is for "
             f"gateway {gateway_id(token.fingerprint)}. To serve both, give the second agent a --state of its "
             f"own; to leave the first for good, remove {directory / MEMBERSHIP_FILE}"
         )
-    if name is not None and name != record.name:
+    if name is not None and name not in (record.name, *record.former_names):
         raise MembershipError(
             f"this agent joined as {record.name!r} and cannot become {name!r}: leave --name away, or give "
             f"the other agent a --state of its own, or remove {directory / MEMBERSHIP_FILE} and join again"

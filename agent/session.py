@@ -8,7 +8,9 @@ import structlog
 from agent.publisher import Publisher
 from agent.runner import Runner
 from shared.endpoint import Endpoint, Stream
-from shared.errors import ErrorCode, FrameMalformed, TrunklineError
+from shared.errors import ErrorCode, FrameMalformed, HandshakeError, TrunklineError
+from shared.handshake import Renewal
+from shared.handshake.renewal import VERB as RENEW
 from shared.messages import AgentState, Command, CommandResult, Drain
 
 log = structlog.get_logger("agent.session")
@@ -18,12 +20,18 @@ class AgentSession:
     """Implements :class:`shared.endpoint.SessionListener`; is the key of its requests in the roster."""
 
     def __init__(
-        self, runner: Runner, publisher: Publisher, carry_out: Callable[[Command], CommandResult]
+        self,
+        runner: Runner,
+        publisher: Publisher,
+        carry_out: Callable[[Command], CommandResult],
+        renew: Callable[[Renewal], None],
     ) -> None:
-        """``carry_out`` begins what a command wants, at once."""
+        """``carry_out`` begins what a command wants, at once. ``renew`` takes what the gateway gives anew, or
+        raises HandshakeError."""
         self._runner = runner
         self._publisher = publisher
         self._carry_out = carry_out
+        self._renew = renew
         self._endpoint: Endpoint | None = None
         self.demand: Mapping[str, int] = {}
         """Model → requests waiting at the gateway. With one gateway there is nothing to share out by it."""
@@ -57,8 +65,13 @@ class AgentSession:
     def on_command(self, command: Mapping[str, Any]) -> None:
         """Each is answered at once (PROTOCOL §4.8)."""
         try:
-            answer = self._carry_out(Command.read(command)).to_dict()
-        except FrameMalformed as error:
+            if command.get("verb") == RENEW:
+                renewal = Renewal.read(command)
+                self._renew(renewal)
+                answer = CommandResult(renewal.id, True).to_dict()
+            else:
+                answer = self._carry_out(Command.read(command)).to_dict()
+        except (FrameMalformed, HandshakeError) as error:
             answer = {"id": command.get("id"), "ok": False, "error": str(error)}
         self._quietly(lambda endpoint: endpoint.send_command(answer))
 

@@ -4,11 +4,12 @@ Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Protocol
 
@@ -16,9 +17,11 @@ import structlog
 
 from gateway.access.agents import AdmittedAgent
 from gateway.agent_session import AgentSession
+from gateway.domain import AgentPrincipal
 from gateway.gauges import TunnelFigures
 from gateway.metrics import Metrics
 from gateway.registry import Registry
+from gateway.renewals import Renewals
 from gateway.store.errors import StateError
 from shared import limits
 from shared.endpoint import Endpoint, SessionListener
@@ -32,7 +35,7 @@ from shared.errors import (
     TunnelClosed,
 )
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
-from shared.identity import GatewayIdentity
+from shared.identity import AgentCertificate, GatewayKeys, Succession
 from shared.messages import Drain
 from shared.tunnel import Accepted, AcceptedTunnel
 
@@ -56,14 +59,23 @@ class AgentEndpointSettings:
     revocation_tick_s: float = 0.25
     seen_tick_s: float = 15.0
     """How often it is noted which agents are here."""
+    renewal_tick_s: float = 5.0
+    """How often it is looked whose certificate is due to be renewed, when no agent has changed."""
 
 
 class Directory(Protocol):
     """Who may connect; :class:`gateway.access.agents.AgentDirectory`."""
 
+    @property
+    def gateway_keys(self) -> GatewayKeys: ...
+
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent: ...
     def changed(self) -> bool: ...
     def refusal(self, admitted: AdmittedAgent) -> str | None: ...
+    def forget_previous_key(self, wall_s: float) -> None: ...
+    def rights(self, admitted: AdmittedAgent) -> AgentPrincipal: ...
+    def is_due(self, admitted: AdmittedAgent, wall_s: float) -> bool: ...
+    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]: ...
 
 
 class AgentEndpoint:
@@ -71,7 +83,6 @@ class AgentEndpoint:
 
     def __init__(
         self,
-        identity: GatewayIdentity,
         directory: Directory,
         registry: Registry,
         metrics: Metrics,
@@ -82,7 +93,6 @@ class AgentEndpoint:
     ) -> None:
         """``note_seen`` is told now and then, in a worker thread, which agents are or were here
         (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join tokens."""
-        self._identity = identity
         self._directory = directory
         self._registry = registry
         self._metrics = metrics
@@ -92,10 +102,11 @@ class AgentEndpoint:
         self._strangers: dict[AcceptedTunnel, str] = {}
         """Tunnels whose agent has not proved who it is, with their address."""
         self._addresses: Counter[str] = Counter()
-        self._tunnels: dict[AcceptedTunnel, str] = {}
-        """Tunnels of agents, with their names."""
+        self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
+        """Tunnels of agents, with the sessions on them."""
         self._agents: dict[AgentSession, AdmittedAgent] = {}
         """Sessions, with a tunnel or waiting for one, and what their agents were admitted with."""
+        self._renewals = Renewals(self._agents)
         self._out_of_date: set[str] = set()
         """Agents refused for their certificates' dates, which is said once; no more than were enrolled."""
         self._left: set[str] = set()
@@ -107,6 +118,8 @@ class AgentEndpoint:
         self._closed = False
         self._unchecked = False
         """The store has changed since sessions were last held against it."""
+        self._changed = asyncio.Event()
+        """Names or keys may have changed since certificates were last looked at."""
         metrics.watch_tunnels(self.figures)
 
     # --- For whoever composes the gateway ---
@@ -123,6 +136,7 @@ class AgentEndpoint:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_after_sessions, self._settings.revocation_tick_s))
             tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
+            tasks.create_task(self._repeat(self._renew, self._settings.renewal_tick_s, self._changed))
 
     def drain(self, reason: str, deadline_s: float) -> None:
         """Tell every agent to take its new work elsewhere, and turn away those that come from now on."""
@@ -159,8 +173,8 @@ class AgentEndpoint:
     # --- TunnelAcceptor ---
 
     @property
-    def gateway_identity(self) -> GatewayIdentity:
-        return self._identity
+    def gateway_keys(self) -> GatewayKeys:
+        return self._directory.gateway_keys
 
     def connected(self, tunnel: AcceptedTunnel) -> None:
         """Takes a stranger in. Raises LocalError when there are too many."""
@@ -178,9 +192,9 @@ class AgentEndpoint:
         self._addresses[address] += 1
 
     def disconnected(self, tunnel: AcceptedTunnel) -> None:
-        name = self._tunnels.pop(tunnel, None)
-        if name is not None:
-            self._left.add(name)
+        session = self._tunnels.pop(tunnel, None)
+        if session is not None:
+            self._left.add(session.principal.name)
         elif self._no_stranger(tunnel):
             self._metrics.tunnel("not_authenticated")
         _add(self._past, tunnel)
@@ -213,6 +227,10 @@ class AgentEndpoint:
     def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
         """The newest tunnel wins: the one the session still has, if it has, is dropped."""
         admitted: AdmittedAgent = accepted.identity
+        if admitted.certificate.name != admitted.name:  # it was renamed, maybe just now
+            for known, before in list(self._agents.items()):
+                if before.agent_id == admitted.agent_id:
+                    self._update_rights(known, before)
         session = self._registry.resumable(admitted.principal, request)
         if session is None:
             return None
@@ -231,7 +249,7 @@ class AgentEndpoint:
             )
             if session.closed:
                 return session
-        self._tunnels[tunnel] = admitted.name
+        self._tunnels[tunnel] = session
         self._agents[session] = admitted
         try:
             self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted
@@ -243,11 +261,16 @@ class AgentEndpoint:
 
     # --- Steps ---
 
-    async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
-        """Calls ``look`` for ever; a database that fails is logged once, until it works again."""
-        failing = False
+    async def _repeat(
+        self, look: Callable[[], Awaitable[None]], every_s: float, wake: asyncio.Event | None = None
+    ) -> None:
+        """Calls ``look`` for ever, sooner when ``wake`` is set; a database that fails is logged once, until
+        it works again."""
+        failing, wake = False, wake or asyncio.Event()
         while True:
-            await asyncio.sleep(every_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), every_s)
+            wake.clear()
             if self._closed:
                 return
             try:
@@ -266,15 +289,29 @@ class AgentEndpoint:
         if self._unchecked:
             for session, admitted in list(self._agents.items()):
                 self._end_if_revoked(session, admitted)
+            for session, admitted in list(self._agents.items()):
+                self._update_rights(session, admitted)
             self._unchecked = False
+            self._changed.set()
 
     async def _record_seen(self) -> None:
-        names = self._left | set(self._tunnels.values())
+        names = self._left | {session.principal.name for session in self._tunnels.values()}
         self._left = set()
         if names:
             await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._note_seen, sorted(names), self._wall()
             )
+
+    async def _renew(self) -> None:
+        loop, directory = asyncio.get_running_loop(), self._directory
+        keys, wall_s = directory.gateway_keys, self._wall()
+        if keys.previous is not None and keys.previous_at(wall_s) is None:
+            await loop.run_in_executor(self._threads, directory.forget_previous_key, wall_s)
+        await self._renewals.look(
+            directory.is_due,
+            lambda *which: loop.run_in_executor(self._threads, directory.renew, *which),
+            wall_s,
+        )
 
     def _goes_on(self, hello: Hello) -> bool:
         """Whether an agent comes for a session that it has here: its requests may end while we drain."""
@@ -288,6 +325,12 @@ class AgentEndpoint:
         if reason is not None and not session.closed:
             _log.warning("agent_revoked", agent=admitted.name, reason=reason)
             session.close(ErrorCode.REVOKED, reason)
+
+    def _update_rights(self, session: AgentSession, admitted: AdmittedAgent) -> None:
+        principal = self._directory.rights(admitted)
+        if principal != admitted.principal and not session.closed:
+            self._agents[session] = replace(admitted, principal=principal)
+            self._registry.allow(session, principal)
 
     def _send_drain(self, session: AgentSession, drain: Drain) -> None:
         try:

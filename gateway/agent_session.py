@@ -103,6 +103,8 @@ class AgentSession:
         self.full = False
         """The session has as many streams as the agent allows; cleared when one closes."""
         self.draining = False
+        self.held = False
+        """An operator of the gateway keeps new work from it."""
         self.closed = False
         self.suspended = False
         """Its tunnel is gone or silent: nothing new is sent there, and what runs waits to go on."""
@@ -112,12 +114,14 @@ class AgentSession:
         self._levels: dict[str, int] = {}
         self._state = AgentState(AgentStatus.READY)
         self._claims = _Claims()
+        self._awaited: dict[int, Callable[[CommandResult], None]] = {}
+        """Who waits for the answer to which command; as many as whoever asks lets wait."""
         endpoint.on_round_trip = self._round_trip_measured
 
     @property
     def takes_work(self) -> bool:
         working = self._state.status in (AgentStatus.READY, AgentStatus.BUSY)
-        return working and not self.closed and not self.draining
+        return working and not self.closed and not self.draining and not self.held
 
     @property
     def model_memory_bytes(self) -> int | None:
@@ -128,7 +132,7 @@ class AgentSession:
     def shown_status(self) -> str:
         if self.suspended:
             return SUSPENDED
-        return AgentStatus.DRAINING.value if self.draining else self._state.status.value
+        return AgentStatus.DRAINING.value if self.draining or self.held else self._state.status.value
 
     def describe(self) -> AgentInfo:
         listed = {d.id for d in self.deployments.values() if d.listed}
@@ -136,7 +140,7 @@ class AgentSession:
             name=self.principal.name,
             connected_s=self.connected_s,
             status=self._state.status,
-            draining=self.draining,
+            draining=self.draining or self.held,
             labels=self.principal.labels,
             rtt_s=self.endpoint.rtt_s,
             streams=len(self.endpoint.streams),
@@ -159,11 +163,22 @@ class AgentSession:
         self._owner.detach(self)
 
     def allow(self, principal: AgentPrincipal) -> None:
-        """The agent comes with the rights of now: what it said before is held against them again."""
-        if principal != self.principal:
-            assert principal.name == self.principal.name
-            self.principal = principal
-            self.on_state(self._state)
+        """The agent has the rights of now: what it said before is held against them again. With another name
+        its deployments are others, too; what runs on those there were goes on."""
+        if principal == self.principal:
+            return
+        if principal.name != self.principal.name:
+            for deployment in list(self.deployments.values()):
+                self._unlist(deployment)
+                self._drop(deployment)
+        self.principal = principal
+        self._claims = _Claims()
+        self.on_state(self._state)
+
+    def ask(self, command: Mapping[str, Any], answered: Callable[[CommandResult], None]) -> None:
+        """Send a COMMAND whose answer is nobody else's. Raises TrunklineError when it cannot be sent."""
+        self.endpoint.send_command(command)
+        self._awaited[command["id"]] = answered
 
     def stream_closed(self, deployment: Deployment) -> None:
         """A stream of one of the deployments is over: there may be room for another in the session."""
@@ -171,6 +186,11 @@ class AgentSession:
             self.set_full(False)
         if not deployment.listed and not deployment.in_flight:
             self._drop(deployment)
+
+    def hold(self, held: bool) -> None:
+        """Keep new work from it, or no longer. What runs goes on."""
+        self.held = held
+        self._update_all()
 
     def set_full(self, full: bool) -> None:
         self.full = full
@@ -193,6 +213,10 @@ class AgentSession:
             answer = CommandResult.read(result)
         except FrameMalformed as error:
             _log.warning("agent_result_unreadable", agent=self.principal.name, error=str(error))
+            return
+        awaited = self._awaited.pop(answer.id, None)
+        if awaited is not None:
+            awaited(answer)
         else:
             self._owner.answered(self, answer)
 

@@ -2,29 +2,44 @@
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
 
 import structlog
 
-from gateway.access import AgentDirectory, KeyRing
+from gateway.access import AgentDirectory
+from gateway.access.clients import Clients
 from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
+from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_writer
 from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request
+from gateway.http.admin_fleet import FleetAdmin
+from gateway.http.admin_keys import KeyAdmin
 from gateway.http.buffers import BufferBudget
+from gateway.http.cors import Cors
+from gateway.http.edge import edge
 from gateway.http.exchange import HttpSettings
 from gateway.http.front import Front
 from gateway.http.inbound import BodyLimits
+from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
+from gateway.http.proxies import TrustedProxies
+from gateway.http.redirect import serve_redirect
+from gateway.http.request_audit import RequestAudit
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
+from gateway.http.tls import TlsFiles
 from gateway.keeper import Keeper, KeeperSettings
 from gateway.lifecycle import Lifecycle
+from gateway.limits import Limits, Spending
 from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
@@ -40,6 +55,9 @@ from gateway.versions import AliasBook, AliasCatalog, AliasFigures, Mirrors, Ske
 _log = structlog.get_logger("gateway")
 
 STOPPING = "this gateway is shutting down"
+
+LAST_LINES_S = 10.0
+"""For the audit log's last lines, when the gateway stops."""
 
 
 class StopSignals:
@@ -79,38 +97,66 @@ class Gateway:
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
-        ledger, kept = Ledger(), KeeperSettings(registry.settings.max_models)
+        spending = Spending(time.time())
+        spending.load(store.usage.spent(spending.month))
+        ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
-        self._dispatcher = _dispatcher(settings, registry, metrics)
+        self._dispatcher = _dispatcher(settings, registry, metrics, ledger)
+        self._limits = Limits(
+            store.limits, spending, self._dispatcher.bounds, loop.time, time.time, metrics.refused
+        )
+        ledger.price, self._limits.changed = self._limits.price, self._share_out
+        self._tenant_weights = settings.queue.tenant_weights
+        self._share_out()
         self._agents = AgentEndpoint(
-            store.gateway_identity,
-            AgentDirectory(store),
+            AgentDirectory(store, settings.agents.certificate_days * 86_400),
             registry,
             metrics,
             AgentEndpointSettings(max_strangers=settings.agents.max_strangers),
             note_seen=store.agents.touch,
         )
-        keys, http = KeyRing(store), http_settings(settings)
+        self._clients = Clients(settings.oidc, store, loop.time)
+        keys, http = self._clients.door, http_settings(settings)
         book, figures = AliasBook(store.aliases), AliasFigures(metrics.registry)
-        keys.when_changed(book.refresh)
+
+        def state_changed() -> None:
+            book.refresh()
+            self._limits.refresh()
+
+        self._clients.ring.when_changed(state_changed)
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s
         versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
         self._reuse = _reuse(settings, registry, metrics, loop.time)
-        pipeline = Pipeline(keys, self._dispatcher, ledger, versions, self._reuse, facts=http.facts)
+        self.audit = _audit(settings, store, metrics)
+        pipeline = Pipeline(
+            keys,
+            self._dispatcher,
+            ledger,
+            versions,
+            self._reuse,
+            self._limits,
+            facts=http.facts,
+            gate=self.audit.check if settings.audit.required else None,
+        )
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
-        router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http)
+        fleet = FleetAdmin(registry, store.agents, self._dispatcher.room.depths, loop.time)
+        admin = [*fleet.routes(keys), *KeyAdmin(store.keys).routes(keys)]
+        router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
-        log = RequestLog(metrics, figures, lines=settings.log.requests)
-        self.app = Front(router, http, budget, self.lifecycle, log)
-        self.address = Address(*settings.address, settings.tls.cert, settings.tls.key)
+        audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
+        log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
+        self.app = Front(edge(router, http), http, budget, self.lifecycle, log)
+        self.address = Address(*settings.address, tls_files(settings))
         self._server = build_server(
             self.app,
             self.address,
             _connection_limits(settings),
             self._agents.protocol,
             self._machine.descriptors,
+            places(settings, trusted_proxies(settings)),
+            wants_certificate=settings.tls.client_required,
         )
 
     def retune(self, settings: Settings) -> None:
@@ -118,19 +164,31 @@ class Gateway:
         has changed nothing then."""
         dispatch = settings.dispatch
         try:
-            self._dispatcher.retune(dispatch.policy, dispatch.policies, settings.queue.tenant_weights)
+            self._dispatcher.retune(
+                dispatch.policy, dispatch.policies, self._weights(settings.queue.tenant_weights)
+            )
         except ValueError as error:
             raise _no_such_policy(error) from error
+        self._tenant_weights = settings.queue.tenant_weights
         self._reuse.retune(reuse_rules(settings), by_header=settings.reuse.by_header)
+
+    def _weights(self, of_settings: Mapping[str, float]) -> dict[str, float]:
+        """Of tenants: what the store says of one counts before the settings."""
+        return {**of_settings, **self._limits.weights}
+
+    def _share_out(self) -> None:
+        self._dispatcher.share_out(self._weights(self._tenant_weights), self._limits.queue_shares)
 
     async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
         """Serve until ``stop`` is asked, then drain. ``announce`` is told the URL once clients can connect.
 
         Raises ListenFailed.
         """
-        listener = bind(self.address)
+        listener, sending_on = bind(self.address), self._bind_redirect()
         host, port = listener.getsockname()[:2]
-        async with asyncio.TaskGroup() as tasks:
+        async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
+            edge_tasks = [tasks.create_task(self._clients.run())]
+            edge_tasks += [tasks.create_task(work) for work in self._edge_work(sending_on, port)]
             tasks.create_task(self._keeper.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
@@ -144,7 +202,41 @@ class Gateway:
             watching.cancel()
             await serving
             guarding.cancel()
+            for task in edge_tasks:
+                task.cancel()
             self._keeper.stop()
+
+    @asynccontextmanager
+    async def _audited(self, listen: str) -> AsyncIterator[None]:
+        """Inside, the audit log is written."""
+        self.audit.start()
+        self.audit.note("gateway.start", listen=listen, pid=os.getpid())
+        try:
+            yield
+        finally:
+            self.audit.note("gateway.stop")
+            await asyncio.to_thread(self.audit.stop, LAST_LINES_S)
+
+    def look_at_tls(self) -> None:
+        """Take up certificates that have changed, now."""
+        if self._server.tls is not None:
+            self._server.tls.look()
+
+    def _bind_redirect(self) -> socket.socket | None:
+        redirect = self._settings.tls.redirect
+        if redirect is None:
+            return None
+        listener = bind(Address(*redirect))
+        _log.info("redirecting", host=redirect[0], port=listener.getsockname()[1])
+        return listener
+
+    def _edge_work(
+        self, sending_on: socket.socket | None, port: int
+    ) -> Iterator[Coroutine[None, None, None]]:
+        if self._server.tls is not None:
+            yield self._server.tls.watch(self._settings.tls.reload_s)
+        if sending_on is not None:
+            yield serve_redirect(sending_on, port)
 
     async def _drain(self, forced: asyncio.Event) -> None:
         """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""
@@ -190,7 +282,33 @@ def http_settings(settings: Settings) -> HttpSettings:
         comment_interval_s=table.comment_s,
         facts=table.facts,
         metrics_public=table.metrics_public,
+        proxies=trusted_proxies(settings),
+        refuse_plain=settings.behind_tls_terminator,
+        requests_per_ip=table.connections_per_ip,
+        cors=Cors(table.cors_origins) if table.cors_origins else None,
     )
+
+
+def trusted_proxies(settings: Settings) -> TrustedProxies | None:
+    """None: what proxies say of their clients is not believed."""
+    networks = settings.trusted_proxies
+    return TrustedProxies(networks, settings.trusted_proxy_header) if networks else None
+
+
+def places(settings: Settings, proxies: TrustedProxies | None) -> Places:
+    """Of connections by address. Behind a terminator that is not known all come from few, and are not counted
+    by it."""
+    if proxies is not None:
+        return Places(settings.http.connections_per_ip, proxies.trusts)
+    return Places(None if settings.behind_tls_terminator else settings.http.connections_per_ip)
+
+
+def tls_files(settings: Settings) -> TlsFiles | None:
+    """None: TLS is not ended here."""
+    table = settings.tls
+    if table.cert is None or table.key is None:
+        return None
+    return TlsFiles(table.cert, table.key, table.client_ca, table.agents_required)
 
 
 def _connection_limits(settings: Settings) -> ConnectionLimits:
@@ -217,7 +335,7 @@ def placement_settings(settings: Settings) -> PlacementSettings | None:
     )
 
 
-def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dispatcher:
+def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics, ledger: Ledger) -> Dispatcher:
     queue, dispatch = settings.queue, settings.dispatch
     try:
         return Dispatcher(
@@ -229,6 +347,7 @@ def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics) -> Dis
             policy=dispatch.policy,
             policies=dispatch.policies,
             placement=placement_settings(settings),
+            ran=ledger.ran,
         )
     except ValueError as error:
         raise _no_such_policy(error) from error
@@ -250,6 +369,14 @@ def _reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: Call
     return Reuse(ReuseSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
 
 
+def _audit(settings: Settings, store: Store, metrics: Metrics) -> AuditWriter:
+    table = settings.audit
+    chosen = AuditSettings(buffer_records=table.buffer_records)
+    writer = audit_writer(store, chosen, Keep(table.keep_days, table.keep_bytes))
+    AuditFigures(metrics.registry, writer)
+    return writer
+
+
 def _no_such_policy(error: ValueError) -> ConfigError:
     return ConfigError(f"dispatch.policy, dispatch.policies: {error}")
 
@@ -261,8 +388,15 @@ async def _run(
     make_room(settings.http.connections, settings.agents.max_agents)
     with stop.installed():
         gateway = Gateway(settings, store)
-        reload = Reload(settings, load, gateway.retune)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        reload = Reload(
+            settings, load, gateway.retune, lambda names: gateway.audit.note("settings.reload", changed=names)
+        )
+
+        def again() -> None:
+            reload()
+            gateway.look_at_tls()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
         await gateway.run(stop, announce)
 
 

@@ -12,6 +12,9 @@ from shared.endpoint import Stream
 from shared.errors import ErrorCode
 from shared.messages import RequestHead, ResponseHead, Trailers, Usage
 
+EVENT_BYTES = 256
+"""Of an event with one token, or a bit more; pieces that hold several came together."""
+
 
 class AttemptOwner(Protocol):
     """Who is told what becomes of an attempt; :class:`gateway.exchange.Exchange`."""
@@ -51,6 +54,7 @@ class Attempt:
     """One stream on one deployment (a StreamHandler). It holds its slot until both ends have let go."""
 
     __slots__ = (
+        "_noted",
         "_owner",
         "_wanted",
         "asked_s",
@@ -100,6 +104,7 @@ class Attempt:
         """Since when its tunnel is gone or silent; None while it is not."""
         self.response: EngineResponse | None = None
         self.upload: Upload | None = None
+        self._noted = 0
         self._owner = owner
         self._wanted = True
         self.stream: Stream = deployment.session.endpoint.open(head, self)
@@ -118,6 +123,7 @@ class Attempt:
         """Nobody wants the answer of this attempt any more."""
         self._wanted = False
         self.response = None
+        self._note_tokens()
         self._stop_upload()
         self.stream.reset(code, reason)
 
@@ -143,12 +149,14 @@ class Attempt:
     def on_end(self, trailers: Trailers | None) -> None:
         self._stop_upload()
         if self._wanted:
+            self._note_tokens()
             self._owner.complete(self, trailers)
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         self._stop_upload()
         if self._wanted:
             self._wanted = False
+            self._note_tokens()
             self._owner.lost(self, code, reason)
 
     def on_writable(self) -> None:
@@ -184,6 +192,12 @@ class Attempt:
     def upload_failed(self, error: Exception) -> None:
         if self._wanted:
             self._owner.body_failed(error)
+
+    def _note_tokens(self) -> None:
+        """The request has had what came; each piece is noted once, as a token, or as several."""
+        seen = max(self.pieces, self.received_bytes // EVENT_BYTES)
+        self._owner.request.seen_tokens += seen - self._noted
+        self._noted = seen
 
     def _stop_upload(self) -> None:
         if self.upload is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from gateway.access.permit import check_one_model, permitted_tier
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
 from gateway.prompt import prompt_of
@@ -58,7 +59,7 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
 _VALUE_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
-"""OpenAI's ``service_tier``; every other value is standard."""
+"""OpenAI's ``service_tier``; every other value names none."""
 
 _WHERE = b"x-trunkline-where"
 
@@ -123,6 +124,11 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
     is_json = body.kind is BodyKind.JSON
     members = read_json(body.content.prefix) if is_json else dict(body.form)
     model = _model(head, members)
+    tier, scopes = _tier(head.fields, members), principal.scopes
+    if scopes is not None:
+        tier = permitted_tier(scopes, model, head.endpoint.route, tier)
+        opaque = body.kind is BodyKind.OPAQUE
+        check_one_model(scopes, members, opaque=opaque, begins=body.content.prefix)
     streaming = _streaming(head, body.kind, members)
     prompt = prompt_of(members) if is_json else b""
     most_tokens = _most_tokens(head.endpoint, members)
@@ -142,7 +148,7 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         body=body.content,
         arrived_s=head.arrived_s,
         usage=usage,
-        tier=_tier(head.fields, members),
+        tier=tier or Tier.STANDARD,
         deadline_s=None if streaming else _deadline_s(head),
         where=_where(head, principal) if _WHERE in head.fields else principal.where,
         input_tokens=len(prompt) // 4,
@@ -254,7 +260,8 @@ def _where(head: ClientHead, principal: Principal) -> Where | None:
         ) from None
 
 
-def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier:
+def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier | None:
+    """The tier asked for; None: none is."""
     asked = fields.get(b"x-trunkline-tier")
     if asked is not None:
         try:
@@ -263,7 +270,7 @@ def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier:
             message = f"The header x-trunkline-tier must be one of {', '.join(Tier)}."
             raise BadRequest(message, param="x-trunkline-tier", code="invalid_tier") from None
     service_tier = members.get("service_tier")
-    return _TIERS.get(service_tier, Tier.STANDARD) if isinstance(service_tier, str) else Tier.STANDARD
+    return _TIERS.get(service_tier) if isinstance(service_tier, str) else None
 
 
 def _deadline_s(head: ClientHead) -> float | None:
@@ -335,6 +342,8 @@ def _field_name(raw_name: bytes) -> tuple[str, bool, bool]:
     Remembered, because clients have few names, and the same in every request."""
     name = raw_name.decode("latin-1").lower()
     forwarded = name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
+    # a name with '_' is one with '-' to programs behind CGI or WSGI
+    forwarded = forwarded and "_" not in name
     return name, forwarded, _NAME.match(name) is not None
 
 

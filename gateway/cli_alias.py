@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from gateway.aliases import Alias, BadAlias, Mirror, Target, read_target, read_targets
-from gateway.cli_access import JsonOption, StateOption, opened
 from gateway.cli_output import moment, note, print_json, print_table
+from gateway.cli_state import JsonOption, StateOption, opened
 from gateway.store import AliasStore
 
 _T = TypeVar("_T")

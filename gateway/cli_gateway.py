@@ -13,6 +13,7 @@ from gateway.cli_output import fail, note
 from gateway.config import CONFIG_VARIABLE, DEFAULT_LISTEN, ConfigError, Loaded, Settings, is_loopback, load
 from gateway.http.server import ListenFailed
 from gateway.logging import configure
+from gateway.scopes import Role
 from gateway.store import DEFAULT_TENANT, Store, own_state_dir
 from gateway.store.errors import NameTaken, StateError
 
@@ -145,7 +146,8 @@ def _announce(url: str, store: Store, settings: Settings) -> None:
     key = first_key(store)
     if key is not None:
         note(f"  API key     {key}")
-        note(f"              named {FIRST_KEY!r}, shown this once; more: trunkline key create --name NAME")
+        note(f"              named {FIRST_KEY!r}, an admin's, shown this once;")
+        note("              for everybody else: trunkline key create --name NAME")
 
 
 def _public_url(url: str) -> str:
@@ -158,7 +160,7 @@ def first_key(store: Store) -> str | None:
     if store.keys.list():
         return None
     try:
-        return store.keys.create(FIRST_KEY, DEFAULT_TENANT, time.time())
+        return store.keys.create(FIRST_KEY, DEFAULT_TENANT, time.time(), role=Role.ADMIN)
     except NameTaken:
         return None
 

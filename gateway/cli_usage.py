@@ -1,12 +1,15 @@
 """``trunkline usage``: what was used, by whom, of what."""
 
-from datetime import date
+import csv
+import sys
+import time
+from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 import typer
 
-from gateway.cli_access import JsonOption, StateOption, opened
 from gateway.cli_output import print_json, print_table
+from gateway.cli_state import JsonOption, StateOption, duration_s, opened
 from gateway.store import By, Total
 
 
@@ -19,41 +22,59 @@ def usage(
     state: StateOption,
     by: Annotated[By, typer.Option(help="What to add up by.")] = By.KEY,
     since: Annotated[
-        str, typer.Option(help="The first day to count (UTC); without it, all.", metavar="YYYY-MM-DD")
+        str,
+        typer.Option(
+            help="The first day to count (UTC), or how long ago that was: 7d. Without it, all.",
+            metavar="YYYY-MM-DD",
+        ),
     ] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show requests and tokens used: by API key, tenant, model or day.
+    """Show requests, tokens, GPU-seconds and money used: by key, tenant, model, deployment or day.
 
     Counts requests that were begun to be answered, on the day they ended.
     Tokens are what engines reported. A running gateway adds every second.
 
-    Example: trunkline usage --by model --since 2026-11-01
+    Example: trunkline usage --by tenant --since 2026-11-01 --csv
     """
+    if as_csv and as_json:
+        raise typer.BadParameter("one of --csv and --json", param_hint="--csv")
     first = _day(since) if since else ""
     with opened(state) as store:
-        totals = store.usage.totals(by, first)
+        facts = [_facts(by, total) for total in store.usage.totals(by, first)]
     if as_json:
-        print_json([_facts(by, total) for total in totals])
-        return
-    tenant = ["TENANT"] if by is By.KEY else []
-    columns = [by.value.upper(), *tenant, "REQUESTS", "PROMPT", "COMPLETION", "CACHED"]
-    print_table(columns, [_row(total) for total in totals], "nothing was used")
+        print_json(facts)
+    elif as_csv:
+        _print_csv(by, facts)
+    else:
+        tenant = ["TENANT"] if by is By.KEY else []
+        columns = [by.value.upper(), *tenant, *_COLUMNS.values()]
+        print_table(columns, [_row(by, each) for each in facts], "nothing was used")
+
+
+_COLUMNS = {
+    "requests": "REQUESTS",
+    "prompt_tokens": "PROMPT",
+    "completion_tokens": "COMPLETION",
+    "cached_tokens": "CACHED",
+    "gpu_s": "GPU-S",
+    "cost": "COST",
+}
 
 
 def _day(text: str) -> str:
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError:
+        pass
+    try:
+        ago_s = duration_s(text)
+    except typer.BadParameter:
         raise typer.BadParameter(
-            f"{text!r} is no day; write for example 2026-11-01", param_hint="--since"
+            f"{text!r} is no day; write for example 2026-11-01, or 7d", param_hint="--since"
         ) from None
-
-
-def _row(total: Total) -> list[str]:
-    amount = total.amount
-    counts = (amount.requests, amount.prompt_tokens, amount.completion_tokens, amount.cached_tokens)
-    return [total.name, *([total.tenant] if total.tenant is not None else []), *map(str, counts)]
+    return datetime.fromtimestamp(max(0.0, time.time() - ago_s), UTC).date().isoformat()
 
 
 def _facts(by: By, total: Total) -> dict[str, Any]:
@@ -65,4 +86,24 @@ def _facts(by: By, total: Total) -> dict[str, Any]:
         "prompt_tokens": amount.prompt_tokens,
         "completion_tokens": amount.completion_tokens,
         "cached_tokens": amount.cached_tokens,
+        "gpu_s": round(amount.gpu_s, 3),
+        "cost": round(amount.cost, 6),
     }
+
+
+def _row(by: By, facts: dict[str, Any]) -> list[str]:
+    tenant = [facts["tenant"]] if by is By.KEY else []
+    name = facts[by.value] or "(before they were told apart, or none)"
+    return [name, *tenant, *(f"{facts[each]:g}" if each == "cost" else str(facts[each]) for each in _COLUMNS)]
+
+
+def _print_csv(by: By, rows: list[dict[str, Any]]) -> None:
+    ids = ["tenant", "key_id"] if by is By.KEY else []
+    writer = csv.DictWriter(sys.stdout, [by.value, *ids, *_COLUMNS], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
+
+
+def _no_formula(value: Any) -> Any:
+    """Spreadsheets work out what begins like a formula; a name that does is text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -72,6 +72,18 @@ class Decisions:
             guess = self._estimates.output(model, tenant, request.most_tokens, request.output_tokens)
             request.output_tokens = guess.expected
 
+    def bounds(self, request: Request) -> tuple[int, int]:
+        """How many tokens its prompt has, as far as can be known, and how many its answer has at most:
+        as many as it allows, else what few answers like it go beyond. Nothing is changed."""
+        input_tokens, most_tokens = request.input_tokens, request.most_tokens
+        if request.prompt_bytes:
+            input_tokens = self._estimates.input_tokens(request.model, request.prompt_bytes)
+        if most_tokens is not None or not request.output_tokens:
+            return input_tokens, most_tokens or 0
+        guess = request.output_tokens
+        output = self._estimates.output(request.model, request.principal.tenant, None, guess)
+        return input_tokens, output.high
+
     def assign(
         self, model: str, waiting: Sequence[Waiting], open_now: Mapping[str, Deployment], now: float
     ) -> list[Assignment]:
@@ -146,7 +158,8 @@ class Decisions:
     # --- Who serves ---
 
     def load_s(self, deployment: Deployment) -> tuple[float, bool]:
-        """How long loading it takes, and whether somebody said so or it was seen; it is a guess otherwise."""
+        """How long loading it takes, and whether somebody said so or it was seen; it is a guess
+        otherwise."""
         if deployment.reload_s is not None:
             return deployment.reload_s, True
         speeds = self.performance.speeds(deployment.model, deployment.device)

@@ -27,6 +27,7 @@ from gateway.exchange import Exchange, State
 from gateway.failover import ENGINES_FAULT, Trouble
 from gateway.fleet_health import FleetHealth
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
+from gateway.limits.company import Company
 from gateway.metrics import Metrics
 from gateway.placement import PlacementSettings, Placer
 from gateway.preemption import Preemption
@@ -61,10 +62,12 @@ class Dispatcher:
         policies: Mapping[str, str] = MappingProxyType({}),
         placement: PlacementSettings | None = None,
         jitter: Callable[[], float] = random.random,
+        ran: Callable[[Request, str, float], None] | None = None,
     ) -> None:
         """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``,
         ``policies`` others by model; without ``placement`` nothing is loaded on demand; ``jitter`` gives
-        numbers from 0 to 1.
+        numbers from 0 to 1; ``ran`` is told a request, a deployment's key and the GPU-seconds that an attempt
+        there used, when it is over.
 
         Raises ValueError for a policy there is none of.
         """
@@ -101,6 +104,8 @@ class Dispatcher:
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
+        self._company = Company()
+        self._ran = ran
         self._exchanges: set[Exchange] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting = True
@@ -160,6 +165,10 @@ class Dispatcher:
         self._binder.mark(request.model)
         return exchange
 
+    def bounds(self, request: Request) -> tuple[int, int]:
+        """Tokens of its prompt and, at most, of its answer (:meth:`gateway.decisions.Decisions.bounds`)."""
+        return self._decisions.bounds(request)
+
     # --- For whoever starts and stops the gateway ---
 
     @property
@@ -175,7 +184,14 @@ class Dispatcher:
         """Policies and tenants' weights from now on, for what waits too. Raises ValueError for a policy there
         is none of; nothing has changed then."""
         self._decisions.choose_policies(policy, policies)
+        self.share_out(weights)
+
+    def share_out(self, weights: Mapping[str, float], shares: Mapping[str, float] | None = None) -> None:
+        """Tenants' weights from now on, for what waits too, and, unless None, the shares of places in which
+        requests wait that tenants may take at most."""
         self.room.reweigh(weights)
+        if shares is not None:
+            self.room.shares.set(shares)
         for model in self.room.depths():
             self._binder.mark(model)
 
@@ -219,6 +235,7 @@ class Dispatcher:
             request = exchange.request
             self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
         self._index.take(attempt.deployment, attempt.work)
+        self._company.came(attempt, attempt.deployment, attempt.opened_s)
         self._decisions.taken(ticket.as_waiting(), attempt)
         self._preemption.taken(exchange, attempt)
         self._health.taken(attempt.deployment, exchange.request)
@@ -227,7 +244,12 @@ class Dispatcher:
         self._decisions.released(attempt)
         self._preemption.released(attempt)
         self._health.released(attempt.deployment, attempt.request)
-        self._index.give_back(attempt.deployment, attempt.work, self.timers.time() - attempt.opened_s)
+        now = self.timers.time()
+        self._index.give_back(attempt.deployment, attempt.work, now - attempt.opened_s)
+        gpu_s = self._company.went(attempt, attempt.deployment, now)
+        attempt.request.gpu_s += gpu_s
+        if self._ran is not None:
+            self._ran(attempt.request, attempt.deployment.key, gpu_s)
 
     def answered(self, attempt: Attempt, now: float) -> None:
         self._health.answered(attempt.deployment, attempt.request, now)
@@ -250,6 +272,7 @@ class Dispatcher:
             self._answer_times.note(request.model, request.route, total_s)
 
     def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
+        attempt.request.note_trouble(attempt.deployment.key, trouble.name.lower())
         if trouble in ENGINES_FAULT:
             attempt.request.note_failure(attempt.deployment.key, now)
         self._health.failed(attempt.deployment, attempt.request, trouble, now)

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.quotas import Rates
+from gateway.scopes import Role, Scopes
 from gateway.where import Where
 from shared.messages import Headers, UsageMode
 
@@ -28,6 +30,12 @@ class Principal:
     tenant: str
     where: Where | None = None
     """Its requests run nowhere else (SCHEDULING §7)."""
+    scopes: Scopes | None = None
+    """What it may ask for; None: anything."""
+    role: Role | None = None
+    """On the admin API; None: nothing."""
+    rates: Rates | None = None
+    """How much it may have at once; None: as much as its tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,16 @@ class Request:
     they are told."""
     preempted: int = 0
     """How often it gave its slot back for a more urgent one."""
+    seen_tokens: int = 0
+    """Of answers to it that were streamed, as far as they came; for when nobody counts them."""
+    gpu_s: float = 0.0
+    """GPU-seconds it used in attempts that are over (:mod:`gateway.limits.company`)."""
+    troubles: list[tuple[str, str]] | None = None
+    """Deployments that did not bring it to its end, in order, and why; None: there was none."""
+
+    def note_trouble(self, deployment: str, why: str) -> None:
+        """An attempt at ``deployment`` came to nothing, or to no more."""
+        self.troubles = [*(self.troubles or ()), (deployment, why)]
 
     def note_failure(self, deployment: str, now: float) -> None:
         """The engine of ``deployment`` failed on it."""

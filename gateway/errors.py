@@ -11,14 +11,18 @@ The tree::
     ├── Forbidden                     403     permission_error        (given)
     ├── ModelNotFound                 404     invalid_request_error   model_not_found
     ├── RouteNotFound                 404     invalid_request_error   unknown_url
+    ├── RecordNotFound                404     invalid_request_error   not_found
     ├── MethodNotAllowed              405     invalid_request_error   method_not_allowed
     ├── BodyTimeout                   408     timeout_error           request_timeout
+    ├── NameInUse                     409     invalid_request_error   name_in_use
     ├── BodyTooLarge                  413     invalid_request_error   request_too_large
     ├── PathTooLong                   414     invalid_request_error   path_too_long
     ├── UnsupportedEncoding           415     invalid_request_error   unsupported_content_encoding
     ├── UpgradeRequired               426     invalid_request_error   upgrade_required
     ├── QueueFull                     429     overloaded_error        queue_full
     ├── QueueTimeout                  429     overloaded_error        queue_timeout
+    ├── RateLimited                   429     requests or tokens      rate_limit_exceeded
+    ├── QuotaExceeded                 429     insufficient_quota      insufficient_quota
     ├── HeadersTooLarge               431     invalid_request_error   headers_too_large
     ├── ClientGone                    499     (log only)
     ├── InternalError                 500     server_error            internal_error
@@ -26,6 +30,7 @@ The tree::
     ├── BuffersFull                   503     overloaded_error        buffers_full
     ├── Overloaded                    503     overloaded_error        overloaded
     ├── StateUnavailable              503     server_error            state_unavailable
+    ├── IssuerUnavailable             503     server_error            issuer_unavailable
     ├── NoDeployment                  503     server_error            no_deployment (or given)
     ├── ShuttingDown                  503     server_error            shutting_down
     └── DeadlineExceeded              504     timeout_error           deadline_exceeded
@@ -90,6 +95,18 @@ class RouteNotFound(RequestError):
     status, type, code = 404, "invalid_request_error", "unknown_url"
 
 
+class RecordNotFound(RequestError):
+    """Nothing that is administered has this name."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class NameInUse(RequestError):
+    """Something that is administered has this name already."""
+
+    status, type, code = 409, "invalid_request_error", "name_in_use"
+
+
 class MethodNotAllowed(RequestError):
     """``allowed`` are the methods the path does take."""
 
@@ -136,6 +153,26 @@ class QueueTimeout(RequestError):
     status, type, code = 429, "overloaded_error", "queue_timeout"
 
 
+class RateLimited(RequestError):
+    """The key or its tenant has had what it may have for now; ``kind`` says of what, as OpenAI does."""
+
+    status, code = 429, "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, *, kind: str, retry_after_s: float | None = None, should_retry: bool | None = None
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.type = kind
+        self.should_retry = should_retry
+
+
+class QuotaExceeded(RequestError):
+    """The tenant's budget of the day or month is used up: a retry in a moment would do no better."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
+    should_retry = False
+
+
 class HeadersTooLarge(RequestError):
     """More or longer header fields than are taken, or than a tunnel carries."""
 
@@ -178,6 +215,13 @@ class StateUnavailable(RequestError):
     """The gateway's database cannot be asked who holds a key, so nobody is let in."""
 
     status, type, code = 503, "server_error", "state_unavailable"
+    retry_after_s = 5.0
+
+
+class IssuerUnavailable(RequestError):
+    """A token cannot be verified, because its issuer's keys could not be fetched."""
+
+    status, type, code = 503, "server_error", "issuer_unavailable"
     retry_after_s = 5.0
 
 

@@ -154,6 +154,7 @@ class Exchange:
             self._wait_again(preempted=True)
         if given_back:
             self.request.preempted += 1
+            self.request.note_trouble(attempt.deployment.key, "preempted")
             self._home.metrics.preempted(self.request.model, self.request.tier)
         return given_back
 

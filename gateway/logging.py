@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 from typing import Any
 
@@ -30,7 +31,7 @@ def configure(level: str, style: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     structlog.configure(
-        processors=[*shared, *_renderers(text)],
+        processors=[*shared, *_renderers(text), _masked],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=_factory(text),
         cache_logger_on_first_use=True,
@@ -66,6 +67,20 @@ def _renderers(text: bool) -> list[Any]:
             )
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_dumps)]
+
+
+_SECRET = re.compile(r"(sk-tl-|tlj_|eyJ)[A-Za-z0-9_.-]{8,}")
+_SECRET_BYTES = re.compile(_SECRET.pattern.encode("ascii"))
+
+
+def _masked(logger: Any, method: str, line: Any) -> Any:
+    """The rendered line without keys, join tokens and JWTs, wherever clients have put them: in a path, in a
+    name, in a request's id."""
+    if isinstance(line, bytes):
+        found = b"sk-tl-" in line or b"tlj_" in line or b"eyJ" in line
+        return _SECRET_BYTES.sub(rb"\1***", line) if found else line
+    found = "sk-tl-" in line or "tlj_" in line or "eyJ" in line
+    return _SECRET.sub(r"\1***", line) if found else line
 
 
 def _dumps(value: Any, default: Any = None, **_options: Any) -> bytes:

@@ -1,13 +1,14 @@
 """A request's way through the gateway: the order of the stages, and nothing else (ARCHITECTURE)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from gateway.classify import ClientBody, ClientHead, classify
 from gateway.domain import Principal, Request
+from gateway.limits import Held, Limits
 from gateway.relay import Answer, HeaderList, Response, relay
-from gateway.reuse import Reuse
+from gateway.reuse import Reuse, Use
 from gateway.versions import Way
 from shared.messages import Usage
 
@@ -39,7 +40,9 @@ class Exchange(Protocol):
     def reply(self) -> Answer: ...
     def credential(self) -> str: ...
     def identified(self, principal: Principal) -> None: ...
+    def limited(self, headers: Callable[[], HeaderList]) -> None: ...
     async def body(self) -> ClientBody: ...
+    def asked(self, request: Request) -> None: ...
     def waiting(self, request: Request) -> AbstractAsyncContextManager[object]: ...
     def answered(self, request: Request, response: Response) -> None: ...
 
@@ -60,24 +63,35 @@ class Pipeline:
         accounts: Accounts | None = None,
         names: Names | None = None,
         reuse: Reuse | None = None,
+        limits: Limits | None = None,
         *,
         facts: bool = True,
+        gate: Callable[[], None] | None = None,
     ) -> None:
+        """``gate`` raises while nobody is to be served."""
         self._keys = keys
         self._dispatcher = dispatcher
         self._accounts = accounts
         self._names = names
         self._reuse = reuse
+        self._limits = limits
         self._facts = facts
+        self._gate = gate
 
     async def __call__(self, exchange: Exchange) -> None:
         # who
         principal = self._keys.authenticate(exchange.credential())
         exchange.identified(principal)
+        if self._gate is not None:
+            self._gate()
+        guard = self._limits.guard(principal) if self._limits is not None else None
+        if guard is not None:
+            exchange.limited(guard.headers)
 
         # what, and how dear
         body = await exchange.body()
         request = classify(exchange.head, body, principal)
+        exchange.asked(request)
 
         # which model and version the name stands for, and what may answer instead
         way = self._names.way(exchange.head.fields, request) if self._names is not None else None
@@ -86,6 +100,16 @@ class Pipeline:
         reuse = self._reuse
         use = reuse.use(exchange.head, body) if reuse is not None and reuse.on else None
 
+        # what it may use is set aside, and what it did not use given back
+        if guard is None:
+            await self._answer(exchange, request, way, use, None)
+        else:
+            with guard.reserve(request, self._accounts) as held:
+                await self._answer(exchange, request, way, use, held)
+
+    async def _answer(
+        self, exchange: Exchange, request: Request, way: Way | None, use: Use | None, held: Held | None
+    ) -> None:
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):
             # now, later or no; where; there
@@ -103,6 +127,8 @@ class Pipeline:
             try:
                 await relay(response, exchange.reply, facts=self._facts, more=more)
             finally:
+                usage = response.trailers.usage if response.trailers is not None else None
+                if held is not None:
+                    usage = held.used(request, usage, response.status, response.attempts)
                 if self._accounts is not None:
-                    trailers = response.trailers
-                    self._accounts.finished(request, trailers.usage if trailers is not None else None)
+                    self._accounts.finished(request, usage)

@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 from gateway.domain import Request, Tier
 from gateway.drain_rate import DrainRate
 from gateway.errors import QueueFull
+from gateway.limits.shares import QueueShares
 from gateway.scheduling.base import Waiting, estimated_work
 from gateway.scheduling.fair import Turn
 from gateway.scheduling.turns import Turns
@@ -108,6 +109,8 @@ class Ticket(Turn):
     entered_s: float
     expires_s: float
     """When it has waited as long as it may; not later than its request's deadline."""
+    counted: bool = False
+    """Against its tenant's share of the places."""
     seen: Waiting | None = None
     """What :meth:`as_waiting` said; None again when something about its request has changed."""
 
@@ -154,6 +157,7 @@ class WaitingRoom:
         self._weights = dict(settings.tenant_weights)
         self._queues: dict[str, _ModelQueue] = {}
         self._numbers = itertools.count(1)
+        self.shares = QueueShares()
         self.requests = 0
         self.body_bytes = 0
 
@@ -207,6 +211,9 @@ class WaitingRoom:
         assert ticket.waiting
         self._queues[ticket.request.model].remove(ticket, now, departed=departed)
         self.requests -= 1
+        if ticket.counted:
+            ticket.counted = False
+            self.shares.left(ticket.tenant, ticket.request.model)
         self.body_bytes -= len(ticket.request.body.prefix)
 
     def settle(self, ticket: Ticket, work: float, now: float) -> None:
@@ -300,6 +307,15 @@ class WaitingRoom:
         size_bytes = len(request.body.prefix)
         if queue.count >= settings.max_requests or self.requests >= settings.max_requests_total:
             message = f"too many requests are waiting for the model {request.model!r}; try again later"
+        elif (
+            self.shares
+            and wait_s != 0.0
+            and self.shares.full(tenant, request.model, settings.max_requests, settings.max_requests_total)
+        ):
+            message = (
+                f"the tenant {tenant!r} has as many requests waiting as its share of the queue; try again "
+                "later"
+            )
         elif self.body_bytes + size_bytes > settings.max_body_bytes and (self.requests or wait_s != 0.0):
             message = "the requests that wait hold as much memory as they may; try again later"
         elif wait_s is not None and wait_s > allowed_s:
@@ -327,6 +343,8 @@ class WaitingRoom:
     def _put(self, queue: "_ModelQueue", ticket: Ticket, now: float) -> None:
         queue.put(ticket, now)
         self.requests += 1
+        if self.shares:
+            ticket.counted = self.shares.entered(ticket.tenant, ticket.request.model)
         self.body_bytes += len(ticket.request.body.prefix)
 
     def _queue(self, model: str, now: float) -> "_ModelQueue":

@@ -71,6 +71,8 @@ class Registry:
         self.wall = wall
         self.index = ModelIndex(clock, settings.max_models)
         self._sessions: dict[str, AgentSession] = {}
+        self._held: set[str] = set()
+        """Agents that operators keep new work from; names that were connected then."""
         self._generation = 0
         self._answered: Callable[[AgentSession, CommandResult], None] | None = None
         metrics.watch_fleet(self.figures)
@@ -119,6 +121,19 @@ class Registry:
         session.allow(principal)
         return session
 
+    def allow(self, session: AgentSession, principal: AgentPrincipal) -> None:
+        """A connected agent's rights are others now, or its name is."""
+        former, name = session.principal.name, principal.name
+        if name != former and self._sessions.get(former) is session:
+            if (other := self._sessions.get(name)) is not None:
+                other.close(ErrorCode.REPLACED, "another agent has its name now")
+            del self._sessions[former]
+            self._sessions[name] = session
+            if former in self._held:
+                self._held = self._held - {former} | {name}
+            _log.info("agent_renamed", agent=name, former=former)
+        session.allow(principal)
+
     def give_up_lost(self, window_s: float) -> None:
         """End the sessions that have had no tunnel for ``window_s``."""
         now = self.clock()
@@ -138,6 +153,7 @@ class Registry:
         The newest wins: a session whose ``generation`` is older than the connected one's is closed itself.
         """
         session = AgentSession(self, principal, endpoint, generation or self.next_generation(), session_id)
+        session.held = principal.name in self._held
         old = self._sessions.get(principal.name)
         if old is not None and old.generation > session.generation:
             session.close(ErrorCode.REPLACED, "a newer tunnel of the same agent is there already")
@@ -160,6 +176,17 @@ class Registry:
         if self._sessions.get(name) is session:
             del self._sessions[name]
             _log.info("agent_disconnected", agent=name, agents=len(self._sessions))
+
+    def hold(self, name: str, held: bool) -> bool:
+        """Keep new work from an agent, or no longer, also when it comes back with a new session; False when
+        none of this name is connected (and, to let it have work again, none is held)."""
+        session = self._sessions.get(name)
+        known = session is not None or (not held and name in self._held)
+        if known:
+            (self._held.add if held else self._held.discard)(name)
+        if session is not None:
+            session.hold(held)
+        return known
 
     def models(self) -> list[ModelInfo]:
         """Every model that was ever served, by name; those nothing serves now have no deployments."""

@@ -22,7 +22,11 @@ _NOT_RELAYED = frozenset[str]().union(
     ("transfer-encoding", "upgrade"),
     # what this server says itself
     ("date", "server", "x-request-id", "request-id", "content-length"),
+    # what speaks for the whole origin, which is the gateway's and not the engine's
+    ("set-cookie", "set-cookie2", "strict-transport-security", "alt-svc", "clear-site-data"),
+    ("public-key-pins", "service-worker-allowed"),
 )
+_NOT_RELAYED_PREFIXES = ("x-trunkline-", "access-control-", "x-ratelimit-")
 _NOT_RELAYED_EVENTS = frozenset(("cache-control", "x-accel-buffering"))
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
 
@@ -132,7 +136,7 @@ def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
     for name, value in headers:
         if name in _NOT_RELAYED or (event_stream and name in _NOT_RELAYED_EVENTS):
             continue
-        if name.startswith("x-trunkline-") or not _NAME.match(name):
+        if name.startswith(_NOT_RELAYED_PREFIXES) or not _NAME.match(name):
             continue
         kept.append((name.encode("ascii"), value.encode("latin-1", "replace")))
     return kept

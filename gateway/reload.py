@@ -25,13 +25,19 @@ class Reload:
     """Keeps the settings in force; nothing changes where the new ones are wrong."""
 
     def __init__(
-        self, settings: Settings, load: Callable[[], Settings], apply: Callable[[Settings], None]
+        self,
+        settings: Settings,
+        load: Callable[[], Settings],
+        apply: Callable[[Settings], None],
+        told: Callable[[list[str]], None] | None = None,
     ) -> None:
         """``load`` reads all sources again and may raise ConfigError; ``apply`` takes up what is
-        ``CHANGEABLE`` and may raise ConfigError before it has changed anything."""
+        ``CHANGEABLE`` and may raise ConfigError before it has changed anything. ``told`` hears what it
+        took up."""
         self._settings = settings
         self._load = load
         self._apply = apply
+        self._told = told
 
     def __call__(self) -> None:
         """Somebody asked for it. Never raises ConfigError: what is wrong is logged."""
@@ -45,6 +51,8 @@ class Reload:
         fixed = [".".join(path) for path in changed if path not in CHANGEABLE]
         taken = [".".join(path) for path in changed if path in CHANGEABLE]
         _log.info("settings_reloaded", changed=taken)
+        if self._told is not None:
+            self._told(taken)
         if fixed:
             _log.warning("settings_need_a_restart", settings=fixed)
         self._settings = self._settings.model_copy(update=dict(_tables(self._settings, settings)))

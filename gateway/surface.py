@@ -22,6 +22,8 @@ PATH_BYTES = 8192
 """Longest path and query that a tunnel carries (PROTOCOL §4.1)."""
 
 ENGINES = "/engines/"
+ENGINE_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""TRACE and CONNECT are for whoever is asked, not for somebody behind it."""
 MODELS = "/v1/models"
 TUNNEL = "/tunnel"
 
@@ -29,6 +31,7 @@ _TAIL = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*\Z")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_TWICE = re.compile(rb"%(2[ef]|5c)", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_DOTS = frozenset((".", ".."))
 _PRINTABLE = re.compile(rb"[\x21-\x7e]*\Z")
 
 
@@ -56,8 +59,13 @@ class Endpoint:
     """Taken for the length of an answer when the request does not limit it."""
     any_method: bool = False
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those it takes."""
+        return ENGINE_METHODS if self.any_method else ("POST",)
+
     def takes(self, method: str) -> bool:
-        return self.any_method or method == "POST"
+        return method in self.methods
 
 
 CHAT = Endpoint("/v1/chat/completions", "chat", asks_usage=True, output_tokens=256)
@@ -76,7 +84,7 @@ ENDPOINTS = (
     ENGINE,
 )
 
-FIXED = (MODELS, "/healthz", "/readyz", "/metrics")
+FIXED = (MODELS, "/healthz", "/readyz", "/metrics", "/openapi.json")
 """Paths the gateway answers by itself."""
 
 _KNOWN = (
@@ -134,6 +142,8 @@ def engine_target(raw_path: str) -> Target:
         raise _refused("every % must be followed by two hexadecimal digits")
     model_segment, _, rest = raw_path.removeprefix(ENGINES).partition("/")
     model = read_model(unquote_to_bytes(model_segment))
+    if not _DOTS.isdisjoint(model.split("/")):
+        raise _refused("'.' and '..' are no parts of a model's name")
     segments = rest.split("/")
     for place, segment in enumerate(segments):
         if not segment and place < len(segments) - 1:

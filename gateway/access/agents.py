@@ -10,7 +10,15 @@ from gateway.store import AgentRecord, Enrolment, Store
 from gateway.store.errors import AgentKeyRevoked, EnrolmentRefused, RecordError, StateError, TokenUnknown
 from shared.errors import ErrorCode, HandshakeRejected
 from shared.handshake import GatewayHandshake, Hello, JoinProof
-from shared.identity import AgentCertificate, issue_certificate, new_serial
+from shared.identity import (
+    CERTIFICATE_LIFE_S,
+    AgentCertificate,
+    GatewayIdentity,
+    GatewayKeys,
+    Succession,
+    issue_certificate,
+    new_serial,
+)
 
 STATE_RETRY_S = 5.0
 """When an agent is told to come back after the database failed: a stuck writer is mostly gone by then."""
@@ -26,6 +34,8 @@ class AdmittedAgent:
     certificate_der: bytes | None
     agent_id: int
     """Of the enrolment: stays with the key, whatever becomes of the name."""
+    certificate: AgentCertificate
+    """The one it came with, or was given since."""
 
     @property
     def name(self) -> str:
@@ -40,7 +50,7 @@ class AdmittedAgent:
 class AgentDirectory:
     """Decides on agents from the store, which it keeps in memory and as fresh as the store is.
 
-    ``admit`` may wait for the disk: call it from a worker thread. ``changed`` and ``refusal`` cost
+    ``admit`` and ``renew`` may wait for the disk: call them from a worker thread. The others cost
     microseconds: call them from the event loop, like this::
 
         attach:              reason = directory.refusal(admitted)       # revoked since admit?
@@ -49,9 +59,10 @@ class AgentDirectory:
         reason not None:     end its tunnel with ErrorCode.REVOKED and the reason
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, certificate_life_s: float = CERTIFICATE_LIFE_S) -> None:
         """Reads every agent. Raises StateError."""
         self._store = store
+        self._life_s = certificate_life_s
         self._lock = threading.Lock()
         self._by_key: dict[bytes, AgentRecord] = {}
         self._by_id: dict[int, AgentRecord] = {}
@@ -60,6 +71,11 @@ class AgentDirectory:
         self._reported = 0
         self._refresh()
         self._reported = self._revision
+
+    @property
+    def gateway_keys(self) -> GatewayKeys:
+        """The keys of the gateway as they are now. Raises StateError."""
+        return self._store.identity.keys
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         """Let the sender of a verified HELLO in at wall-clock time ``wall_s``, or say why not.
@@ -72,7 +88,7 @@ class AgentDirectory:
             if hello.join is not None:
                 return self._enrol(hello, hello.join, handshake, wall_s)
             assert hello.certificate is not None
-            return self._recognise(hello.certificate, wall_s)
+            return self._recognise(hello.certificate, handshake.identity, wall_s)
         except AgentKeyRevoked as error:
             raise HandshakeRejected(ErrorCode.REVOKED, str(error)) from error
         except EnrolmentRefused as error:
@@ -102,6 +118,36 @@ class AgentDirectory:
             return "the gateway no longer knows this agent"
         return None if record.revoked_s is None else _revocation(record)
 
+    def rights(self, admitted: AdmittedAgent) -> AgentPrincipal:
+        """What the agent is called and may serve by now. Raises StateError."""
+        self._refresh()
+        record = self._by_id.get(admitted.agent_id)
+        return admitted.principal if record is None else _principal(record, admitted.principal.serial)
+
+    def is_due(self, admitted: AdmittedAgent, wall_s: float) -> bool:
+        """Whether it is time for a fresh certificate: the one held is worn, or was issued by the key before
+        or for a former name. Raises StateError."""
+        held = admitted.certificate
+        if held.is_worn(wall_s) or held.issuer != self.gateway_keys.current.public_key:
+            return True
+        record = self._by_id.get(admitted.agent_id)
+        return record is not None and record.name != held.name
+
+    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]:
+        """A fresh certificate for a connected agent, by the gateway's key of now for its name of now, and the
+        word of the key before if that still counts. Raises StateError; UnknownRecord for one revoked."""
+        self._refresh()
+        keys, record = self.gateway_keys, self._by_id[admitted.agent_id]
+        fresh = self._issue(keys.current, record.name, record.public_key, wall_s)
+        serial, held = f"{fresh.serial:x}", f"{admitted.certificate.serial:x}"
+        self._store.agents.renew(record.id, serial, fresh.not_after_s, wall_s, in_use=held)
+        return fresh, keys.succession(wall_s)
+
+    def forget_previous_key(self, wall_s: float) -> None:
+        """Remove the gateway's key before, once it counts no more. Waits for the disk. Raises StateError."""
+        if self._store.identity.forget_previous(wall_s):
+            _log.info("gateway_key_forgotten")
+
     def _enrol(
         self, hello: Hello, join: JoinProof, handshake: GatewayHandshake, wall_s: float
     ) -> AdmittedAgent:
@@ -112,37 +158,42 @@ class AgentDirectory:
             raise HandshakeRejected(
                 ErrorCode.UNAUTHENTICATED, "the join token's secret is wrong: copy the token again, all of it"
             )
-        certificate = self._issue(hello.name, hello.public_key, wall_s)
+        certificate = self._issue(handshake.identity, hello.name, hello.public_key, wall_s)
         serial = f"{certificate.serial:x}"
         enrolment = Enrolment(join.token_id, hello.name, hello.public_key, serial, certificate.not_after_s)
         record = self._store.agents.enrol(enrolment, wall_s)
-        return AdmittedAgent(_principal(record, serial), certificate.der, record.id)
+        return AdmittedAgent(_principal(record, serial), certificate.der, record.id, certificate)
 
-    def _recognise(self, certificate: AgentCertificate, wall_s: float) -> AdmittedAgent:
+    def _recognise(
+        self, certificate: AgentCertificate, identity: GatewayIdentity, wall_s: float
+    ) -> AdmittedAgent:
         self._refresh()
         record = self._by_key.get(certificate.public_key)
         serial = f"{certificate.serial:x}"
         if record is not None and record.revoked_s is not None:
             raise HandshakeRejected(ErrorCode.REVOKED, _revocation(record))
-        if record is None or record.name != certificate.name or serial not in record.certificates:
+        if record is None or serial not in record.certificates:
             raise HandshakeRejected(
                 ErrorCode.UNAUTHENTICATED,
                 f"this gateway has no record of this certificate of agent {certificate.name}: "
                 "join again with a token",
             )
-        fresh = self._renewed(record, certificate, wall_s)
-        serial = serial if fresh is None else f"{fresh.serial:x}"
-        return AdmittedAgent(_principal(record, serial), None if fresh is None else fresh.der, record.id)
+        fresh = self._renewed(record, certificate, identity, wall_s)
+        held = fresh or certificate
+        principal = _principal(record, f"{held.serial:x}")
+        return AdmittedAgent(principal, None if fresh is None else fresh.der, record.id, held)
 
     def _renewed(
-        self, record: AgentRecord, certificate: AgentCertificate, wall_s: float
+        self, record: AgentRecord, held: AgentCertificate, identity: GatewayIdentity, wall_s: float
     ) -> AgentCertificate | None:
-        """A fresh certificate for one that is worn. Not having one is no reason to refuse a good agent."""
-        if not certificate.is_worn(wall_s):
+        """A fresh certificate for one that is worn, or was issued by another key than ``identity``, for the
+        name the agent goes by. Not having one is no reason to refuse a good agent."""
+        if not held.is_worn(wall_s) and held.issuer == identity.public_key:
             return None
-        fresh = self._issue(record.name, record.public_key, wall_s)
+        fresh = self._issue(identity, held.name, record.public_key, wall_s)
+        serial = f"{fresh.serial:x}"
         try:
-            self._store.agents.renew(record.id, f"{fresh.serial:x}", fresh.not_after_s, wall_s)
+            self._store.agents.renew(record.id, serial, fresh.not_after_s, wall_s, f"{held.serial:x}")
         except StateError as error:
             _log.error("state_failed", doing="renew", agent=record.name, error=str(error))
             return None
@@ -150,8 +201,10 @@ class AgentDirectory:
             raise HandshakeRejected(ErrorCode.REVOKED, str(error)) from error
         return fresh
 
-    def _issue(self, name: str, public_key: bytes, wall_s: float) -> AgentCertificate:
-        return issue_certificate(self._store.gateway_identity, name, public_key, new_serial(), wall_s)
+    def _issue(
+        self, identity: GatewayIdentity, name: str, public_key: bytes, wall_s: float
+    ) -> AgentCertificate:
+        return issue_certificate(identity, name, public_key, new_serial(), wall_s, self._life_s)
 
     def _refresh(self) -> None:
         data_version = self._store.data_version()

@@ -1,15 +1,20 @@
 """What can be set, with the default of each and its bounds."""
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FilePath, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway.config.oidc import OidcTable
+
 PREFIX = "TRUNKLINE_GATEWAY_"
 DEFAULT_LISTEN = "127.0.0.1:8700"
 MIB = 1024 * 1024
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?")
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -22,17 +27,43 @@ class _Table(BaseModel):
 
 
 class TlsTable(_Table):
-    """Files for ending TLS here."""
+    """Ending TLS here."""
 
     cert: FilePath | None = None
     """Certificate chain, PEM."""
     key: FilePath | None = None
+    reload_s: Annotated[float, Field(ge=0.05, le=86_400)] = 5.0
+    """How often the files are looked at; changed ones are taken up if they can be used."""
+    client_ca: FilePath | None = None
+    """Authorities whose client certificates are checked, PEM."""
+    client_required: bool = False
+    """Take requests only over connections with such a certificate; agents need none on /tunnel."""
+    agents_required: bool = False
+    """No connection without one, agents' neither."""
+    redirect_listen: str | None = None
+    """HOST:PORT on which plain HTTP is sent on to HTTPS."""
+
+    @field_validator("redirect_listen")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
+        return value
 
     @model_validator(mode="after")
-    def _both_or_none(self) -> "TlsTable":
+    def _fits_together(self) -> "TlsTable":
         if (self.cert is None) != (self.key is None):
             raise ValueError("tls.cert and tls.key go together")
+        if self.cert is None and (self.client_ca is not None or self.redirect_listen is not None):
+            raise ValueError("tls.client_ca and tls.redirect_listen need tls.cert and tls.key")
+        if self.client_ca is None and (self.client_required or self.agents_required):
+            raise ValueError("tls.client_required and tls.agents_required need tls.client_ca")
         return self
+
+    @property
+    def redirect(self) -> tuple[str, int] | None:
+        """Host and port to listen on for plain HTTP."""
+        return None if self.redirect_listen is None else split_address(self.redirect_listen)
 
 
 class HttpTable(_Table):
@@ -56,6 +87,19 @@ class HttpTable(_Table):
     """Longest time for them to come."""
     connections: Count = 16_384
     """Client connections at once."""
+    connections_per_ip: Count = 4096
+    """Of one address (of IPv6 a /64) among them, and requests at once of one behind trusted proxies; loopback
+    and trusted proxies may have all."""
+    cors_origins: Annotated[list[str], Field(max_length=1000)] = []
+    """Origins whose pages may use this gateway, each as SCHEME://HOST[:PORT]."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: list[str]) -> list[str]:
+        for origin in value:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin: write SCHEME://HOST[:PORT] in lower case, no '*'")
+        return value
 
 
 class QueueTable(_Table):
@@ -143,6 +187,9 @@ class AgentsTable(_Table):
     max_agents: Count = 4096
     max_strangers: Count = 1024
     """Connections that have not proved who they are."""
+    certificate_days: Annotated[float, Field(ge=1 / 24, le=366)] = 90.0
+    """How long an agent's certificate lasts. Connected agents get a fresh one in its last third; who is away
+    for longer must join again."""
 
 
 class ReuseRule(_Table):
@@ -187,6 +234,20 @@ class MachineTable(_Table):
     """Used, large request bodies are refused; half-way from here to full all are."""
 
 
+class AuditTable(_Table):
+    """The log of who did what, and where it ran."""
+
+    requests: bool = True
+    """A record for every request of a client that is known; administrative acts have theirs anyway."""
+    required: bool = False
+    """Refuse requests while the log cannot be written; otherwise what finds no room is counted."""
+    keep_days: Annotated[int, Field(ge=1, le=36_500)] = 400
+    keep_bytes: Annotated[int, Field(ge=16 * MIB, le=1024 * 1024 * MIB)] = 10 * 1024 * MIB
+    """Beyond, the oldest go even if they are younger."""
+    buffer_records: Annotated[int, Field(ge=100, le=10_000_000)] = 50_000
+    """Waiting for the disk."""
+
+
 class LogTable(_Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
     style: Literal["auto", "json", "text"] = "auto"
@@ -211,6 +272,10 @@ class Settings(BaseSettings):
     """Directory of the durable state; the default depends on the user (``trunkline gateway --help``)."""
     behind_tls_terminator: bool = False
     """Something in front of this gateway ends TLS, so it may listen beyond loopback without."""
+    trusted_proxies: Annotated[list[str], Field(max_length=1000)] = []
+    """Networks of proxies that say truly whom they pass on; from all others such headers are ignored."""
+    trusted_proxy_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
+    """Where they say it; the other one is ignored, for a proxy that writes one passes on the other unread."""
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """How long streams may go on once the gateway was told to stop."""
     tls: TlsTable = TlsTable()
@@ -221,12 +286,29 @@ class Settings(BaseSettings):
     reuse: ReuseTable = ReuseTable()
     agents: AgentsTable = AgentsTable()
     machine: MachineTable = MachineTable()
+    oidc: Annotated[list[OidcTable], Field(max_length=16)] = []
+    """Issuers whose tokens let clients in."""
+    audit: AuditTable = AuditTable()
     log: LogTable = LogTable()
+
+    @field_validator("oidc")
+    @classmethod
+    def _are_different(cls, value: list[OidcTable]) -> list[OidcTable]:
+        if len({each.issuer for each in value}) != len(value):
+            raise ValueError("two of them are the same issuer")
+        return value
 
     @field_validator("listen")
     @classmethod
     def _is_address(cls, value: str) -> str:
         split_address(value)
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        for network in value:
+            ipaddress.ip_network(network)  # its ValueError says what is wrong
         return value
 
     @property

@@ -178,7 +178,7 @@ def _key_parts(text: str) -> tuple[str, ...]:
 
 def _toml_lines(values: Mapping[str, Any], sources: _Sources, table: tuple[str, ...] = ()) -> Iterator[str]:
     for name, value in values.items():
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) and not _is_tables(value):
             place = sources.place((*table, name)).strip(" ()")
             yield _toml_line(name, value) + (f"  # {place}" if place else "")
     for name, value in values.items():
@@ -186,6 +186,14 @@ def _toml_lines(values: Mapping[str, Any], sources: _Sources, table: tuple[str, 
             path = ".".join(each if _BARE_KEY.fullmatch(each) else _quoted(each) for each in (*table, name))
             yield from ("", f"[{path}]")
             yield from _toml_lines(value, sources, (*table, name))
+        elif _is_tables(value):
+            for each in value:
+                yield from ("", f"[[{name}]]")
+                yield from _toml_lines(each, sources, (*table, name))
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
 def _toml_line(name: str, value: Any) -> str:

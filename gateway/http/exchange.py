@@ -1,7 +1,7 @@
 """One client's request and its answer: joins the ASGI side to the pipeline, knows the facts for the log."""
 
 import asyncio
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -12,9 +12,12 @@ from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
 from gateway.errors import ClientGone, Unauthenticated
 from gateway.http.buffers import BufferBudget
+from gateway.http.cors import Cors
 from gateway.http.direct import Direct, take_offer
+from gateway.http.errors import HeaderList
 from gateway.http.inbound import BodyLimits, Inbound, Receive
 from gateway.http.multipart import FormScan
+from gateway.http.proxies import Origin, TrustedProxies
 from gateway.http.reply import Reply, Send
 from gateway.http.request_id import request_id
 from gateway.relay import Response
@@ -35,6 +38,14 @@ class HttpSettings:
     """Say in headers which agent answered, after how long in the queue, at which attempt."""
     metrics_public: bool = False
     """Let ``/metrics`` be read without a key."""
+    proxies: TrustedProxies | None = None
+    """Who may say for whom it speaks; None for nobody."""
+    refuse_plain: bool = False
+    """Refuse requests of which a trusted proxy says that its client spoke plain HTTP."""
+    requests_per_ip: int = 4096
+    """At once, of an address that proxies speak for."""
+    cors: Cors | None = None
+    """Origins whose pages may read answers; None for none."""
 
 
 class Exchange:
@@ -50,9 +61,10 @@ class Exchange:
         *,
         closing: bool = False,
     ) -> None:
-        fields: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            fields.setdefault(name, value)
+        headers = scope["headers"]
+        fields: dict[bytes, bytes] = dict(headers)
+        if len(fields) != len(headers):
+            fields = dict(reversed(headers))  # the first of each counts
         self._scope = scope
         self._settings = settings
         self.fields: Mapping[bytes, bytes] = fields
@@ -70,6 +82,15 @@ class Exchange:
         self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
         self._direct = take_offer(scope)
         self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct)
+        if settings.cors is not None:
+            self.reply.more = settings.cors.headers(fields)
+        peer = scope.get("client")
+        self.peer: str = peer[0] if peer is not None else ""
+        """The address of whoever is connected."""
+        self.origin = Origin(self.peer, None)
+        """Whom it speaks for, when it is a trusted proxy."""
+        if settings.proxies is not None:
+            self.origin = settings.proxies.origin(self.peer, headers)
         self.route = "other"
         self.principal: Principal | None = None
         self.request: Request | None = None
@@ -109,6 +130,10 @@ class Exchange:
     def identified(self, principal: Principal) -> None:
         self.principal = principal
 
+    def limited(self, headers: Callable[[], HeaderList]) -> None:
+        """Whatever is answered is to say what ``headers`` say at that moment."""
+        self.reply.latest = headers
+
     async def body(self) -> ClientBody:
         """As much of the body as classification needs (ARCHITECTURE: nothing unbounded).
 
@@ -144,9 +169,12 @@ class Exchange:
         size_bytes = len(prefix) if self.inbound.complete else self.inbound.declared_bytes
         return RequestBody(prefix, self.inbound.rest(), size_bytes)
 
+    def asked(self, request: Request) -> None:
+        """What its client wants; for the log, whatever becomes of it."""
+        self.request = request
+
     def waiting(self, request: Request) -> "_Waiting":
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
-        self.request = request
         if request.streaming:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
         return _Waiting(self.inbound, self.reply, self._direct)

@@ -1,13 +1,14 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 import orjson
 
-from gateway.errors import MethodNotAllowed, ModelNotFound, RouteNotFound, UpgradeRequired
+from gateway.errors import Forbidden, MethodNotAllowed, ModelNotFound, RouteNotFound, UpgradeRequired
 from gateway.http.exchange import Exchange, exchange_of
 from gateway.http.inbound import Receive
+from gateway.http.openapi import document
 from gateway.http.reply import Send
 from gateway.lifecycle import Lifecycle, Phase
 from gateway.pipeline import Keys, Pipeline
@@ -50,7 +51,7 @@ class Proxied:
         if not exchange.aim(self._endpoint):
             raise not_found(exchange)
         if not self._endpoint.takes(exchange.method):
-            raise wrong_method(exchange, ("POST",))
+            raise wrong_method(exchange, self._endpoint.methods)
         self._lifecycle.check()
         await self._pipeline(exchange)
 
@@ -59,8 +60,9 @@ class Models:
     """``GET /v1/models`` and ``GET /v1/models/{id}``, in a shape that OpenAI's and Anthropic's SDKs both
     read.
 
-    The list holds what can be used now, or is loaded when it is asked for. A single model is found as long as
-    it was ever served; its ``ready`` says whether it can be used at once.
+    The list holds what can be used now, or is loaded when it is asked for, and no model beyond the key's
+    scopes, as if there were none of that name. A single model is found as long as it was ever served; its
+    ``ready`` says whether it can be used at once.
     """
 
     def __init__(self, keys: Keys, catalog: Catalog) -> None:
@@ -71,13 +73,16 @@ class Models:
         exchange = exchange_of(scope)
         exchange.route = "models"
         only_get(exchange)
-        exchange.identified(self._keys.authenticate(exchange.credential()))
+        principal = self._keys.authenticate(exchange.credential())
+        exchange.identified(principal)
         name = scope["path_params"].get("id")
-        found: object = self._list() if name is None else self._one(name)
+        shows = _everything if principal.scopes is None else principal.scopes.shows
+        found: object = self._list(shows) if name is None else self._one(name, shows)
         await exchange.reply.whole(200, JSON, orjson.dumps(found))
 
-    def _list(self) -> dict[str, object]:
-        data = [_model(info) for info in self._catalog.models() if info.ready or info.loadable]
+    def _list(self, shows: Callable[[str], bool]) -> dict[str, object]:
+        there = (info for info in self._catalog.models() if info.ready or info.loadable)
+        data = [_model(info) for info in there if shows(info.id)]
         ends = (
             {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
             if data
@@ -85,12 +90,16 @@ class Models:
         )
         return {"object": "list", "data": data, "has_more": False, **ends}
 
-    def _one(self, name: str) -> dict[str, object]:
+    def _one(self, name: str, shows: Callable[[str], bool]) -> dict[str, object]:
         info = self._catalog.model(check_model(name))
-        if info is None:
+        if info is None or not shows(name):
             message = f"The model '{name}' is not served here. GET /v1/models lists those that are."
             raise ModelNotFound(message, param="model")
         return _model(info)
+
+
+def _everything(model: str) -> bool:
+    return True
 
 
 def _model(info: ModelInfo) -> dict[str, object]:
@@ -140,8 +149,9 @@ class Ready:
 class MetricsPage:
     """``GET /metrics``: for holders of a key.
 
-    Any client key will do (Prometheus sends one with ``authorization``). Coming from loopback opens nothing:
-    behind a TLS terminator on the same host everybody does. ``public`` opens it on purpose.
+    Any client key without scopes, or with a role, will do (Prometheus sends one with ``authorization``).
+    Coming from loopback opens nothing: behind a TLS terminator on the same host everybody does. ``public``
+    opens it on purpose.
     """
 
     def __init__(self, keys: Keys, metrics: Exposition, *, public: bool) -> None:
@@ -154,8 +164,29 @@ class MetricsPage:
         exchange.route = "metrics"
         only_get(exchange)
         if not self._public:
-            exchange.identified(self._keys.authenticate(exchange.credential()))
+            principal = self._keys.authenticate(exchange.credential())
+            exchange.identified(principal)
+            if principal.scopes is not None and principal.role is None:
+                raise Forbidden(
+                    "The metrics tell of all models and tenants; a key with limits of its own needs a role "
+                    "to read them (trunkline key create --role viewer).",
+                    code="role_required",
+                )
         await exchange.reply.whole(200, self._metrics.CONTENT_TYPE.encode("ascii"), self._metrics.render())
+
+
+class Description:
+    """``GET /openapi.json``: which paths there are, as OpenAPI says it. Open to everybody: it says nothing of
+    this gateway that its documentation does not."""
+
+    def __init__(self) -> None:
+        self._document = orjson.dumps(document())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "openapi"
+        only_get(exchange)
+        await exchange.reply.whole(200, JSON, self._document)
 
 
 async def tunnel_without_upgrade(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,9 +2,10 @@
 
 What the parser (llhttp) and uvicorn enforce already: well-formed requests, one Content-Length, no
 Content-Length beside Transfer-Encoding. What is added: the size of a request's head (431) and the time it may
-take (408), the number of connections (503), how much of a body is thrown away after its answer has gone, and
-the error shape and request id of everything that is refused here. It also
-offers the short way to and from its clients (:mod:`gateway.http.direct`).
+take (408), the number of connections (503), of all clients and of each address, how much of a body is thrown
+away after its answer has gone, heads that others could read differently (:mod:`gateway.http.strict`), and
+the error shape and request id of everything that is refused here. It also offers the short way to and from
+its clients (:mod:`gateway.http.direct`).
 """
 
 import asyncio
@@ -17,10 +18,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.descriptors import Descriptors, Room
-from gateway.errors import BadRequest, BodyTimeout, BuffersFull, HeadersTooLarge, RequestError
+from gateway.errors import BadRequest, BodyTimeout, BuffersFull, Forbidden, HeadersTooLarge, RequestError
 from gateway.http import direct
 from gateway.http.errors import http_error, id_headers
+from gateway.http.places import Places
 from gateway.http.request_id import new_request_id
+from gateway.http.strict import check_head
+from gateway.http.tls import has_certificate
 from gateway.http.until_close import UntilClose
 from gateway.surface import TUNNEL, Dialect
 
@@ -52,6 +56,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     limits = ConnectionLimits()
     descriptors: Descriptors | None = None
     turn = direct.Turn()
+    places = Places()
+    wants_certificate = False
+    """Requests are taken over connections with a client certificate only; agents' tunnels are no requests."""
 
     def __init__(
         self,
@@ -61,6 +68,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._group = ""
+        self._stranger = False
+        """It should have shown a certificate, and has not."""
         self._in_head = True
         self._head_bytes = 0
         self._fields_bytes = 0
@@ -75,6 +85,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._stranger = self.wants_certificate and not has_certificate(transport)
+        group = self.places.group(self.client[0]) if self.client is not None else ""
+        if not self.places.take(group):
+            self._refused = True
+            message = "Your address has as many connections here as it may; use them again, or close some."
+            self._refuse(BuffersFull(message, code="too_many_connections"))
+            return
+        self._group = group
         room = self._room()
         if len(self.connections) > self.limits.connections or room is not Room.ENOUGH:
             self._refused = room is not Room.SCARCE
@@ -90,6 +108,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._leave_place()
         super().connection_lost(exc)
         if self._direct is not None:
             self._direct.gone()
@@ -126,7 +145,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._bound_head(len(self.url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        if self._in_head:  # trailers count, and are no header fields (RFC 9110 §6.5.1)
+            super().on_header(name, value)
         self._fields_bytes += len(name) + len(value) + 4
         self._bound_head(len(self.url) + self._fields_bytes)
 
@@ -134,6 +154,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = self._unread_bytes = 0
         self._stop_waiting()
+        self._refusal = check_head(self.url, self.headers, self.parser.get_http_version)
+        if self._stranger and self._refusal is None and not self._is_tunnel():
+            self._refusal = Forbidden(
+                "This gateway takes requests only from clients that show a certificate it can check.",
+                code="client_certificate_required",
+            )
+        if self._refusal is not None:
+            raise self._refusal
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -161,7 +189,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _should_upgrade(self) -> bool:
         """Only agents speak WebSocket here; elsewhere an upgrade that is asked for is not made."""
-        return self.url.partition(b"?")[0] == TUNNEL.encode("ascii") and super()._should_upgrade()
+        return self._is_tunnel() and super()._should_upgrade()
+
+    def _is_tunnel(self) -> bool:
+        return self.url.partition(b"?")[0] == TUNNEL.encode("ascii")
+
+    def handle_websocket_upgrade(self) -> None:
+        """Whoever counts strangers and agents has it from here on."""
+        super().handle_websocket_upgrade()
+        self._leave_place()
 
     def _unsupported_upgrade_warning(self) -> None:
         """A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
@@ -170,6 +206,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     # --- Bounds ---
+
+    def _leave_place(self) -> None:
+        group, self._group = self._group, ""
+        self.places.leave(group)
 
     def _bound_head(self, size_bytes: int) -> None:
         if size_bytes > self.limits.head_bytes:
@@ -229,12 +269,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refused = True
         if self._direct is not None:
             self._direct.gone()
+        if self.cycle is not None:
+            self.cycle.waiting_for_100_continue = False  # it would be written behind the end
         self.transport.write_eof()
         self.flow.resume_reading()
         self._be_patient(LINGER_S)
 
 
-def bounded(limits: ConnectionLimits, descriptors: Descriptors | None = None) -> type[BoundedHttpProtocol]:
+def bounded(
+    limits: ConnectionLimits,
+    descriptors: Descriptors | None = None,
+    places: Places | None = None,
+    *,
+    wants_certificate: bool = False,
+) -> type[BoundedHttpProtocol]:
     """The protocol class with these limits, for uvicorn's ``http=``."""
-    bounds = {"limits": limits, "descriptors": descriptors, "turn": direct.Turn()}
+    bounds = {
+        "limits": limits,
+        "descriptors": descriptors,
+        "turn": direct.Turn(),
+        "places": places or Places(),
+        "wants_certificate": wants_certificate,
+    }
     return type("HttpProtocol", (BoundedHttpProtocol,), bounds)

@@ -49,6 +49,10 @@ class Reply:
         self._comments: _Comments | None = None
         self._last = b""
         self._sent_bytes = 0
+        self.more: HeaderList = []
+        """Header fields that every answer gets besides."""
+        self.latest: Callable[[], HeaderList] | None = None
+        """Says further ones, true at the moment at which the head goes out."""
         self.status = 0
         self.first_byte_s: float | None = None
         """When the first byte of the body went out; seconds of ``time.monotonic``."""
@@ -77,7 +81,9 @@ class Reply:
     async def _start(self, status: int, headers: HeaderList, event_stream: bool) -> None:
         assert not self.started
         self.started, self.status, self.event_stream = True, status, event_stream
-        headers = [*headers, *id_headers(self._dialect, self._id)]
+        headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
+        if self.latest is not None:
+            headers += self.latest()
         if event_stream:
             headers += EVENT_STREAM_HEADERS
         if self._closing:

@@ -23,6 +23,14 @@ class AliasCounter(Protocol):
     ) -> None: ...
 
 
+class Auditor(Protocol):
+    """:class:`gateway.http.request_audit.RequestAudit`."""
+
+    def __call__(
+        self, exchange: Exchange, status: int, failure: RequestError | None, total_s: float
+    ) -> None: ...
+
+
 _UNLOGGED = frozenset({"health", "metrics"})
 """Asked every few seconds by machines; logged only when they fail."""
 
@@ -36,11 +44,17 @@ class RequestLog:
     """An observer for :class:`gateway.http.front.Front`."""
 
     def __init__(
-        self, counter: RequestCounter, aliases: AliasCounter | None = None, *, lines: bool = True
+        self,
+        counter: RequestCounter,
+        aliases: AliasCounter | None = None,
+        *,
+        lines: bool = True,
+        audit: Auditor | None = None,
     ) -> None:
         self._counter = counter
         self._aliases = aliases
         self._lines = lines
+        self._audit = audit
         self._log = structlog.get_logger("gateway.request").bind()
 
     def __call__(self, exchange: Exchange, status: int, failure: RequestError | None) -> None:
@@ -53,6 +67,8 @@ class RequestLog:
             first_s = exchange.reply.first_byte_s
             after_s = None if first_s is None else first_s - exchange.began_s
             self._aliases.finished(request.alias, request.target, status, total_s, after_s)
+        if self._audit is not None:
+            self._audit(exchange, status, failure, total_s)
         if self._lines and (exchange.route not in _UNLOGGED or status >= 500):
             self._log.info("request", **facts(exchange, status, failure, total_s))
 
@@ -69,6 +85,8 @@ def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s
         "bytes_in": exchange.inbound.received_bytes,
         "bytes_out": reply.bytes_out,
     }
+    if exchange.origin.address:
+        found["client"] = exchange.origin.address
     if exchange.principal is not None:
         found["key"] = exchange.principal.key_name
     if request is not None:

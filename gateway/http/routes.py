@@ -1,6 +1,6 @@
 """Which handler answers which path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.routing import Route, Router
@@ -9,6 +9,7 @@ from gateway.http.exchange import HttpSettings
 from gateway.http.handlers import (
     Alive,
     Catalog,
+    Description,
     Exposition,
     MetricsPage,
     Models,
@@ -29,6 +30,7 @@ def build_router(
     metrics: Exposition,
     lifecycle: Lifecycle,
     settings: HttpSettings,
+    admin: Sequence[Route] = (),
 ) -> Router:
     """Routes in the order of their use: the router tries them one after the other.
 
@@ -44,7 +46,9 @@ def build_router(
             _route("/healthz", Alive()),
             _route("/readyz", Ready(lifecycle, catalog)),
             _route("/metrics", MetricsPage(keys, metrics, public=settings.metrics_public)),
+            _route("/openapi.json", Description()),
             _route(TUNNEL, _Plain(tunnel_without_upgrade)),
+            *admin,
         ],
         redirect_slashes=False,
         default=unknown_path,

@@ -2,18 +2,19 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
-import ssl
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.config import Config
 
 from gateway.descriptors import Descriptors
+from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits, bounded
+from gateway.http.tls import HANDSHAKE_S, Tls, TlsFiles
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
@@ -34,12 +35,11 @@ class ListenFailed(Exception):
 class Address:
     host: str
     port: int
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
+    tls: TlsFiles | None = None
 
     @property
     def scheme(self) -> str:
-        return "https" if self.tls_cert is not None else "http"
+        return "https" if self.tls is not None else "http"
 
 
 def bind(address: Address) -> socket.socket:
@@ -57,8 +57,9 @@ def bind(address: Address) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """Serves until :attr:`should_exit`; leaves signals to whoever runs it. Create it on the event loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, tls: Tls | None = None) -> None:
         super().__init__(config)
+        self.tls = tls
         self.ready = asyncio.Event()
         """Set once clients can connect."""
         self._listeners: list[socket.socket] = []
@@ -67,8 +68,25 @@ class GatewayServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._listeners = [listener.dup() for listener in sockets or []]
-        await super().startup(sockets)
+        await self._listen(sockets or [])
         self.ready.set()
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        """As uvicorn does it, but with a bound on the time of handshakes, which precede every other bound."""
+        loop, secured = asyncio.get_running_loop(), dict[str, Any]()
+        if self.tls is not None:
+            secured = {"ssl": self.tls.context, "ssl_handshake_timeout": HANDSHAKE_S}
+        protocol: Any = self.config.http_protocol_class
+        make = functools.partial(
+            protocol,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        self.servers = [
+            await loop.create_server(make, sock=each, backlog=BACKLOG, **secured) for each in sockets
+        ]
+        self.started = True
 
     async def hold(self, hold: bool) -> None:
         """Accept nobody while ``hold`` is true: an ``accept`` that cannot succeed would keep the event loop
@@ -80,7 +98,7 @@ class GatewayServer(uvicorn.Server):
         elif self._held and not hold and not self.should_exit:
             before = self.servers  # they still know the connections that they accepted
             with contextlib.suppress(OSError):  # none left again: the next look tries again
-                await super().startup([listener.dup() for listener in self._listeners])
+                await self._listen([listener.dup() for listener in self._listeners])
                 self._held = False
             self.servers = before if self._held else [*before, *self.servers]
 
@@ -128,15 +146,19 @@ def build_server(
     limits: ConnectionLimits,
     tunnel_protocol: Callable[..., Any],
     descriptors: Descriptors | None = None,
+    places: Places | None = None,
+    *,
+    wants_certificate: bool = False,
 ) -> GatewayServer:
     """The server for ``app``, with ``tunnel_protocol`` as what becomes of upgraded connections.
 
-    Headers of proxies are not believed (anyone can write them, and nothing here depends on addresses). Raises
+    uvicorn believes no headers of proxies; :mod:`gateway.http.proxies` does, where they are trusted. Raises
     :class:`ListenFailed` for TLS files that cannot be used.
     """
+    tls = None if address.tls is None else _tls(address.tls)
     config = Config(
         app,
-        http=bounded(limits, descriptors),
+        http=bounded(limits, descriptors, places, wants_certificate=wants_certificate),
         ws=tunnel_protocol,  # type: ignore[arg-type]
         lifespan="off",
         interface="asgi3",
@@ -146,11 +168,16 @@ def build_server(
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
-        ssl_certfile=address.tls_cert,
-        ssl_keyfile=address.tls_key,
     )
+    config.load()
+    return GatewayServer(config, tls)
+
+
+def _tls(files: TlsFiles) -> Tls:
     try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise ListenFailed(f"cannot use {address.tls_cert} and {address.tls_key} for TLS: {error}") from error
-    return GatewayServer(config)
+        return Tls(files)
+    except (OSError, ValueError) as error:
+        used = " and ".join(
+            str(path) for path in (files.cert, files.key, files.client_ca) if path is not None
+        )
+        raise ListenFailed(f"cannot use {used} for TLS: {error}") from error

@@ -7,9 +7,19 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from gateway.store import schema
-from gateway.store.errors import AgentKeyRevoked, AgentKeyTaken, AgentNameTaken, UnknownRecord
+from gateway.store.acts import acting_as, note_act
+from gateway.store.errors import (
+    AgentKeyRevoked,
+    AgentKeyTaken,
+    AgentNameTaken,
+    BadValue,
+    NameTaken,
+    UnknownRecord,
+)
+from gateway.store.rules import check_labels, check_models
 from gateway.store.sqlite import SqliteDatabase
 from gateway.store.tokens import TokenRecord, count_use, usable_token
+from shared.identity import NAME_RULE, is_name
 
 CERTIFICATES_KEPT = 4
 """Valid certificates of one agent at once. A fresh one may be lost on its way, so the ones before it stay
@@ -25,7 +35,7 @@ class AgentRecord:
     public_key: bytes
     """Ed25519, raw, 32 bytes."""
     models: tuple[str, ...]
-    """Shell patterns of the models it may serve, from the token it joined with."""
+    """Shell patterns of the models it may serve: of the token it joined with, or set since."""
     labels: Mapping[str, str]
     token_id: str
     joined_s: float
@@ -68,16 +78,21 @@ class AgentStore:
                 count_use(connection, token)
             agent_id = _store(connection, known, token, enrolment, wall_s)
             _add_certificate(connection, agent_id, enrolment.serial, enrolment.expires_s, wall_s)
+            with acting_as(f"token:{token.id}"):
+                note_act(connection, "agent.join", agent=enrolment.name, serial=enrolment.serial)
             return _load(connection, schema.agents.c.id == agent_id)[0]
 
-    def renew(self, agent_id: int, serial: str, expires_s: float, wall_s: float) -> None:
-        """Record one more certificate of an agent. Raises UnknownRecord if it was revoked meanwhile."""
+    def renew(
+        self, agent_id: int, serial: str, expires_s: float, wall_s: float, in_use: str | None = None
+    ) -> None:
+        """Record one more certificate of an agent. The one with the serial ``in_use`` stays good whatever
+        became of those issued since. Raises UnknownRecord if the agent was revoked meanwhile."""
         active = (schema.agents.c.id == agent_id) & schema.agents.c.revoked_s.is_(None)
         with self._database.write() as connection:
             if _find(connection, active) is None:
                 raise UnknownRecord("the agent was revoked")
-            _add_certificate(connection, agent_id, serial, expires_s, wall_s)
-            _touch_revision(connection, agent_id)
+            _add_certificate(connection, agent_id, serial, expires_s, wall_s, in_use)
+            _change(connection, agent_id)
 
     def get(self, name: str) -> AgentRecord | None:
         """The active agent of this name."""
@@ -97,16 +112,44 @@ class AgentStore:
         Raises UnknownRecord.
         """
         with self._database.write() as connection:
-            found = _load(connection, (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None))
-            if not found:
-                raise UnknownRecord(f"no active agent is named {name!r}; see: trunkline agents list")
-            connection.execute(
-                update(schema.agents)
-                .where(schema.agents.c.id == found[0].id)
-                .values(revoked_s=wall_s, revoked_reason=reason)
-            )
-            _touch_revision(connection, found[0].id)
-        return found[0]
+            found = _active(connection, name)
+            _change(connection, found.id, revoked_s=wall_s, revoked_reason=reason)
+            note_act(connection, "agent.revoke", agent=name, reason=reason)
+        return found
+
+    def rename(self, name: str, new: str) -> AgentRecord:
+        """Give the active agent of this name another one; its key and its certificates stay good. The agent
+        as it is now.
+
+        Raises UnknownRecord, BadValue for what cannot be a name, NameTaken.
+        """
+        if not is_name(new):
+            raise BadValue(f"{new!r} cannot name an agent: {NAME_RULE}")
+        with self._database.write() as connection:
+            found = _active(connection, name)
+            if new == name:
+                return found
+            if _find(connection, (schema.agents.c.name == new) & schema.agents.c.revoked_s.is_(None)):
+                raise NameTaken(f"another agent is named {new!r}; see: trunkline agents list")
+            _change(connection, found.id, name=new)
+            note_act(connection, "agent.rename", agent=name, name=new)
+            return _load(connection, schema.agents.c.id == found.id)[0]
+
+    def allow(self, name: str, models: Sequence[str] | None, labels: Mapping[str, str] | None) -> AgentRecord:
+        """Set what the active agent of this name may serve, or its labels, or both; None leaves what there
+        is. The agent as it is now. Raises UnknownRecord, BadValue."""
+        values: dict[str, Any] = {}
+        if models is not None:
+            check_models(models)
+            values["models"] = list(models)
+        if labels is not None:
+            check_labels(labels)
+            values["labels"] = dict(labels)
+        with self._database.write() as connection:
+            found = _active(connection, name)
+            _change(connection, found.id, **values)
+            note_act(connection, "agent.set", agent=name, **values)
+            return _load(connection, schema.agents.c.id == found.id)[0]
 
     def touch(self, names: Sequence[str], wall_s: float) -> None:
         """Note that these agents were seen just now: one transaction, and no change of who they are."""
@@ -176,9 +219,15 @@ def _store(
 
 
 def _add_certificate(
-    connection: Connection, agent_id: int, serial: str, expires_s: float, wall_s: float
+    connection: Connection,
+    agent_id: int,
+    serial: str,
+    expires_s: float,
+    wall_s: float,
+    in_use: str | None = None,
 ) -> None:
-    """Record a certificate; forget those that are over and those beyond ``CERTIFICATES_KEPT``."""
+    """Record a certificate; forget those that are over and those beyond ``CERTIFICATES_KEPT``, but not the
+    one ``in_use``."""
     table = schema.certificates
     mine = table.c.agent_id == agent_id
     connection.execute(
@@ -191,12 +240,22 @@ def _add_certificate(
         .limit(CERTIFICATES_KEPT)
     )
     kept = list(connection.execute(newest).scalars())
+    kept += [] if in_use is None else [in_use]
     connection.execute(delete(table).where(mine, table.c.serial.not_in(kept) | (table.c.expires_s < wall_s)))
 
 
-def _touch_revision(connection: Connection, agent_id: int) -> None:
-    revision = schema.next_revision(connection, schema.Topic.AGENTS)
-    connection.execute(update(schema.agents).where(schema.agents.c.id == agent_id).values(revision=revision))
+def _change(connection: Connection, agent_id: int, **values: Any) -> None:
+    """Set columns of an agent, and have every process read it again."""
+    values["revision"] = schema.next_revision(connection, schema.Topic.AGENTS)
+    connection.execute(update(schema.agents).where(schema.agents.c.id == agent_id).values(**values))
+
+
+def _active(connection: Connection, name: str) -> AgentRecord:
+    """The active agent of this name. Raises UnknownRecord."""
+    found = _load(connection, (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None))
+    if not found:
+        raise UnknownRecord(f"no active agent is named {name!r}; see: trunkline agents list")
+    return found[0]
 
 
 def _find(connection: Connection, condition: Any) -> Row[Any] | None:

@@ -17,6 +17,7 @@ from gateway.aliases import (
     check_together,
 )
 from gateway.store import schema
+from gateway.store.acts import note_act
 from gateway.store.errors import BadValue, UnknownRecord
 from gateway.store.sqlite import SqliteDatabase
 
@@ -170,6 +171,7 @@ def _note(connection: Connection, name: str, what: str, wall_s: float, alias: Al
         kept = select(table.c.id).where(of).order_by(table.c.id.desc()).limit(most)
         connection.execute(delete(table).where(of, table.c.id.not_in(kept)))
     schema.next_revision(connection, schema.Topic.ALIASES)
+    note_act(connection, f"alias.{what}", alias=name, **(definition or {}))
 
 
 def _before(changes: Sequence[AliasChange], now: Alias, to: int | None) -> Alias:

@@ -14,6 +14,7 @@ The tree::
     ├── NameTaken               an active client key has this name
     ├── UnknownRecord           nothing active has this name or id
     ├── AmbiguousId             more than one token's id begins like this
+    ├── KeyStillCounts          the gateway's key before is in use; there are two at most
     └── EnrolmentRefused        an agent may not join
         ├── TokenUnknown
         ├── TokenRevoked
@@ -71,6 +72,10 @@ class UnknownRecord(RecordError):
 
 class AmbiguousId(RecordError):
     """The beginning of an id fits more than one record."""
+
+
+class KeyStillCounts(RecordError):
+    """The gateway's key cannot be changed again yet."""
 
 
 class EnrolmentRefused(RecordError):

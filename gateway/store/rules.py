@@ -21,6 +21,9 @@ USES = 100_000
 TOKEN_LIFE_S = 366 * 86_400.0
 """Longest life of a join token; one that never expires is a password on a shelf."""
 
+OVERLAP_S = 366 * 86_400.0
+"""Longest time that two keys of a gateway count."""
+
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+ -]{0,62}[A-Za-z0-9._@+-])?")
 
 
@@ -62,6 +65,12 @@ def check_uses(uses: int) -> None:
     """How many agents a token lets in."""
     if not 1 <= uses <= USES:
         raise BadValue(f"{uses} uses; 1 to {USES} are allowed")
+
+
+def check_overlap(overlap_s: float) -> None:
+    """How long the gateway's key counts beside the next one."""
+    if not 0 <= overlap_s <= OVERLAP_S:
+        raise BadValue(f"an overlap lasts from 0 seconds to 366 days, not {overlap_s:g} s")
 
 
 def check_token_life(life_s: float) -> None:

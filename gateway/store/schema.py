@@ -22,10 +22,11 @@ from sqlalchemy import (
     Table,
     insert,
     select,
+    text,
     update,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -71,8 +72,22 @@ keys = Table(
     Column("revoked_s", Double),
     Column("revision", BigInteger, nullable=False, index=True),
     Column("residency", JSON(none_as_null=True)),
+    Column("scopes", JSON(none_as_null=True)),
+    Column("role", String),
+    Column("expires_s", Double),
+    Column("previous_digest", LargeBinary),
+    Column("previous_until_s", Double),
+    Column("last_used_s", Double),
+    Column("rpm", BigInteger),
+    Column("tpm", BigInteger),
+    Column("concurrency", BigInteger),
 )
-"""``residency`` (since version 3): the values a deployment's labels may have, by label; NULL: any."""
+"""``residency`` (since version 3): the values a deployment's labels may have, by label; NULL: any.
+
+Since version 5: ``scopes`` (what may be asked for, by kind; NULL: anything), ``role`` on the admin API,
+``expires_s``, the secret before the last rotation with the end of its time, and ``last_used_s``. Since
+version 6: limits; NULL: none.
+"""
 Index(
     "api_keys_active_name",
     keys.c.name,
@@ -131,12 +146,46 @@ usage = Table(
     Column("key_id", String, primary_key=True),
     Column("tenant", String, primary_key=True),
     Column("model", String, primary_key=True),
+    Column("deployment", String, primary_key=True),
     Column("requests", BigInteger, nullable=False),
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False),
+    Column("gpu_s", Double, nullable=False, server_default=text("0")),
+    Column("cost", Double, nullable=False, server_default=text("0")),
 )
-"""Sums of a day (UTC, ``2026-11-21``). Since version 2."""
+"""Sums of a day (UTC, ``2026-11-21``). Since version 2; ``gpu_s`` and ``cost``, in money, since version 6;
+``deployment`` (``agent/id``; empty where it is not known, and in what is older) since version 7."""
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("rpm", BigInteger),
+    Column("tpm", BigInteger),
+    Column("concurrency", BigInteger),
+    Column("tokens_per_day", BigInteger),
+    Column("tokens_per_month", BigInteger),
+    Column("gpu_seconds_per_day", Double),
+    Column("gpu_seconds_per_month", Double),
+    Column("money_per_day", Double),
+    Column("money_per_month", Double),
+    Column("queue_share", Double),
+    Column("weight", Double),
+    Column("changed_s", Double, nullable=False),
+)
+"""Tenants' limits; NULL: none. Read whole when the revision of their topic has moved. Since version 6."""
+
+prices = Table(
+    "prices",
+    metadata,
+    Column("model", String, primary_key=True),
+    Column("input", Double, nullable=False),
+    Column("output", Double, nullable=False),
+    Column("gpu_second", Double, nullable=False),
+    Column("changed_s", Double, nullable=False),
+)
+"""Of a million tokens, and of a GPU-second. Read whole with the tenants. Since version 6."""
 
 aliases = Table(
     "aliases",
@@ -160,12 +209,26 @@ alias_changes = Table(
 """The latest changes of each alias and what it was after them; NULL: no more. Since version 4."""
 
 
+acts = Table(
+    "acts",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("at_s", Double, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("who", String, nullable=False),
+    Column("what", JSON, nullable=False),
+)
+"""Administrative acts that the audit log has not taken up yet. Since version 7."""
+
+
 class Topic(StrEnum):
     """What has a counter in ``revisions``."""
 
     KEYS = "keys"
     AGENTS = "agents"
     ALIASES = "aliases"
+    LIMITS = "limits"
 
 
 def _to_version_2(connection: Connection) -> None:
@@ -198,7 +261,69 @@ def _to_version_4(connection: Connection) -> None:
     connection.execute(insert(revisions).values(topic=Topic.ALIASES.value, value=0))
 
 
-UPGRADES: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3, 3: _to_version_4}
+def _to_version_5(connection: Connection) -> None:
+    for column in (
+        "scopes JSON",
+        "role VARCHAR",
+        "expires_s DOUBLE PRECISION",
+        "previous_digest {}",
+        "previous_until_s DOUBLE PRECISION",
+        "last_used_s DOUBLE PRECISION",
+    ):
+        binary = LargeBinary().compile(connection.dialect)
+        connection.exec_driver_sql("ALTER TABLE api_keys ADD COLUMN " + column.format(binary))
+
+
+def _to_version_6(connection: Connection) -> None:
+    for column in ("rpm", "tpm", "concurrency"):
+        connection.exec_driver_sql(f"ALTER TABLE api_keys ADD COLUMN {column} BIGINT")
+    for column in ("gpu_s", "cost"):
+        connection.exec_driver_sql(
+            f"ALTER TABLE usage ADD COLUMN {column} DOUBLE PRECISION DEFAULT 0 NOT NULL"
+        )
+    connection.exec_driver_sql(
+        "CREATE TABLE tenants (name VARCHAR NOT NULL, rpm BIGINT, tpm BIGINT, concurrency BIGINT, "
+        "tokens_per_day BIGINT, tokens_per_month BIGINT, gpu_seconds_per_day DOUBLE PRECISION, "
+        "gpu_seconds_per_month DOUBLE PRECISION, money_per_day DOUBLE PRECISION, "
+        "money_per_month DOUBLE PRECISION, queue_share DOUBLE PRECISION, weight DOUBLE PRECISION, "
+        "changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))"
+    )
+    connection.exec_driver_sql(
+        "CREATE TABLE prices (model VARCHAR NOT NULL, input DOUBLE PRECISION NOT NULL, "
+        "output DOUBLE PRECISION NOT NULL, gpu_second DOUBLE PRECISION NOT NULL, "
+        "changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (model))"
+    )
+    connection.execute(insert(revisions).values(topic=Topic.LIMITS.value, value=0))
+
+
+def _to_version_7(connection: Connection) -> None:
+    connection.exec_driver_sql(
+        "CREATE TABLE acts (number INTEGER NOT NULL, id VARCHAR NOT NULL, at_s DOUBLE PRECISION NOT NULL, "
+        "kind VARCHAR NOT NULL, who VARCHAR NOT NULL, what JSON NOT NULL, PRIMARY KEY (number), UNIQUE (id))"
+    )
+    connection.exec_driver_sql("ALTER TABLE usage RENAME TO usage_before")
+    connection.exec_driver_sql(
+        "CREATE TABLE usage (day VARCHAR NOT NULL, key_id VARCHAR NOT NULL, tenant VARCHAR NOT NULL, "
+        "model VARCHAR NOT NULL, deployment VARCHAR NOT NULL, requests BIGINT NOT NULL, "
+        "prompt_tokens BIGINT NOT NULL, completion_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, "
+        "gpu_s DOUBLE PRECISION DEFAULT 0 NOT NULL, cost DOUBLE PRECISION DEFAULT 0 NOT NULL, "
+        "PRIMARY KEY (day, key_id, tenant, model, deployment))"
+    )
+    connection.exec_driver_sql(
+        "INSERT INTO usage SELECT day, key_id, tenant, model, '', requests, prompt_tokens, "
+        "completion_tokens, cached_tokens, gpu_s, cost FROM usage_before"
+    )
+    connection.exec_driver_sql("DROP TABLE usage_before")
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {
+    1: _to_version_2,
+    2: _to_version_3,
+    3: _to_version_4,
+    4: _to_version_5,
+    5: _to_version_6,
+    6: _to_version_7,
+}
 """From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
 
 

@@ -4,34 +4,32 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from sqlalchemy import Connection, insert, select
-
-from gateway.store import schema
+from gateway.store.acts import ActStore
 from gateway.store.agents import AgentStore
 from gateway.store.aliases import AliasStore
 from gateway.store.backup import Backup, recover
 from gateway.store.copies import restoring_path
-from gateway.store.errors import IdentityUnusable, StateCorrupt, StateMissing, StateUnwritable
+from gateway.store.errors import StateCorrupt, StateMissing, StateUnwritable
 from gateway.store.holding import Holding
+from gateway.store.identity import IdentityStore
 from gateway.store.keys import KeyStore
+from gateway.store.limits import LimitStore
 from gateway.store.models import ModelStore
 from gateway.store.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
 from gateway.store.tokens import TokenStore
 from gateway.store.usage import UsageStore
-from shared.identity import GatewayIdentity, KeyFileError, create_key_file, load_key
+from shared.identity import GatewayIdentity
 
 DATABASE_NAME = "gateway.db"
 LOCK_NAME = f"{DATABASE_NAME}.lock"
-KEY_NAME = "gateway.key"
-_FINGERPRINT = "gateway key fingerprint"
 
 
 class Store:
     """Opened by the gateway and by each command, at the same time and in any order.
 
-    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models`` and ``usage`` may be used from several threads.
-    What writes waits for the disk and, at times, for another process: call it from a worker thread in a
-    running gateway.
+    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models``, ``usage``, ``limits`` and ``acts`` may be
+    used from several threads. What writes waits for the disk and, at times, for another process: call it from
+    a worker thread in a running gateway.
     """
 
     tokens: TokenStore
@@ -40,30 +38,33 @@ class Store:
     aliases: AliasStore
     models: ModelStore
     usage: UsageStore
+    limits: LimitStore
+    acts: ActStore
     backup: Backup
-    gateway_identity: GatewayIdentity
+    identity: IdentityStore
 
     def __init__(
-        self, state_dir: Path, database: SqliteDatabase, identity: GatewayIdentity, holding: Holding
+        self, state_dir: Path, database: SqliteDatabase, identity: IdentityStore, holding: Holding
     ) -> None:
         self.state_dir = state_dir
         self._database = database
         self._holding = holding
-        self.gateway_identity = identity
+        self.identity = identity
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
         self.agents = AgentStore(database)
         self.aliases = AliasStore(database)
         self.models = ModelStore(database)
         self.usage = UsageStore(database)
+        self.limits = LimitStore(database)
+        self.acts = ActStore(database)
         self.backup = Backup(database, state_dir / DATABASE_NAME)
 
     @classmethod
     def open(cls, state_dir: Path, *, create: bool = True, restore: bool = False) -> "Store":
         """Open the state in ``state_dir``; make it (directory 0700, files 0600) where there is none.
 
-        The gateway's key is made the first time, under the database's write lock, so that processes that
-        start at once agree on it. With ``create`` False a missing state is StateMissing. With ``restore``,
+        With ``create`` False a missing state is StateMissing. With ``restore``,
         which is the gateway's, a damaged database is set aside and its backup takes its place. Raises
         StateError.
         """
@@ -92,12 +93,17 @@ class Store:
     def _opened(cls, state_dir: Path, path: Path, holding: Holding) -> "Store":
         database = SqliteDatabase(path)
         try:
-            identity = _identity(database, state_dir / KEY_NAME)
+            identity = IdentityStore(database, state_dir)
             _give_to_owner(state_dir)
         except BaseException:
             database.close()
             raise
         return cls(state_dir, database, identity, holding)
+
+    @property
+    def gateway_identity(self) -> GatewayIdentity:
+        """The gateway's key of now. Raises StateError."""
+        return self.identity.keys.current
 
     def data_version(self) -> int:
         """A number that changes when anybody, in any process, has changed the state.
@@ -130,49 +136,11 @@ def _make_directory(state_dir: Path) -> None:
         ) from error
 
 
-def _identity(database: SqliteDatabase, path: Path) -> GatewayIdentity:
-    """The gateway's key, which must be the one that this database has known since it was made."""
-    with database.read() as connection:
-        known = _known_fingerprint(connection)
-    if known is None:
-        with database.write() as connection:
-            known = _known_fingerprint(connection)
-            if known is None:
-                identity = _key(path, create=True)
-                fingerprint = identity.fingerprint.hex()
-                connection.execute(insert(schema.facts).values(name=_FINGERPRINT, value=fingerprint))
-                return identity
-    if not path.exists():
-        raise IdentityUnusable(
-            f"the gateway's key {path} is gone, and agents trust no other ({known[:16]}…): restore it "
-            f"from a backup, or move {DATABASE_NAME} away too to begin anew (every agent must join again)"
-        )
-    identity = _key(path, create=False)
-    if identity.fingerprint.hex() != known:
-        raise IdentityUnusable(
-            f"{path} is another key ({identity.id}…) than this database belongs to ({known[:16]}…): "
-            "restore key and database from the same backup"
-        )
-    return identity
-
-
-def _key(path: Path, create: bool) -> GatewayIdentity:
-    try:
-        return GatewayIdentity(create_key_file(path) if create else load_key(path))
-    except KeyFileError as error:
-        raise IdentityUnusable(str(error)) from error
-
-
-def _known_fingerprint(connection: Connection) -> str | None:
-    query = select(schema.facts.c.value).where(schema.facts.c.name == _FINGERPRINT)
-    return connection.execute(query).scalar_one_or_none()
-
-
 def _give_to_owner(state_dir: Path) -> None:
     """What root makes in another's state directory is given to that other: the gateway must open it."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     owner = state_dir.stat()
-    for path in (state_dir / KEY_NAME, *state_dir.glob(f"{DATABASE_NAME}*")):
+    for path in (*state_dir.glob("gateway*.key"), *state_dir.glob(f"{DATABASE_NAME}*")):
         if path.exists() and path.stat().st_uid != owner.st_uid:
             os.chown(path, owner.st_uid, owner.st_gid)

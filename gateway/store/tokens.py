@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from gateway.store import schema
+from gateway.store.acts import note_act
 from gateway.store.errors import (
     AmbiguousId,
     TokenExpired,
@@ -16,9 +17,10 @@ from gateway.store.errors import (
     TokenUsedUp,
     UnknownRecord,
 )
+from gateway.store.identity import IdentityStore
 from gateway.store.rules import check_labels, check_models, check_token_life, check_uses
 from gateway.store.sqlite import SqliteDatabase
-from shared.identity import GatewayIdentity, JoinToken
+from shared.identity import JoinToken
 
 ID_PREFIX_CHARS = 4
 """Least of an id that names a token on the command line."""
@@ -61,7 +63,7 @@ class TokenRecord:
 class TokenStore:
     """The join tokens. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase, identity: GatewayIdentity) -> None:
+    def __init__(self, database: SqliteDatabase, identity: IdentityStore) -> None:
         self._database = database
         self._identity = identity
 
@@ -73,12 +75,18 @@ class TokenStore:
         labels: Mapping[str, str],
         wall_s: float,
     ) -> tuple[JoinToken, str]:
-        """Make a token; it and its text, which cannot be had again. Raises BadValue."""
+        """Make a token; it and its text, which cannot be had again. Raises BadValue.
+
+        While the gateway's key before counts for all of the token's life it carries that one's fingerprint:
+        agents that know nothing of changing keys can join with it too (PROTOCOL §8.12).
+        """
         check_token_life(expires_in_s)
         check_uses(uses)
         check_models(models)
         check_labels(labels)
-        token = JoinToken.new(self._identity.fingerprint)
+        keys = self._identity.keys
+        signer = keys.previous_at(wall_s + expires_in_s) or keys.current
+        token = JoinToken.new(signer.fingerprint)
         with self._database.write() as connection:
             connection.execute(
                 insert(schema.tokens).values(
@@ -91,6 +99,10 @@ class TokenStore:
                     models=list(models),
                     labels=dict(labels),
                 )
+            )
+            rights = {"models": list(models), "labels": dict(labels)}
+            note_act(
+                connection, "token.create", token=token.id_text, uses=uses, life_s=expires_in_s, **rights
             )
         return token, token.encode()
 
@@ -117,6 +129,7 @@ class TokenStore:
                 .where(schema.tokens.c.id == record.id, schema.tokens.c.revoked_s.is_(None))
                 .values(revoked_s=wall_s)
             )
+            note_act(connection, "token.revoke", token=record.id)
         return record
 
     def redeem(self, token_id: str, wall_s: float) -> TokenRecord:

@@ -1,6 +1,6 @@
-"""What was used: sums of each day, key, tenant and model. Days are UTC."""
+"""What was used: sums of each day, key, tenant, model and deployment. Days are UTC."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,6 +24,8 @@ class Account(NamedTuple):
     key_id: str
     tenant: str
     model: str
+    deployment: str = ""
+    """That answered last, ``agent/id``; empty where none did."""
 
 
 @dataclass(slots=True)
@@ -34,12 +36,18 @@ class Amount:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    gpu_s: float = 0.0
+    """GPU-seconds (:mod:`gateway.limits.company`)."""
+    cost: float = 0.0
+    """In money, by the prices at the time."""
 
     def add(self, other: "Amount") -> None:
         self.requests += other.requests
         self.prompt_tokens += other.prompt_tokens
         self.completion_tokens += other.completion_tokens
         self.cached_tokens += other.cached_tokens
+        self.gpu_s += other.gpu_s
+        self.cost += other.cost
 
 
 class By(StrEnum):
@@ -48,12 +56,13 @@ class By(StrEnum):
     KEY = "key"
     TENANT = "tenant"
     MODEL = "model"
+    DEPLOYMENT = "deployment"
     DAY = "day"
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What one key, tenant or model used, or what was used in one day."""
+    """What one key, tenant or model used, what one deployment was used for, or all of one day."""
 
     name: str
     """A key's name, where the key is still known, else its id."""
@@ -64,7 +73,17 @@ class Total:
     """A key's id, which tells it from others that had its name; None for the other totals."""
 
 
-_SUMS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
+_SUMS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "gpu_s", "cost")
+
+
+class Spent(NamedTuple):
+    """What one tenant used in one day."""
+
+    tenant: str
+    day: str
+    tokens: int
+    gpu_s: float
+    cost: float
 
 
 class UsageStore:
@@ -109,6 +128,18 @@ class UsageStore:
             query = select(column.label("name"), *sums).group_by(column).order_by(column)
         with self._database.read() as connection:
             return tuple(map(_total, connection.execute(query.where(used.c.day >= since))))
+
+    def spent(self, since: str) -> Sequence[Spent]:
+        """By tenant and day, from the day ``since`` on."""
+        used = schema.usage.c
+        tokens = func.sum(used.prompt_tokens + used.completion_tokens)
+        query = (
+            select(used.tenant, used.day, tokens, func.sum(used.gpu_s), func.sum(used.cost))
+            .where(used.day >= since)
+            .group_by(used.tenant, used.day)
+        )
+        with self._database.read() as connection:
+            return [Spent(*row) for row in connection.execute(query)]
 
 
 def _total(row: Row[tuple[object, ...]]) -> Total:

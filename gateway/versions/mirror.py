@@ -120,6 +120,7 @@ def _copy(request: Request, target: Target) -> Request:
         deadline_s=None,
         ttft_s=None,
         attempts=[],
+        troubles=None,
         failed={},
         version=target.version,
         target=str(target),

@@ -17,6 +17,7 @@ from shared.handshake.messages import (
     ResumeRequest,
     Welcome,
 )
+from shared.handshake.renewal import Renewal
 
 __all__ = [
     "MAX_PAYLOAD_BYTES",
@@ -26,6 +27,7 @@ __all__ = [
     "GatewayHandshake",
     "Hello",
     "JoinProof",
+    "Renewal",
     "ResumeRequest",
     "Welcome",
 ]

@@ -1,7 +1,7 @@
 """The agent's half of the handshake (PROTOCOL §8)."""
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -47,6 +47,9 @@ CLOCK_TOLERANCE_S = 86_400.0
 clock decides whether a certificate is valid; the agent takes it, and tells its operator."""
 
 
+REJOIN = "remove membership.json from its state directory and start it with a new token (--join)"
+
+
 class State(Enum):
     """Where the agent's half is."""
 
@@ -83,8 +86,9 @@ class AgentHandshake:
 
     Exactly one of ``certificate`` (DER, as the gateway issued it) and ``join_token`` is given.
     ``pinned_fingerprint`` is the SHA-256 of the gateway's public key (32 bytes); with a join token it may
-    be None and is then the token's. ``nonce`` is 32 fresh random bytes. Raises ValueError for arguments
-    that cannot make a HELLO (a bad name, both or neither credential, fingerprints that differ).
+    be None and is then the token's. ``also_pinned`` are fingerprints that will do as well, while the
+    gateway's key changes (PROTOCOL §8.12). ``nonce`` is 32 fresh random bytes. Raises ValueError for
+    arguments that cannot make a HELLO (a bad name, both or neither credential, fingerprints that differ).
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class AgentHandshake:
         software: str = "trunkline",
         limits: Mapping[str, int] | None = None,
         session: ResumeRequest | None = None,
+        also_pinned: Sequence[bytes] = (),
     ) -> None:
         if not is_name(name):
             raise ValueError(f"{name!a} cannot name an agent: {NAME_RULE}")
@@ -115,12 +120,18 @@ class AgentHandshake:
         self._certificate = certificate
         self._join_token = join_token
         self._pinned = _pin(join_token, pinned_fingerprint)
+        self._also_pinned = tuple(also_pinned)
         self._software = software
         self._limits = limits or {}
         self._session = session
         self._state = State.START
         self._transcript = Transcript()
         self._gateway_key = b""
+
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        """The ids of the gateway keys that will do, the preferred one first."""
+        return tuple(map(gateway_id, (self._pinned, *self._also_pinned)))
 
     def receive_challenge(self, payload: bytes) -> bytes:
         """Check CHALLENGE and return the payload of HELLO.
@@ -161,7 +172,7 @@ class AgentHandshake:
     def _check_challenge(self, payload: bytes) -> Challenge:
         challenge = Challenge.from_body(body_of(payload))
         fingerprint = fingerprint_of(challenge.public_key)
-        if not hmac.compare_digest(fingerprint, self._pinned):
+        if not any(hmac.compare_digest(fingerprint, pin) for pin in (self._pinned, *self._also_pinned)):
             raise GatewayUntrusted(self._stranger(gateway_id(fingerprint)))
         if challenge.gateway != gateway_id(fingerprint):
             raise HandshakeMalformed("CHALLENGE.gateway is not the id of CHALLENGE.key")
@@ -183,8 +194,9 @@ class AgentHandshake:
                 "make a token on the gateway that the URL leads to"
             )
         return (
-            f"this agent belongs to gateway {pinned}, but gateway {found} answered: "
-            "check the URL, or join the other gateway with a token of its own"
+            f"this agent belongs to gateway {pinned}, but gateway {found} answered: check the URL. If the "
+            "gateway's key was changed while this agent was away, or it is to join the other gateway, "
+            f"{REJOIN}"
         )
 
     def _claims(self, version: int) -> HelloClaims:
@@ -220,6 +232,7 @@ class AgentHandshake:
             resume_window_s=terms.resume_window_s,
             received=self._check_received(terms),
             doubt="" if certificate is None else _doubt(certificate, wall_s),
+            gateway_key=self._gateway_key,
         )
 
     def _check_received(self, terms: WelcomeTerms) -> int | None:

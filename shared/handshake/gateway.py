@@ -1,6 +1,6 @@
 """The gateway's half of the handshake (PROTOCOL §8)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from math import inf
 
@@ -16,8 +16,9 @@ from shared.handshake.messages import (
     join_statement,
     reject_body,
 )
-from shared.handshake.transcript import Transcript, body_of, signature_holds
+from shared.handshake.transcript import Transcript, body_of
 from shared.identity import AgentCertificate, GatewayIdentity, verify_certificate
+from shared.identity.keys import signature_holds
 
 
 class State(Enum):
@@ -62,19 +63,33 @@ class GatewayHandshake:
         send(WELCOME, handshake.welcome(...))   or   send(REJECT, handshake.reject(...))
 
     ``nonce`` is 32 fresh random bytes. ``limits`` is what WELCOME announces unless it is given others.
+    ``also_issued_by`` are public keys of this gateway's whose certificates are good beside those of
+    ``identity``: while its key changes (PROTOCOL §8.12).
     After ``receive_hello`` raised, ``reject`` may still be called to tell the agent why; before any
     HELLO was received there is nothing to reject (``can_reject`` is False): close the connection.
     """
 
-    def __init__(self, identity: GatewayIdentity, nonce: bytes, limits: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        identity: GatewayIdentity,
+        nonce: bytes,
+        limits: Mapping[str, int],
+        also_issued_by: Sequence[bytes] = (),
+    ) -> None:
         assert len(nonce) == NONCE_BYTES
         self._identity = identity
+        self._also_issued_by = also_issued_by
         self._nonce = nonce
         self._limits = limits
         self._state = State.START
         self._transcript = Transcript()
         self._challenge_digest = b""
         self._hello: Hello | None = None
+
+    @property
+    def identity(self) -> GatewayIdentity:
+        """The key that this conversation is signed with; what WELCOME brings was issued by it."""
+        return self._identity
 
     @property
     def hello(self) -> Hello | None:
@@ -178,7 +193,11 @@ class GatewayHandshake:
         if claims.certificate is None:
             return None
         certificate = verify_certificate(
-            claims.certificate, self._identity.public_key, claims.name, claims.public_key
+            claims.certificate,
+            self._identity.public_key,
+            claims.name,
+            claims.public_key,
+            also_issued_by=self._also_issued_by,
         )
         # This gateway made it: if it is of the future, then by a clock that has been put right since.
         certificate.check_dates(wall_s, early_s=inf)

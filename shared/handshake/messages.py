@@ -215,6 +215,8 @@ class Welcome:
     """The session asked for goes on and the gateway has so many of its messages; None: a new one."""
     doubt: str = ""
     """The certificate's dates say that this host's clock is wrong, or the gateway's."""
+    gateway_key: bytes = b""
+    """The public key that the gateway proved itself with: one of those that were pinned."""
 
 
 def reject_body(code: ErrorCode, reason: str, retry_after_s: float | None) -> bytes:

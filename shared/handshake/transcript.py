@@ -4,12 +4,10 @@ import hashlib
 import struct
 from collections.abc import Callable
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from shared.errors import HandshakeMalformed, SignatureInvalid
 from shared.frames import FrameType
 from shared.handshake.messages import MAX_PAYLOAD_BYTES
+from shared.identity.keys import signature_holds
 
 SIGNATURE_BYTES = 64
 DOMAIN = b"trunkline.1 "
@@ -61,12 +59,3 @@ def body_of(payload: bytes) -> bytes:
     if len(payload) <= SIGNATURE_BYTES:
         raise HandshakeMalformed(f"handshake payload of {len(payload)} bytes: too short to be one")
     return payload[SIGNATURE_BYTES:]
-
-
-def signature_holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether an Ed25519 signature verifies; False for a key that is no point of the curve, too."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True

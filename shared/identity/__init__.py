@@ -9,6 +9,7 @@ from shared.identity.certificates import (
     AgentCertificate,
     issue_certificate,
     new_serial,
+    read_certificate,
     verify_certificate,
 )
 from shared.identity.keys import (
@@ -22,6 +23,7 @@ from shared.identity.keys import (
     save_key,
 )
 from shared.identity.names import NAME_CHARS, NAME_RULE, is_name
+from shared.identity.succession import GatewayKeys, Succession
 from shared.identity.tokens import JoinToken
 
 __all__ = [
@@ -30,8 +32,10 @@ __all__ = [
     "NAME_RULE",
     "AgentCertificate",
     "GatewayIdentity",
+    "GatewayKeys",
     "JoinToken",
     "KeyFileError",
+    "Succession",
     "create_key_file",
     "fingerprint_of",
     "generate_key",
@@ -40,6 +44,7 @@ __all__ = [
     "load_key",
     "new_serial",
     "public_bytes",
+    "read_certificate",
     "save_key",
     "verify_certificate",
 ]

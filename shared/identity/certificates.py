@@ -1,18 +1,19 @@
 """Agent certificates: X.509 signed by the gateway's own key (PROTOCOL §8.6)."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, SignatureAlgorithmOID
 
 from shared.errors import CertificateInvalid, CertificateOutOfDate
-from shared.identity.keys import GatewayIdentity, fingerprint_of, gateway_id
+from shared.identity.keys import GatewayIdentity, fingerprint_of, gateway_id, signature_holds
 from shared.identity.names import is_name
 
 CERTIFICATE_LIFE_S = 90 * 86_400
@@ -39,6 +40,8 @@ class AgentCertificate:
     not_before_s: int
     not_after_s: int
     der: bytes = field(repr=False)
+    issuer: bytes = field(default=b"", repr=False)
+    """Public key of the gateway that issued it."""
 
     def is_worn(self, wall_s: float) -> bool:
         """True when less than a third of its life is left, or it was made by a clock that was ahead: time for
@@ -90,7 +93,7 @@ def issue_certificate(
         gateway.private_key, algorithm=None
     )
     der = certificate.public_bytes(serialization.Encoding.DER)
-    return AgentCertificate(name, public_key, serial, not_before_s, not_after_s, der)
+    return AgentCertificate(name, public_key, serial, not_before_s, not_after_s, der, gateway.public_key)
 
 
 def _builder(
@@ -134,14 +137,15 @@ def verify_certificate(
     gateway_key: bytes,
     name: str,
     public_key: bytes,
+    *,
+    also_issued_by: Sequence[bytes] = (),
 ) -> AgentCertificate:
-    """Check that the holder of ``gateway_key`` (raw) issued ``der`` for this name and key.
+    """Check that the holder of ``gateway_key`` (raw) issued ``der`` for this name and key; a holder of one
+    of ``also_issued_by`` will do, too.
 
     Raises CertificateInvalid, whatever the bytes are. Says nothing of dates and of revocation.
     """
-    parsed = _parse(der)
-    _check_signature(parsed, gateway_key)
-    certificate = _read(parsed, der, gateway_id(fingerprint_of(gateway_key)))
+    certificate = read_certificate(der, tuple(dict.fromkeys((gateway_key, *also_issued_by))))
     if certificate.name != name:
         raise CertificateInvalid(
             f"the certificate is for agent {certificate.name!r}, not for {name!r}: "
@@ -150,6 +154,27 @@ def verify_certificate(
     if certificate.public_key != public_key:
         raise CertificateInvalid("the certificate belongs to another key: join again with a token")
     return certificate
+
+
+def read_certificate(der: bytes, gateway_keys: Sequence[bytes]) -> AgentCertificate:
+    """A certificate that the holder of one of ``gateway_keys`` (raw) issued, whoever it is for.
+
+    Raises CertificateInvalid, whatever the bytes are. Says nothing of dates and of revocation.
+    """
+    parsed = _parse(der)
+    issuer = _issuer_of(parsed, gateway_keys)
+    return _read(parsed, der, issuer)
+
+
+def begins_s(der: bytes) -> int:
+    """When a certificate's life begins, seconds since 1970; of one that was verified when it was taken.
+
+    Raises CertificateInvalid for what is none.
+    """
+    try:
+        return int((_parse(der).not_valid_before_utc - _EPOCH).total_seconds())
+    except ValueError as error:
+        raise CertificateInvalid("the certificate is no X.509") from error
 
 
 def _parse(der: bytes) -> x509.Certificate:
@@ -164,20 +189,23 @@ def _parse(der: bytes) -> x509.Certificate:
         raise CertificateInvalid("the certificate is no X.509") from error
 
 
-def _check_signature(certificate: x509.Certificate, gateway_key: bytes) -> None:
+def _issuer_of(certificate: x509.Certificate, gateway_keys: Sequence[bytes]) -> bytes:
+    """Which of the keys signed it. Raises CertificateInvalid when none did."""
     try:
         if certificate.signature_algorithm_oid != SignatureAlgorithmOID.ED25519:
             raise CertificateInvalid("the certificate is not signed with Ed25519")
-        Ed25519PublicKey.from_public_bytes(gateway_key).verify(
-            certificate.signature, certificate.tbs_certificate_bytes
-        )
-    except (InvalidSignature, ValueError) as error:
-        raise CertificateInvalid(
-            "the certificate was not issued by this gateway: join again with one of its tokens"
-        ) from error
+        signature, signed = certificate.signature, certificate.tbs_certificate_bytes
+    except ValueError as error:
+        raise CertificateInvalid("the certificate is no X.509") from error
+    for key in gateway_keys:
+        if signature_holds(key, signature, signed):
+            return key
+    raise CertificateInvalid(
+        "the certificate was not issued by this gateway: join again with one of its tokens"
+    )
 
 
-def _read(certificate: x509.Certificate, der: bytes, gateway: str) -> AgentCertificate:
+def _read(certificate: x509.Certificate, der: bytes, issuer: bytes) -> AgentCertificate:
     """The facts of a certificate whose signature verified; foreign parsers' complaints become ours."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -189,7 +217,7 @@ def _read(certificate: x509.Certificate, der: bytes, gateway: str) -> AgentCerti
         serial = certificate.serial_number
     except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, UnsupportedAlgorithm) as error:
         raise CertificateInvalid("the certificate lacks what an agent's has") from error
-    prefix = agent_uri(gateway, "")
+    prefix = agent_uri(gateway_id(fingerprint_of(issuer)), "")
     if len(uris) != 1 or not isinstance(uris[0], str) or not uris[0].startswith(prefix):
         raise CertificateInvalid("the certificate does not name one agent of this gateway")
     name = uris[0].removeprefix(prefix)
@@ -202,6 +230,7 @@ def _read(certificate: x509.Certificate, der: bytes, gateway: str) -> AgentCerti
         not_before_s=int((not_before - _EPOCH).total_seconds()),
         not_after_s=int((not_after - _EPOCH).total_seconds()),
         der=der,
+        issuer=issuer,
     )
 
 

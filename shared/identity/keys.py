@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from shared.errors import TrunklineError
 
@@ -70,6 +70,15 @@ def fingerprint_of(public_key: bytes) -> bytes:
 def gateway_id(fingerprint: bytes) -> str:
     """The short name of the gateway with this fingerprint: 16 hex digits."""
     return fingerprint.hex()[:16]
+
+
+def signature_holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether an Ed25519 signature verifies; False for a key that is no point of the curve, too."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def save_key(path: Path, key: Ed25519PrivateKey) -> None:

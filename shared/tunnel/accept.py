@@ -24,9 +24,9 @@ from shared.errors import (
 from shared.frames import Frame, FrameType, encode
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.handshake.messages import NONCE_BYTES
-from shared.identity import GatewayIdentity
+from shared.identity import GatewayKeys
 from shared.streams import OWN_WINDOWS, Role, own_limits
-from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel
+from shared.tunnel.base import GATEWAYS_HEADER, PATH, SUBPROTOCOL, Tunnel
 
 _STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES + limits.KIB
 """All that comes before WELCOME: the head of the upgrade request, one message, and what frames it."""
@@ -46,8 +46,8 @@ class TunnelAcceptor(Protocol):
     """Who decides which agents get in."""
 
     @property
-    def gateway_identity(self) -> GatewayIdentity:
-        """The key the gateway proves itself with."""
+    def gateway_keys(self) -> GatewayKeys:
+        """The keys the gateway proves itself with."""
 
     def connected(self, tunnel: "AcceptedTunnel") -> None:
         """A stranger connected. Raises :class:`TrunklineError` to turn it away; every call that did not is
@@ -124,8 +124,10 @@ class AcceptedTunnel(Tunnel):
             self._close_after_output(TunnelClosed(f"upgrade refused with {response.status_code}"))
             return
         handshake_limits = own_limits(OWN_WINDOWS[Role.GATEWAY]).to_mapping()
+        keys, wall_s = self._acceptor.gateway_keys, self._wall()
+        known = " ".join(event.headers.get_all(GATEWAYS_HEADER)).split()
         self._handshake = GatewayHandshake(
-            self._acceptor.gateway_identity, token_bytes(NONCE_BYTES), handshake_limits
+            keys.choose(known, wall_s), token_bytes(NONCE_BYTES), handshake_limits, keys.trusted(wall_s)
         )
         self._send_messages([encode(FrameType.CHALLENGE, 0, self._handshake.challenge())])
 

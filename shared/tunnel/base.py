@@ -33,6 +33,9 @@ from shared.tunnel.departures import Departures
 from shared.tunnel.room import WriteRoom
 
 PATH = "/tunnel"
+GATEWAYS_HEADER = "Trunkline-Gateways"
+"""Of the upgrade request: ids of the gateway keys that the agent trusts, the preferred one first (§8.12)."""
+
 SUBPROTOCOL = Subprotocol("trunkline.1")
 
 _CLOSE_S = 1.0

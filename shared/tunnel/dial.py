@@ -17,7 +17,7 @@ from shared.errors import DialFailed, HandshakeError, ResumeRefused, TrunklineEr
 from shared.frames import Frame, FrameType, encode
 from shared.handshake import AgentHandshake, Welcome
 from shared.streams import Role
-from shared.tunnel.base import SUBPROTOCOL, Tunnel
+from shared.tunnel.base import GATEWAYS_HEADER, SUBPROTOCOL, Tunnel
 
 
 class _DiallingConnection(ClientConnection):
@@ -133,6 +133,7 @@ async def dial(
                 open_timeout=None,
                 max_size=limits.HANDSHAKE_MESSAGE_BYTES,
                 user_agent_header=f"trunkline/{__version__}",
+                additional_headers={GATEWAYS_HEADER: " ".join(handshake.gateways)},
                 create_connection=_DiallingConnection,
                 **({} if ssl is None else cast(Any, {"ssl": ssl})),
             )

@@ -76,7 +76,7 @@ class World:
         runner = Runner(roster, self.tasks, self.clock)
         self.dialer = Dialer(
             self.membership,
-            lambda: AgentSession(runner, publisher, roster.carry_out),
+            lambda: AgentSession(runner, publisher, roster.carry_out, self.membership.renew),
             self._dial,
             clock=self.clock,
             sleep=self._sleep,
@@ -156,7 +156,7 @@ async def test_failures_are_answered_with_short_waits_at_first(tmp_path: Path) -
 async def test_where_nobody_listens_waits_are_shorter(tmp_path: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        handshake: Any = None
+        handshake = World(tmp_path / "other").membership.handshake("trunkline test")
         settings = DialSettings(url=f"ws://127.0.0.1:{silent.getsockname()[1]}/tunnel")
         with pytest.raises(DialFailed) as refused:
             await dial_with(settings, ManualClock())(handshake, Recorder(), None)
@@ -298,7 +298,7 @@ class Real:
         clock: Callable[[], float] = asyncio.get_running_loop().time
         self.dialer = Dialer(
             self.membership,
-            lambda: AgentSession(runner, publisher, roster.carry_out),
+            lambda: AgentSession(runner, publisher, roster.carry_out, self.membership.renew),
             dial_with(DialSettings(url=url), clock),
             clock=clock,
             chance=lambda: 0.0,

@@ -9,11 +9,27 @@ from pathlib import Path
 import pytest
 
 from agent.membership import Membership, MembershipError
-from shared.errors import ErrorCode, HandshakeRejected
+from shared.errors import (
+    CertificateInvalid,
+    ErrorCode,
+    GatewayUntrusted,
+    HandshakeError,
+    HandshakeRejected,
+)
 from shared.frames import FrameType
-from shared.handshake import Welcome
-from shared.identity import JoinToken, issue_certificate
-from tests.support.identities import GATEWAY, OTHER_GATEWAY, TOKEN, WALL_S, gateway_side
+from shared.handshake import Renewal, Welcome
+from shared.identity import GatewayIdentity, JoinToken, Succession, issue_certificate, public_bytes
+from tests.support.clock import ManualClock
+from tests.support.identities import (
+    GATEWAY,
+    NEXT_GATEWAY,
+    OTHER_GATEWAY,
+    TOKEN,
+    UNTIL_S,
+    WALL_S,
+    gateway_side,
+    key_of,
+)
 
 JOIN = TOKEN.encode()
 OTHER_JOIN = JoinToken.new(OTHER_GATEWAY.fingerprint).encode()
@@ -168,3 +184,145 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MembershipError, match="file"):
         opened(tmp_path / "file", JOIN)
+
+
+# --- what a gateway gives anew inside a session (PROTOCOL §8.6, §8.12) ---
+
+DAY_S = 86_400.0
+
+
+def member(
+    directory: Path, clock: ManualClock, join: str | None = None, name: str | None = None
+) -> Membership:
+    """One that is connected, at wall-clock time ``clock``."""
+    membership = Membership.open(directory, join=join, name=name, default_name="host-1", wall=clock)
+    membership.welcomed(shake(membership))
+    return membership
+
+
+def renewal(
+    membership: Membership,
+    gateway: GatewayIdentity = GATEWAY,
+    *,
+    name: str = "host-1",
+    wall_s: float = WALL_S + 60 * DAY_S,
+    succession: Succession | None = None,
+    public_key: bytes | None = None,
+) -> Renewal:
+    key = public_key or membership.handshake("x")._public_key
+    return Renewal(1, issue_certificate(gateway, name, key, 8, wall_s).der, succession)
+
+
+def shown(membership: Membership) -> bytes | None:
+    """The certificate that the next HELLO shows."""
+    return membership.handshake("x")._certificate
+
+
+SUCCESSION = Succession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
+
+
+def test_a_certificate_from_inside_a_session_is_kept_and_shown_from_then_on(tmp_path: Path) -> None:
+    agent = member(tmp_path, ManualClock(WALL_S), JOIN)
+    fresh = renewal(agent)
+    agent.renew(fresh)
+    assert shown(agent) == shown(opened(tmp_path)) == fresh.certificate
+
+
+def test_a_new_name_is_kept_and_the_former_may_still_be_asked_for(tmp_path: Path) -> None:
+    agent = member(tmp_path, ManualClock(WALL_S), JOIN)
+    agent.renew(renewal(agent, name="host-2"))
+    assert agent.name == "host-2"
+    assert opened(tmp_path, name="host-1").name == opened(tmp_path, name="host-2").name == "host-2"
+    with pytest.raises(MembershipError, match="joined as 'host-2' and cannot become 'host-3'"):
+        opened(tmp_path, name="host-3")
+
+
+def test_the_next_key_is_trusted_beside_the_one_before_until_the_overlap_ends(tmp_path: Path) -> None:
+    clock = ManualClock(WALL_S)
+    agent = member(tmp_path, clock, JOIN)
+    agent.renew(renewal(agent, NEXT_GATEWAY, succession=SUCCESSION))
+    agent.renew(renewal(agent, NEXT_GATEWAY, succession=SUCCESSION))  # told twice is told once
+    again = Membership.open(tmp_path, join=None, name=None, default_name="x", wall=clock)
+    assert agent.gateway == again.gateway == NEXT_GATEWAY.id
+    clock.advance(UNTIL_S - WALL_S - 1.0)
+    for each in (agent, again):
+        assert each.handshake("x").gateways == (NEXT_GATEWAY.id, GATEWAY.id)
+    clock.advance(1.0)
+    for each in (agent, again):
+        assert each.handshake("x").gateways == (NEXT_GATEWAY.id,)
+
+
+def test_a_token_of_the_key_before_that_lies_about_is_no_other_gateways(tmp_path: Path) -> None:
+    agent = member(tmp_path, ManualClock(WALL_S), JOIN)
+    agent.renew(renewal(agent, NEXT_GATEWAY, succession=SUCCESSION))
+    next_join = JoinToken.new(NEXT_GATEWAY.fingerprint).encode()
+    assert opened(tmp_path, JOIN).has_spare_token
+    assert opened(tmp_path, next_join).has_spare_token
+    with pytest.raises(MembershipError, match="belongs to gateway"):
+        opened(tmp_path, OTHER_JOIN)
+
+
+def forged(agent: Membership) -> list[tuple[str, Renewal]]:
+    """What no agent takes, and what it says to that."""
+    stranger = Succession.sign(OTHER_GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
+    changed = replace(SUCCESSION, until_s=SUCCESSION.until_s + 1)
+    return [
+        ("not issued by this gateway", renewal(agent, OTHER_GATEWAY)),
+        ("not issued by this gateway", renewal(agent, NEXT_GATEWAY)),  # which nobody announced
+        ("belongs to another key", renewal(agent, public_key=public_bytes(key_of("stranger")))),
+        ("older than the one held", renewal(agent, wall_s=WALL_S - 1)),
+        ("is not this agent's gateway", renewal(agent, NEXT_GATEWAY, succession=stranger)),
+        ("not the old key's", renewal(agent, NEXT_GATEWAY, succession=changed)),
+        ("is no X.509", replace(renewal(agent), certificate=b"x")),
+    ]
+
+
+def test_nothing_is_taken_of_what_does_not_verify(tmp_path: Path) -> None:
+    agent = member(tmp_path, ManualClock(WALL_S), JOIN)
+    before = (tmp_path / "membership.json").read_bytes()
+    for wrong, each in forged(agent):
+        with pytest.raises(HandshakeError, match=wrong):
+            agent.renew(each)
+        assert (tmp_path / "membership.json").read_bytes() == before, wrong
+        assert (agent.name, agent.gateway) == ("host-1", GATEWAY.id), wrong
+
+
+def test_a_former_key_announces_no_other_successor(tmp_path: Path) -> None:
+    agent = member(tmp_path, ManualClock(WALL_S), JOIN)
+    agent.renew(renewal(agent, NEXT_GATEWAY, succession=SUCCESSION))
+    again = Succession.sign(GATEWAY, OTHER_GATEWAY.public_key, UNTIL_S)
+    with pytest.raises(GatewayUntrusted):
+        agent.renew(renewal(agent, OTHER_GATEWAY, succession=again))
+    assert agent.gateway == NEXT_GATEWAY.id
+
+
+def test_a_certificate_of_the_future_gives_way_to_one_that_is_not(tmp_path: Path) -> None:
+    clock = ManualClock(WALL_S)
+    agent = member(tmp_path, clock, JOIN)
+    agent.renew(renewal(agent, wall_s=WALL_S + 400 * DAY_S))  # the gateway's clock was ahead
+    right = renewal(agent, wall_s=WALL_S + 1)
+    agent.renew(right)
+    assert shown(agent) == right.certificate
+
+
+def test_what_a_full_disk_does_not_take_is_used_and_kept_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = member(tmp_path, ManualClock(WALL_S), JOIN)
+    fresh = renewal(agent)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        agent.renew(fresh)
+    assert shown(agent) == fresh.certificate != shown(opened(tmp_path))
+    agent.welcomed(replace(shake(agent), certificate=None))
+    assert shown(opened(tmp_path)) == fresh.certificate
+
+
+def test_who_has_not_joined_has_nothing_to_renew(tmp_path: Path) -> None:
+    agent = opened(tmp_path, JOIN)
+    with pytest.raises(CertificateInvalid):
+        agent.renew(renewal(agent))

@@ -1,4 +1,5 @@
-"""``python -m tests.fuzz``: the fuzzers at length, then every Hypothesis test with many examples.
+"""``python -m tests.fuzz``: the fuzzers at length, then the OpenAPI document by schemathesis (alone:
+``described``), then every Hypothesis test with many examples.
 
 A failure prints the command that runs its round again.
 """
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from tests.fuzz import runner
+from tests.fuzz import described, runner
 
 _REPORT_S = 10.0
 
@@ -45,10 +46,13 @@ def main() -> int:
     parser.add_argument("fuzzers", nargs="*", help=f"of {', '.join(runner.names())}; default all")
     parser.add_argument("--inputs", type=int, default=10_000_000, help="how many together")
     parser.add_argument("--seconds", type=float, default=3600.0, help="at most this long")
+    parser.add_argument("--examples", type=int, default=100, help="of schemathesis, for each operation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--once", action="store_true", help="one round, here, from --seed")
     arguments = parser.parse_args()
+    if arguments.fuzzers == ["described"]:
+        return described.run(arguments.examples, arguments.seconds)
     chosen = tuple(arguments.fuzzers) or runner.names()
     if unknown := set(chosen) - set(runner.names()):
         parser.error(f"no such fuzzer: {', '.join(sorted(unknown))}")
@@ -59,7 +63,9 @@ def main() -> int:
         sys.stdout.write(done.failure or f"{done.inputs} inputs, no undocumented error\n")
         return 1 if done.failure else 0
     code = _rounds(chosen, arguments)
-    return code or (0 if arguments.fuzzers else _machines())
+    if code or arguments.fuzzers:
+        return code
+    return described.run(arguments.examples, arguments.seconds) or _machines()
 
 
 if __name__ == "__main__":

@@ -2,126 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from secrets import token_bytes
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.access.agents import AdmittedAgent, AgentDirectory
-from gateway.agent_endpoint import RETRY_AFTER_S, AgentEndpoint, AgentEndpointSettings
-from gateway.dispatch import Dispatcher, EngineResponse
+from gateway.agent_endpoint import RETRY_AFTER_S, AgentEndpointSettings
+from gateway.domain import AgentPrincipal
 from gateway.errors import StreamBroken
-from gateway.metrics import Metrics
-from gateway.registry import Registry, RegistrySettings
-from gateway.store import Store
+from gateway.registry import RegistrySettings
 from gateway.store.errors import StateBusy
 from shared import limits
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
-from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
-from shared.identity import JoinToken
+from shared.handshake import GatewayHandshake, Hello
+from shared.identity import AgentCertificate, GatewayKeys, JoinToken, Succession
 from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers
-from shared.tunnel import DialledTunnel, dial
-from tests.gateway.fleet import FakeAgent, Fleet, Loop, deployment
+from shared.tunnel import DialledTunnel
+from tests.gateway.agent_house import Gateway, Host, Running, eventually, running_gateway
+from tests.gateway.fleet import FakeAgent, Fleet, deployment
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
-    """Wait until something is true; sockets take their time."""
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        await asyncio.sleep(0.002)
-
-
-Running = asyncio.Future[EngineResponse]
-
-
-class Gateway:
-    """Store, registry, dispatcher and agent endpoint, listening on loopback."""
-
-    def __init__(self, state: Path, settings: AgentEndpointSettings, registry: RegistrySettings) -> None:
-        loop = asyncio.get_running_loop()
-        self.store = Store.open(state)
-        self.metrics = Metrics()
-        self.registry = Registry(self.metrics, loop.time, registry)
-        self.dispatcher = Dispatcher(self.registry, self.metrics, loop)
-        self.agents = AgentEndpoint(
-            self.store.gateway_identity,
-            AgentDirectory(self.store),
-            self.registry,
-            self.metrics,
-            settings,
-            note_seen=self.store.agents.touch,
-        )
-        self.url = ""
-
-    def token(self, uses: int = 100) -> JoinToken:
-        token, _ = self.store.tokens.create(3600, uses, ("*",), {}, time.time())
-        return token
-
-    def count(self, outcome: str) -> float | None:
-        return self.metrics.registry.get_sample_value("trunkline_tunnels_total", {"outcome": outcome})
-
-
-@asynccontextmanager
-async def running_gateway(
-    state: Path,
-    settings: AgentEndpointSettings = AgentEndpointSettings(revocation_tick_s=0.01, seen_tick_s=0.01),  # noqa: B008
-    registry: RegistrySettings = RegistrySettings(),  # noqa: B008
-) -> AsyncIterator[Gateway]:
-    gateway = Gateway(state, settings, registry)
-    server = await asyncio.get_running_loop().create_server(gateway.agents.protocol, "127.0.0.1", 0)
-    gateway.url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/tunnel"
-    watch = asyncio.ensure_future(gateway.agents.watch())
-    try:
-        yield gateway
-    finally:
-        await gateway.dispatcher.close()
-        await gateway.agents.close()
-        watch.cancel()
-        server.close()
-        await eventually(lambda: not gateway.agents.strangers and not gateway.dispatcher.open_exchanges)
-        gateway.store.close()
-
-
-class Host:
-    """A GPU host: its key, and the tunnels it dials."""
-
-    def __init__(self, gateway: Gateway, name: str = "gpu-1", token: JoinToken | None = None) -> None:
-        self.gateway = gateway
-        self.name = name
-        self.key = Ed25519PrivateKey.generate()
-        self.token: JoinToken | None = token or gateway.token()
-        self.certificate: bytes | None = None
-
-    async def dial(self, lost: DialledTunnel | None = None) -> tuple[DialledTunnel, FakeAgent]:
-        """With ``lost`` for the session of a tunnel that is gone."""
-        agent = FakeAgent(self.name, Loop(), None)  # type: ignore[arg-type]
-        claim = None
-        if lost is not None:
-            claim = ResumeRequest(lost.welcome.session_id, lost.endpoint.session.log.received)
-        handshake = AgentHandshake(
-            self.key,
-            self.name,
-            token_bytes(32),
-            certificate=self.certificate,
-            join_token=None if self.certificate else self.token,
-            pinned_fingerprint=self.gateway.store.gateway_identity.fingerprint,
-            session=claim,
-        )
-        clock = asyncio.get_running_loop().time
-        resumes = None if lost is None else lost.endpoint
-        tunnel = await dial(
-            self.gateway.url, handshake=handshake, listener=agent, clock=clock, resumes=resumes
-        )
-        if tunnel.welcome.certificate is not None:
-            self.certificate = tunnel.welcome.certificate.der
-        agent.endpoint = tunnel.endpoint
-        return tunnel, agent
 
 
 async def test_an_agent_joins_serves_and_answers(tmp_path: Path) -> None:
@@ -461,6 +361,10 @@ class BrokenDirectory:
         self.broken = False
         self.asked = 0
 
+    @property
+    def gateway_keys(self) -> GatewayKeys:
+        return self.directory.gateway_keys
+
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         return self.directory.admit(hello, handshake, wall_s)
 
@@ -472,6 +376,18 @@ class BrokenDirectory:
 
     def refusal(self, admitted: AdmittedAgent) -> str | None:
         return self.directory.refusal(admitted)
+
+    def forget_previous_key(self, wall_s: float) -> None:
+        self.directory.forget_previous_key(wall_s)
+
+    def rights(self, admitted: AdmittedAgent) -> AgentPrincipal:
+        return self.directory.rights(admitted)
+
+    def is_due(self, admitted: AdmittedAgent, wall_s: float) -> bool:
+        return self.directory.is_due(admitted, wall_s)
+
+    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]:
+        return self.directory.renew(admitted, wall_s)
 
 
 async def test_a_revocation_is_seen_once_the_database_can_be_read_again(tmp_path: Path) -> None:

@@ -76,3 +76,17 @@ def test_parsers_that_quote_requests_stay_silent(capfdbinary: pytest.CaptureFixt
     logging.getLogger("uvicorn.error").error("something real")
     lines = capfdbinary.readouterr().err.splitlines()
     assert [orjson.loads(line)["event"] for line in lines] == ["something real"]
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+@pytest.mark.parametrize(
+    "secret", ["sk-tl-" + "a1B2" * 8, "tlj_" + "abc2" * 19, "eyJhbGciOiJFUzI1NiJ9.eyJzdWIi.c2ln"]
+)
+def test_a_secret_is_masked_wherever_it_stands(
+    style: str, secret: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure("info", style)
+    structlog.get_logger().info("request", path=f"/v1/models/{secret}", id=secret, nested={"x": [secret]})
+    written = capfd.readouterr().err
+    assert secret[4:] not in written
+    assert written.count("***") == 3

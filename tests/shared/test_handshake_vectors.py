@@ -71,3 +71,18 @@ def test_the_join_token_reads_as_specified() -> None:
     assert token.id == octets("join_token", "id")
     assert token.secret == octets("join_token", "secret")
     assert token.fingerprint == octets("gateway", "fingerprint")
+
+
+def test_the_announcement_of_the_next_key_follows_the_specification() -> None:
+    told = VECTORS["succession"]
+    command = told["command"]["succession"]
+    old, new = octets("gateway", "public_key"), octets("succession", "next_public_key")
+    statement = b"trunkline.1 SUCCESSION\0" + old + new + told["until_s"].to_bytes(8, "big")
+    Ed25519PublicKey.from_public_bytes(old).verify(octets("succession", "signature"), statement)
+    assert hashlib.sha256(new).hexdigest()[:16] == told["next_id"]
+    assert [base64.b64decode(command[name]) for name in ("key", "next", "signature")] == [
+        old,
+        new,
+        octets("succession", "signature"),
+    ]
+    assert (command["until_s"], told["command"]["verb"]) == (told["until_s"], "renew")

@@ -9,15 +9,18 @@ from typing import Any
 import orjson
 
 from shared.errors import ErrorCode
-from shared.identity import public_bytes
+from shared.handshake import Renewal
+from shared.identity import Succession, public_bytes
 from tests.support.identities import (
     AGENT_KEY,
     AGENT_NONCE,
     GATEWAY,
     GATEWAY_NONCE,
     NAME,
+    NEXT_GATEWAY,
     SERIAL,
     TOKEN,
+    UNTIL_S,
     WALL_S,
     certificate_of,
     enrolled_agent,
@@ -60,6 +63,7 @@ def build() -> dict[str, Any]:
             "der": certificate.der.hex(),
         },
         "conversations": [_enrolment(), _return(), _refusal()],
+        "succession": _succession(),
     }
 
 
@@ -79,6 +83,19 @@ def _refusal() -> dict[str, Any]:
     greeted = greet(enrolled_agent())
     reject = greeted.gateway.reject(ErrorCode.REVOKED, "agent gpu-7 was revoked", 1.5)
     return _conversation("an agent is refused", greeted.challenge, greeted.hello_payload, "REJECT", reject)
+
+
+def _succession() -> dict[str, Any]:
+    succession = Succession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
+    renewal = Renewal(1, certificate_of(gateway=NEXT_GATEWAY).der, succession)
+    return {
+        "next_private_key": NEXT_GATEWAY.private_key.private_bytes_raw().hex(),
+        "next_public_key": NEXT_GATEWAY.public_key.hex(),
+        "next_id": NEXT_GATEWAY.id,
+        "until_s": UNTIL_S,
+        "signature": succession.signature.hex(),
+        "command": renewal.to_dict(),
+    }
 
 
 def _conversation(title: str, challenge: bytes, hello: bytes, answer: str, payload: bytes) -> dict[str, Any]:

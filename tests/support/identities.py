@@ -26,6 +26,9 @@ def key_of(label: str) -> Ed25519PrivateKey:
 
 GATEWAY = GatewayIdentity(key_of("gateway"))
 OTHER_GATEWAY = GatewayIdentity(key_of("another gateway"))
+NEXT_GATEWAY = GatewayIdentity(key_of("the gateway's next key"))
+UNTIL_S = int(WALL_S) + 30 * 86_400
+"""When the key before ``NEXT_GATEWAY`` counts no more."""
 AGENT_KEY = key_of("agent")
 TOKEN = JoinToken(bytes.fromhex("0011223344556677"), bytes(range(16)), GATEWAY.fingerprint)
 

@@ -9,7 +9,7 @@ from typing import Any
 from shared.endpoint import Endpoint, Stream
 from shared.errors import ErrorCode, HandshakeError, HandshakeRejected, TrunklineError
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
-from shared.identity import GatewayIdentity, JoinToken
+from shared.identity import GatewayKeys, JoinToken
 from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, dial
 from tests.support.identities import AGENT_NONCE, GATEWAY, NAME, TOKEN, certificate_of, key_of
@@ -114,8 +114,8 @@ class Acceptor:
         self.all_gone = asyncio.Event()
 
     @property
-    def gateway_identity(self) -> GatewayIdentity:
-        return GATEWAY
+    def gateway_keys(self) -> GatewayKeys:
+        return GatewayKeys(GATEWAY)
 
     def connected(self, tunnel: AcceptedTunnel) -> None:
         self.connections += 1

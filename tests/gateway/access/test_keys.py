@@ -4,10 +4,22 @@ import pytest
 
 from gateway.access import KeyRing
 from gateway.errors import Unauthenticated
+from gateway.scopes import Role, limited
 from gateway.store import KeyStore, Store
 from gateway.store.errors import StateError
 from gateway.where import read_where
 from tests.support.race import elsewhere
+
+
+class Wall:
+    """Unix time, as the test says."""
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
 
 IN_ANOTHER_PROCESS = """
 from pathlib import Path
@@ -99,3 +111,96 @@ def test_a_key_says_where_its_requests_may_run(store: Store) -> None:
     ring = KeyRing(store)
     assert ring.authenticate(store.keys.create("laptop", "acme", 1.0, eu)).where == eu
     assert ring.authenticate(store.keys.create("anywhere", "acme", 1.0)).where is None
+
+
+# --- ends, rotation, last use ---
+
+
+def refusal(ring: KeyRing, text: str) -> str:
+    with pytest.raises(Unauthenticated) as caught:
+        ring.authenticate(text)
+    assert caught.value.status == 401
+    return caught.value.code
+
+
+def test_a_key_says_what_its_holder_may_ask_for_and_do(store: Store) -> None:
+    scopes = limited(["llama-*"], tiers=["batch"])
+    text = store.keys.create("ci", "acme", 1.0, scopes=scopes, role=Role.VIEWER)
+    principal = KeyRing(store).authenticate(text)
+    assert (principal.scopes, principal.role) == (scopes, Role.VIEWER)
+    plain = KeyRing(store).authenticate(store.keys.create("plain", "acme", 1.0))
+    assert (plain.scopes, plain.role) == (None, None)
+
+
+def test_a_key_is_refused_from_its_end_on_and_says_so(store: Store) -> None:
+    clock = Wall(100.0)
+    ring = KeyRing(store, clock)
+    text = store.keys.create("ci", "acme", 100.0, life_s=60.0)
+    clock.now_s = 159.9
+    assert ring.authenticate(text)
+    clock.now_s = 160.0
+    assert refusal(ring, text) == "key_expired"
+
+
+def test_both_secrets_work_until_the_overlap_is_over(store: Store, command: Store) -> None:
+    clock = Wall(100.0)
+    ring = KeyRing(store, clock)
+    old = command.keys.create("ci", "acme", 1.0)
+    before = ring.authenticate(old)
+    _, new = command.keys.rotate("ci", 60.0, 100.0)
+    assert ring.authenticate(new) == ring.authenticate(old) == before
+    clock.now_s = 160.0
+    assert refusal(ring, old) == "key_expired"
+    assert ring.authenticate(new) == before
+    assert len(ring) == 1
+
+
+def test_a_secret_that_was_rotated_twice_is_unknown_at_once(store: Store) -> None:
+    ring = KeyRing(store, Wall(100.0))
+    first = store.keys.create("ci", "acme", 1.0)
+    _, second = store.keys.rotate("ci", 60.0, 100.0)
+    assert ring.authenticate(first)
+    _, third = store.keys.rotate("ci", 0.0, 100.0)
+    for text in (first, second):
+        assert refusal(ring, text) == "invalid_api_key"
+    assert ring.authenticate(third)
+
+
+def test_revoking_ends_both_secrets(store: Store) -> None:
+    ring = KeyRing(store, Wall(100.0))
+    old = store.keys.create("ci", "acme", 1.0)
+    _, new = store.keys.rotate("ci", 60.0, 100.0)
+    ring.authenticate(old)
+    store.keys.revoke("ci", 101.0)
+    for text in (old, new):
+        assert refusal(ring, text) == "invalid_api_key"
+
+
+def test_the_secret_before_does_not_outlive_the_key(store: Store) -> None:
+    clock = Wall(100.0)
+    ring = KeyRing(store, clock)
+    old = store.keys.create("ci", "acme", 100.0, life_s=30.0)
+    store.keys.rotate("ci", 60.0, 100.0)
+    clock.now_s = 130.0
+    assert refusal(ring, old) == "key_expired"
+
+
+def test_it_is_told_once_when_keys_were_last_used(store: Store) -> None:
+    clock = Wall(100.0)
+    ring = KeyRing(store, clock)
+    text = store.keys.create("ci", "acme", 1.0, life_s=200.0)
+    ring.authenticate(text)
+    clock.now_s = 150.0
+    ring.authenticate(text)
+    (record,) = store.keys.list()
+    assert ring.take_used() == {record.id: 150.0}
+    clock.now_s = 500.0
+    refusal(ring, text)
+    assert ring.take_used() == {}
+
+
+def test_an_entry_shows_no_digest(store: Store) -> None:
+    store.keys.create("ci", "acme", 1.0)
+    (record,) = store.keys.list()
+    assert record.digest.hex() not in repr(record)
+    assert repr(record.digest) not in repr(record)

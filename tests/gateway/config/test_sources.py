@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from gateway.access.clients import issuer_of
+from gateway.access.oidc import Issuer
 from gateway.agent_endpoint import AgentEndpointSettings
 from gateway.app import dispatch_settings, http_settings
 from gateway.config import ConfigError, Loaded, load
@@ -13,6 +15,7 @@ from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.http.exchange import HttpSettings
 from gateway.http.protocol import ConnectionLimits
 from gateway.registry import RegistrySettings
+from gateway.scopes import Role
 
 
 def loaded(flags: dict[str, Any] | None = None, file: Path | None = None, **environment: str) -> Loaded:
@@ -184,3 +187,73 @@ def test_the_defaults_are_those_of_the_parts() -> None:
     assert http_settings(loaded().settings) == HttpSettings()
     http = HttpTable()
     assert ConnectionLimits() == ConnectionLimits(http.head_bytes, http.head_s, http.connections)
+
+
+OIDC = """
+[[oidc]]
+issuer = "https://id.example"
+audience = "trunkline"
+tenant_claim = "org"
+roles_claim = "realm_access.roles"
+roles = { "gpu-ops" = "operator" }
+
+[[oidc]]
+issuer = "https://other.example/realm"
+audience = ["a", "b"]
+jwks_url = "https://keys.example/k"
+algorithms = ["EdDSA"]
+"""
+
+
+def test_issuers_are_read_and_shown(file: Path) -> None:
+    file.write_text(OIDC)
+    first = loaded(None, file)
+    one, other = first.settings.oidc
+    assert (one.audience, one.jwks_url, one.roles, one.skew_s) == (
+        ["trunkline"],
+        None,
+        {"gpu-ops": "operator"},
+        60.0,
+    )
+    assert (other.audience, other.algorithms) == (["a", "b"], ["EdDSA"])
+    file.write_text(first.toml())
+    assert loaded(None, file).settings.oidc == first.settings.oidc
+
+
+def test_an_issuer_is_what_is_set_of_it(file: Path) -> None:
+    file.write_text(OIDC)
+    one, other = map(issuer_of, loaded(None, file).settings.oidc)
+    assert one == Issuer(
+        "https://id.example",
+        ("trunkline",),
+        tenant_claim="org",
+        roles_claim="realm_access.roles",
+        roles={"gpu-ops": Role.OPERATOR},
+    )
+    assert other == Issuer("https://other.example/realm", ("a", "b"), "https://keys.example/k", ("EdDSA",))
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"issuer": "http://id.example"}, "oidc.0.issuer"),
+        ({"jwks_url": "http://10.0.0.1/keys"}, "oidc.0.jwks_url"),
+        ({"jwks_url": "file:///etc/passwd"}, "oidc.0.jwks_url"),
+        ({"algorithms": ["HS256"]}, "oidc.0.algorithms.0"),
+        ({"algorithms": ["none"]}, "oidc.0.algorithms.0"),
+        ({"algorithms": []}, "oidc.0.algorithms"),
+        ({"audience": []}, "oidc.0.audience"),
+        ({"skew_s": 601}, "oidc.0.skew_s"),
+        ({"roles": {"x": "root"}}, "oidc.0.roles.x"),
+        ({"ca_file": "/nowhere"}, "oidc.0.ca_file"),
+        ({"secret": "x"}, "there is no such key"),
+    ],
+)
+def test_an_issuer_that_cannot_be_trusted_is_said(change: dict[str, Any], answer: str) -> None:
+    table = {"issuer": "https://id.example", "audience": "a", **change}
+    assert answer in complaint({"oidc": [table]})
+
+
+def test_an_issuer_is_there_once() -> None:
+    table = {"issuer": "https://id.example", "audience": "a"}
+    assert "same issuer" in complaint({"oidc": [table, table]})

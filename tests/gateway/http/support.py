@@ -9,8 +9,10 @@ from typing import Any
 from gateway.domain import Principal, Request
 from gateway.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.http.buffers import BufferBudget
+from gateway.http.edge import edge
 from gateway.http.exchange import Exchange, HttpSettings
 from gateway.http.front import Front
+from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.routes import build_router
 from gateway.http.server import Address, bind, build_server
@@ -29,10 +31,13 @@ MIB = 1024 * 1024
 
 
 class FakeKeys:
+    def __init__(self, principal: Principal | None = None) -> None:
+        self.principal = principal or Principal("k1", "tests", "default")
+
     def authenticate(self, presented: str) -> Principal:
         if presented != KEY:
             raise Unauthenticated("This gateway knows no such key.")
-        return Principal("k1", "tests", "default")
+        return self.principal
 
 
 class FakeCatalog:
@@ -199,14 +204,19 @@ class Surface:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     finished: list[tuple[Exchange, int, RequestError | None]] = field(default_factory=list)
     accounts: Accounts | None = None
+    keys: FakeKeys = field(default_factory=FakeKeys)
 
     def __post_init__(self) -> None:
-        keys = FakeKeys()
+        keys = self.keys
         pipeline = Pipeline(keys, self.dispatcher, self.accounts, facts=self.settings.facts)
         router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
         self.budget = BufferBudget(self.buffer_bytes)
         self.app = Front(
-            router, self.settings, self.budget, self.lifecycle, lambda *facts: self.finished.append(facts)
+            edge(router, self.settings),
+            self.settings,
+            self.budget,
+            self.lifecycle,
+            lambda *facts: self.finished.append(facts),
         )
         self.lifecycle.serve()
 
@@ -303,10 +313,16 @@ class Call:
 
 
 @asynccontextmanager
-async def served(surface: Surface, limits: ConnectionLimits | None = None) -> AsyncIterator[str]:
+async def served(
+    surface: Surface, limits: ConnectionLimits | None = None, places: Places | None = None
+) -> AsyncIterator[str]:
     """The surface on a real server on loopback; gives its address, ``127.0.0.1:PORT``."""
     server = build_server(
-        surface.app, Address("127.0.0.1", 0), limits or ConnectionLimits(), lambda **options: None
+        surface.app,
+        Address("127.0.0.1", 0),
+        limits or ConnectionLimits(),
+        lambda **options: None,
+        places=places,
     )
     listener = bind(Address("127.0.0.1", 0))
     serving = asyncio.get_running_loop().create_task(server.serve([listener]))

@@ -13,6 +13,7 @@ from gateway.http.exchange import HttpSettings
 from gateway.http.inbound import BodyLimits
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.server import Address, ListenFailed, bind, build_server
+from gateway.http.tls import TlsFiles
 from shared.errors import ErrorCode
 from tests.gateway.http.support import EVENTS, FakeResponse, Surface, served
 
@@ -265,4 +266,6 @@ async def test_tls_files_that_are_none_are_said(tmp_path: Path) -> None:
     nothing = tmp_path / "cert.pem"
     nothing.write_text("nothing")
     with pytest.raises(ListenFailed, match="for TLS"):
-        build_server(None, Address("127.0.0.1", 0, nothing, nothing), ConnectionLimits(), lambda: None)
+        build_server(
+            None, Address("127.0.0.1", 0, TlsFiles(nothing, nothing)), ConnectionLimits(), lambda: None
+        )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.aliases import Alias, Mirror, Target
-from gateway.store import DATABASE_NAME, Store
+from gateway.store import DATABASE_NAME, Store, schema
 from gateway.store.aliases import CHANGES, MOST_ALIASES
 from gateway.store.errors import BadValue, UnknownRecord
 
@@ -155,10 +155,11 @@ def test_a_database_from_before_there_were_aliases_gets_them(state_dir: Path) ->
     Store.open(state_dir).close()
     with sqlite3.connect(state_dir / DATABASE_NAME) as raw:
         raw.executescript(
-            "DROP TABLE aliases; DROP TABLE alias_changes; DELETE FROM revisions WHERE topic = 'aliases'; "
-            "PRAGMA user_version = 3;"
+            "DROP TABLE aliases; DROP TABLE alias_changes; DELETE FROM revisions WHERE topic = 'aliases'"
         )
     raw.close()
+    with Store.open(state_dir) as store, store._database.write() as connection:
+        schema.UPGRADES[3](connection)
     with Store.open(state_dir) as store:
         store.aliases.set_targets("m", (V1,), 1.0)
         assert now(store) == Alias("m", (V1,))

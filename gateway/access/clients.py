@@ -1,0 +1,84 @@
+"""Everything about who clients are: the door they come in by, and what goes on beside it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from gateway.access.door import Door
+from gateway.access.keys import KeyRing
+from gateway.access.oidc import Issuer, KeySource, TokenDoor
+from gateway.config.oidc import OidcTable
+from gateway.domain import Principal
+from gateway.store import Store
+from gateway.store.errors import StateError
+
+USED_TICK_S = 15.0
+"""How often it is written down when keys were last used."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Authenticator(Protocol):
+    """Who holds what a client presents; :class:`KeyRing` and :class:`Door`."""
+
+    def authenticate(self, presented: str) -> Principal: ...
+
+
+class Clients:
+    """Create it on the event loop. ``door`` is for whoever lets clients in; :meth:`run` runs beside."""
+
+    def __init__(
+        self,
+        issuers: Sequence[OidcTable],
+        store: Store,
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock`` gives seconds of the event loop's clock, ``wall`` Unix time. Raises StateError."""
+        self.ring = KeyRing(store, wall)
+        self._store = store
+        self._sources = [KeySource(issuer_of(table), clock) for table in issuers]
+        tokens = TokenDoor(self._sources, wall)
+        self.door: Authenticator = Door(self.ring, tokens) if self._sources else self.ring
+
+    async def run(self) -> None:
+        """Fetch issuers' keys and note the use of ours, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for source in self._sources:
+                tasks.create_task(source.run())
+            tasks.create_task(self._note_use())
+
+    async def _note_use(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(USED_TICK_S)
+                await self.write_use()
+        finally:
+            await self.write_use()
+
+    async def write_use(self) -> None:
+        """Write down when keys were last used. When that fails it is done next time; the log tells of the
+        database."""
+        used_s = self.ring.take_used()
+        if not used_s:
+            return
+        try:
+            await asyncio.to_thread(self._store.keys.touch, used_s)
+        except StateError as error:
+            _log.debug("last_use_not_written", error=str(error))
+            self.ring.put_back_used(used_s)
+
+
+def issuer_of(table: OidcTable) -> Issuer:
+    """What is set of an issuer, as the door knows it."""
+    same = table.model_dump(exclude={"issuer", "audience", "algorithms", "tenants"})
+    return Issuer(
+        table.issuer,
+        tuple(table.audience),
+        algorithms=tuple(table.algorithms),
+        tenants=tuple(table.tenants),
+        **same,
+    )

@@ -1,0 +1,22 @@
+"""Who comes in: holders of API keys and, where issuers are trusted, of their tokens."""
+
+from gateway.access.keys import KeyRing
+from gateway.access.oidc import TokenDoor
+from gateway.domain import Principal
+from gateway.store.keys import PREFIX
+
+
+class Door:
+    """Keys by their prefix, everything else as a token."""
+
+    def __init__(self, keys: KeyRing, tokens: TokenDoor) -> None:
+        self._keys = keys
+        self._tokens = tokens
+
+    def authenticate(self, presented: str) -> Principal:
+        """As :meth:`KeyRing.authenticate` and :meth:`TokenDoor.authenticate`. What was changed in the store
+        counts for holders of tokens too."""
+        if presented.startswith(PREFIX) or not presented:
+            return self._keys.authenticate(presented)
+        self._keys.refresh()
+        return self._tokens.authenticate(presented)

@@ -1,0 +1,105 @@
+"""The public keys that an issuer signs with, from its JSON Web Key Set (RFC 7517). Pure.
+
+Each key is good for one algorithm, which its own kind decides and no token (RFC 8725 §3.1): so a public key
+can never be taken for the secret of another algorithm.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt import PyJWK
+from jwt.exceptions import PyJWTError
+
+KEYS = 64
+"""Most keys that are looked at."""
+
+KID_CHARS = 256
+
+RSA_BITS = (2048, 8192)
+"""Shorter ones can be broken (RFC 7518 §3.3), longer ones cost too much to verify with."""
+
+_PUBLIC = {
+    "RS256": ("kty", "n", "e"),
+    "ES256": ("kty", "crv", "x", "y"),
+    "EdDSA": ("kty", "crv", "x"),
+}
+"""What is taken of a key: if its issuer published the private part too, we do not keep it."""
+
+_KINDS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
+
+
+class BadKeySet(Exception):
+    """Not a key set, or none of its keys can be used. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Keys by their id (None: it has none) and algorithm."""
+
+    keys: Mapping[tuple[str | None, str], PyJWK]
+    fingerprint: frozenset[tuple[str | None, str, bytes]]
+    """Equal for sets with the same keys."""
+
+    def find(self, kid: str | None, algorithm: str) -> PyJWK | None:
+        """The key for a token that names ``kid``; for one that names none, the only one of its algorithm."""
+        found = self.keys.get((kid, algorithm))
+        if found is not None or kid is not None:
+            return found
+        fitting = [key for (_, fits), key in self.keys.items() if fits == algorithm]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def read_keyset(body: bytes, algorithms: Collection[str]) -> KeySet:
+    """The keys in ``body`` that can be used with ``algorithms``. Others are left out. Raises BadKeySet."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadKeySet("it is not JSON") from error
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise BadKeySet("it has no list of keys")
+    if len(listed) > KEYS:
+        raise BadKeySet(f"it has {len(listed)} keys; {KEYS} are allowed")
+    keys: dict[tuple[str | None, str], PyJWK] = {}
+    prints = set()
+    for kid, algorithm, fields in _usable(listed, algorithms):
+        try:
+            key = PyJWK(fields, algorithm)
+        except (PyJWTError, ValueError, TypeError):
+            continue
+        if not isinstance(key.key, RSAPublicKey) or RSA_BITS[0] <= key.key.key_size <= RSA_BITS[1]:
+            keys.setdefault((kid, algorithm), key)
+            prints.add((kid, algorithm, orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)))
+    if not keys:
+        raise BadKeySet(f"none of its {len(listed)} keys can be used with {', '.join(sorted(algorithms))}")
+    return KeySet(keys, frozenset(prints))
+
+
+def _usable(
+    listed: list[Any], algorithms: Collection[str]
+) -> Iterator[tuple[str | None, str, dict[str, Any]]]:
+    """Id, algorithm and public part of each key that is meant for verifying signatures."""
+    for jwk in listed:
+        if not isinstance(jwk, dict):
+            continue
+        kty, kid = jwk.get("kty"), jwk.get("kid")
+        curve = jwk.get("crv") if kty != "RSA" else None
+        algorithm = _KINDS.get((kty, curve)) if isinstance(kty, str) and _text_or_none(curve) else None
+        named = kid is None or (isinstance(kid, str) and len(kid) <= KID_CHARS)
+        if algorithm is None or algorithm not in algorithms or not named or not _for_verifying(jwk):
+            continue
+        if jwk.get("alg", algorithm) in (algorithm, "Ed25519" if algorithm == "EdDSA" else algorithm):
+            yield kid, algorithm, {name: jwk.get(name) for name in _PUBLIC[algorithm]}
+
+
+def _for_verifying(jwk: Mapping[str, Any]) -> bool:
+    operations = jwk.get("key_ops")
+    verifies = operations is None or (isinstance(operations, list) and "verify" in operations)
+    return verifies and jwk.get("use", "sig") == "sig"
+
+
+def _text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)

@@ -1,0 +1,73 @@
+"""From the database, where administrative acts are noted as they are done, into the audit log."""
+
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from gateway.audit.files import AuditFiles
+from gateway.audit.records import RESERVED, Entry
+from gateway.store.acts import Act
+from gateway.store.errors import StateError
+
+MOST_ACTS = 500
+"""Taken up at a time."""
+
+
+class Acts(Protocol):
+    """:class:`gateway.store.acts.ActStore`."""
+
+    def pending(self, most: int, /) -> tuple[Act, ...]: ...
+    def forget(self, ids: Collection[str], /) -> None: ...
+    def signer(self) -> bytes | None: ...
+    def note_signer(self, public_key: bytes, /) -> None: ...
+
+
+def entry_of(act: Act) -> Entry:
+    """The line that an act becomes."""
+    what = {name: value for name, value in act.what.items() if name not in (*RESERVED, "who", "act")}
+    return Entry(act.at_s, act.kind, {"who": act.who, **what, "act": act.id})
+
+
+def take_up(files: AuditFiles, acts: Acts, wall_s: float, entries: Sequence[Entry] = ()) -> int:
+    """Append the acts that wait, once each whatever crashes, then ``entries``; how many lines that were.
+
+    Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
+    """
+    known = _signer(acts)
+    with files.held(wall_s, () if known is None else (known,)) as appender:
+        waiting = _waiting(acts, sure=not entries)
+        taken = appender.head.taken
+        fresh = [act for act in waiting or () if act.id not in taken]
+        if fresh or entries:
+            still = taken if waiting is None else [act.id for act in waiting]
+            appender.append([*map(entry_of, fresh), *entries], wall_s, still)
+            signed_by = appender.signer.public_key
+    with contextlib.suppress(StateError):  # they are known by their ids when they are found again
+        acts.forget([act.id for act in waiting or ()])
+        if (fresh or entries) and signed_by != known:
+            acts.note_signer(signed_by)
+    return len(fresh) + len(entries)
+
+
+def prune(files: AuditFiles, acts: Acts, wall_s: float) -> list[str]:
+    """Delete segments that are to be kept no longer; their names. Raises StateError."""
+    known = _signer(acts)
+    with files.held(wall_s, () if known is None else (known,)) as appender:
+        return appender.prune(wall_s)
+
+
+def _waiting(acts: Acts, *, sure: bool) -> tuple[Act, ...] | None:
+    """None: the database does not say, and that is not ``sure`` to matter."""
+    try:
+        return acts.pending(MOST_ACTS)
+    except StateError:
+        if sure:
+            raise
+        return None
+
+
+def _signer(acts: Acts) -> bytes | None:
+    try:
+        return acts.signer()
+    except StateError:
+        return None

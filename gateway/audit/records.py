@@ -1,0 +1,149 @@
+"""Lines of the audit log, and its head. Pure.
+
+A line is a JSON object that begins with ``seq`` (1, 2, 3 …), ``prev`` (the SHA-256 of the line before, in
+hex, without its newline; of the first line 64 zeros), ``at`` (UTC) and ``kind``. The head says, under the
+gateway's signature, what the last line is and where it ends.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+START = "0" * 64
+"""``prev`` of the first line."""
+
+LINE_BYTES = 64 * 1024
+"""Longest line."""
+
+RESERVED = ("seq", "prev", "at", "kind")
+_SIGNED = b"trunkline audit head 1\n"
+_HEX_64 = re.compile(r"[0-9a-f]{64}")
+
+
+class Signer(Protocol):
+    """The gateway's key; :class:`shared.identity.GatewayIdentity`."""
+
+    @property
+    def public_key(self) -> bytes: ...
+    def sign(self, message: bytes) -> bytes: ...
+
+
+class BadHead(ValueError):
+    """No head, or not one that its key signed."""
+
+
+class Entry(NamedTuple):
+    """What is to become a line."""
+
+    at_s: float
+    """Seconds since 1970."""
+    kind: str
+    facts: Mapping[str, Any]
+    """Without the names of ``RESERVED``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The last line."""
+
+    seq: int = 0
+    hash: str = START
+    segment: str = ""
+    """The file it is in; empty before the first line."""
+    end_bytes: int = 0
+    """Where it ends there, its newline included."""
+    taken: tuple[str, ...] = ()
+    """Acts that are lines and may still wait in the database."""
+
+
+def moment(wall_s: float) -> str:
+    """``2026-11-21T20:30:00.123Z``: sorts as time does."""
+    milliseconds = int(wall_s * 1000)
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+@lru_cache(maxsize=16)
+def _second(whole_s: int) -> str:
+    return datetime.fromtimestamp(whole_s, UTC).isoformat().removesuffix("+00:00")
+
+
+def hash_of(line: bytes) -> str:
+    """Of a line without its newline."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def lines_of(entries: Iterable[Entry], seq: int, prev: str) -> tuple[bytes, int, str]:
+    """``entries`` as lines after line ``seq`` with hash ``prev``; the number and hash of the last of them."""
+    lines = []
+    for entry in entries:
+        seq += 1
+        line = _line(entry, seq, prev)
+        lines.append(line)
+        prev = hash_of(line)
+    return b"".join(line + b"\n" for line in lines), seq, prev
+
+
+def _line(entry: Entry, seq: int, prev: str) -> bytes:
+    """Nothing keeps an entry from becoming a line; at worst it is one that says less."""
+    at_s, kind, facts = entry
+    record = {"seq": seq, "prev": prev, "at": moment(at_s), "kind": kind}
+    try:
+        line = orjson.dumps({**record, **facts}, default=_no_value)
+    except TypeError:  # a number of more than 64 bits, text that is no Unicode
+        line = b""
+    if 0 < len(line) <= LINE_BYTES:
+        return line
+    small = {name: value for name, value in facts.items() if isinstance(value, float | bool)}
+    return orjson.dumps(record | small | {"shortened": True})
+
+
+def _no_value(value: object) -> str:
+    return f"<{type(value).__name__}>"
+
+
+def encode_head(head: Head, signer: Signer) -> bytes:
+    """The head's file, signed."""
+    body = _body(head)
+    signature = signer.sign(_SIGNED + body)
+    signed = {"head": orjson.Fragment(body), "key": signer.public_key.hex(), "signature": signature.hex()}
+    return orjson.dumps(signed) + b"\n"
+
+
+def decode_head(data: bytes, keys: Iterable[bytes] | None = None) -> Head:
+    """The head in its file, signed by one of ``keys`` (public, raw; None: by whichever it names).
+
+    Raises BadHead, and for anything but the very bytes that were written.
+    """
+    try:
+        value = orjson.loads(data)
+        facts, key, signature = value["head"], bytes.fromhex(value["key"]), bytes.fromhex(value["signature"])
+        head = Head(**{**facts, "taken": tuple(facts["taken"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadHead("it cannot be read") from error
+    signed = {"head": orjson.Fragment(_body(head)), "key": key.hex(), "signature": signature.hex()}
+    if orjson.dumps(signed) + b"\n" != data or not _sane(head):
+        raise BadHead("it was changed")
+    if keys is not None and key not in set(keys):
+        raise BadHead(f"another key signed it ({key.hex()[:16]}…)")
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, _SIGNED + _body(head))
+    except (InvalidSignature, ValueError) as error:
+        raise BadHead("its signature is wrong") from error
+    return head
+
+
+def _body(head: Head) -> bytes:
+    return orjson.dumps(head)
+
+
+def _sane(head: Head) -> bool:
+    numbers = isinstance(head.seq, int) and isinstance(head.end_bytes, int)
+    return numbers and isinstance(head.segment, str) and _HEX_64.fullmatch(str(head.hash)) is not None

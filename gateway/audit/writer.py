@@ -1,0 +1,179 @@
+"""Writes the audit log of a running gateway, in batches, from a thread of its own.
+
+What happens on the event loop is put into a bounded buffer, which costs it a microsecond; the thread makes
+lines of it every ``tick_s`` and syncs them. It also takes up what other processes noted in the database.
+"""
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from gateway.audit.acts import Acts, prune, take_up
+from gateway.audit.files import AuditFiles
+from gateway.audit.records import Entry
+from gateway.errors import StateUnavailable
+from gateway.store.errors import StateError
+
+_log = structlog.get_logger(__name__)
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    buffer_records: int = 50_000
+    """Not written yet."""
+    batch_records: int = 1000
+    """Made into lines at a time; between two the event loop gets its turn."""
+    tick_s: float = 0.5
+    """Between two writes; what a crash may lose."""
+
+
+class Record(Protocol):
+    """Something that becomes a line, in the thread."""
+
+    def entry(self) -> Entry: ...
+
+
+class AuditWriter:
+    """:meth:`add` belongs to the event loop; the rest of the work to the thread between start and stop."""
+
+    def __init__(
+        self,
+        files: AuditFiles,
+        acts: Acts,
+        settings: AuditSettings = AuditSettings(),
+        *,
+        changed: Callable[[], int] = lambda: 0,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``changed`` gives another number once the database has changed: only then it is asked for acts."""
+        self.settings = settings
+        self.blocked = False
+        """The last write failed, or the buffer is full."""
+        self.dropped = 0
+        """Records that found no room, all told."""
+        self.written = 0
+        self._files = files
+        self._acts = acts
+        self._changed = changed
+        self._seen: int | None = None
+        self._wall = wall
+        self._buffer: deque[Record] = deque()
+        self._batch: list[Entry] = []
+        """Taken from the buffer and not on the disk yet."""
+        self._told = 0
+        """Of ``dropped``, what a line says."""
+        self._pruned_s = float("-inf")
+        self._failing = False
+        self._ask = threading.Event()
+        self._writing = threading.Lock()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+
+    def add(self, record: Record) -> None:
+        """It happened. Never waits, never raises."""
+        if len(self._buffer) < self.settings.buffer_records:
+            self._buffer.append(record)
+        else:
+            self.dropped += 1
+            self.blocked = True
+
+    def note(self, kind: str, **facts: str | int | float | list[str] | None) -> None:
+        """The gateway itself did something."""
+        self.add(_Noted(Entry(self._wall(), kind, {"who": "gateway", **facts})))
+
+    def check(self) -> None:
+        """Raises StateUnavailable while the log cannot be written: for gateways where it is ``required``."""
+        if self.blocked:
+            raise StateUnavailable(
+                "This gateway cannot write its audit log just now, and serves nobody without it; "
+                "send the request again."
+            )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, within_s: float) -> None:
+        """Write what is left; returns when that is done, or after so long."""
+        self._stopping = True
+        self._ask.set()
+        self._thread.join(within_s)
+
+    def write(self) -> bool:
+        """Write all that is there now, from any thread but the event loop's. False when it could not be;
+        nothing is lost then but what finds no room."""
+        with self._writing:
+            return self._write()
+
+    def _write(self) -> bool:
+        try:
+            while self._write_batch():
+                pass
+        except StateError as error:
+            if not self._failing:
+                _log.error("audit_not_written", error=str(error))
+            self._failing = self.blocked = True
+            return False
+        if self._failing:
+            _log.info("audit_written_again", dropped=self.dropped)
+        self._failing = False
+        self.blocked = len(self._buffer) >= self.settings.buffer_records
+        return True
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._ask.wait(self.settings.tick_s)
+            try:
+                if self.write():
+                    self._prune()
+            except Exception:
+                self.blocked = True
+                _log.exception("audit_failed")
+        with contextlib.suppress(Exception):
+            self.write()
+
+    def _write_batch(self) -> bool:
+        """Whether there is more to do."""
+        seen = self._changed()
+        self._fill()
+        if not self._batch and seen == self._seen:
+            return False
+        dropped = self.dropped
+        lost = (
+            [Entry(self._wall(), "lost", {"records": dropped - self._told})] if dropped > self._told else []
+        )
+        self.written += take_up(self._files, self._acts, self._wall(), [*lost, *self._batch])
+        self._told, self._seen = dropped, seen
+        self._batch.clear()
+        return bool(self._buffer)
+
+    def _fill(self) -> None:
+        room = self.settings.batch_records - len(self._batch)
+        for _ in range(min(room, len(self._buffer))):
+            self._batch.append(self._buffer.popleft().entry())
+
+    def _prune(self) -> None:
+        now_s = self._wall()
+        if 0 <= now_s - self._pruned_s < DAY_S / 24:
+            return
+        try:
+            if gone := prune(self._files, self._acts, now_s):
+                _log.info("audit_pruned", segments=len(gone))
+        except StateError as error:
+            _log.error("audit_not_pruned", error=str(error))
+        self._pruned_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    noted: Entry
+
+    def entry(self) -> Entry:
+        return self.noted

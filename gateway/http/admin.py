@@ -1,0 +1,131 @@
+"""``/admin/…``: what people and services may see of a running gateway and do to it, each by his role.
+
+JSON only. A request shows its key or token in a header, as everywhere: there are no cookies and no basic
+authentication, so no page in a browser can make one on somebody's behalf (no CSRF).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import orjson
+import structlog
+from starlette.routing import Route
+
+from gateway.domain import Principal
+from gateway.errors import (
+    BadRequest,
+    BodyTooLarge,
+    Forbidden,
+    MethodNotAllowed,
+    NameInUse,
+    RecordNotFound,
+    UnsupportedEncoding,
+)
+from gateway.http.exchange import Exchange, exchange_of
+from gateway.http.inbound import Receive
+from gateway.http.reply import Send
+from gateway.pipeline import Keys
+from gateway.scopes import Role
+from gateway.store.acts import acting_as
+from gateway.store.errors import BadValue, NameTaken, UnknownRecord
+
+BODY_BYTES = 64 * 1024
+"""Longest body here."""
+
+Json = dict[str, Any]
+Act = Callable[["Call"], Awaitable[Json]]
+"""Does what is asked and gives the answer. May raise RequestError and the store's errors."""
+
+_JSON = b"application/json"
+_NO_STORE = [(b"cache-control", b"no-store")]
+
+_log = structlog.get_logger("gateway.admin")
+
+
+class Call:
+    """One request on this API, by somebody whose role was found to do."""
+
+    def __init__(self, exchange: Exchange, principal: Principal, names: Mapping[str, str]) -> None:
+        self.principal = principal
+        self.names = names
+        """From the path."""
+        self._exchange = exchange
+        self._got_bytes = 0
+
+    async def body(self) -> Json:
+        """The JSON object sent; empty when nothing was. Raises RequestError."""
+        fields = self._exchange.fields
+        if fields.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+            raise UnsupportedEncoding("Compressed bodies are not accepted here.", param="content-encoding")
+        raw = await self._exchange.inbound.read(self._enough)
+        if not raw:
+            return {}
+        if b"json" not in fields.get(b"content-type", b"").lower():
+            raise BadRequest("Send JSON, with content-type application/json.", param="content-type")
+        try:
+            value = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            raise BadRequest("The request body must be a JSON object.", code="invalid_json")
+        return value
+
+    def _enough(self, chunk: bytes) -> bool:
+        self._got_bytes += len(chunk)
+        if self._got_bytes > BODY_BYTES:
+            raise BodyTooLarge(f"The body may be {BODY_BYTES} bytes long here at most.")
+        return False
+
+
+class Page:
+    """One path: what each method does, and the role that it takes."""
+
+    def __init__(self, keys: Keys, methods: Mapping[str, tuple[Role, Act]]) -> None:
+        self._keys = keys
+        self._methods = methods
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "admin"
+        principal = self._keys.authenticate(exchange.credential())
+        exchange.identified(principal)
+        if exchange.method not in self._methods:
+            allowed = tuple(self._methods)
+            raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)
+        role, act = self._methods[exchange.method]
+        check_role(principal, role)
+        call = Call(exchange, principal, scope["path_params"])
+        with acting_as(f"key:{principal.key_id}"):
+            found = await _done(act, call)
+        if exchange.method != "GET":
+            what = {"act": act.__name__, "of": call.names.get("agent") or call.names.get("key")}
+            _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
+        await exchange.reply.whole(200, _JSON, orjson.dumps(found), _NO_STORE)
+
+
+def check_role(principal: Principal, wanted: Role) -> None:
+    """Raises Forbidden unless ``principal`` may do what ``wanted`` may."""
+    if principal.role is None or not principal.role.covers(wanted):
+        has = "has none" if principal.role is None else f"has the role {principal.role.value!r}"
+        raise Forbidden(
+            f"This takes the role {wanted.value!r}, and this key {has} "
+            "(trunkline key create --role, or the roles in a token).",
+            code="role_required",
+        )
+
+
+def route(path: str, page: Page) -> Route:
+    """The page at ``path``."""
+    return Route(path, endpoint=page)
+
+
+async def _done(act: Act, call: Call) -> Json:
+    """What the store refuses, as clients see it."""
+    try:
+        return await act(call)
+    except BadValue as error:
+        raise BadRequest(f"{error}.", code="invalid_value") from None
+    except NameTaken as error:
+        raise NameInUse(f"{error}.") from None
+    except UnknownRecord as error:
+        raise RecordNotFound(f"{error}.") from None

@@ -1,0 +1,187 @@
+"""``/admin``: agents, models and the queue."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from starlette.routing import Route
+
+from gateway.agent_session import AgentInfo
+from gateway.deployments import ModelRecord
+from gateway.errors import BadRequest, RecordNotFound
+from gateway.http.admin import Call, Json, Page, route
+from gateway.pipeline import Keys
+from gateway.registry import ModelInfo
+from gateway.scopes import Role
+from gateway.store import AgentStore
+from shared.messages import DeploymentState
+
+REASON_CHARS = 500
+
+
+class Index(Protocol):
+    """:class:`gateway.deployments.ModelIndex`."""
+
+    @property
+    def models(self) -> Mapping[str, ModelRecord]: ...
+
+
+class Fleet(Protocol):
+    """Who is connected; :class:`gateway.registry.Registry`."""
+
+    @property
+    def index(self) -> Index: ...
+    def agents(self) -> list[AgentInfo]: ...
+    def models(self) -> list[ModelInfo]: ...
+    def hold(self, name: str, held: bool) -> bool: ...
+
+
+class FleetAdmin:
+    """Reads the registry on the event loop and the store in a thread."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        agents: AgentStore,
+        depths: Callable[[], Mapping[str, int]],
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``depths``: how many requests wait, by model. ``clock`` gives seconds of the event loop's clock."""
+        self._fleet = fleet
+        self._agents = agents
+        self._depths = depths
+        self._clock = clock
+        self._wall = wall
+
+    def routes(self, keys: Keys) -> list[Route]:
+        """The pages, for who presents one of ``keys``."""
+        return [
+            route("/admin/agents", Page(keys, {"GET": (Role.VIEWER, self.list_agents)})),
+            route("/admin/agents/{agent}", Page(keys, {"DELETE": (Role.ADMIN, self.revoke_agent)})),
+            route(
+                "/admin/agents/{agent}/drain",
+                Page(
+                    keys,
+                    {
+                        "POST": (Role.OPERATOR, self.drain_agent),
+                        "DELETE": (Role.OPERATOR, self.undrain_agent),
+                    },
+                ),
+            ),
+            route("/admin/models", Page(keys, {"GET": (Role.VIEWER, self.list_models)})),
+            route("/admin/queue", Page(keys, {"GET": (Role.VIEWER, self.list_queue)})),
+        ]
+
+    async def list_agents(self, call: Call) -> Json:
+        """Agents that are enrolled, connected or not, by name."""
+        connected = {info.name: info for info in self._fleet.agents()}
+        enrolled = [each for each in await asyncio.to_thread(self._agents.list) if each.revoked_s is None]
+        found: dict[str, Json] = {
+            each.name: {
+                "name": each.name,
+                "connected": False,
+                "may_serve": list(each.models),
+                "labels": dict(each.labels),
+                "joined_s": each.joined_s,
+                "last_seen_s": each.last_seen_s,
+            }
+            for each in enrolled
+        }
+        for name, info in connected.items():
+            found[name] = found.get(name, {"name": name}) | self._connected(info)
+        return {"agents": [facts for _, facts in sorted(found.items())]}
+
+    async def drain_agent(self, call: Call) -> Json:
+        """Nothing new goes there from now on, also when it comes back; what runs ends in its own time."""
+        return self._held(call, True)
+
+    async def undrain_agent(self, call: Call) -> Json:
+        """It gets work again."""
+        return self._held(call, False)
+
+    async def revoke_agent(self, call: Call) -> Json:
+        """As ``trunkline agents revoke``: its tunnel ends within a second, its key never comes back."""
+        reason = (await call.body()).get("reason", "")
+        if not isinstance(reason, str) or len(reason) > REASON_CHARS or not reason.isprintable():
+            raise BadRequest(f"The reason is one line of at most {REASON_CHARS} characters.", param="reason")
+        name = call.names["agent"]
+        record = await asyncio.to_thread(self._agents.revoke, name, reason, self._wall())
+        return {"agent": record.name, "revoked": True}
+
+    async def list_models(self, call: Call) -> Json:
+        """Every model that was ever served, and its deployments."""
+        depths, records = self._depths(), self._fleet.index.models
+        return {
+            "models": [
+                {
+                    "id": info.id,
+                    "ready": info.ready,
+                    "routes": list(info.routes),
+                    "waiting": depths.get(info.id, 0),
+                    **_served(records.get(info.id)),
+                }
+                for info in self._fleet.models()
+            ]
+        }
+
+    async def list_queue(self, call: Call) -> Json:
+        """How many requests wait."""
+        depths = self._depths()
+        return {"waiting": sum(depths.values()), "models": dict(sorted(depths.items()))}
+
+    def _held(self, call: Call, held: bool) -> Json:
+        name = call.names["agent"]
+        if not self._fleet.hold(name, held):
+            raise RecordNotFound(f"No agent {name!r} is connected here.")
+        streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)
+        return {"agent": name, "draining": held, "streams": streams}
+
+    def _connected(self, info: AgentInfo) -> Json:
+        return {
+            "connected": True,
+            "status": info.status.value,
+            "draining": info.draining,
+            "labels": dict(info.labels),
+            "connected_for_s": round(self._clock() - info.connected_s, 3),
+            "rtt_s": info.rtt_s,
+            "streams": info.streams,
+            "deployments": [_claimed(each) for each in info.deployments],
+            "gpus": list(info.gpus),
+        }
+
+
+def _claimed(state: DeploymentState) -> Json:
+    """What an agent says of a deployment."""
+    return {
+        "model": state.model,
+        "version": state.version,
+        "status": state.status.value,
+        "slots": state.slots,
+        "running": state.running,
+        "waiting": state.waiting,
+        "kv_use": state.kv_use,
+        "reason": state.reason,
+    }
+
+
+def _served(record: ModelRecord | None) -> dict[str, Any]:
+    """What serves a model now."""
+    serving = [] if record is None else list(record.serving.values())
+    return {
+        "slots": sum(each.slots for each in serving),
+        "in_flight": sum(each.in_flight for each in serving),
+        "loadable": 0 if record is None else len(record.loadable),
+        "deployments": [
+            {
+                "agent": each.agent,
+                "version": each.version,
+                "status": each.status.value,
+                "slots": each.slots,
+                "in_flight": each.in_flight,
+                "healthy": each.well,
+            }
+            for each in serving
+        ],
+    }

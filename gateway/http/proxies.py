@@ -1,0 +1,105 @@
+"""Who a client is when proxies stand in front: X-Forwarded-For and -Proto, or Forwarded (RFC 7239).
+
+Anybody can write these fields, so they count only on connections that come from a trusted network, and there
+only as far back as each hop was told of by a trusted one.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+HOPS = 32
+"""Proxies in a row that are looked at."""
+
+_KNOWN = 4096
+_PAIR = re.compile(r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(\"(?:[^\"\\]|\\.)*\"|[^,;\"\s]*)[ \t]*(,|;|\Z)")
+
+HeaderFields = Sequence[tuple[bytes, bytes]]
+
+
+class Origin(NamedTuple):
+    """Where a request comes from; ``scheme`` is what the client spoke, None if nobody says."""
+
+    address: str
+    scheme: str | None
+
+
+class TrustedProxies:
+    """Networks whose word counts, and the one field in which they give it."""
+
+    def __init__(self, networks: Iterable[str], header: str = "x-forwarded-for") -> None:
+        """``header`` is ``x-forwarded-for`` (with ``x-forwarded-proto`` beside it) or ``forwarded``."""
+        self._networks = tuple(ipaddress.ip_network(network) for network in networks)
+        self._standard = header == "forwarded"
+        self.trusts = lru_cache(maxsize=_KNOWN)(self._trusts)
+        """Whether the proxy of this address is believed."""
+
+    def origin(self, peer: str, headers: HeaderFields) -> Origin:
+        """Whose request it is that came with ``headers`` (names in lower case) from ``peer``."""
+        if not self.trusts(peer):
+            return Origin(peer, None)
+        told, scheme = self._forwarded(headers) if self._standard else self._x_forwarded(headers)
+        address = peer
+        for hop in reversed(told[-HOPS:]):
+            said = read_address(hop) if self.trusts(address) else None
+            if said is None:
+                break
+            address = said
+        return Origin(address, scheme)
+
+    def _trusts(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+        return any((mapped or parsed) in network for network in self._networks)
+
+    def _x_forwarded(self, headers: HeaderFields) -> tuple[list[str], str | None]:
+        told = _joined(headers, b"x-forwarded-for")
+        schemes = _joined(headers, b"x-forwarded-proto")
+        scheme = schemes.rpartition(",")[2].strip().lower()
+        return told.split(",") if told else [], scheme or None
+
+    def _forwarded(self, headers: HeaderFields) -> tuple[list[str], str | None]:
+        elements = read_forwarded(_joined(headers, b"forwarded"))
+        scheme = elements[-1].get("proto", "").lower() if elements else ""
+        return [element.get("for", "") for element in elements], scheme or None
+
+
+def _joined(headers: HeaderFields, wanted: bytes) -> str:
+    return ",".join(value.decode("latin-1") for name, value in headers if name == wanted)
+
+
+def read_forwarded(text: str) -> list[dict[str, str]]:
+    """The elements of a Forwarded field, names in lower case; empty for one that is malformed anywhere: a
+    quote that a client left open could hide what proxies added."""
+    elements: list[dict[str, str]] = [{}]
+    place = 0
+    while place < len(text):
+        pair = _PAIR.match(text, place)
+        if pair is None:
+            return []
+        name, value, end = pair.groups()
+        elements[-1][name.lower()] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value[:1] == '"' else value
+        if end == ",":
+            elements.append({})
+        place = pair.end()
+    return elements if elements[-1] else []
+
+
+def read_address(text: str) -> str | None:
+    """The IP address in ``1.2.3.4``, ``1.2.3.4:80``, ``2001:db8::1`` or ``[2001:db8::1]:80``."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        parsed = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)

@@ -1,0 +1,107 @@
+"""TLS ended here: TLS 1.2 and later, certificates taken up anew when their files change (RFC 9325)."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+HANDSHAKE_S = 10.0
+"""The longest a handshake may take."""
+
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. ``client_ca`` has client certificates checked, ``required`` ends connections without one."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+    required: bool = False
+
+    def stamps(self) -> tuple[object, ...]:
+        """Differs once one of them has changed."""
+        return tuple(_stamp(path) for path in (self.cert, self.key, self.client_ca) if path is not None)
+
+
+def _stamp(path: Path) -> object:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+
+
+def build_context(files: TlsFiles) -> ssl.SSLContext:
+    """Raises OSError (ssl.SSLError is one) and ValueError for files that cannot be used together."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_SINGLE_ECDH_USE
+    context.load_cert_chain(files.cert, files.key, password=_no_password)
+    if files.client_ca is not None:
+        context.load_verify_locations(files.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
+        context.num_tickets = 0  # a session taken up again would not be checked against a new authority
+        context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+def _no_password() -> str:
+    """OpenSSL would ask for the key's on the terminal."""
+    return ""
+
+
+class Tls:
+    """The certificate in force. :attr:`context` is listened with; handshakes use the newest that was good."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Raises what :func:`build_context` raises."""
+        self._files = files
+        self._stamps = files.stamps()
+        self.context = self._newest = build_context(files)
+        self.context.sni_callback = self._choose
+
+    def look(self) -> bool:
+        """Take up files that have changed; whether they were. Those that cannot be used are told once, and
+        the old ones stay in force."""
+        stamps = self._files.stamps()
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps
+        try:
+            self._newest = build_context(self._files)
+        except (OSError, ValueError) as error:
+            _log.error("tls_files_refused", cert=str(self._files.cert), reason=_reason(error))
+            return False
+        _log.info("tls_files_reloaded", cert=str(self._files.cert))
+        return True
+
+    async def watch(self, every_s: float) -> None:
+        """Looks now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            await asyncio.to_thread(self.look)
+
+    def _choose(self, connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+        """Called within every handshake, whether the client names a server or not."""
+        if self._newest is not self.context:
+            connection.context = self._newest
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+
+
+def has_certificate(transport: asyncio.BaseTransport) -> bool:
+    """Whether the client of this connection has shown a certificate; one that was shown is a good one."""
+    connection = transport.get_extra_info("ssl_object")
+    return connection is not None and bool(connection.getpeercert())

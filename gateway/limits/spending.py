@@ -1,0 +1,92 @@
+"""What tenants used of their budgets in this day and this month (UTC). Pure; ``wall_s`` is Unix time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway.store.usage import Spent
+
+MOST_TENANTS = 100_000
+"""Whose sums are kept in memory. Tenants are as many as somebody made keys for."""
+
+
+@dataclass(slots=True)
+class Amounts:
+    """Tokens, seconds of GPUs, and money: what is spent, reserved or needed."""
+
+    tokens: int = 0
+    gpu_s: float = 0.0
+    money: float = 0.0
+
+    def add(self, other: "Amounts") -> None:
+        self.tokens += other.tokens
+        self.gpu_s += other.gpu_s
+        self.money += other.money
+
+    def take_off(self, other: "Amounts") -> None:
+        """What was added before. Nothing goes below zero, whatever sums of fractions come to."""
+        self.tokens = max(0, self.tokens - other.tokens)
+        self.gpu_s = max(0.0, self.gpu_s - other.gpu_s)
+        self.money = max(0.0, self.money - other.money)
+
+
+NOTHING = Amounts()
+
+
+class Spending:
+    """Sums by tenant for the present day and month."""
+
+    def __init__(self, wall_s: float) -> None:
+        self._days: dict[str, Amounts] = {}
+        self._months: dict[str, Amounts] = {}
+        self._day = self._month = ""
+        self._begin(wall_s)
+
+    @property
+    def month(self) -> str:
+        """The first day of the present month, as usage is kept by."""
+        return self._month
+
+    def load(self, spent: Iterable[Spent]) -> None:
+        """What was used since :attr:`month` began, before this process did."""
+        for each in spent:
+            amounts = Amounts(each.tokens, each.gpu_s, each.cost)
+            self._sum(self._months, each.tenant).add(amounts)
+            if each.day == self._day:
+                self._sum(self._days, each.tenant).add(amounts)
+
+    def add(self, tenant: str, tokens: int, gpu_s: float, money: float, wall_s: float) -> None:
+        """A tenant used so much."""
+        if wall_s >= self.day_ends_s:
+            self._begin(wall_s)
+        for sums in (self._days, self._months):
+            sum_ = self._sum(sums, tenant)
+            sum_.tokens += tokens
+            sum_.gpu_s += gpu_s
+            sum_.money += money
+
+    def of(self, tenant: str, wall_s: float) -> tuple[Amounts, Amounts]:
+        """What it used today and this month. Only to be read."""
+        if wall_s >= self.day_ends_s:
+            self._begin(wall_s)
+        return self._days.get(tenant, NOTHING), self._months.get(tenant, NOTHING)
+
+    def _sum(self, sums: dict[str, Amounts], tenant: str) -> Amounts:
+        sum_ = sums.get(tenant)
+        if sum_ is None:
+            sum_ = Amounts()
+            if len(sums) < MOST_TENANTS:
+                sums[tenant] = sum_
+        return sum_
+
+    def _begin(self, wall_s: float) -> None:
+        """A day begins, and with some a month. A clock that is set back begins nothing."""
+        today = datetime.fromtimestamp(wall_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        first = today.replace(day=1)
+        self._day, month = today.date().isoformat(), first.date().isoformat()
+        self._days = {}
+        if month != self._month:
+            self._months = {}
+        self._month = month
+        self.day_ends_s = (today + timedelta(days=1)).timestamp()
+        self.month_ends_s = (first + timedelta(days=32)).replace(day=1).timestamp()

@@ -1,0 +1,87 @@
+"""How a gateway's key is followed by another one, with a time in which both count (PROTOCOL §8.12)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from shared.errors import SignatureInvalid
+from shared.identity.keys import GatewayIdentity, fingerprint_of, signature_holds
+
+_DOMAIN = b"trunkline.1 SUCCESSION\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """One key's word that another one follows it. Believe it only of a key that is pinned."""
+
+    old_key: bytes
+    """Raw, 32 bytes, as ``new_key``."""
+    new_key: bytes
+    until_s: int
+    """Seconds since 1970: from then on the new key alone counts."""
+    signature: bytes = field(repr=False)
+    """By the old key, 64 bytes."""
+
+    @classmethod
+    def sign(cls, old: GatewayIdentity, new_key: bytes, until_s: int) -> "Succession":
+        """What the holder of the old key says."""
+        signature = old.sign(_statement(old.public_key, new_key, until_s))
+        return cls(old.public_key, new_key, until_s, signature)
+
+    @property
+    def old_fingerprint(self) -> bytes:
+        return fingerprint_of(self.old_key)
+
+    @property
+    def new_fingerprint(self) -> bytes:
+        return fingerprint_of(self.new_key)
+
+    def verify(self) -> None:
+        """Raises SignatureInvalid unless the old key signed all of it."""
+        statement = _statement(self.old_key, self.new_key, self.until_s)
+        if not signature_holds(self.old_key, self.signature, statement):
+            raise SignatureInvalid("the word that another key follows is not the old key's")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayKeys:
+    """The gateway's key and, for a while after it was changed, the one before."""
+
+    current: GatewayIdentity
+    previous: GatewayIdentity | None = None
+    until_s: float = 0.0
+    """Seconds since 1970: how long the one before counts."""
+
+    def previous_at(self, wall_s: float) -> GatewayIdentity | None:
+        """The key before, while it counts."""
+        return self.previous if wall_s < self.until_s else None
+
+    def choose(self, known: Collection[str], wall_s: float) -> GatewayIdentity:
+        """The key for an agent that trusts the keys with the ids ``known``; for one that does not say, the
+        one before while it counts, for it may know no other."""
+        previous = self.previous_at(wall_s)
+        if previous is None or self.current.id in known:
+            return self.current
+        return previous if not known or previous.id in known else self.current
+
+    def trusted(self, wall_s: float) -> tuple[bytes, ...]:
+        """Public keys whose certificates are good."""
+        previous = self.previous_at(wall_s)
+        return (
+            (self.current.public_key,)
+            if previous is None
+            else (
+                self.current.public_key,
+                previous.public_key,
+            )
+        )
+
+    def succession(self, wall_s: float) -> Succession | None:
+        """What agents are told while the key before counts."""
+        previous = self.previous_at(wall_s)
+        if previous is None:
+            return None
+        return Succession.sign(previous, self.current.public_key, int(self.until_s))
+
+
+def _statement(old_key: bytes, new_key: bytes, until_s: int) -> bytes:
+    return _DOMAIN + old_key + new_key + until_s.to_bytes(8, "big")

@@ -1,0 +1,211 @@
+"""The writer: batches, a full disk, a full buffer, and what of it requests are told."""
+
+import pytest
+
+from gateway.audit import AuditFiles, AuditSettings, AuditUnwritable, AuditWriter, RequestFacts
+from gateway.audit.records import Entry
+from gateway.domain import Tier
+from gateway.quotas import Price
+from gateway.store import Store
+from shared.identity import GatewayIdentity
+from shared.messages import Usage
+from tests.gateway.audit.logs import DAY_S, NOON_S, kinds, records, verified
+
+
+class Things:
+    """Stands for the store's acts; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.version = 1
+
+    def pending(self, most: int) -> tuple[()]:
+        self.asked += 1
+        return ()
+
+    def forget(self, ids: object) -> None: ...
+    def signer(self) -> None: ...
+    def note_signer(self, public_key: bytes) -> None: ...
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = NOON_S
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def things() -> Things:
+    return Things()
+
+
+def writer_of(
+    files: AuditFiles, things: Things, clock: Clock | None = None, **settings: float
+) -> AuditWriter:
+    chosen = AuditSettings(**settings)  # type: ignore[arg-type]
+    return AuditWriter(files, things, chosen, changed=lambda: things.version, wall=clock or Clock())
+
+
+def refuse(files: AuditFiles, patch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise AuditUnwritable("the disk is full")
+
+    patch.setattr(files, "held", full)
+
+
+def facts(number: int = 0, **other: object) -> RequestFacts:
+    plain: dict[str, object] = {
+        "at_s": NOON_S,
+        "id": f"req-{number}",
+        "status": 200,
+        "error": None,
+        "key_id": "key_1",
+        "tenant": "t",
+        "route": "chat",
+        "model": "m",
+        "alias": None,
+        "target": "",
+        "version": "v1",
+        "tier": Tier.STANDARD,
+        "deployments": ["gpu-1/0", "gpu-2/0"],
+        "troubles": [("gpu-1/0", "stalled")],
+        "queue_s": 0.0105,
+        "first_byte_s": 0.1,
+        "total_s": 2.0,
+        "usage": Usage(10, 20, 4),
+        "gpu_s": 1.5,
+        "price": Price(1.0, 2.0, 0.1),
+    }
+    return RequestFacts(**(plain | other))  # type: ignore[arg-type]
+
+
+def test_a_request_becomes_a_line_of_facts(files: AuditFiles, things: Things) -> None:
+    writer = writer_of(files, things)
+    writer.add(facts())
+    assert writer.write()
+    line = records(files.directory)[1]
+    for name in ("seq", "prev"):
+        del line[name]
+    assert line == {
+        "at": "2026-11-21T12:00:00.000Z",
+        "kind": "request",
+        "id": "req-0",
+        "who": "key:key_1",
+        "tenant": "t",
+        "status": 200,
+        "route": "chat",
+        "model": "m",
+        "version": "v1",
+        "tier": "standard",
+        "queue_ms": 10.5,
+        "first_byte_ms": 100.0,
+        "total_ms": 2000.0,
+        "gpu_s": 1.5,
+        "cost": 0.15005,
+        "ran": [["gpu-1/0", "stalled"], ["gpu-2/0", ""]],
+        "tokens": {"in": 10, "out": 20, "cached": 4},
+    }
+
+
+def test_a_deployment_that_got_a_request_twice_is_told_twice(files: AuditFiles, things: Things) -> None:
+    writer = writer_of(files, things)
+    writer.add(facts(deployments=["a/0", "b/0", "a/0"], troubles=[("a/0", "busy"), ("b/0", "broken")]))
+    writer.write()
+    assert records(files.directory)[1]["ran"] == [["a/0", "busy"], ["b/0", "broken"], ["a/0", ""]]
+
+
+def test_records_are_written_in_batches_in_their_order(
+    files: AuditFiles, things: Things, identity: GatewayIdentity
+) -> None:
+    writer = writer_of(files, things, batch_records=10)
+    for number in range(25):
+        writer.add(facts(number))
+    assert writer.write()
+    assert [record["id"] for record in records(files.directory)[1:]] == [f"req-{n}" for n in range(25)]
+    assert verified(files, identity).sound
+    assert writer.written == 25
+
+
+def test_nothing_is_asked_or_written_while_nothing_happens(files: AuditFiles, things: Things) -> None:
+    writer = writer_of(files, things)
+    for _ in range(3):
+        assert writer.write()
+    assert things.asked == 1
+    things.version += 1
+    writer.write()
+    assert things.asked == 2
+    assert kinds(files.directory) == []
+
+
+def test_what_cannot_be_written_is_kept_and_written_later_and_is_said_in_between(
+    files: AuditFiles, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(files, things)
+    with monkeypatch.context() as patch:
+        refuse(files, patch)
+        writer.add(facts(1))
+        assert not writer.write()
+        writer.add(facts(2))
+        assert not writer.write()
+        assert writer.blocked
+    assert writer.write()
+    assert not writer.blocked
+    assert [record.get("id") for record in records(files.directory)] == [None, "req-1", "req-2"]
+
+
+def test_what_finds_no_room_is_counted_and_the_log_says_how_many(
+    files: AuditFiles, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(files, things, buffer_records=3, batch_records=2)
+    with monkeypatch.context() as patch:
+        refuse(files, patch)
+        for number in range(10):
+            writer.add(facts(number))
+        assert not writer.write()
+        assert (writer.dropped, writer.blocked) == (7, True)
+    assert writer.write()
+    assert kinds(files.directory) == ["segment", "lost", "request", "request", "request"]
+    assert records(files.directory)[1]["records"] == 7
+    writer.add(facts(99))
+    writer.write()
+    assert kinds(files.directory).count("lost") == 1
+
+
+def test_old_segments_are_deleted_once_an_hour(
+    files: AuditFiles, things: Things, identity: GatewayIdentity
+) -> None:
+    clock = Clock()
+    writer = writer_of(files, things, clock)
+    writer.add(facts())
+    writer.write()
+    writer._prune()
+    clock.now_s += 500 * DAY_S
+    writer.note("gateway.start")
+    writer.write()
+    writer._prune()
+    assert kinds(files.directory) == ["segment", "gateway.start", "pruned"]
+    assert verified(files, identity).sound
+
+
+def test_a_thread_writes_what_is_left_when_it_is_stopped(store: Store, identity: GatewayIdentity) -> None:
+    files = AuditFiles(store.state_dir / "audit", lambda: identity)
+    writer = AuditWriter(files, store.acts, AuditSettings(tick_s=60), changed=store.data_version)
+    writer.start()
+    store.acts.note("thing.change")
+    writer.add(facts())
+    writer.stop(10)
+    assert kinds(files.directory) == ["segment", "thing.change", "request"]
+
+
+def test_a_record_that_cannot_be_made_a_line_stops_no_other(files: AuditFiles, things: Things) -> None:
+    class Odd:
+        def entry(self) -> Entry:
+            return Entry(NOON_S, "odd", {"what": object()})
+
+    writer = writer_of(files, things)
+    writer.add(Odd())
+    writer.add(facts())
+    assert writer.write()
+    assert kinds(files.directory) == ["segment", "odd", "request"]

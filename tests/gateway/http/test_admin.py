@@ -1,0 +1,254 @@
+"""The admin API over raw ASGI: who may do what, and that it is done."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.access.keys import KeyRing
+from gateway.errors import RequestError
+from gateway.http.admin_fleet import FleetAdmin
+from gateway.http.admin_keys import KeyAdmin
+from gateway.http.buffers import BufferBudget
+from gateway.http.cors import Cors
+from gateway.http.edge import edge
+from gateway.http.exchange import HttpSettings
+from gateway.http.front import Front
+from gateway.http.routes import build_router
+from gateway.lifecycle import Lifecycle
+from gateway.pipeline import Pipeline
+from gateway.scopes import Role, limited
+from gateway.store import Enrolment, Store
+from tests.gateway.fleet import Fleet, deployment
+from tests.gateway.http.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
+
+NOW_S = 1000.0
+NEW_KEY = {"name": "ci", "models": ["llama-*"], "tiers": ["batch"], "role": "viewer", "life_s": 60, "rpm": 5}
+
+
+class House:
+    """A store, a fleet under a manual clock, and the surface over them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = Store.open(directory)
+        self.fleet = Fleet()
+        self.depths = {"m": 3, "n": 1}
+        self.ring = KeyRing(self.store, lambda: NOW_S)
+        self.failures: list[RequestError | None] = []
+        clock = self.fleet.registry.clock
+        admin = [
+            *FleetAdmin(
+                self.fleet.registry, self.store.agents, lambda: self.depths, clock, lambda: NOW_S
+            ).routes(self.ring),
+            *KeyAdmin(self.store.keys, lambda: NOW_S).routes(self.ring),
+        ]
+        settings, lifecycle = HttpSettings(), Lifecycle()
+        pipeline = Pipeline(self.ring, FakeDispatcher())
+        router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)
+        self.router = router
+        self.app = Front(router, settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
+        lifecycle.serve()
+        self.keys = {role: self.store.keys.create(f"its-{role}", "ops", 1.0, role=role) for role in Role}
+        self.keys[None] = self.store.keys.create("its-none", "ops", 1.0)  # type: ignore[index]
+
+    async def ask(
+        self, method: str, path: str, role: Role | None = Role.ADMIN, body: object = None, **more: Any
+    ) -> tuple[int, dict[str, Any], dict[str, str]]:
+        """Status, the JSON in the answer, and its headers."""
+        data = more.get("raw", b"" if body is None else orjson.dumps(body))
+        headers = more.get("headers", (JSON_TYPE,))
+        bearer = (b"authorization", b"Bearer " + self.keys[role].encode())  # type: ignore[index]
+        call = Call(self.app, method, path, (*headers, bearer))
+        call.body(data)
+        await call.done()
+        return call.status, orjson.loads(call.content), call.headers
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "state")
+    yield made
+    made.store.close()
+
+
+def enrol(store: Store, name: str) -> None:
+    token, _ = store.tokens.create(3600, 1, ["llama-*"], {"region": "eu"}, 1.0)
+    store.agents.enrol(Enrolment(token.id_text, name, name.encode().ljust(32), name, 4e9), 2.0)
+
+
+RIGHTS = [
+    ("GET", "/admin/agents", Role.VIEWER),
+    ("GET", "/admin/models", Role.VIEWER),
+    ("GET", "/admin/queue", Role.VIEWER),
+    ("POST", "/admin/agents/gpu-1/drain", Role.OPERATOR),
+    ("DELETE", "/admin/agents/gpu-1/drain", Role.OPERATOR),
+    ("DELETE", "/admin/agents/gpu-1", Role.ADMIN),
+    ("GET", "/admin/keys", Role.ADMIN),
+    ("POST", "/admin/keys", Role.ADMIN),
+    ("POST", "/admin/keys/its-none/rotate", Role.ADMIN),
+    ("DELETE", "/admin/keys/its-none", Role.ADMIN),
+]
+
+
+BAD_KEYS: list[tuple[object, int, str]] = [
+    ({}, 400, "invalid_value"),
+    ({"name": "a/b"}, 400, "invalid_value"),
+    ({"name": 5}, 400, "invalid_value"),
+    ({"name": "its-none"}, 409, "name_in_use"),
+    ({"name": "x", "role": "root"}, 400, "invalid_value"),
+    ({"name": "x", "tiers": ["urgent"]}, 400, "invalid_value"),
+    ({"name": "x", "models": "llama"}, 400, "invalid_value"),
+    ({"name": "x", "models": ["a"] * 65}, 400, "invalid_value"),
+    ({"name": "x", "life_s": -1}, 400, "invalid_value"),
+    ({"name": "x", "where": {"region": []}}, 400, "invalid_value"),
+    ({"name": "x", "rpm": 0}, 400, "invalid_value"),
+    ({"name": "x", "digest": "00"}, 400, "invalid_value"),
+    ({"name": "x" * 70_000}, 413, "request_too_large"),
+    ([], 400, "invalid_json"),
+]
+
+
+async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> None:
+    enrol(house.store, "gpu-1")
+    house.fleet.connect("gpu-1", deployment("m"))
+    for method, path, needed in RIGHTS:
+        body = NEW_KEY if path == "/admin/keys" else None
+        for role in (None, *(role for role in Role if not role.covers(needed))):
+            status, found, _ = await house.ask(method, path, role, body)
+            assert (status, found["error"]["code"]) == (403, "role_required")
+            assert f"the role '{needed}'" in found["error"]["message"]
+        status, found, _ = await house.ask(method, path, needed, body)
+        assert status == 200, (method, path, found)
+
+
+async def test_only_who_shows_a_key_is_told_anything(house: House) -> None:
+    credentials: list[tuple[tuple[bytes, bytes], ...]] = [
+        (),
+        ((b"authorization", b"Bearer sk-tl-nope"),),
+        ((b"authorization", b"Basic YWRtaW46YWRtaW4="),),
+        ((b"cookie", b"key=sk-tl-x"),),
+    ]
+    for headers in credentials:
+        for method, path in (("GET", "/admin/keys"), ("POST", "/admin/keys"), ("PATCH", "/admin/agents")):
+            call = Call(house.app, method, path, headers)
+            call.body(b"{}")
+            await call.done()
+            assert call.status == 401
+            assert "allow" not in call.headers
+
+
+async def test_no_web_page_is_let_in_whatever_origins_are_allowed_elsewhere(house: House) -> None:
+    settings = HttpSettings(cors=Cors(["https://app.example"]))
+    lifecycle = Lifecycle()
+    app = Front(edge(house.router, settings), settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
+    asked = ((b"origin", b"https://app.example"), (b"access-control-request-method", b"POST"))
+    for path, status in (("/v1/models", 204), ("/admin/keys", 401)):
+        call = Call(app, "OPTIONS", path, asked)
+        call.body(b"")
+        await call.done()
+        assert call.status == status
+        assert ("access-control-allow-methods" in call.headers) is (status == 204)
+
+
+async def test_a_key_is_made_shown_once_and_nothing_of_it_is_listed(house: House) -> None:
+    status, made, headers = await house.ask("POST", "/admin/keys", body=NEW_KEY)
+    assert (status, headers["cache-control"]) == (200, "no-store")
+    principal = house.ring.authenticate(made["key"])
+    assert (principal.scopes, principal.role) == (limited(["llama-*"], tiers=["batch"]), Role.VIEWER)
+    assert (made["expires_s"], made["rpm"]) == (NOW_S + 60, 5)
+    _, listed, _ = await house.ask("GET", "/admin/keys")
+    facts = next(each for each in listed["keys"] if each["name"] == "ci")
+    text = orjson.dumps(listed).decode()
+    assert facts == {name: value for name, value in made.items() if name != "key"}
+    assert made["key"] not in text
+    assert all(record.digest.hex() not in text for record in house.store.keys.list())
+
+
+async def test_a_key_is_rotated_and_revoked_from_the_next_request_on(house: House) -> None:
+    old = (await house.ask("POST", "/admin/keys", body={"name": "ci"}))[1]["key"]
+    new = (await house.ask("POST", "/admin/keys/ci/rotate", body={"overlap_s": 60}))[1]["key"]
+    assert house.ring.authenticate(old) == house.ring.authenticate(new)
+    assert (await house.ask("DELETE", "/admin/keys/ci"))[1]["revoked"]
+    for text in (old, new):
+        with pytest.raises(RequestError):
+            house.ring.authenticate(text)
+
+
+async def test_what_cannot_be_a_key_is_refused_and_nothing_is_made(house: House) -> None:
+    before = house.store.keys.list()
+    for body, status, code in BAD_KEYS:
+        got, found, _ = await house.ask("POST", "/admin/keys", body=body)
+        assert (got, found["error"]["code"]) == (status, code), body
+    assert house.store.keys.list() == before
+
+
+async def test_bodies_are_json_sent_as_such(house: House) -> None:
+    for headers, status in (((), 400), (((b"content-type", b"text/plain"),), 400)):
+        got, _, _ = await house.ask("POST", "/admin/keys", body=NEW_KEY, headers=headers)
+        assert got == status
+    gzip = (JSON_TYPE, (b"content-encoding", b"gzip"))
+    assert (await house.ask("POST", "/admin/keys", body=NEW_KEY, headers=gzip))[0] == 415
+    assert (await house.ask("POST", "/admin/keys", raw=b"{"))[0] == 400
+
+
+async def test_what_is_not_there_is_a_404_and_a_wrong_method_a_405(house: House) -> None:
+    for method, path in (
+        ("DELETE", "/admin/keys/nobody"),
+        ("POST", "/admin/keys/nobody/rotate"),
+        ("DELETE", "/admin/agents/nobody"),
+        ("POST", "/admin/agents/nobody/drain"),
+    ):
+        status, found, _ = await house.ask(method, path)
+        assert (status, found["error"]["code"]) == (404, "not_found")
+    status, _, headers = await house.ask("PUT", "/admin/keys", body=NEW_KEY)
+    assert (status, headers["allow"]) == (405, "GET, POST")
+
+
+async def test_agents_are_shown_connected_or_not(house: House) -> None:
+    enrol(house.store, "gpu-1")
+    enrol(house.store, "gpu-2")
+    enrol(house.store, "gone")
+    house.store.agents.revoke("gone", "", 3.0)
+    house.fleet.connect("gpu-1", deployment("m", 2))
+    _, found, _ = await house.ask("GET", "/admin/agents", Role.VIEWER)
+    one, two = found["agents"]
+    assert (one["name"], one["connected"], one["status"], one["draining"]) == ("gpu-1", True, "READY", False)
+    assert (one["may_serve"], one["deployments"][0]["model"]) == (["llama-*"], "m")
+    assert (two["name"], two["connected"], two["labels"]) == ("gpu-2", False, {"region": "eu"})
+
+
+async def test_an_operator_keeps_work_from_an_agent_and_gives_it_back(house: House) -> None:
+    house.fleet.connect("gpu-1", deployment("m"))
+    _, found, _ = await house.ask("POST", "/admin/agents/gpu-1/drain", Role.OPERATOR)
+    assert found == {"agent": "gpu-1", "draining": True, "streams": 0}
+    assert not house.fleet.registry.models()[0].ready
+    await house.ask("DELETE", "/admin/agents/gpu-1/drain", Role.OPERATOR)
+    assert house.fleet.registry.models()[0].ready
+
+
+async def test_a_revoked_agent_is_revoked_in_the_store_with_its_reason(house: House) -> None:
+    enrol(house.store, "gpu-1")
+    assert (await house.ask("DELETE", "/admin/agents/gpu-1", body={"reason": "x" * 501}))[0] == 400
+    assert (await house.ask("DELETE", "/admin/agents/gpu-1", body={"reason": "host sold"}))[0] == 200
+    (record,) = house.store.agents.list()
+    assert record.revoked_reason == "host sold"
+    assert record.revoked_s == NOW_S
+
+
+async def test_models_and_the_queue_are_shown(house: House) -> None:
+    house.fleet.connect("gpu-1", deployment("m", 2))
+    _, found, _ = await house.ask("GET", "/admin/models", Role.VIEWER)
+    (model,) = found["models"]
+    assert (model["id"], model["ready"], model["slots"], model["waiting"]) == ("m", True, 2, 3)
+    assert model["deployments"][0]["agent"] == "gpu-1"
+    _, queue, _ = await house.ask("GET", "/admin/queue", Role.VIEWER)
+    assert queue == {"waiting": 4, "models": {"m": 3, "n": 1}}
+
+
+async def test_who_did_it_is_noted_with_the_act(house: House) -> None:
+    await house.ask("POST", "/admin/keys", body={"name": "ci"})
+    key_id = house.store.keys.get("its-admin").id
+    (act,) = [each for each in house.store.acts.pending(100) if each.what.get("name") == "ci"]
+    assert (act.kind, act.who) == ("key.create", f"key:{key_id}")

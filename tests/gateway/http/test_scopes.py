@@ -1,0 +1,94 @@
+"""What a client with a limited key sees of the surface."""
+
+import orjson
+import pytest
+
+from gateway.domain import Principal, Tier
+from gateway.registry import ModelInfo
+from gateway.scopes import Role, Scopes, limited
+from tests.gateway.http.support import JSON_TYPE, FakeCatalog, FakeKeys, Surface
+
+CHAT = "/v1/chat/completions"
+TEXT = (b"content-type", b"text/plain")
+NAMED = (b"x-model", b"llama-8b")
+FORM = (b"content-type", b"multipart/form-data; boundary=XX")
+
+
+def surface_for(scopes: Scopes | None, role: Role | None = None) -> Surface:
+    infos = [ModelInfo(name, 1, "trunkline", True, 1, ("chat",)) for name in ("gpt", "llama-8b", "llama-70b")]
+    keys = FakeKeys(Principal("k", "limited", "t", None, scopes, role))
+    return Surface(catalog=FakeCatalog(*infos), keys=keys)
+
+
+def code_in(content: bytes) -> object:
+    return orjson.loads(content)["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "code"),
+    [
+        (CHAT, b'{"model":"gpt"}', (JSON_TYPE,), "model_not_allowed"),
+        (CHAT, b"{}", (JSON_TYPE, (b"x-model", b"gpt")), "model_not_allowed"),
+        (CHAT, b'{"model":"llama-8b","Model":"gpt"}', (JSON_TYPE,), "model_not_allowed"),
+        (CHAT, b'{"model":"gpt"}', (TEXT, NAMED), "model_not_allowed"),
+        (
+            "/v1/audio/transcriptions",
+            b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\ngpt\r\n--XX--\r\n',
+            (FORM,),
+            "model_not_allowed",
+        ),
+        ("/v1/embeddings", b'{"model":"llama-8b"}', (JSON_TYPE,), "route_not_allowed"),
+        ("/engines/llama-8b/v1/chat/completions", b'{"model":"gpt"}', (JSON_TYPE,), "route_not_allowed"),
+        (
+            CHAT,
+            b'{"model":"llama-8b"}',
+            (JSON_TYPE, (b"x-trunkline-tier", b"realtime")),
+            "tier_not_allowed",
+        ),
+        (CHAT, b'{"model":"llama-8b","service_tier":"priority"}', (JSON_TYPE,), "tier_not_allowed"),
+    ],
+)
+async def test_what_the_key_does_not_allow_reaches_nobody(
+    path: str, body: bytes, headers: tuple[tuple[bytes, bytes], ...], code: str
+) -> None:
+    surface = surface_for(limited(["llama-*"], ["chat", "audio"], ["batch", "standard"]))
+    call = await surface.post(path, body, *headers)
+    assert (call.status, code_in(call.content)) == (403, code)
+    assert surface.dispatcher.requests == []
+
+
+async def test_what_the_key_allows_goes_through_in_a_tier_it_allows() -> None:
+    surface = surface_for(limited(["llama-*"], ["chat"], ["batch"]))
+    call = await surface.post(CHAT, b'{"model":"llama-8b"}', JSON_TYPE)
+    assert call.status == 200
+    assert surface.dispatcher.request.tier is Tier.BATCH
+
+
+async def test_a_client_that_is_not_limited_may_call_itself_realtime() -> None:
+    surface = surface_for(None)
+    await surface.post(CHAT, b'{"model":"gpt","service_tier":"priority"}', JSON_TYPE)
+    assert surface.dispatcher.request.tier is Tier.REALTIME
+
+
+async def test_models_beyond_the_key_are_not_listed_and_not_found() -> None:
+    surface = surface_for(limited(["llama-*"]))
+    found = orjson.loads((await surface.get("/v1/models")).content)
+    assert [model["id"] for model in found["data"]] == ["llama-8b", "llama-70b"]
+    assert (found["first_id"], found["last_id"]) == ("llama-8b", "llama-70b")
+    assert (await surface.get("/v1/models/llama-8b")).status == 200
+    there, nowhere = await surface.get("/v1/models/gpt"), await surface.get("/v1/models/abc")
+    assert there.status == nowhere.status == 404
+    assert there.content.replace(b"gpt", b"abc") == nowhere.content
+
+
+async def test_limits_of_routes_and_tiers_hide_no_model() -> None:
+    found = orjson.loads((await surface_for(limited(tiers=["batch"])).get("/v1/models")).content)
+    assert len(found["data"]) == 3
+
+
+async def test_a_limited_key_reads_the_metrics_only_with_a_role() -> None:
+    limits = limited(["llama-*"])
+    refused = await surface_for(limits).get("/metrics")
+    assert (refused.status, code_in(refused.content)) == (403, "role_required")
+    assert (await surface_for(limits, Role.VIEWER).get("/metrics")).status == 200
+    assert (await surface_for(None).get("/metrics")).status == 200

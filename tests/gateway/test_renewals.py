@@ -1,0 +1,195 @@
+"""Connected agents are given fresh certificates, names and keys inside their sessions."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.membership import Membership
+from gateway.domain import AgentPrincipal
+from gateway.renewals import AT_ONCE, Renewals
+from shared.errors import HandshakeError, LocalError, TunnelClosed
+from shared.handshake import Renewal
+from shared.identity import CERTIFICATE_LIFE_S
+from shared.messages import CommandResult, ResponseHead, Trailers
+from shared.tunnel import DialledTunnel, dial
+from tests.gateway.agent_house import Gateway, Host, eventually, running_gateway
+from tests.gateway.fleet import FakeAgent, Fleet, Loop, deployment
+from tests.support.clock import ManualClock
+
+DAY_S = 86_400.0
+
+
+class Member:
+    """A host whose identity is a real agent's."""
+
+    def __init__(self, gateway: Gateway, directory: Path, wall: ManualClock) -> None:
+        self.gateway = gateway
+        self.directory = directory
+        self.wall = wall
+        self.membership = self.opened(gateway.token().encode())
+        self.verbs: list[str] = []
+
+    def opened(self, join: str | None = None) -> Membership:
+        return Membership.open(self.directory, join=join, name=None, default_name="gpu-1", wall=self.wall)
+
+    async def dial(self) -> tuple[DialledTunnel, FakeAgent]:
+        agent = FakeAgent(self.membership.name, Loop(), None)  # type: ignore[arg-type]
+        agent.host = lambda command: self.carry_out(agent, command)
+        tunnel = await dial(
+            self.gateway.url,
+            handshake=self.membership.handshake("trunkline test"),
+            listener=agent,
+            clock=asyncio.get_running_loop().time,
+        )
+        self.membership.welcomed(tunnel.welcome)
+        agent.endpoint = tunnel.endpoint
+        return tunnel, agent
+
+    def carry_out(self, agent: FakeAgent, command: Mapping[str, Any]) -> None:
+        self.verbs.append(command["verb"])
+        result = CommandResult(command["id"], True)
+        try:
+            self.membership.renew(Renewal.read(command))
+        except HandshakeError as error:
+            result = CommandResult(command["id"], False, str(error))
+        agent.endpoint.send_command(result.to_dict())
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_a_session_is_renewed_while_it_runs_a_request(tmp_path: Path) -> None:
+    wall = ManualClock(time.time())
+    async with running_gateway(tmp_path / "state", wall=wall) as gateway:
+        member = Member(gateway, tmp_path / "agent", wall)
+        tunnel, agent = await member.dial()
+        agent.serve(deployment("m"))
+        await eventually(lambda: gateway.registry.models())
+        running = asyncio.ensure_future(gateway.dispatcher.run(Fleet().request()))
+        await eventually(lambda: agent.streams)
+        first = (tmp_path / "agent" / "membership.json").read_bytes()
+        for lives in range(1, 4):
+            wall.advance(CERTIFICATE_LIFE_S * 0.7)
+            await eventually(lambda lives=lives: len(member.verbs) == lives)  # type: ignore[misc]
+        assert (tmp_path / "agent" / "membership.json").read_bytes() != first
+        agent.streams[0].stream.send_head(ResponseHead(200, ()))
+        agent.streams[0].stream.send_data(b"still here")
+        agent.streams[0].stream.end(Trailers())
+        response = await running
+        assert await response.next_chunks() == [b"still here"]
+        assert await response.next_chunks() == []
+        response.consumed(10)
+        tunnel.abort()
+        await member.dial()
+        assert member.verbs == ["renew"] * 3
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_a_new_key_and_a_new_name_reach_a_connected_agent(tmp_path: Path) -> None:
+    wall = ManualClock(time.time())
+    async with running_gateway(tmp_path / "state", wall=wall) as gateway:
+        member = Member(gateway, tmp_path / "agent", wall)
+        tunnel, agent = await member.dial()
+        agent.serve(deployment("m", 2))
+        await eventually(lambda: gateway.registry.models())
+        keys = gateway.store.identity.rotate(30 * DAY_S, wall())
+        await eventually(lambda: member.membership.gateway == keys.current.id)
+        gateway.store.agents.rename("gpu-1", "berlin-1")
+        await eventually(lambda: member.membership.name == "berlin-1")
+        assert [each.name for each in gateway.registry.agents()] == ["berlin-1"]
+        (session,) = gateway.registry.sessions
+        assert [each.key for each in session.deployments.values()] == ["berlin-1/d-m"]
+        assert gateway.registry.models()[0].ready
+        assert tunnel.open
+        wall.advance(30 * DAY_S)
+        await eventually(lambda: gateway.store.identity.keys.previous is None)
+        tunnel.abort()
+        member.membership = member.opened()
+        assert (await member.dial())[0].open
+        await eventually(lambda: [each.name for each in gateway.registry.agents()] == ["berlin-1"])
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_an_agent_that_was_renamed_while_it_was_away_goes_on_with_its_session(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        lost, agent = await host.dial()
+        agent.serve(deployment("m"))
+        await eventually(lambda: gateway.registry.models())
+        lost.abort(TunnelClosed("cut"))
+        await eventually(lambda: gateway.registry.sessions[0].suspended)
+        gateway.store.agents.rename("gpu-1", "berlin-1")
+        back, _ = await host.dial(lost)
+        assert back.resumed
+        assert [each.name for each in gateway.registry.agents()] == ["berlin-1"]
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_rights_set_anew_take_effect_in_the_session(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        _, agent = await Host(gateway).dial()
+        agent.serve(deployment("llama"), deployment("qwen"))
+        (session,) = gateway.registry.sessions
+        await eventually(lambda: len(session.deployments) == 2)
+        gateway.store.agents.allow("gpu-1", ["llama"], {"region": "eu"})
+        await eventually(lambda: set(session.deployments) == {"d-llama"})
+        assert session.deployments["d-llama"].labels == {"region": "eu"}
+        gateway.store.agents.allow("gpu-1", ["*"], None)
+        await eventually(lambda: set(session.deployments) == {"d-llama", "d-qwen"})
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_an_agent_that_knows_no_renewal_gets_its_certificate_on_the_next_tunnel(tmp_path: Path) -> None:
+    wall = ManualClock(time.time())
+    async with running_gateway(tmp_path, wall=wall) as gateway:
+        host = Host(gateway)
+        tunnel, agent = await host.dial()
+
+        def refuse(command: Mapping[str, Any]) -> None:
+            agent.endpoint.send_command({"id": command["id"], "ok": False, "error": "no such verb"})
+
+        agent.host, first = refuse, host.certificate
+        wall.advance(CERTIFICATE_LIFE_S * 0.7)
+        assert await tunnel.wait_closed()
+        back, _ = await host.dial(tunnel)
+        assert back.resumed
+        assert host.certificate != first
+        assert back.open
+
+
+class Session:
+    """What renewals use of an agent's session."""
+
+    def __init__(self) -> None:
+        self.closed = self.suspended = False
+        self.asked: list[Mapping[str, Any]] = []
+        self.full = False
+        self.principal = AgentPrincipal("gpu-1")
+
+    def ask(self, command: Mapping[str, Any], answered: Any) -> None:
+        if self.full:
+            raise LocalError("64 commands are waiting to be sent")
+        self.asked.append(command)
+
+
+async def test_renewals_are_sent_some_at_a_time_and_once() -> None:
+    class Certificate:
+        der = b"certificate"
+
+    async def issue(admitted: Any, wall_s: float) -> Any:
+        return Certificate(), None
+
+    sessions = [Session() for _ in range(AT_ONCE + 10)]
+    agents: dict[Any, Any] = dict.fromkeys(sessions, "admitted")
+    sessions[0].suspended = sessions[1].closed = sessions[2].full = True
+    renewals = Renewals(agents)
+    await renewals.look(lambda *_: True, issue, 0.0)
+    assert sum(len(each.asked) for each in sessions) == AT_ONCE - 1
+    sessions[2].full = False
+    for _ in range(3):
+        await renewals.look(lambda *_: True, issue, 0.0)
+    assert [len(each.asked) for each in sessions] == [0, 0] + [1] * (AT_ONCE + 8)
+    ids = [command["id"] for each in sessions for command in each.asked]
+    assert len(set(ids)) == len(ids)

@@ -1,0 +1,162 @@
+"""The audit log beside a running gateway, and after kill -9 in the middle of a thousand writes."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.audit import take_up_acts, trusted_keys, verify
+from gateway.audit.reading import read_lines
+from gateway.audit.segments import DIRECTORY
+from gateway.store import By, Store
+from tests.integration.asking import CHAT, chat
+from tests.integration.conftest import MODEL, Site
+from tests.support.processes import fetch, until
+
+WRITES = 1000
+LOST_S = 1.0
+"""What a crash may lose at most."""
+
+_WRITERS = """
+import os, sys, time
+from pathlib import Path
+from gateway.audit import AuditSettings, Keep, RequestFacts, audit_writer
+from gateway.domain import Tier
+from gateway.store import Account, Amount, Store
+
+def write(run):
+    print("pid", os.getpid(), 0, flush=True)
+    with Store.open(Path(sys.argv[1]), restore=True) as store:
+        writer = audit_writer(store, AuditSettings(tick_s=0.1), Keep(segment_bytes=50_000))
+        writer.start()
+        for n in range(1000):
+            name = f"{run}-{n}"
+            if n % 40 == 0:
+                store.keys.create(name, "t", 1.0)
+                print("key", name, time.monotonic(), flush=True)
+            if n % 40 == 20:
+                store.usage.add({Account("2026-11-21", "k", "t", run, "gpu/0"): Amount(1, 10)})
+                print("usage", run, time.monotonic(), flush=True)
+            writer.add(RequestFacts(time.time(), name, 200, None, "k", "t", "chat", "m", None, "", "v",
+                                    Tier.BATCH, ["gpu/0"], None, 0.0, 0.1, 0.2, None, 1.0, None))
+            print("request", name, time.monotonic(), flush=True)
+            time.sleep(0.001)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        write(line.strip())
+        os._exit(1)
+    os.waitpid(child, 0)
+    print("over", flush=True)
+"""
+
+
+@dataclass
+class Run:
+    """What a process said that it wrote until it was killed."""
+
+    said: list[tuple[str, str, float]]
+    killed_s: float
+
+    def names(self, what: str, before_s: float = float("inf")) -> list[str]:
+        return [name for kind, name, at_s in self.said if kind == what and at_s < before_s]
+
+
+class Writers:
+    """Processes that write one after the other."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._orders, self._said = process.stdin, process.stdout
+
+    def killed_after(self, run: str, lines: int) -> Run:
+        print(run, file=self._orders, flush=True)
+        pid, said, killed_s = int(self._said.readline().split()[1]), [], 0.0
+        while (line := self._said.readline()) != "over\n":
+            what, name, at_s = line.split()
+            said.append((what, name, float(at_s)))
+            if len(said) == lines:
+                killed_s = time.monotonic()
+                os.kill(pid, signal.SIGKILL)
+        assert killed_s, "the writer ended by itself"
+        return Run(said, killed_s)
+
+
+@contextmanager
+def writers(state: Path) -> Iterator[Writers]:
+    line = [sys.executable, "-c", _WRITERS, str(state)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Writers(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def records(state: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in read_lines(state / DIRECTORY)]
+
+
+def test_kill_9_at_random_points_of_a_thousand_writes_loses_no_second_and_nothing_acknowledged(
+    tmp_path: Path,
+) -> None:
+    drawn = random.Random(6)
+    keys: set[str] = set()
+    with writers(tmp_path) as processes:
+        for number, lines in enumerate(
+            [drawn.randrange(300), drawn.randrange(60), drawn.randrange(900, WRITES)]
+        ):
+            run = processes.killed_after(str(number), lines)
+            with Store.open(tmp_path, restore=True) as store:
+                assert verify(tmp_path / DIRECTORY, trusted_keys(store)).findings == []
+                take_up_acts(store)
+                assert verify(tmp_path / DIRECTORY, trusted_keys(store)).findings == []
+                there = {key.name for key in store.keys.list()}
+                used = {total.name: total.amount.requests for total in store.usage.totals(By.MODEL)}
+            keys |= set(run.names("key"))
+            written = records(tmp_path)
+            noted = Counter(record["name"] for record in written if record["kind"] == "key.create")
+            assert keys <= there
+            assert noted == Counter(dict.fromkeys(there, 1)), "one line for each, whatever crashed"
+            assert used.get(str(number), 0) - len(run.names("usage")) in (0, 1)
+            asked = [record["id"] for record in written if record.get("id", "").startswith(f"{number}-")]
+            old = run.names("request", run.killed_s - LOST_S)
+            assert asked[: len(old)] == old
+            assert asked == [f"{number}-{n}" for n in range(len(asked))]
+            assert lines < 900 or old, "the longest run has requests that are old enough"
+
+
+def test_a_request_and_an_act_of_another_process_are_in_the_log_of_a_running_gateway(site: Site) -> None:
+    state = site.gateway.state
+    with Store.open(state) as store:
+        store.keys.create("audited", "t", 1.0)
+    asked = fetch(f"{site.gateway.url}{CHAT}", body=chat(max_tokens=3), key=site.key)
+    assert asked["usage"]["completion_tokens"] == 3
+
+    def of(kind: str, name: str, value: str) -> dict[str, Any] | None:
+        found = [each for each in records(state) if each["kind"] == kind and each.get(name) == value]
+        return found[-1] if found else None
+
+    until(
+        "both are in the log", lambda: of("key.create", "name", "audited") and of("request", "model", MODEL)
+    )
+    act, request = of("key.create", "name", "audited"), of("request", "model", MODEL)
+    assert act is not None
+    assert request is not None
+    assert act["who"].startswith("os:")
+    assert (request["status"], request["route"], request["tokens"]["out"]) == (200, "chat", 3)
+    assert [each[1] for each in request["ran"]] == [""]
+    with Store.open(state) as store:
+        report = verify(state / DIRECTORY, trusted_keys(store))
+    assert report.findings == []
+    assert report.last_seq >= max(act["seq"], request["seq"])
