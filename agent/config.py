@@ -54,7 +54,8 @@ class AgentConfig(BaseSettings):
     continues: Annotated[dict[str, str] | None, NoDecode] = None
     """For engines that have none of their own here. As text: ``ROUTE=WAY,…``, or ``none``."""
     labels: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
-    """Kept beside the agent; what a gateway goes by are the labels of the join token."""
+    """What this host says of itself. A gateway goes by the labels of the agent's identity (its join token's,
+    or set since), and logs what says otherwise."""
     find_engines: bool | None = None
     """Look for engines on the usual local ports. Default: when no engine is named."""
     drain_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
