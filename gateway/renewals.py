@@ -89,7 +89,7 @@ class Renewals:
         _log.info("certificate_renewed", agent=certificate.name, valid_to_s=certificate.not_after_s)
 
     def _refused(self, session: AgentSession, reason: str, wall_s: float) -> None:
-        """An agent of before 0.2, or one that finds fault with it. WELCOME can renew what has worn, and the
+        """An agent that knows no renewal, or finds fault with it. WELCOME can renew what has worn, and the
         session goes on over the next tunnel."""
         _log.warning("certificate_not_taken", agent=session.principal.name, reason=reason)
         self._unable.add(session)
