@@ -1,4 +1,4 @@
-"""The audit log of a whole gateway in this process: starts, stops, settings, and a log that cannot be written."""
+"""The audit log of a whole gateway in this process, also while it cannot be written."""
 
 import asyncio
 from collections.abc import Iterator
