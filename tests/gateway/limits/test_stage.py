@@ -83,6 +83,17 @@ async def test_a_refusal_says_which_limit_and_when_to_come_back() -> None:
     )
 
 
+async def test_a_guess_of_the_answer_makes_no_request_too_large_and_what_it_has_beyond_is_owed() -> None:
+    stage = Stage(Rates(tpm=40))
+    stage.answer(Usage(10, 90))
+    call = await stage.surface.post(CHAT, ask())
+    assert (call.status, call.headers["x-ratelimit-remaining-tokens"]) == (200, "0")
+    refused = await stage.surface.post(CHAT, ask(max_tokens=1))
+    assert refused.headers["x-ratelimit-remaining-tokens"] == "0"
+    assert refused.headers["x-ratelimit-reset-tokens"] == "3m0s", "100 of 40 a minute"
+    assert refused.headers["retry-after"] == "120"
+
+
 async def test_a_budget_that_is_used_up_is_a_quota_and_not_worth_a_retry() -> None:
     stage = Stage(tenant=TenantLimits(budgets=Budgets(money_per_day=1.0)))
     stage.source.set(stage.source.terms.tenants["acme"], m=Price(input=0.0, output=20_000.0))
