@@ -141,7 +141,9 @@ class Gateway:
             gate=self.audit.check if settings.audit.required else None,
         )
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
-        fleet = FleetAdmin(registry, store.agents, self._dispatcher.room.depths, loop.time)
+        fleet = FleetAdmin(
+            registry, store.agents, self._dispatcher.room.depths, loop.time, note=self.audit.note
+        )
         admin = [*fleet.routes(keys), *KeyAdmin(store.keys).routes(keys)]
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)

@@ -36,11 +36,17 @@ class House:
         self.fleet = Fleet()
         self.depths = {"m": 3, "n": 1}
         self.ring = KeyRing(self.store, lambda: NOW_S)
+        self.noted: list[tuple[str, str, str]] = []
         self.failures: list[RequestError | None] = []
         clock = self.fleet.registry.clock
         admin = [
             *FleetAdmin(
-                self.fleet.registry, self.store.agents, lambda: self.depths, clock, lambda: NOW_S
+                self.fleet.registry,
+                self.store.agents,
+                lambda: self.depths,
+                clock,
+                lambda: NOW_S,
+                note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
             ).routes(self.ring),
             *KeyAdmin(self.store.keys, lambda: NOW_S).routes(self.ring),
         ]
@@ -226,6 +232,11 @@ async def test_an_operator_keeps_work_from_an_agent_and_gives_it_back(house: Hou
     assert not house.fleet.registry.models()[0].ready
     await house.ask("DELETE", "/admin/agents/gpu-1/drain", Role.OPERATOR)
     assert house.fleet.registry.models()[0].ready
+    who = {f"key:{key.id}" for key in house.store.keys.list() if key.role is Role.OPERATOR}
+    assert [(kind, {by}, agent) for kind, by, agent in house.noted] == [
+        ("agent.drain", who, "gpu-1"),
+        ("agent.undrain", who, "gpu-1"),
+    ]
 
 
 async def test_a_revoked_agent_is_revoked_in_the_store_with_its_reason(house: House) -> None:
