@@ -26,7 +26,7 @@ _FIRST_ID = 1 << 40
 
 _log = structlog.get_logger(__name__)
 
-IsDue = Callable[[AdmittedAgent, float], bool]
+IsDue = Callable[[AdmittedAgent], bool]
 Issue = Callable[[AdmittedAgent, float], Awaitable[tuple[AgentCertificate, Succession | None]]]
 
 
@@ -42,11 +42,11 @@ class Renewals:
         """They did not take it, and are not asked again in this session."""
 
     async def look(self, is_due: IsDue, issue: Issue, wall_s: float) -> None:
-        """Send what is due at ``wall_s``: ``AgentDirectory.is_due`` says for whom, ``issue`` calls
+        """Send what is due at ``wall_s``: ``AgentDirectory.due`` says for whom, ``issue`` calls
         ``AgentDirectory.renew`` where it may wait for the disk. Raises StateError."""
         self._asked &= self._agents.keys()
         self._unable &= self._agents.keys()
-        for session, admitted in list(itertools.islice(self._due(is_due, wall_s), AT_ONCE)):
+        for session, admitted in list(itertools.islice(self._due(is_due), AT_ONCE)):
             try:
                 certificate, succession = await issue(admitted, wall_s)
             except RecordError:
@@ -54,11 +54,11 @@ class Renewals:
             if not session.closed:
                 self._send(session, certificate, succession, wall_s)
 
-    def _due(self, is_due: IsDue, wall_s: float) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
+    def _due(self, is_due: IsDue) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
         for session, admitted in self._agents.items():
             if session.closed or session.suspended or session in self._asked or session in self._unable:
                 continue
-            if is_due(admitted, wall_s):
+            if is_due(admitted):
                 yield session, admitted
 
     def _send(

@@ -185,11 +185,11 @@ async def test_renewals_are_sent_some_at_a_time_and_once() -> None:
     agents: dict[Any, Any] = dict.fromkeys(sessions, "admitted")
     sessions[0].suspended = sessions[1].closed = sessions[2].full = True
     renewals = Renewals(agents)
-    await renewals.look(lambda *_: True, issue, 0.0)
+    await renewals.look(lambda admitted: True, issue, 0.0)
     assert sum(len(each.asked) for each in sessions) == AT_ONCE - 1
     sessions[2].full = False
     for _ in range(3):
-        await renewals.look(lambda *_: True, issue, 0.0)
+        await renewals.look(lambda admitted: True, issue, 0.0)
     assert [len(each.asked) for each in sessions] == [0, 0] + [1] * (AT_ONCE + 8)
     ids = [command["id"] for each in sessions for command in each.asked]
     assert len(set(ids)) == len(ids)
