@@ -22,6 +22,7 @@ from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_keys import KeyAdmin
+from gateway.http.admin_names import NameAdmin
 from gateway.http.buffers import BufferBudget
 from gateway.http.cors import Cors
 from gateway.http.edge import edge
@@ -144,7 +145,8 @@ class Gateway:
         fleet = FleetAdmin(
             registry, store.agents, self._dispatcher.room.depths, loop.time, note=self.audit.note
         )
-        admin = [*fleet.routes(keys), *KeyAdmin(store.keys).routes(keys)]
+        others = (KeyAdmin(store.keys), NameAdmin(store.aliases, store.tokens))
+        admin = [page for part in (fleet, *others) for page in part.routes(keys)]
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
