@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -98,13 +97,12 @@ class Gateway:
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
-        spending = Spending(time.time())
-        spending.load(store.usage.spent(spending.month))
+        spending = Spending.known(store.usage)
         ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
         self._dispatcher = _dispatcher(settings, registry, metrics, ledger)
         self._limits = Limits(
-            store.limits, spending, self._dispatcher.bounds, loop.time, time.time, metrics.refused
+            store.limits, spending, self._dispatcher.bounds, loop.time, refused=metrics.refused
         )
         ledger.price, self._limits.changed = self._limits.price, self._share_out
         self._tenant_weights = settings.queue.tenant_weights
