@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +30,6 @@ from gateway.http.inbound import BodyLimits
 from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.proxies import TrustedProxies
-from gateway.http.redirect import serve_redirect
 from gateway.http.request_audit import RequestAudit
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
@@ -186,11 +184,12 @@ class Gateway:
 
         Raises ListenFailed.
         """
-        listener, sending_on = bind(self.address), self._bind_redirect()
+        listener = bind(self.address)
+        self._bind_redirect()
         host, port = listener.getsockname()[:2]
         async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
             edge_tasks = [tasks.create_task(self._clients.run())]
-            edge_tasks += [tasks.create_task(work) for work in self._edge_work(sending_on, port)]
+            edge_tasks.append(tasks.create_task(self._watch_tls()))
             tasks.create_task(self._keeper.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
@@ -224,21 +223,14 @@ class Gateway:
         if self._server.tls is not None:
             self._server.tls.look()
 
-    def _bind_redirect(self) -> socket.socket | None:
+    def _bind_redirect(self) -> None:
         redirect = self._settings.tls.redirect
-        if redirect is None:
-            return None
-        listener = bind(Address(*redirect))
-        _log.info("redirecting", host=redirect[0], port=listener.getsockname()[1])
-        return listener
+        if redirect is not None:
+            self._server.send_on(bind(Address(*redirect)))
 
-    def _edge_work(
-        self, sending_on: socket.socket | None, port: int
-    ) -> Iterator[Coroutine[None, None, None]]:
+    async def _watch_tls(self) -> None:
         if self._server.tls is not None:
-            yield self._server.tls.watch(self._settings.tls.reload_s)
-        if sending_on is not None:
-            yield serve_redirect(sending_on, port)
+            await self._server.tls.watch(self._settings.tls.reload_s)
 
     async def _drain(self, forced: asyncio.Event) -> None:
         """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""
