@@ -189,6 +189,15 @@ async def test_an_answer_that_breaks_pays_for_what_came() -> None:
     assert stage.left() == (None, 1000 - stage.dispatcher.request.input_tokens)
 
 
+async def test_what_an_engine_says_of_its_own_limits_is_not_passed_on() -> None:
+    stage = Stage(Rates(rpm=3))
+    response = stage.dispatcher.answer(json_response())
+    response.headers = (*response.headers, ("x-ratelimit-remaining-requests", "99"))
+    call = await stage.surface.post(CHAT, ask())
+    told = [value for name, value in call.sent[0]["headers"] if name == b"x-ratelimit-remaining-requests"]
+    assert told == [b"2"]
+
+
 async def test_a_kept_answer_is_a_request_without_tokens() -> None:
     stage = Stage(Rates(rpm=10, tpm=1000))
     response = stage.dispatcher.answer(json_response())
