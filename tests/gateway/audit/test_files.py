@@ -223,7 +223,7 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
 ) -> None:
     before = GatewayIdentity(generate_key())
     AuditFiles(files.directory, lambda: before).append(entries(2), NOON_S)
-    with files.held(NOON_S, [before.public_key]) as appender:
+    with files.held(NOON_S, lambda: [before.public_key]) as appender:
         appender.append(entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "test"]
     assert verified(files, identity).sound
