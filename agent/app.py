@@ -66,7 +66,7 @@ class Agent:
         self._gpus = GpuSampler(GPU_SAMPLE_S)
         self._gpu_memory_bytes: int | None = None
         self._roster = Roster(room=Room(self._model_memory_bytes))
-        self._publisher = Publisher(self._roster, lambda: self._gpus.latest)
+        self._publisher = Publisher(self._roster, lambda: self._gpus.latest, labels=config.labels)
         self._opened: list[Backend] = []
 
     async def run(self) -> None:

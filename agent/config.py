@@ -54,7 +54,8 @@ class AgentConfig(BaseSettings):
     continues: Annotated[dict[str, str] | None, NoDecode] = None
     """For engines that have none of their own here. As text: ``ROUTE=WAY,…``, or ``none``."""
     labels: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
-    """Kept beside the agent; what a gateway goes by are the labels of the join token."""
+    """What this host says of itself. A gateway goes by the labels of the agent's identity (its join token's,
+    or set since), and logs what says otherwise."""
     find_engines: bool | None = None
     """Look for engines on the usual local ports. Default: when no engine is named."""
     drain_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
@@ -62,6 +63,11 @@ class AgentConfig(BaseSettings):
     dial_timeout_s: Seconds = 10.0
     ca_file: Path | None = None
     """Certificates to trust for the gateway's TLS, in place of the system's."""
+    client_cert: Path | None = None
+    """Shown in the gateway's TLS where it asks for one, PEM; read at the start. Who the agent is, it proves
+    inside the tunnel."""
+    client_key: Path | None = None
+    """Its key; None if it is in the same file."""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -172,7 +178,7 @@ class AgentConfig(BaseSettings):
         )
 
     def dial_settings(self) -> DialSettings:
-        """Raises :class:`ConfigError` when ``ca_file`` cannot be used."""
+        """Raises :class:`ConfigError` when ``ca_file`` or ``client_cert`` cannot be used."""
         url = tunnel_url(self.gateway)
         tls: ssl.SSLContext | None = None
         if url.startswith("wss:"):
@@ -180,7 +186,17 @@ class AgentConfig(BaseSettings):
                 tls = ssl.create_default_context(cafile=self.ca_file)
             except OSError as error:  # ssl.SSLError among them
                 raise ConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
+            self._show_certificate(tls)
         return DialSettings(url=url, proxy=proxy_for(url, os.environ), tls=tls, timeout_s=self.dial_timeout_s)
+
+    def _show_certificate(self, tls: ssl.SSLContext) -> None:
+        if self.client_cert is None:
+            return
+        try:
+            tls.load_cert_chain(self.client_cert, self.client_key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            used = f"client_cert = {str(self.client_cert)!r}, client_key = {str(self.client_key)!r}"
+            raise ConfigError(f"{used}: {error}") from error
 
 
 _FILE = "_file"

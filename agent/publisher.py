@@ -30,7 +30,10 @@ class Publisher:
         roster: Roster,
         gpus: Callable[[], tuple[GpuState, ...]],
         clock: Callable[[], float] = time.monotonic,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
+        """``labels`` are what the host's operator says of it."""
+        self._labels = dict(labels or {})
         self._roster = roster
         self._gpus = gpus
         self._clock = clock
@@ -74,6 +77,8 @@ class Publisher:
         if endpoint is None or endpoint.closed:
             return
         state = self._roster.state(self._gpus())
+        if self._labels:
+            state = replace(state, labels=self._labels)
         offered = {deployment.id for deployment in state.deployments}
         levels = {key: level for key, level in self._roster.levels(self._session).items() if key in offered}
         try:

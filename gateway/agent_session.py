@@ -67,14 +67,14 @@ class SessionOwner(Protocol):
 
 @dataclass(slots=True)
 class _Claims:
-    """Model names an agent claimed and may not serve, so that each is said and counted once."""
+    """Models and labels an agent claimed and may not have, so that each is said and counted once."""
 
-    refused: set[str] = field(default_factory=set)
+    refused: set[tuple[str, str]] = field(default_factory=set)
 
-    def first_time(self, model: str) -> bool:
-        if model in self.refused or len(self.refused) >= 4 * limits.DEPLOYMENTS:
+    def first_time(self, reason: str, claim: str) -> bool:
+        if (reason, claim) in self.refused or len(self.refused) >= 4 * limits.DEPLOYMENTS:
             return False
-        self.refused.add(model)
+        self.refused.add((reason, claim))
         return True
 
 
@@ -235,6 +235,9 @@ class AgentSession:
         if self.closed:
             return
         self._state = state
+        for name, value in state.labels.items():
+            if self.principal.labels.get(name) != value:
+                self._refuse(f"{name}={value}", "label_not_allowed")
         named = {claim.id: claim for claim in state.deployments if self._allowed(claim)}
         for deployment in list(self.deployments.values()):
             claim = named.get(deployment.id)
@@ -294,10 +297,10 @@ class AgentSession:
             return True
         return False
 
-    def _refuse(self, model: str, reason: str) -> None:
-        if self._claims.first_time(model):
+    def _refuse(self, claim: str, reason: str) -> None:
+        if self._claims.first_time(reason, claim):
             self._owner.metrics.claim_refused(reason)
-            _log.warning("agent_claim_refused", agent=self.principal.name, model=model, reason=reason)
+            _log.warning("agent_claim_refused", agent=self.principal.name, claim=claim, reason=reason)
 
     def _list(self, claim: DeploymentState) -> None:
         deployment = self.deployments.get(claim.id)

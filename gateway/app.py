@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +20,7 @@ from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_keys import KeyAdmin
+from gateway.http.admin_names import NameAdmin
 from gateway.http.buffers import BufferBudget
 from gateway.http.cors import Cors
 from gateway.http.edge import edge
@@ -31,7 +30,6 @@ from gateway.http.inbound import BodyLimits
 from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.proxies import TrustedProxies
-from gateway.http.redirect import serve_redirect
 from gateway.http.request_audit import RequestAudit
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
@@ -97,13 +95,12 @@ class Gateway:
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s)
-        spending = Spending(time.time())
-        spending.load(store.usage.spent(spending.month))
+        spending = Spending.known(store.usage)
         ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
         self._dispatcher = _dispatcher(settings, registry, metrics, ledger)
         self._limits = Limits(
-            store.limits, spending, self._dispatcher.bounds, loop.time, time.time, metrics.refused
+            store.limits, spending, self._dispatcher.bounds, loop.time, refused=metrics.refused
         )
         ledger.price, self._limits.changed = self._limits.price, self._share_out
         self._tenant_weights = settings.queue.tenant_weights
@@ -141,8 +138,11 @@ class Gateway:
             gate=self.audit.check if settings.audit.required else None,
         )
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
-        fleet = FleetAdmin(registry, store.agents, self._dispatcher.room.depths, loop.time)
-        admin = [*fleet.routes(keys), *KeyAdmin(store.keys).routes(keys)]
+        fleet = FleetAdmin(
+            registry, store.agents, self._dispatcher.room.depths, loop.time, note=self.audit.note
+        )
+        others = (KeyAdmin(store.keys), NameAdmin(store.aliases, store.tokens))
+        admin = [page for part in (fleet, *others) for page in part.routes(keys)]
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
@@ -184,11 +184,12 @@ class Gateway:
 
         Raises ListenFailed.
         """
-        listener, sending_on = bind(self.address), self._bind_redirect()
+        listener = bind(self.address)
+        self._bind_redirect()
         host, port = listener.getsockname()[:2]
         async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
             edge_tasks = [tasks.create_task(self._clients.run())]
-            edge_tasks += [tasks.create_task(work) for work in self._edge_work(sending_on, port)]
+            edge_tasks.append(tasks.create_task(self._watch_tls()))
             tasks.create_task(self._keeper.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
@@ -222,21 +223,14 @@ class Gateway:
         if self._server.tls is not None:
             self._server.tls.look()
 
-    def _bind_redirect(self) -> socket.socket | None:
+    def _bind_redirect(self) -> None:
         redirect = self._settings.tls.redirect
-        if redirect is None:
-            return None
-        listener = bind(Address(*redirect))
-        _log.info("redirecting", host=redirect[0], port=listener.getsockname()[1])
-        return listener
+        if redirect is not None:
+            self._server.send_on(bind(Address(*redirect)))
 
-    def _edge_work(
-        self, sending_on: socket.socket | None, port: int
-    ) -> Iterator[Coroutine[None, None, None]]:
+    async def _watch_tls(self) -> None:
         if self._server.tls is not None:
-            yield self._server.tls.watch(self._settings.tls.reload_s)
-        if sending_on is not None:
-            yield serve_redirect(sending_on, port)
+            await self._server.tls.watch(self._settings.tls.reload_s)
 
     async def _drain(self, forced: asyncio.Event) -> None:
         """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""

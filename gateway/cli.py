@@ -10,6 +10,7 @@ from gateway import (
     cli_gateway,
     cli_identity,
     cli_keys,
+    cli_live,
     cli_tenant,
     cli_tokens,
     cli_usage,
@@ -28,6 +29,7 @@ def commands(app: typer.Typer) -> None:
     cli_identity.register(app)
     cli_alias.register(app)
     cli_usage.register(app)
+    cli_live.register(app)
     cli_audit.register(app)
     quickstart.register(app)
     bench.register(app)

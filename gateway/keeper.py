@@ -21,8 +21,9 @@ _log = structlog.get_logger(__name__)
 class KeeperSettings:
     max_models: int = 4096
     """Model names kept, as many as the registry remembers."""
-    tick_s: float = 1.0
-    """Between two writes, when there is something to write."""
+    tick_s: float = 0.5
+    """Between two writes, when there is something to write. With the time the disk takes this is less than
+    the second that a crash may lose."""
     renew_s: float = 3600.0
     """How often it is written down again that a model is served."""
     backup_retry_s: float = 600.0

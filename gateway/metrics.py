@@ -124,7 +124,7 @@ class Metrics:
             "trunkline_streams_broken", "Responses that broke after their head.", "model", "reason"
         )
         self._claims = counter(
-            "trunkline_agent_claims_refused", "Models that agents claimed and may not serve.", "reason"
+            "trunkline_agent_claims_refused", "Models and labels agents claimed and may not have.", "reason"
         )
         self._tunnels = counter("trunkline_tunnels", "Tunnels by how their handshake went.", "outcome")
         self._blocked_s = counter(

@@ -26,7 +26,7 @@ _FIRST_ID = 1 << 40
 
 _log = structlog.get_logger(__name__)
 
-IsDue = Callable[[AdmittedAgent, float], bool]
+IsDue = Callable[[AdmittedAgent], bool]
 Issue = Callable[[AdmittedAgent, float], Awaitable[tuple[AgentCertificate, Succession | None]]]
 
 
@@ -42,11 +42,11 @@ class Renewals:
         """They did not take it, and are not asked again in this session."""
 
     async def look(self, is_due: IsDue, issue: Issue, wall_s: float) -> None:
-        """Send what is due at ``wall_s``: ``AgentDirectory.is_due`` says for whom, ``issue`` calls
+        """Send what is due at ``wall_s``: ``AgentDirectory.due`` says for whom, ``issue`` calls
         ``AgentDirectory.renew`` where it may wait for the disk. Raises StateError."""
         self._asked &= self._agents.keys()
         self._unable &= self._agents.keys()
-        for session, admitted in list(itertools.islice(self._due(is_due, wall_s), AT_ONCE)):
+        for session, admitted in list(itertools.islice(self._due(is_due), AT_ONCE)):
             try:
                 certificate, succession = await issue(admitted, wall_s)
             except RecordError:
@@ -54,11 +54,11 @@ class Renewals:
             if not session.closed:
                 self._send(session, certificate, succession, wall_s)
 
-    def _due(self, is_due: IsDue, wall_s: float) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
+    def _due(self, is_due: IsDue) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
         for session, admitted in self._agents.items():
             if session.closed or session.suspended or session in self._asked or session in self._unable:
                 continue
-            if is_due(admitted, wall_s):
+            if is_due(admitted):
                 yield session, admitted
 
     def _send(
@@ -89,7 +89,7 @@ class Renewals:
         _log.info("certificate_renewed", agent=certificate.name, valid_to_s=certificate.not_after_s)
 
     def _refused(self, session: AgentSession, reason: str, wall_s: float) -> None:
-        """An agent of before 0.2, or one that finds fault with it. WELCOME can renew what has worn, and the
+        """An agent that knows no renewal, or finds fault with it. WELCOME can renew what has worn, and the
         session goes on over the next tunnel."""
         _log.warning("certificate_not_taken", agent=session.principal.name, reason=reason)
         self._unable.add(session)

@@ -134,6 +134,12 @@ HEADER_BYTES = 32 * KIB
 DEPLOYMENTS = 256
 """Deployments of one agent."""
 
+LABELS = 32
+"""Labels of an agent: what its identity has, and what it says of itself."""
+
+LABEL_CHARS = 63
+"""Longest label name or value, as Kubernetes has it."""
+
 COMMANDS = 64
 """COMMAND and RESULT frames waiting to be sent."""
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -65,6 +66,19 @@ def _continues(value: Any) -> Mapping[str, str]:
     if not isinstance(value, dict) or len(value) > 32:
         raise FrameMalformed("member 'continues' must be an object with at most 32 members")
     return {route: way for route, way in value.items() if isinstance(way, str) and way in CONTINUATION_WAYS}
+
+
+def _labels(value: Any) -> Mapping[str, str]:
+    """Label → value, as far as there is room. What can be no label is left out."""
+    if not isinstance(value, dict):
+        raise FrameMalformed("member 'labels' must be an object")
+    pairs = ((name, text) for name, text in value.items() if isinstance(text, str))
+    fitting = (
+        (name, text)
+        for name, text in pairs
+        if max(len(name), len(text)) <= limits.LABEL_CHARS and (name + text).isprintable()
+    )
+    return dict(islice(fitting, limits.LABELS))
 
 
 @dataclass(slots=True)
@@ -261,6 +275,8 @@ _NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2]
 """The members of loading as most deployments have them: at their defaults, and so left out. In a string no
 quotation mark stands without a backslash before it, so this is found where it is meant and nowhere else."""
 
+_NO_LABELS = b',"labels":{}}'
+
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
@@ -271,9 +287,12 @@ class AgentState:
     gpus: tuple[GpuState, ...] = ()
     model_memory_bytes: int | None = None
     """Room for all its managed deployments together; None: no bound is known."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What its host says of itself; only what its identity says, too, is true for a gateway."""
 
     def to_payload(self) -> bytes:
-        return orjson.dumps(self).replace(_NOT_MANAGED, b"")
+        payload = orjson.dumps(self).replace(_NOT_MANAGED, b"")
+        return payload if self.labels else payload.removesuffix(_NO_LABELS) + b"}"
 
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> "AgentState":
@@ -289,6 +308,7 @@ class AgentState:
             deployments,
             gpus,
             read_amount(value, "model_memory_bytes"),
+            _labels(value.get("labels", {})),
         )
 
 

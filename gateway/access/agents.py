@@ -1,6 +1,7 @@
 """Which agents may connect: enrolment, certificates, revocation (PROTOCOL §8.8)."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -119,19 +120,24 @@ class AgentDirectory:
         return None if record.revoked_s is None else _revocation(record)
 
     def rights(self, admitted: AdmittedAgent) -> AgentPrincipal:
-        """What the agent is called and may serve by now. Raises StateError."""
-        self._refresh()
+        """What the agent is called and may serve, as of the latest look at the store."""
         record = self._by_id.get(admitted.agent_id)
         return admitted.principal if record is None else _principal(record, admitted.principal.serial)
 
-    def is_due(self, admitted: AdmittedAgent, wall_s: float) -> bool:
-        """Whether it is time for a fresh certificate: the one held is worn, or was issued by the key before
-        or for a former name. Raises StateError."""
-        held = admitted.certificate
-        if held.is_worn(wall_s) or held.issuer != self.gateway_keys.current.public_key:
-            return True
-        record = self._by_id.get(admitted.agent_id)
-        return record is not None and record.name != held.name
+    def due(self, wall_s: float) -> Callable[[AdmittedAgent], bool]:
+        """What says of connected agents whether it is time for a fresh certificate: the one held is worn, or
+        was issued by the key before or for a former name. For use at once. Raises StateError."""
+        self._refresh()
+        issuer = self.gateway_keys.current.public_key
+
+        def is_due(admitted: AdmittedAgent) -> bool:
+            held = admitted.certificate
+            if held.is_worn(wall_s) or held.issuer != issuer:
+                return True
+            record = self._by_id.get(admitted.agent_id)
+            return record is not None and record.name != held.name
+
+        return is_due
 
     def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]:
         """A fresh certificate for a connected agent, by the gateway's key of now for its name of now, and the

@@ -33,8 +33,7 @@ def take_up(files: AuditFiles, acts: Acts, wall_s: float, entries: Sequence[Entr
 
     Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
     """
-    known = _signer(acts)
-    with files.held(wall_s, () if known is None else (known,)) as appender:
+    with files.held(wall_s, lambda: _signers(acts)) as appender:
         waiting = _waiting(acts, sure=not entries)
         taken = appender.head.taken
         fresh = [act for act in waiting or () if act.id not in taken]
@@ -44,15 +43,14 @@ def take_up(files: AuditFiles, acts: Acts, wall_s: float, entries: Sequence[Entr
             signed_by = appender.signer.public_key
     with contextlib.suppress(StateError):  # they are known by their ids when they are found again
         acts.forget([act.id for act in waiting or ()])
-        if (fresh or entries) and signed_by != known:
+        if (fresh or entries) and signed_by != acts.signer():
             acts.note_signer(signed_by)
     return len(fresh) + len(entries)
 
 
 def prune(files: AuditFiles, acts: Acts, wall_s: float) -> list[str]:
     """Delete segments that are to be kept no longer; their names. Raises StateError."""
-    known = _signer(acts)
-    with files.held(wall_s, () if known is None else (known,)) as appender:
+    with files.held(wall_s, lambda: _signers(acts)) as appender:
         return appender.prune(wall_s)
 
 
@@ -66,8 +64,9 @@ def _waiting(acts: Acts, *, sure: bool) -> tuple[Act, ...] | None:
         return None
 
 
-def _signer(acts: Acts) -> bytes | None:
+def _signers(acts: Acts) -> tuple[bytes, ...]:
     try:
-        return acts.signer()
+        signer = acts.signer()
     except StateError:
-        return None
+        return ()
+    return () if signer is None else (signer,)

@@ -61,17 +61,19 @@ class AuditFiles:
         """Of what was cut off and could not be said yet."""
 
     @contextlib.contextmanager
-    def held(self, wall_s: float, earlier: Collection[bytes] = ()) -> Iterator["Appender"]:
-        """The log for this process alone, recovered. ``earlier`` are public keys besides the gateway's of now
-        that may have signed the head there is. Raises AuditUnwritable and StateBusy."""
-        signer = self.signer()
-        keys = frozenset((signer.public_key, *earlier))
+    def held(self, wall_s: float, earlier: Callable[[], Collection[bytes]] = tuple) -> Iterator["Appender"]:
+        """The log for this process alone, recovered. ``earlier`` gives public keys, besides the gateway's of
+        now, that may have signed the head; both are asked for once nobody else can sign another.
+
+        Raises AuditUnwritable, StateBusy and what they raise."""
         with _foreign_errors(self.directory):
             self._make_directory()
         holding = Holding(self.directory / LOCK)
         try:
             if not holding.alone(LOCK_WAIT_S):
                 raise StateBusy(f"another process holds {self.directory / LOCK}: look for a stuck trunkline")
+            signer = self.signer()
+            keys = frozenset((signer.public_key, *earlier()))
             with _foreign_errors(self.directory):
                 yield Appender(self.directory, signer, keys, self._keep, self._cut, wall_s)
         finally:

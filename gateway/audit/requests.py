@@ -67,47 +67,44 @@ def facts_of(request: RequestFacts) -> dict[str, Any]:
         found["queue_ms"] = _ms(request.queue_s)
     if request.first_byte_s is not None:
         found["first_byte_ms"] = _ms(request.first_byte_s)
-    return found | _used(request)
-
-
-def _used(request: RequestFacts) -> dict[str, Any]:
-    """Where it ran, and what that took."""
-    found: dict[str, Any] = {}
-    if request.deployments:
-        found["ran"] = _ran(request.deployments, request.troubles)
-    usage = request.usage
-    if usage is not None:
-        tokens = {"in": usage.prompt_tokens, "out": usage.completion_tokens, "cached": usage.cached_tokens}
-        found["tokens"] = tokens
-    if request.gpu_s:
-        found["gpu_s"] = round(request.gpu_s, 6)
-    if cost := _cost(request):
-        found["cost"] = round(cost, 9)
+    _add_used(found, request)
     return found
 
 
-def _cost(request: RequestFacts) -> float:
-    """In money."""
-    if request.price is None:
-        return 0.0
-    usage, cost = request.usage, request.gpu_s * request.price.gpu_second
+def _add_used(found: dict[str, Any], request: RequestFacts) -> None:
+    """Where it ran, and what that took."""
+    if request.deployments:
+        found["ran"] = request.deployments
+        if request.troubles:
+            found["why_not"] = _why_not(request.deployments, request.troubles)
+    usage = request.usage
     if usage is not None:
-        cost += request.price.of_tokens(usage.prompt_tokens, usage.completion_tokens)
+        found["tokens_in"], found["tokens_out"] = usage.prompt_tokens, usage.completion_tokens
+        if usage.cached_tokens:
+            found["tokens_cached"] = usage.cached_tokens
+    if request.gpu_s:
+        found["gpu_s"] = round(request.gpu_s, 6)
+    if request.price is not None and (cost := _cost(request, request.price)):
+        found["cost"] = round(cost, 9)
+
+
+def _cost(request: RequestFacts, price: Price) -> float:
+    """In money."""
+    usage, cost = request.usage, request.gpu_s * price.gpu_second
+    if usage is not None:
+        cost += price.of_tokens(usage.prompt_tokens, usage.completion_tokens)
     return cost
 
 
-def _ran(deployments: Sequence[str], troubles: Sequence[tuple[str, str]] | None) -> list[list[str]]:
-    """Each deployment with what became of it; empty: it answered, or the request ended with it."""
-    if not troubles:
-        return [[deployment, ""] for deployment in deployments]
-    why = list(troubles)
-    ran = []
+def _why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) -> list[str]:
+    """Why each deployment did not bring it to its end; empty: it did, or the request ended with it."""
+    left, why_not = list(troubles), []
     for deployment in deployments:
-        reason = next((each for each in why if each[0] == deployment), None)
-        if reason is not None:
-            why.remove(reason)
-        ran.append([deployment, reason[1] if reason is not None else ""])
-    return ran
+        trouble = next((each for each in left if each[0] == deployment), None)
+        if trouble is not None:
+            left.remove(trouble)
+        why_not.append(trouble[1] if trouble is not None else "")
+    return why_not
 
 
 def _ms(seconds: float) -> float:

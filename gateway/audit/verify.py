@@ -1,5 +1,6 @@
 """Verifies an audit log: what was changed, removed, added, doubled or put elsewhere, and where."""
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ FINDINGS = 1000
 """Findings that are told; a log in which more is wrong is lost anyway."""
 
 LOCK_WAIT_S = 5.0
+LOOKS = 3
+"""A gateway may delete old segments while they are read."""
 
 
 @dataclass(slots=True)
@@ -62,10 +65,17 @@ def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = Non
     if not directory.is_dir():
         raise StateMissing(f"there is no audit log in {directory}: give the --state of the gateway")
     try:
-        sizes, data = _snapshot(directory)
-        return _Reader(directory, sizes, _head_of(data, keys), anchor).read()
+        for _ in range(LOOKS - 1):
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, in order or not
+                return _read(directory, keys, anchor)
+        return _read(directory, keys, anchor)
     except OSError as error:
         raise StateUnwritable(f"cannot read the audit log in {directory}: {error}") from error
+
+
+def _read(directory: Path, keys: Collection[bytes], anchor: Anchor | None) -> Report:
+    sizes, data = _snapshot(directory)
+    return _Reader(directory, sizes, _head_of(data, keys), anchor).read()
 
 
 def _snapshot(directory: Path) -> tuple[dict[str, int], bytes]:

@@ -85,9 +85,9 @@ class AuditWriter:
             self.dropped += 1
             self.blocked = True
 
-    def note(self, kind: str, **facts: str | int | float | list[str] | None) -> None:
-        """The gateway itself did something."""
-        self.add(_Noted(Entry(self._wall(), kind, {"who": "gateway", **facts})))
+    def note(self, kind: str, who: str = "gateway", /, **facts: str | int | float | list[str] | None) -> None:
+        """Somebody did something that the database does not know of."""
+        self.add(_Noted(Entry(self._wall(), kind, {"who": who, **facts})))
 
     def check(self) -> None:
         """Raises StateUnavailable while the log cannot be written: for gateways where it is ``required``."""

@@ -5,10 +5,11 @@ authentication, so no page in a browser can make one on somebody's behalf (no CS
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import structlog
+from pydantic import BaseModel, ValidationError
 from starlette.routing import Route
 
 from gateway.domain import Principal
@@ -27,7 +28,7 @@ from gateway.http.reply import Send
 from gateway.pipeline import Keys
 from gateway.scopes import Role
 from gateway.store.acts import acting_as
-from gateway.store.errors import BadValue, NameTaken, UnknownRecord
+from gateway.store.errors import AmbiguousId, BadValue, NameTaken, UnknownRecord
 
 BODY_BYTES = 64 * 1024
 """Longest body here."""
@@ -35,6 +36,8 @@ BODY_BYTES = 64 * 1024
 Json = dict[str, Any]
 Act = Callable[["Call"], Awaitable[Json]]
 """Does what is asked and gives the answer. May raise RequestError and the store's errors."""
+
+_Body = TypeVar("_Body", bound=BaseModel)
 
 _JSON = b"application/json"
 _NO_STORE = [(b"cache-control", b"no-store")]
@@ -84,6 +87,13 @@ class Page:
         self._keys = keys
         self._methods = methods
 
+    def summaries(self) -> dict[str, str]:
+        """By method, what it does and the role that it takes, for ``/openapi.json``."""
+        return {
+            method: f"{act.__name__.replace('_', ' ').capitalize()}; takes the role {role.value}"
+            for method, (role, act) in self._methods.items()
+        }
+
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         exchange.route = "admin"
@@ -98,7 +108,7 @@ class Page:
         with acting_as(f"key:{principal.key_id}"):
             found = await _done(act, call)
         if exchange.method != "GET":
-            what = {"act": act.__name__, "of": call.names.get("agent") or call.names.get("key")}
+            what = {"act": act.__name__, "of": next(iter(call.names.values()), None)}
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
         await exchange.reply.whole(200, _JSON, orjson.dumps(found), _NO_STORE)
 
@@ -119,11 +129,21 @@ def route(path: str, page: Page) -> Route:
     return Route(path, endpoint=page)
 
 
+def read_body(kind: type[_Body], body: Json) -> _Body:
+    """Raises BadRequest, which names the first member that is wrong and tells nothing of its value."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        path = ".".join(map(str, problem["loc"]))
+        raise BadRequest(f"{path[:100]}: {problem['msg']}.", param=path[:100], code="invalid_value") from None
+
+
 async def _done(act: Act, call: Call) -> Json:
     """What the store refuses, as clients see it."""
     try:
         return await act(call)
-    except BadValue as error:
+    except (BadValue, AmbiguousId) as error:
         raise BadRequest(f"{error}.", code="invalid_value") from None
     except NameTaken as error:
         raise NameInUse(f"{error}.") from None

@@ -37,6 +37,12 @@ class Fleet(Protocol):
     def hold(self, name: str, held: bool) -> bool: ...
 
 
+class Note(Protocol):
+    """:meth:`gateway.audit.AuditWriter.note`."""
+
+    def __call__(self, kind: str, who: str, /, *, agent: str) -> None: ...
+
+
 class FleetAdmin:
     """Reads the registry on the event loop and the store in a thread."""
 
@@ -47,13 +53,17 @@ class FleetAdmin:
         depths: Callable[[], Mapping[str, int]],
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
+        *,
+        note: Note | None = None,
     ) -> None:
-        """``depths``: how many requests wait, by model. ``clock`` gives seconds of the event loop's clock."""
+        """``depths``: how many requests wait, by model. ``clock`` gives seconds of the event loop's clock.
+        ``note`` hears of acts that the store does not: kind, who, which agent."""
         self._fleet = fleet
         self._agents = agents
         self._depths = depths
         self._clock = clock
         self._wall = wall
+        self._note = note
 
     def routes(self, keys: Keys) -> list[Route]:
         """The pages, for who presents one of ``keys``."""
@@ -135,6 +145,8 @@ class FleetAdmin:
         name = call.names["agent"]
         if not self._fleet.hold(name, held):
             raise RecordNotFound(f"No agent {name!r} is connected here.")
+        if self._note is not None:
+            self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
         streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)
         return {"agent": name, "draining": held, "streams": streams}
 

@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import Route
 
 from gateway.access.facts import key_facts
 from gateway.errors import BadRequest
-from gateway.http.admin import Call, Json, Page, route
+from gateway.http.admin import Call, Json, Page, read_body, route
 from gateway.pipeline import Keys
 from gateway.quotas import BadQuota, Rates
 from gateway.scopes import Role, limited
@@ -19,7 +19,6 @@ from gateway.where import BadWhere, where_of
 
 Names = Annotated[list[str], Field(max_length=64)]
 Limit = Annotated[int, Field(ge=1)]
-_Body = TypeVar("_Body", bound=BaseModel)
 
 
 class NewKey(BaseModel):
@@ -73,7 +72,7 @@ class KeyAdmin:
 
     async def create_key(self, call: Call) -> Json:
         """Make a key. Its text is in the answer, this once."""
-        wish = _read(NewKey, await call.body())
+        wish = read_body(NewKey, await call.body())
         text, record = await asyncio.to_thread(self._create, wish)
         return {"key": text, **self._facts(record)}
 
@@ -84,7 +83,7 @@ class KeyAdmin:
 
     async def rotate_key(self, call: Call) -> Json:
         """Give it another secret, which is in the answer, this once."""
-        overlap_s = _read(Rotation, await call.body()).overlap_s
+        overlap_s = read_body(Rotation, await call.body()).overlap_s
         record, text = await asyncio.to_thread(self._keys.rotate, call.names["key"], overlap_s, self._wall())
         return {"key": text, **self._facts(record)}
 
@@ -108,13 +107,3 @@ class KeyAdmin:
 
     def _facts(self, record: KeyRecord) -> dict[str, Any]:
         return key_facts(record, self._wall())
-
-
-def _read(kind: type[_Body], body: Json) -> _Body:
-    """Raises BadRequest, which names the first member that is wrong and tells nothing of its value."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        path = ".".join(map(str, problem["loc"]))
-        raise BadRequest(f"{path[:100]}: {problem['msg']}.", param=path[:100], code="invalid_value") from None

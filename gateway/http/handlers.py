@@ -1,6 +1,6 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 
 import orjson
@@ -179,8 +179,8 @@ class Description:
     """``GET /openapi.json``: which paths there are, as OpenAPI says it. Open to everybody: it says nothing of
     this gateway that its documentation does not."""
 
-    def __init__(self) -> None:
-        self._document = orjson.dumps(document())
+    def __init__(self, admin: Mapping[str, Mapping[str, str]]) -> None:
+        self._document = orjson.dumps(document(admin))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)

@@ -4,6 +4,7 @@ Made from the table of the surface. It says which paths there are and how they a
 gateway: no model, no agent, no setting, no version of the program. So it needs no key.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,8 +46,8 @@ _OPEN_ERRORS = ("400", "403", "405", "431", "503")
 """What paths without a key may answer."""
 
 
-def document() -> Json:
-    """The whole document, as JSON values."""
+def document(admin: Mapping[str, Mapping[str, str]] | None = None) -> Json:
+    """The whole document, as JSON values. ``admin`` has the pages under ``/admin``: what each method does."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -59,7 +60,7 @@ def document() -> Json:
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {"apiKey": []}],
-        "paths": _paths(),
+        "paths": _paths() | {path: _page(path, methods) for path, methods in (admin or {}).items()},
         "components": _components(),
     }
 
@@ -186,6 +187,26 @@ def _own_paths() -> Json:
             }
         },
     }
+
+
+def _page(path: str, methods: Mapping[str, str]) -> Json:
+    """One of ``/admin``."""
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": _SEGMENT}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+    answers = {"200": {"description": "Done", "content": _json({"type": "object"})}}
+    operations: Json = {}
+    for method, summary in methods.items():
+        words = re.findall(r"[a-z]+", f"{method.lower()} {path}")
+        operations[method.lower()] = {
+            "operationId": "-".join(words),
+            "summary": summary,
+            "responses": answers | _refusals(_ERRORS | {"409": "The name is taken."}),
+        }
+        if method in ("POST", "PUT", "PATCH"):
+            operations[method.lower()]["requestBody"] = {"content": _json({"type": "object"})}
+    return {"parameters": parameters, **operations}
 
 
 def _get(name: str, summary: str, schema: Json, refusals: Json) -> Json:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 
 BYTES = 8 * 1024
 """Of a request that are read."""
@@ -73,16 +72,3 @@ class Redirect(asyncio.Protocol):
         self._present.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-
-
-async def serve_redirect(listener: socket.socket, https_port: int) -> None:
-    """Sends everybody on to ``https_port`` of the host they asked for, until cancelled."""
-    present: set[Redirect] = set()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Redirect(https_port, present), sock=listener)
-    try:
-        await asyncio.Event().wait()
-    finally:
-        server.close()
-        for connection in list(present):
-            connection.abort()

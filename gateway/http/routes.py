@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
+from gateway.http.admin import Page
 from gateway.http.exchange import HttpSettings
 from gateway.http.handlers import (
     Alive,
@@ -46,13 +47,21 @@ def build_router(
             _route("/healthz", Alive()),
             _route("/readyz", Ready(lifecycle, catalog)),
             _route("/metrics", MetricsPage(keys, metrics, public=settings.metrics_public)),
-            _route("/openapi.json", Description()),
+            _route(
+                "/openapi.json", Description({each.path_format: _page(each).summaries() for each in admin})
+            ),
             _route(TUNNEL, _Plain(tunnel_without_upgrade)),
             *admin,
         ],
         redirect_slashes=False,
         default=unknown_path,
     )
+
+
+def _page(of: Route) -> Page:
+    page: object = of.endpoint
+    assert isinstance(page, Page)
+    return page
 
 
 def _route(path: str, handler: object) -> Route:

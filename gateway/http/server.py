@@ -14,6 +14,7 @@ from uvicorn.config import Config
 from gateway.descriptors import Descriptors
 from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits, bounded
+from gateway.http.redirect import Redirect
 from gateway.http.tls import HANDSHAKE_S, Tls, TlsFiles
 
 BACKLOG = 2048
@@ -65,6 +66,12 @@ class GatewayServer(uvicorn.Server):
         self._listeners: list[socket.socket] = []
         """Copies of those we serve: one that the event loop lets go of still listens."""
         self._held = False
+        self._plain: socket.socket | None = None
+        self._sent_on: set[Redirect] = set()
+
+    def send_on(self, listener: socket.socket) -> None:
+        """Answer plain HTTP at ``listener`` with where HTTPS is. To be called before it serves."""
+        self._plain = listener
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._listeners = [listener.dup() for listener in sockets or []]
@@ -86,6 +93,9 @@ class GatewayServer(uvicorn.Server):
         self.servers = [
             await loop.create_server(make, sock=each, backlog=BACKLOG, **secured) for each in sockets
         ]
+        if self._plain is not None:
+            send_on = functools.partial(Redirect, sockets[0].getsockname()[1], self._sent_on)
+            self.servers.append(await loop.create_server(send_on, sock=self._plain.dup(), backlog=BACKLOG))
         self.started = True
 
     async def hold(self, hold: bool) -> None:
@@ -114,6 +124,10 @@ class GatewayServer(uvicorn.Server):
         """
         for listener in (*self.servers, *self._listeners, *(sockets or ())):
             listener.close()
+        if self._plain is not None:
+            self._plain.close()
+        for plain in list(self._sent_on):
+            plain.abort()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):

@@ -104,6 +104,19 @@ class Holder:
     def refusal(self, need: Amounts, now: float, spending: Spending, wall_s: float) -> Refusal | None:
         """What stands against one more request that needs so much; of several limits the one that does
         so for longest. Nothing has changed."""
+        requests, tokens, most = self.requests, self.tokens, self.rates.concurrency
+        worst: Refusal | None = None
+        if not (
+            (requests is None or requests.fits(1, now))
+            and (tokens is None or tokens.fits(need.tokens, now))
+            and (most is None or self.running < most)
+        ):
+            worst = self._too_much(need, now)
+        if self.budgets is not NO_BUDGETS and self._tenant is not None:
+            worst = self._over_budget(self._tenant, need, spending, wall_s, worst)
+        return worst
+
+    def _too_much(self, need: Amounts, now: float) -> Refusal | None:
         worst: Refusal | None = None
         for limit, window, amount in (
             (Limit.REQUESTS, self.requests, 1),
@@ -119,8 +132,6 @@ class Holder:
             wait_s = min(max(self._hold_s / most, LEAST_WAIT_S), MOST_WAIT_S)
             refusal = Refusal(Limit.CONCURRENCY, self.whose, most, self.running, 1, wait_s)
             worst = refusal if refusal.later_than(worst) else worst
-        if self.budgets is not NO_BUDGETS and self._tenant is not None:
-            worst = self._over_budget(self._tenant, need, spending, wall_s, worst)
         return worst
 
     def take(self, need: Amounts, now: float) -> Share:
@@ -143,6 +154,8 @@ class Holder:
         self.running -= 1
         if share.budgeted:
             self.reserved.take_off(need)
+            if not self.running:
+                self.reserved = Amounts()  # what sums of fractions leave
         if share.requests is not None and not counts:
             window, slot = share.requests
             window.settle(slot, 1, 0, now)
@@ -150,8 +163,6 @@ class Holder:
             window, slot = share.tokens
             window.settle(slot, need.tokens, tokens, now)
         self._hold_s += HOLD_WEIGHT * (now - share.began_s - self._hold_s)
-        if not self.running:
-            self.reserved = Amounts()  # what sums of fractions leave
 
     def _over_budget(
         self, tenant: str, need: Amounts, spending: Spending, wall_s: float, worst: Refusal | None

@@ -1,10 +1,11 @@
 """What tenants used of their budgets in this day and this month (UTC). Pure; ``wall_s`` is Unix time."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gateway.store.usage import Spent
+from gateway.store.usage import Spent, UsageStore
 
 MOST_TENANTS = 100_000
 """Whose sums are kept in memory. Tenants are as many as somebody made keys for."""
@@ -41,6 +42,13 @@ class Spending:
         self._months: dict[str, Amounts] = {}
         self._day = self._month = ""
         self._begin(wall_s)
+
+    @classmethod
+    def known(cls, usage: UsageStore, wall: Callable[[], float] = time.time) -> "Spending":
+        """With what was used before now. Raises StateError."""
+        spending = cls(wall())
+        spending.load(usage.spent(spending.month))
+        return spending
 
     @property
     def month(self) -> str:

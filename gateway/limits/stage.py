@@ -12,6 +12,7 @@ any case, and one minute is overdrawn by what running requests used beyond their
 more.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Protocol
@@ -63,7 +64,7 @@ class Limits:
         spending: Spending,
         bounds: Bounds,
         clock: Callable[[], float],
-        wall: Callable[[], float],
+        wall: Callable[[], float] = time.time,
         refused: Callable[[str, str], None] = lambda model, code: None,
     ) -> None:
         """``clock`` is the event loop's, ``wall`` gives Unix time; ``refused`` is told model and code of

@@ -47,6 +47,11 @@ class Window:
         missing = self.used + self.debt + amount - self.limit
         return max(0.0, self._left_s(missing) - now) if missing > 0 else 0.0
 
+    def fits(self, amount: int, now: float) -> bool:
+        """Whether ``amount`` may be taken now."""
+        self.advance(now)
+        return self.used + self.debt + amount <= self.limit
+
     def take(self, amount: int, now: float) -> Slot:
         """Take it. Ask :meth:`wait_s` first."""
         return self._put(amount, now)

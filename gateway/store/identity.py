@@ -53,17 +53,18 @@ class IdentityStore:
         self._lock = threading.Lock()
         self._data_version = -1
         self._facts: Mapping[str, str] = {}
+        self._keys: GatewayKeys
         with database.read() as connection:
             known = _CURRENT in _read(connection)
         if not known:
             self._make_first()
-        self._keys = self._refreshed()
+        self._refresh()
 
     @property
     def keys(self) -> GatewayKeys:
         """Those of now, whoever changed them. Costs microseconds while nobody does."""
         if self._database.data_version() != self._data_version:
-            self._keys = self._refreshed()
+            self._refresh()
         return self._keys
 
     def rotate(self, overlap_s: float, wall_s: float) -> GatewayKeys:
@@ -114,7 +115,7 @@ class IdentityStore:
                     raise IdentityUnusable(str(error)) from error
                 _write(connection, _CURRENT, identity.fingerprint.hex())
 
-    def _refreshed(self) -> GatewayKeys:
+    def _refresh(self) -> None:
         with self._lock:
             data_version = self._database.data_version()
             with self._database.read() as connection:
@@ -123,7 +124,6 @@ class IdentityStore:
                 self._keys = self._keys_of(facts)
                 self._facts = facts
             self._data_version = data_version
-            return self._keys
 
     def _keys_of(self, facts: Mapping[str, str]) -> GatewayKeys:
         """The keys that the database names. Raises IdentityUnusable."""

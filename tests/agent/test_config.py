@@ -10,6 +10,7 @@ from agent.config import AgentConfig, default_name, default_state_dir, load, tun
 from agent.config_errors import ConfigError
 from shared.identity import is_name
 from tests.support.identities import TOKEN
+from tests.support.tls import make_certificate
 
 HERE = {"gateway": "http://localhost:8080"}
 
@@ -256,6 +257,16 @@ def test_tls_and_the_proxy_are_worked_out_here(monkeypatch: pytest.MonkeyPatch, 
     assert load(HERE, None).dial_settings().tls is None
     with pytest.raises(ConfigError, match="ca_file"):
         load({"gateway": "https://gw", "ca_file": tmp_path / "none.pem"}, None).dial_settings()
+
+
+def test_a_certificate_for_the_gateways_tls_is_checked_at_the_start(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    shown = {"gateway": "https://gw", "client_cert": cert, "client_key": key}
+    assert isinstance(load(shown, None).dial_settings().tls, ssl.SSLContext)
+    with pytest.raises(ConfigError, match="client_cert"):
+        load(shown | {"client_key": tmp_path / "none.pem"}, None).dial_settings()
+    with pytest.raises(ConfigError, match="client_cert"):
+        load(shown | {"client_key": cert}, None).dial_settings()
 
 
 def test_settings_are_frozen() -> None:

@@ -5,9 +5,13 @@ import errno
 import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from agent.member_record import Record
 from agent.membership import Membership, MembershipError
 from shared.errors import (
     CertificateInvalid,
@@ -326,3 +330,31 @@ def test_who_has_not_joined_has_nothing_to_renew(tmp_path: Path) -> None:
     agent = opened(tmp_path, JOIN)
     with pytest.raises(CertificateInvalid):
         agent.renew(renewal(agent))
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Membership, Path]:
+    """A member for all examples, and where it keeps its record."""
+    directory = tmp_path_factory.mktemp("agent")
+    return member(directory, ManualClock(WALL_S), JOIN), directory / "membership.json"
+
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from([None, 0, -1, 2**60, "", "AAAA", "x" * 9000, [], {}, True])
+
+
+@given(data=st.data())
+def test_whatever_a_renewal_says_the_agent_takes_it_or_says_why_not(
+    standing: tuple[Membership, Path], data: st.DataObject
+) -> None:
+    agent, path = standing
+    command = renewal(agent, NEXT_GATEWAY, succession=SUCCESSION).to_dict()
+    for part in (command, command["succession"]):
+        for name in data.draw(st.sets(st.sampled_from(sorted(part)), max_size=2)):
+            part[name] = data.draw(JUNK)
+    before = Record.read(path)
+    try:
+        agent.renew(Renewal.read(command))
+    except HandshakeError:
+        assert Record.read(path) == before
+    else:
+        assert agent.gateway == NEXT_GATEWAY.id

@@ -108,3 +108,11 @@ async def test_a_session_that_is_over_is_told_nothing() -> None:
     here.publisher.detach("another")
     here.publisher.detach("s")
     here.publisher.changed()
+
+
+async def test_what_the_host_says_of_itself_is_told() -> None:
+    here = Here()
+    here.publisher = Publisher(here.roster, lambda: here.gpus, here.clock, labels={"region": "eu"})
+    here.publisher.attach(here.joined.agent, "s")
+    await here.settled()
+    assert [value.labels for name, value in here.gateway.calls if name == "state"] == [{"region": "eu"}]

@@ -36,7 +36,7 @@ _VALUES = [
 ]
 _NAMES = """
 deployment method path headers model request_id streaming usage tier deadline_s credit trace
-status deployments gpus id version routes slots queue_s reason gateways
+status deployments gpus id version routes slots queue_s reason gateways labels
 """.split()  # noqa: SIM905
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -347,10 +348,10 @@ async def test_when_agents_were_last_seen_is_on_record(tmp_path: Path) -> None:
             return record.last_seen_s
 
         await eventually(last_seen_s)
+        leaves_s = time.time()
         tunnel.abort()
         await eventually(lambda: gateway.registry.sessions[0].shown_status == "SUSPENDED")
-        left_s = time.time()
-        await eventually(lambda: (last_seen_s() or 0) >= left_s)
+        await eventually(lambda: (last_seen_s() or 0) >= leaves_s)
 
 
 class BrokenDirectory:
@@ -383,8 +384,8 @@ class BrokenDirectory:
     def rights(self, admitted: AdmittedAgent) -> AgentPrincipal:
         return self.directory.rights(admitted)
 
-    def is_due(self, admitted: AdmittedAgent, wall_s: float) -> bool:
-        return self.directory.is_due(admitted, wall_s)
+    def due(self, wall_s: float) -> Callable[[AdmittedAgent], bool]:
+        return self.directory.due(wall_s)
 
     def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]:
         return self.directory.renew(admitted, wall_s)

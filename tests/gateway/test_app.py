@@ -15,6 +15,7 @@ import pytest
 
 from gateway.app import Gateway, StopSignals
 from gateway.config import ConfigError, load
+from gateway.quickstart.processes import free_port
 from gateway.store import Store
 from tests.support.tls import make_certificate
 
@@ -86,6 +87,48 @@ async def test_tls_is_ended_here_when_there_are_files_for_it(store: Store, tmp_p
         assert (await house.client.get("/healthz")).status_code == 200
         huge = await house.client.get("/healthz", headers={"x": "a" * 100_000})
         assert huge.status_code == 431
+
+
+async def test_certificates_of_clients_and_a_plain_port_that_sends_on(store: Store, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    trust = ssl.create_default_context(cafile=str(certificate))
+    plain = free_port()
+    tls = {
+        "cert": certificate,
+        "key": key,
+        "client_ca": certificate,
+        "client_required": True,
+        "redirect_listen": f"127.0.0.1:{plain}",
+        "reload_s": 0.05,
+    }
+    async with running(store, verify=_with(certificate, key), tls=tls) as house:
+        assert (await house.client.get("/healthz")).status_code == 200
+        url = str(house.client.base_url)
+        async with httpx.AsyncClient(verify=trust) as bare:
+            refused = await bare.get(f"{url}/healthz")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (
+                403,
+                "client_certificate_required",
+            )
+            sent_on = await bare.get(f"http://127.0.0.1:{plain}/v1/models?x=1")
+            assert (sent_on.status_code, sent_on.headers["location"]) == (308, f"{url}/v1/models?x=1")
+        other, other_key = make_certificate(_directory(tmp_path / "other"))
+        os.replace(other, certificate)
+        os.replace(other_key, key)
+        house.gateway.look_at_tls()
+        async with httpx.AsyncClient(verify=_with(certificate, key)) as again:
+            assert (await again.get(f"{url}/healthz")).status_code == 200
+
+
+def _directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _with(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(certificate))
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 async def test_an_idle_gateway_stops_at_once(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The audit log of a whole gateway in this process: starts, stops, settings, and a log that cannot be written."""
+"""The audit log of a whole gateway in this process, also while it cannot be written."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import pytest
 
 from gateway.audit import AuditFiles, AuditUnwritable, trusted_keys, verify
 from gateway.audit.reading import read_lines
+from gateway.scopes import Role
 from gateway.store import Store
 from tests.gateway.test_app import running
 
@@ -46,6 +47,29 @@ async def test_start_requests_acts_and_stop_are_in_the_log_and_it_verifies(store
     assert written[-1]["kind"] == "gateway.stop"
     assert verify(store.state_dir / "audit", trusted_keys(store)).findings == []
     assert "swordfish" not in "".join(read_lines(store.state_dir / "audit"))
+
+
+async def test_who_did_what_over_http_is_in_the_log_by_his_key_and_so_is_who_was_not_let(
+    store: Store,
+) -> None:
+    keys = {role: store.keys.create(role.value, "ops", 0.0, role=role) for role in (Role.ADMIN, Role.VIEWER)}
+    ids = {key.name: key.id for key in store.keys.list()}
+    async with running(store) as house:
+        for role, status in ((Role.ADMIN, 200), (Role.VIEWER, 403)):
+            answer = await house.client.post(
+                "/admin/keys", json={"name": f"by-{role}"}, headers=bearer(keys[role])
+            )
+            assert answer.status_code == status
+    written = records(store)
+    assert [(each["who"], each["name"]) for each in written if each["kind"] == "key.create"][2:] == [
+        (f"key:{ids['admin']}", "by-admin")
+    ]
+    assert [
+        (each["who"], each["route"], each["status"]) for each in written if each["kind"] == "request"
+    ] == [
+        (f"key:{ids['admin']}", "admin", 200),
+        (f"key:{ids['viewer']}", "admin", 403),
+    ]
 
 
 async def test_requests_can_be_left_out(store: Store) -> None:

@@ -108,21 +108,18 @@ def test_a_key_with_no_limits_given_has_none(run: Run) -> None:
     assert {name: facts[name] for name in limits} == dict.fromkeys(limits)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
+def test_limits_that_cannot_be_are_wrong_usage(run: Run) -> None:
+    for arguments, complaint in (
         (["--routes", "chats"], "there is no route 'chats'"),
         (["--tiers", "urgent"], "there is no tier 'urgent'"),
         (["--models", "a,,b"], "no model has such a name"),
         (["--expires", "soon"], "is no duration"),
         (["--expires", "0s"], "lasts 1 second"),
         (["--role", "root"], "Invalid value"),
-    ],
-)
-def test_limits_that_cannot_be_are_wrong_usage(run: Run, arguments: list[str], complaint: str) -> None:
-    result = run("key", "create", "--name", "ci", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert complaint in result.stderr
+    ):
+        result = run("key", "create", "--name", "ci", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert complaint in result.stderr
 
 
 def test_rotating_prints_the_new_secret_and_the_old_one_works_for_the_overlap(run: Run, state: Path) -> None:

@@ -86,6 +86,7 @@ ALLOWED = {
     "keeper": "when models were last served",
     "registry": "when models were first served",
     "store/backup": "names and ages of backups",
+    "limits": "the days and months of budgets",
     "usage": "the day on which tokens were used",
 }
 

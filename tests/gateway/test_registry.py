@@ -46,6 +46,21 @@ def test_models_the_identity_does_not_allow_are_left_out_and_counted_once() -> N
     assert sample(fleet, "trunkline_agent_claims_refused_total", reason="not_allowed") == 1.0
 
 
+def test_labels_beyond_the_identity_are_refused_and_counted_once() -> None:
+    fleet = Fleet()
+    agent = fleet.connect("a", deployment("m"), labels={"region": "eu"})
+    said = {"region": "us", "tier": "gold"}
+    for _ in range(2):
+        agent.endpoint.send_state(AgentState(AgentStatus.READY, (deployment("m"),), labels=said))
+        fleet.settle()
+    (session,) = fleet.registry.sessions
+    assert session.describe().labels == session.deployments["d-m"].labels == {"region": "eu"}
+    assert sample(fleet, "trunkline_agent_claims_refused_total", reason="label_not_allowed") == 2.0
+    agent.endpoint.send_state(AgentState(AgentStatus.READY, (deployment("m"),), labels={"region": "eu"}))
+    fleet.settle()
+    assert sample(fleet, "trunkline_agent_claims_refused_total", reason="label_not_allowed") == 2.0
+
+
 def test_an_identity_with_no_models_may_serve_none() -> None:
     fleet = Fleet()
     fleet.connect("a", deployment("m"), models=())

@@ -159,6 +159,40 @@ async def test_an_agent_that_knows_no_renewal_gets_its_certificate_on_the_next_t
         assert back.open
 
 
+UPGRADE = (
+    b"GET /tunnel HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: trunkline.1\r\n%s\r\n"
+)
+
+
+async def challenger(gateway: Gateway, header: str) -> str:
+    """The id of the key that CHALLENGE shows after an upgrade with this header."""
+    port = int(gateway.url.rpartition(":")[2].partition("/")[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(UPGRADE % header.encode())
+    await reader.readuntil(b'"gateway":"')
+    shown = (await reader.readexactly(16)).decode()
+    writer.close()
+    await writer.wait_closed()
+    return shown
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_who_does_not_say_whom_it_trusts_meets_the_key_before(tmp_path: Path) -> None:
+    wall = ManualClock(time.time())
+    async with running_gateway(tmp_path, wall=wall) as gateway:
+        before = gateway.store.gateway_identity.id
+        now = gateway.store.identity.rotate(DAY_S, wall()).current.id
+        assert await challenger(gateway, "") == before
+        assert await challenger(gateway, f"Trunkline-Gateways: {before}\r\n") == before
+        assert await challenger(gateway, f"trunkline-gateways: {now} {before}\r\n") == now
+        assert await challenger(gateway, "Trunkline-Gateways: ,;!\r\n") == now
+        wall.advance(DAY_S)
+        assert await challenger(gateway, "") == now
+        assert await challenger(gateway, f"Trunkline-Gateways: {before}\r\n") == now
+
+
 class Session:
     """What renewals use of an agent's session."""
 
@@ -185,11 +219,11 @@ async def test_renewals_are_sent_some_at_a_time_and_once() -> None:
     agents: dict[Any, Any] = dict.fromkeys(sessions, "admitted")
     sessions[0].suspended = sessions[1].closed = sessions[2].full = True
     renewals = Renewals(agents)
-    await renewals.look(lambda *_: True, issue, 0.0)
+    await renewals.look(lambda admitted: True, issue, 0.0)
     assert sum(len(each.asked) for each in sessions) == AT_ONCE - 1
     sessions[2].full = False
     for _ in range(3):
-        await renewals.look(lambda *_: True, issue, 0.0)
+        await renewals.look(lambda admitted: True, issue, 0.0)
     assert [len(each.asked) for each in sessions] == [0, 0] + [1] * (AT_ONCE + 8)
     ids = [command["id"] for each in sessions for command in each.asked]
     assert len(set(ids)) == len(ids)

@@ -32,6 +32,19 @@ def account(day: str = "2026-11-22", key_id: str = "k1", tenant: str = "t", mode
     return Account(day, key_id, tenant, model)
 
 
+def test_a_request_counts_where_it_was_answered_and_gpu_seconds_where_they_were_spent() -> None:
+    ledger = Ledger(Wall(MIDNIGHT_S))
+    moved = request()
+    moved.attempts += ["gpu-1/0", "gpu-2/0"]
+    ledger.ran(moved, "gpu-1/0", 0.5)
+    ledger.finished(moved, used(10, 5))
+    ledger.ran(moved, "gpu-2/0", 2.0)
+    assert ledger.take() == {
+        Account("2026-11-22", "k1", "t", "m", "gpu-1/0"): Amount(gpu_s=0.5),
+        Account("2026-11-22", "k1", "t", "m", "gpu-2/0"): Amount(1, 10, 5, gpu_s=2.0),
+    }
+
+
 def test_requests_of_one_key_and_model_are_added_up() -> None:
     ledger = Ledger(Wall(MIDNIGHT_S))
     ledger.finished(request(), used(10, 5, 4))

@@ -311,3 +311,29 @@ def _websockets() -> list[Attack]:
 
 
 ATTACKS = (*_framing(), *_heads(), *_targets(), *_bodies(), *_keys(), *_websockets())
+
+_HEADINGS = {
+    "framing": "where a body ends",
+    "heads": "heads",
+    "targets": "paths",
+    "bodies": "bodies",
+    "keys": "keys and pages",
+    "tunnel": "`/tunnel`, by strangers",
+}
+_RESULTS = {
+    101: "upgraded, then closed within 5 s and 65 KiB",
+    200: "200, and nothing more",
+    400: "400",
+    404: "404",
+    431: "431",
+}
+
+
+def rows() -> list[str]:
+    """The table as ``docs/security.md`` has it: attacks of one kind with one result in one row."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for attack in ATTACKS:
+        result = _RESULTS.get(attack.status, str(attack.status))
+        result += ", closed" if attack.closes and attack.status >= 400 else ""
+        found.setdefault((_HEADINGS[attack.group], result), []).append(attack.name.replace("|", "\\|"))
+    return [f"| {group}: {'; '.join(names)} | {result} |" for (group, result), names in found.items()]

@@ -52,7 +52,7 @@ async def fetch(url: str, ca_file: Path | None = None) -> Fetched:
                 raise FetchFailed(f"more than {REDIRECTS} redirects")
     except TimeoutError:
         raise FetchFailed(f"no answer within {FETCH_S:g} s") from None
-    except (OSError, ValueError, httptools.HttpParserError) as error:
+    except (OSError, ValueError, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
         raise FetchFailed(str(error) or type(error).__name__) from error
     if answer.status != 200:
         raise FetchFailed(f"it answers with status {answer.status}")

@@ -80,6 +80,9 @@ class KeySource:
             keys = read_keyset(fetched.body, self.issuer.algorithms)
         except (FetchFailed, BadKeySet, BadUrl) as error:
             return self._failed(str(error))
+        except Exception:  # whatever an issuer may send, it must not end this gateway
+            _log.exception("issuer_fetch_failed", issuer=self.issuer.issuer)
+            return self._failed("a fault of this gateway's")
         if self._failures:
             _log.info("issuer_back", issuer=self.issuer.issuer)
         self._failures = 0

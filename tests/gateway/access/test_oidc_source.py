@@ -88,6 +88,19 @@ async def test_a_document_without_good_keys_replaces_nothing(page: bytes) -> Non
     assert source.find("k1", "ES256") is not None
 
 
+async def test_a_fault_of_ours_ends_neither_the_task_nor_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    web = Web({"https://id.example/keys": KEYS})
+    source = source_of(web)
+    await source.refresh()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("gateway.access.oidc.source.read_keyset", broken)
+    assert await source.refresh() == 2.0
+    assert source.find("k1", "ES256") is not None
+
+
 # --- discovery ---
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from gateway.audit import AuditFiles, take_up, verify
+from gateway.audit import AuditFiles, audit_files, take_up, verify
 from gateway.audit.records import Entry
 from gateway.audit.segments import DIRECTORY, HEAD
 from gateway.store import Store
 from gateway.store.errors import StateBusy
+from gateway.store.holding import Holding
 from gateway.store.sqlite import SqliteDatabase
 from tests.gateway.audit.logs import NOON_S, entries, kinds, records
 
@@ -81,6 +82,26 @@ def test_what_else_there_is_is_written_while_the_database_fails(
             take_up(files, store.acts, NOON_S)
     take_up(files, store.acts, NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "thing.change"]
+
+
+def test_a_key_exchanged_while_somebody_waits_for_the_log_is_the_one_that_counts(
+    store: Store, files: AuditFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_up(files, store.acts, NOON_S, entries(1))
+    alone = Holding.alone
+
+    def while_waiting(holding: Holding, wait_s: float) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(Holding, "alone", alone)
+            store.identity.rotate(0.0, NOON_S)
+            take_up(audit_files(store), store.acts, NOON_S, entries(1))
+        return alone(holding, wait_s)
+
+    with monkeypatch.context() as patch_all:
+        patch_all.setattr(Holding, "alone", while_waiting)
+        take_up(files, store.acts, NOON_S, entries(1))
+    assert kinds(files.directory) == ["segment", "test", "gateway.rotate_key", "test", "test"]
+    assert verify(files.directory, [store.gateway_identity.public_key]).sound
 
 
 def test_the_log_goes_on_and_verifies_after_the_gateways_key_was_exchanged_at_once(

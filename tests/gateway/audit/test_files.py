@@ -3,9 +3,12 @@
 import errno
 import multiprocessing
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.audit import AuditFiles, AuditUnwritable, Keep
 from gateway.audit.records import START, Entry, hash_of
@@ -220,7 +223,7 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
 ) -> None:
     before = GatewayIdentity(generate_key())
     AuditFiles(files.directory, lambda: before).append(entries(2), NOON_S)
-    with files.held(NOON_S, [before.public_key]) as appender:
+    with files.held(NOON_S, lambda: [before.public_key]) as appender:
         appender.append(entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "test"]
     assert verified(files, identity).sound
@@ -231,3 +234,56 @@ def test_a_record_that_is_no_line_becomes_one_that_says_less(files: AuditFiles, 
     files.append([Entry(NOON_S, "test", {"share": 0.5, "what": what})], NOON_S)
     last = records(files.directory)[-1]
     assert (last["share"], last["shortened"], "what" in last) == (0.5, True, False)
+
+
+def test_a_crash_before_old_segments_were_deleted_leaves_a_log_that_verifies(
+    tmp_path: Path, identity: GatewayIdentity
+) -> None:
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(days=1))
+    for day in range(4):
+        files.append(entries(1), NOON_S + day * DAY_S)
+    first, second = ((files.directory / name).read_bytes() for name in names(files.directory)[:2])
+    gone = pruned(files, NOON_S + 3 * DAY_S)
+    (files.directory / gone[1]).write_bytes(second)
+    assert verified(files, identity).sound, "one of them was deleted"
+    (files.directory / gone[0]).write_bytes(first)
+    assert verified(files, identity).sound, "none was deleted"
+    assert pruned(files, NOON_S + 3 * DAY_S) == gone
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files in another's directory")
+def test_what_root_appends_belongs_to_the_owner_of_the_state(
+    tmp_path: Path, identity: GatewayIdentity
+) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    files = AuditFiles(tmp_path / "audit", lambda: identity)
+    files.append(entries(1), NOON_S)
+    files.append(entries(1), NOON_S + DAY_S)
+    owners = {each.name: each.stat().st_uid for each in (files.directory, *files.directory.iterdir())}
+    assert set(owners.values()) == {12345}, owners
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_crash_at_any_byte_loses_nothing_acknowledged_and_the_log_goes_on_and_verifies(
+    tmp_path: Path, identity: GatewayIdentity, data: st.DataObject
+) -> None:
+    directory = Path(tempfile.mkdtemp(dir=tmp_path)) / "audit"
+    files = AuditFiles(directory, lambda: identity, Keep(segment_bytes=900))
+    acknowledged = 0
+    for batch in range(data.draw(st.integers(1, 5))):
+        before = {each.name: each.stat().st_size for each in directory.glob("*.jsonl")}
+        head = (directory / HEAD).read_bytes() if before else None
+        files.append([Entry(NOON_S, "test", {"batch": batch})] * data.draw(st.integers(1, 4)), NOON_S)
+        if data.draw(st.booleans()) or head is None:
+            acknowledged += 1
+            continue
+        (directory / HEAD).write_bytes(head)
+        last = directory / names(directory)[-1]
+        least = before.get(last.name, 0)
+        os.truncate(last, data.draw(st.integers(least, last.stat().st_size)))
+        assert verified(files, identity).findings == []
+    files.append(entries(1), NOON_S)
+    report = verified(files, identity)
+    assert report.findings == []
+    assert len({record["batch"] for record in records(directory) if "batch" in record}) >= acknowledged

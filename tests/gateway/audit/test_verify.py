@@ -211,7 +211,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(tmp_path_factory.mktemp("whole") / "audit")
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_single_edit_of_any_byte_of_the_log_is_found(whole: Whole, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(whole.files)))

@@ -124,6 +124,41 @@ def test_tls_files_go_together_and_must_be_there(file: Path) -> None:
     assert "tls.key" in complaint({"tls": {"cert": file, "key": Path("/nowhere")}})
 
 
+def test_what_needs_tls_says_so(file: Path) -> None:
+    file.write_text("pem")
+    pair = {"cert": file, "key": file}
+    assert "need tls.cert" in complaint({"tls": {"redirect_listen": "0.0.0.0:80"}})
+    assert "need tls.cert" in complaint({"tls": {"client_ca": file}})
+    assert "need tls.client_ca" in complaint({"tls": pair | {"client_required": True}})
+    assert "need tls.client_ca" in complaint({"tls": pair | {"agents_required": True}})
+    assert "tls.redirect_listen" in complaint({"tls": pair | {"redirect_listen": "80"}})
+    table = loaded({"tls": pair | {"redirect_listen": "[::]:80", "client_ca": file}}).settings.tls
+    assert (table.redirect, table.client_ca) == (("::", 80), file)
+
+
+@pytest.mark.parametrize("proxy", ["10.0.0.1/8", "proxy.test", "10.0.0.0/40", ""])
+def test_a_trusted_proxy_is_a_network(proxy: str) -> None:
+    assert "trusted_proxies" in complaint({"trusted_proxies": [proxy]})
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["*", "https://*.test", "https://app.test/", "HTTPS://app.test", "app.test", "null", "https://a b"],
+)
+def test_an_origin_is_exact(origin: str) -> None:
+    assert "http.cors_origins" in complaint({"http": {"cors_origins": [origin]}})
+
+
+def test_origins_and_proxies_reach_the_parts() -> None:
+    origins = ["https://app.test:8443", "http://[::1]:3000", "tauri://localhost"]
+    settings = loaded({"http": {"cors_origins": origins}, "trusted_proxies": ["10.0.0.0/8", "::1"]}).settings
+    part = http_settings(settings)
+    assert part.cors is not None
+    assert dict(part.cors.headers({b"origin": b"tauri://localhost"}))[b"vary"] == b"origin"
+    assert part.proxies is not None
+    assert part.proxies.trusts("10.1.2.3")
+
+
 def test_what_is_shown_can_be_loaded_again_and_says_where_it_came_from(file: Path) -> None:
     file.write_text('[queue]\nmax_requests = 7\n[placement]\npinned = ["a-*", "b\\"c"]\n')
     shown = loaded({"state": Path("/s\\t"), "log": {"level": "debug"}}, file, DRAIN_S="5").toml()

@@ -11,6 +11,7 @@ from gateway.access.keys import KeyRing
 from gateway.errors import RequestError
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_keys import KeyAdmin
+from gateway.http.admin_names import NameAdmin
 from gateway.http.buffers import BufferBudget
 from gateway.http.cors import Cors
 from gateway.http.edge import edge
@@ -36,13 +37,20 @@ class House:
         self.fleet = Fleet()
         self.depths = {"m": 3, "n": 1}
         self.ring = KeyRing(self.store, lambda: NOW_S)
+        self.noted: list[tuple[str, str, str]] = []
         self.failures: list[RequestError | None] = []
         clock = self.fleet.registry.clock
         admin = [
             *FleetAdmin(
-                self.fleet.registry, self.store.agents, lambda: self.depths, clock, lambda: NOW_S
+                self.fleet.registry,
+                self.store.agents,
+                lambda: self.depths,
+                clock,
+                lambda: NOW_S,
+                note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
             ).routes(self.ring),
             *KeyAdmin(self.store.keys, lambda: NOW_S).routes(self.ring),
+            *NameAdmin(self.store.aliases, self.store.tokens, lambda: NOW_S).routes(self.ring),
         ]
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher())
@@ -88,9 +96,21 @@ RIGHTS = [
     ("GET", "/admin/keys", Role.ADMIN),
     ("POST", "/admin/keys", Role.ADMIN),
     ("POST", "/admin/keys/its-none/rotate", Role.ADMIN),
+    ("GET", "/admin/aliases", Role.VIEWER),
+    ("PUT", "/admin/aliases/org/llama", Role.OPERATOR),
+    ("PUT", "/admin/aliases/org/llama", Role.OPERATOR),
+    ("POST", "/admin/aliases/org/llama/rollback", Role.OPERATOR),
+    ("DELETE", "/admin/aliases/org/llama", Role.OPERATOR),
+    ("GET", "/admin/tokens", Role.ADMIN),
+    ("POST", "/admin/tokens", Role.ADMIN),
     ("DELETE", "/admin/keys/its-none", Role.ADMIN),
 ]
 
+
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/admin/keys"): NEW_KEY,
+    ("PUT", "/admin/aliases/org/llama"): {"targets": []},
+}
 
 BAD_KEYS: list[tuple[object, int, str]] = [
     ({}, 400, "invalid_value"),
@@ -113,8 +133,10 @@ BAD_KEYS: list[tuple[object, int, str]] = [
 async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> None:
     enrol(house.store, "gpu-1")
     house.fleet.connect("gpu-1", deployment("m"))
-    for method, path, needed in RIGHTS:
-        body = NEW_KEY if path == "/admin/keys" else None
+    for turn, (method, path, needed) in enumerate(RIGHTS):
+        body = BODIES.get((method, path))
+        if body is not None and "targets" in body:
+            body = {"targets": [f"llama@v{turn}"]}
         for role in (None, *(role for role in Role if not role.covers(needed))):
             status, found, _ = await house.ask(method, path, role, body)
             assert (status, found["error"]["code"]) == (403, "role_required")
@@ -226,6 +248,11 @@ async def test_an_operator_keeps_work_from_an_agent_and_gives_it_back(house: Hou
     assert not house.fleet.registry.models()[0].ready
     await house.ask("DELETE", "/admin/agents/gpu-1/drain", Role.OPERATOR)
     assert house.fleet.registry.models()[0].ready
+    who = {f"key:{key.id}" for key in house.store.keys.list() if key.role is Role.OPERATOR}
+    assert [(kind, {by}, agent) for kind, by, agent in house.noted] == [
+        ("agent.drain", who, "gpu-1"),
+        ("agent.undrain", who, "gpu-1"),
+    ]
 
 
 async def test_a_revoked_agent_is_revoked_in_the_store_with_its_reason(house: House) -> None:
@@ -252,3 +279,41 @@ async def test_who_did_it_is_noted_with_the_act(house: House) -> None:
     key_id = house.store.keys.get("its-admin").id
     (act,) = [each for each in house.store.acts.pending(100) if each.what.get("name") == "ci"]
     assert (act.kind, act.who) == ("key.create", f"key:{key_id}")
+
+
+async def test_an_alias_is_set_rolled_back_and_removed(house: House) -> None:
+    _, made, _ = await house.ask("PUT", "/admin/aliases/org/llama", body={"targets": ["a@v1=95", "a@v2=5"]})
+    assert [(each["version"], each["weight"]) for each in made["targets"]] == [("v1", 95.0), ("v2", 5.0)]
+    await house.ask("PUT", "/admin/aliases/org/llama", body={"targets": ["a@v2"], "sticky": False})
+    _, back, _ = await house.ask("POST", "/admin/aliases/org/llama/rollback")
+    assert back == made
+    assert (await house.ask("GET", "/admin/aliases"))[1]["aliases"] == [made]
+    await house.ask("DELETE", "/admin/aliases/org/llama")
+    assert house.store.aliases.list() == ()
+    bad: list[object] = [{"targets": []}, {"targets": ["a=0"]}, {"targets": ["@"]}, {"targets": ["a", 5]}, {}]
+    for body in bad:
+        assert (await house.ask("PUT", "/admin/aliases/x", body=body))[0] == 400
+    assert (await house.ask("DELETE", "/admin/aliases/x"))[0] == 404
+
+
+async def test_a_join_token_is_made_shown_once_and_revoked_by_its_id(house: House) -> None:
+    wish = {"uses": 8, "models": ["llama-*"], "labels": {"region": "eu"}, "life_s": 60}
+    _, made, _ = await house.ask("POST", "/admin/tokens", body=wish)
+    assert made["token"].startswith("tlj_")
+    _, listed, _ = await house.ask("GET", "/admin/tokens")
+    (facts,) = listed["tokens"]
+    assert (facts["id"], facts["uses_allowed"], facts["labels"]) == (made["id"], 8, {"region": "eu"})
+    assert "token" not in facts
+    assert (await house.ask("DELETE", f"/admin/tokens/{made['token']}"))[0] == 400
+    assert (await house.ask("DELETE", "/admin/tokens/0"))[0] == 404
+    assert (await house.ask("DELETE", f"/admin/tokens/{made['id']}"))[1]["revoked"]
+    assert house.store.tokens.list()[0].revoked_s == NOW_S
+    bad: list[object] = [
+        {"uses": 0},
+        {"life_s": 1e9},
+        {"models": []},
+        {"labels": {"a b": "c"}},
+        {"uses": "8"},
+    ]
+    for body in bad:
+        assert (await house.ask("POST", "/admin/tokens", body=body))[0] == 400

@@ -1,6 +1,7 @@
 """Web pages, proxies and floods, on the real server with fakes behind it."""
 
 import asyncio
+from pathlib import Path
 
 import orjson
 import pytest
@@ -15,6 +16,7 @@ from gateway.http.request_log import facts
 from gateway.surface import ENDPOINTS, FIXED
 from tests.gateway.http.support import BEARER, JSON_TYPE, Surface, json_response, served
 from tests.gateway.http.test_server import ASK, wire
+from tests.support.attacks import rows
 
 PAGE, EVIL = (b"origin", b"https://app.test"), (b"origin", b"https://evil.test")
 ASKED = (b"access-control-request-method", b"POST")
@@ -207,3 +209,9 @@ async def test_garbage_behind_a_head_that_waits_for_continue_is_refused_once() -
             assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
             await surface.lifecycle.wait_idle()
     assert not lines
+
+
+def test_the_table_of_attacks_in_the_docs_is_the_one_that_is_tried() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    missing = [row for row in rows() if row not in page]
+    assert not missing

@@ -58,8 +58,10 @@ async def test_it_says_who_asked_what_where_it_ran_and_what_it_took(surface: Sur
         "total_ms": 1500.0,
         "gpu_s": 2.0,
         "cost": 1.000019,
-        "ran": [["gpu-1/0", "stalled"], ["gpu-2/0", ""]],
-        "tokens": {"in": 5, "out": 7, "cached": 0},
+        "ran": ["gpu-1/0", "gpu-2/0"],
+        "why_not": ["stalled", ""],
+        "tokens_in": 5,
+        "tokens_out": 7,
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.http.protocol import ConnectionLimits
-from gateway.http.redirect import answer_to, serve_redirect
+from gateway.http.redirect import Redirect, answer_to
 from gateway.http.server import Address, GatewayServer, bind, build_server
 from gateway.http.tls import TlsFiles
 from tests.gateway.http.support import Surface
@@ -214,7 +214,8 @@ async def test_the_plain_port_waits_for_nobody_and_takes_few(monkeypatch: pytest
     monkeypatch.setattr("gateway.http.redirect.CONNECTIONS", 2)
     listener = bind(Address("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    serving = asyncio.get_running_loop().create_task(serve_redirect(listener, 443))
+    present: set[Redirect] = set()
+    server = await asyncio.get_running_loop().create_server(lambda: Redirect(443, present), sock=listener)
     talks = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     async with asyncio.timeout(5):
         ends = [await _end_of(reader) for reader, _ in talks]
@@ -224,9 +225,10 @@ async def test_the_plain_port_waits_for_nobody_and_takes_few(monkeypatch: pytest
     assert ends == [b"", b"", b""]
     for each in (writer, *(talk[1] for talk in talks)):
         each.close()
-    serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving
+    server.close()
+    async with asyncio.timeout(5):
+        while present:  # noqa: ASYNC110 (the server learns of it in its own time)
+            await asyncio.sleep(0.001)
 
 
 async def _end_of(reader: asyncio.StreamReader) -> bytes:

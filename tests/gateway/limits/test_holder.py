@@ -51,6 +51,11 @@ def test_of_several_limits_that_which_keeps_it_away_for_longest_is_told() -> Non
     held(ask(key, tenant))
     refusal = refused(ask(key, tenant, now=1.0))
     assert (refusal.limit, refusal.wait_s, refusal.used, refusal.most) == (Limit.REQUESTS, 59.0, 1, 1)
+    both = holder(rpm=1, tpm=100)
+    held(ask(both, tokens=100)).settle(100, 0.0, counts=False)
+    held(ask(both, tokens=0, now=30.0))
+    refusal = refused(ask(both, tokens=50, now=31.0))
+    assert (refusal.limit, refusal.wait_s) == (Limit.REQUESTS, 59.0), "tokens are there in 29 s"
     huge = holder(tpm=10, rpm=1)
     held(ask(huge))
     assert refused(ask(huge, tokens=11)).wait_s is None

@@ -83,6 +83,17 @@ async def test_a_refusal_says_which_limit_and_when_to_come_back() -> None:
     )
 
 
+async def test_a_guess_of_the_answer_makes_no_request_too_large_and_what_it_has_beyond_is_owed() -> None:
+    stage = Stage(Rates(tpm=40))
+    stage.answer(Usage(10, 90))
+    call = await stage.surface.post(CHAT, ask())
+    assert (call.status, call.headers["x-ratelimit-remaining-tokens"]) == (200, "0")
+    refused = await stage.surface.post(CHAT, ask(max_tokens=1))
+    assert refused.headers["x-ratelimit-remaining-tokens"] == "0"
+    assert refused.headers["x-ratelimit-reset-tokens"] == "3m0s", "100 of 40 a minute"
+    assert refused.headers["retry-after"] == "120"
+
+
 async def test_a_budget_that_is_used_up_is_a_quota_and_not_worth_a_retry() -> None:
     stage = Stage(tenant=TenantLimits(budgets=Budgets(money_per_day=1.0)))
     stage.source.set(stage.source.terms.tenants["acme"], m=Price(input=0.0, output=20_000.0))
@@ -176,6 +187,15 @@ async def test_an_answer_that_breaks_pays_for_what_came() -> None:
     response.break_off(StreamBroken(ErrorCode.INTERNAL, "lost"))
     await stage.surface.post(CHAT, ask(max_tokens=500, stream=True))
     assert stage.left() == (None, 1000 - stage.dispatcher.request.input_tokens)
+
+
+async def test_what_an_engine_says_of_its_own_limits_is_not_passed_on() -> None:
+    stage = Stage(Rates(rpm=3))
+    response = stage.dispatcher.answer(json_response())
+    response.headers = (*response.headers, ("x-ratelimit-remaining-requests", "99"))
+    call = await stage.surface.post(CHAT, ask())
+    told = [value for name, value in call.sent[0]["headers"] if name == b"x-ratelimit-remaining-requests"]
+    assert told == [b"2"]
 
 
 async def test_a_kept_answer_is_a_request_without_tokens() -> None:

@@ -24,6 +24,13 @@ def test_what_was_taken_counts_for_a_minute() -> None:
     assert (window.reset_s(60.0), window.reset_s(90.0)) == (30.0, 0.0)
 
 
+def test_what_was_taken_at_about_one_time_leaves_with_the_last_of_it() -> None:
+    window = Window(LIMIT)
+    window.take(50, 0.0)
+    window.take(50, 0.2)
+    assert (window.remaining(60.1), window.remaining(60.2)) == (0, 100)
+
+
 def test_what_never_fits_is_told_so() -> None:
     assert Window(LIMIT).wait_s(101, 0.0) is None
     assert Window(LIMIT).wait_s(100, 0.0) == 0.0

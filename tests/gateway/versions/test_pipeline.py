@@ -1,16 +1,18 @@
 """Aliases on a request's whole way through the HTTP surface: what the engine gets, what the client hears."""
 
+import orjson
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
 from gateway.aliases import Alias, Target
-from gateway.domain import Request
+from gateway.domain import Principal, Request
 from gateway.errors import QueueFull
 from gateway.http.front import Front
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.pipeline import Pipeline
+from gateway.scopes import limited
 from gateway.versions import AliasCatalog, AliasFigures
 from tests.gateway.http.support import (
     EVENTS,
@@ -39,12 +41,12 @@ class Counter:
 class Stage:
     """A surface in which names are looked up."""
 
-    def __init__(self, *aliases: Alias, facts: bool = True) -> None:
+    def __init__(self, *aliases: Alias, facts: bool = True, keys: FakeKeys | None = None) -> None:
         self.desk = Desk(*aliases)
         self.surface = Surface()
         self.counter = Counter()
         self.registry = CollectorRegistry()
-        surface, keys = self.surface, FakeKeys()
+        surface, keys = self.surface, keys or FakeKeys()
         pipeline = Pipeline(keys, surface.dispatcher, None, self.desk.versions, facts=facts)
         catalog = AliasCatalog(self.desk.fleet.registry, self.desk.book, "me")
         router = build_router(pipeline, keys, catalog, FakeMetrics(), surface.lifecycle, surface.settings)
@@ -153,3 +155,18 @@ async def test_aliases_are_listed_and_found_by_clients() -> None:
     listed = await stage.surface.get("/v1/models")
     assert listed.content.count(b'"object":"model"') == 2
     assert (await stage.surface.get("/v1/models/prod")).status == 200
+
+
+async def test_an_alias_counts_by_its_own_name_in_what_a_key_may_ask_for() -> None:
+    alias = Alias("prod", (Target("llama"),), fallback=(Target("small"),))
+    for models, statuses, listed in (
+        (["prod"], {"prod": 200, "llama": 403, "small": 403}, ["prod"]),
+        (["llama"], {"prod": 403, "llama": 200, "small": 403}, ["llama"]),
+    ):
+        stage = Stage(alias, keys=FakeKeys(Principal("k", "limited", "t", scopes=limited(models))))
+        stage.desk.serve(served("llama"), served("small"))
+        for model, status in statuses.items():
+            call = await stage.surface.post(CHAT, BODY.replace(b"prod", model.encode()), JSON_TYPE)
+            assert (model, call.status) == (model, status)
+        found = orjson.loads((await stage.surface.get("/v1/models")).content)
+        assert [each["id"] for each in found["data"]] == listed

@@ -1,0 +1,76 @@
+"""Asks a gateway's admin API, for commands."""
+
+import urllib.error
+import urllib.request
+from typing import IO, Any
+
+import orjson
+
+from gateway.urls import BadUrl, check_url, is_own
+
+ANSWER_BYTES = 64 * 1024 * 1024
+"""Longest answer that is read: thousands of agents have a tenth of it."""
+
+TIMEOUT_S = 30.0
+
+
+class AdminFailed(Exception):
+    """The gateway cannot be asked, or does not do it. The message says why."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The key is for the gateway named, and for nobody it names."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        return None
+
+
+class AdminClient:
+    """One gateway, and the key shown to it."""
+
+    def __init__(self, url: str, key: str) -> None:
+        """Raises AdminFailed for a URL over which a key would be sent in the clear."""
+        try:
+            parts = check_url(url)
+        except BadUrl as error:
+            raise AdminFailed(str(error)) from None
+        if not (key.isascii() and key.isprintable()):
+            raise AdminFailed("the key holds characters that no key has: was it copied right?")
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._key = key
+        here = is_own(parts.hostname or "")
+        proxies = (urllib.request.ProxyHandler({}),) if here else ()
+        self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The JSON at ``/admin/PATH``. Raises AdminFailed."""
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str) -> dict[str, Any]:
+        """What the gateway says. Raises AdminFailed."""
+        request = urllib.request.Request(  # noqa: S310 (checked above)
+            f"{self._url}/admin/{path}",
+            method=method,
+            headers={"authorization": f"Bearer {self._key}", "accept": "application/json"},
+        )
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+                found = orjson.loads(response.read(ANSWER_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AdminFailed(_reason(error)) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise AdminFailed(f"cannot ask the gateway at {self._url}: {reason}") from error
+        if not isinstance(found, dict):
+            raise AdminFailed(f"{self._url} does not answer as a gateway does")
+        return found
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(orjson.loads(error.read(ANSWER_BYTES))["error"]["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"the gateway answers with status {error.code}"

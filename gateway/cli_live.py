@@ -1,0 +1,127 @@
+"""``trunkline status``, ``models`` and ``drain``: a running gateway, by its admin API."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from gateway.admin_client import AdminClient, AdminFailed
+from gateway.cli_output import fail, note, print_json, print_table
+from gateway.cli_state import JsonOption
+
+LOOK_S = 1.0
+"""How often it is looked whether an agent's requests are over."""
+
+GatewayOption = Annotated[
+    str, typer.Option("--gateway", envvar="TRUNKLINE_URL", metavar="URL", help="The gateway's address.")
+]
+KeyOption = Annotated[
+    str,
+    typer.Option(
+        envvar="TRUNKLINE_KEY",
+        help="A key with a role. In the variable it is not seen in the list of processes.",
+        show_default=False,
+    ),
+]
+DEFAULT_URL = "http://127.0.0.1:8700"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to a command line."""
+    app.command("status")(status)
+    app.command("models")(models)
+    app.command("drain")(drain)
+
+
+@contextlib.contextmanager
+def asking(url: str, key: str) -> Iterator[AdminClient]:
+    """A client; what it cannot do ends the command with exit code 1."""
+    try:
+        yield AdminClient(url, key)
+    except AdminFailed as error:
+        fail(str(error))
+
+
+def status(key: KeyOption, gateway: GatewayOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show who is connected to a running gateway, what runs and what waits. Takes the role viewer.
+
+    Example: TRUNKLINE_KEY=sk-tl-… trunkline status --gateway https://gateway.example.com
+    """
+    with asking(gateway, key) as client:
+        agents, queue = client.get("agents")["agents"], client.get("queue")
+    if as_json:
+        print_json({"agents": agents, "queue": queue})
+        return
+    connected = [each for each in agents if each["connected"]]
+    running = sum(each["streams"] for each in connected)
+    note(
+        f"{len(connected)} of {len(agents)} agents connected, {running} requests run, {queue['waiting']} wait"
+    )
+    columns = ["AGENT", "STATE", "RUNNING", "RTT", "MODELS"]
+    print_table(columns, [_agent_row(each) for each in agents], "no agents have joined")
+
+
+def models(key: KeyOption, gateway: GatewayOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show the models of a running gateway: where they are served, how full they are. Takes the role viewer.
+
+    Example: TRUNKLINE_KEY=sk-tl-… trunkline models --json
+    """
+    with asking(gateway, key) as client:
+        found = client.get("models")["models"]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [
+            each["id"],
+            "ready" if each["ready"] else "loadable" if each["loadable"] else "not served",
+            f"{each['in_flight']}/{each['slots']}",
+            str(each["waiting"]),
+            " ".join(sorted({deployment["agent"] for deployment in each["deployments"]})),
+        ]
+        for each in found
+    ]
+    print_table(["MODEL", "STATE", "SLOTS USED", "WAITING", "AGENTS"], rows, "no model was ever served")
+
+
+def drain(
+    agent: Annotated[str, typer.Argument(help="The agent's name.")],
+    key: KeyOption,
+    gateway: GatewayOption = DEFAULT_URL,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it have work again.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until what runs there is over.")] = True,
+) -> None:
+    """Give an agent no new work, and wait until what runs there is over. Takes the role operator.
+
+    It lasts until --undo, or until the gateway starts again.
+
+    Example: TRUNKLINE_KEY=sk-tl-… trunkline drain gpu-7
+    """
+    with asking(gateway, key) as client:
+        found = client.ask("DELETE" if undo else "POST", f"agents/{quote(agent, safe='')}/drain")
+        if undo:
+            note(f"Agent {agent!r} gets work again.")
+            return
+        note(f"Agent {agent!r} gets no new work; {found['streams']} requests run there.")
+        while wait and _streams(client, agent):
+            time.sleep(LOOK_S)
+    if wait:
+        note("Nothing runs there any more.")
+
+
+def _streams(client: AdminClient, agent: str) -> int:
+    """Requests that run on an agent; none on one that has gone."""
+    agents = client.get("agents")["agents"]
+    return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)
+
+
+def _agent_row(facts: dict[str, Any]) -> list[str]:
+    if not facts["connected"]:
+        return [facts["name"], "away", "", "", ""]
+    rtt = "" if facts["rtt_s"] is None else f"{facts['rtt_s'] * 1000:.1f} ms"
+    state = "draining" if facts["draining"] else str(facts["status"]).lower()
+    served = sorted({each["model"] for each in facts["deployments"]})
+    return [facts["name"], state, str(facts["streams"]), rtt, " ".join(served)]

@@ -1,0 +1,162 @@
+"""``trunkline status``, ``models`` and ``drain`` against a server that says what a gateway says."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from gateway.admin_client import AdminClient, AdminFailed
+from gateway.cli_live import register
+
+KEY = "sk-tl-secret"
+AGENT = {
+    "name": "gpu-1",
+    "connected": True,
+    "status": "READY",
+    "draining": False,
+    "streams": 2,
+    "rtt_s": 0.012,
+    "deployments": [{"model": "llama"}],
+}
+AWAY = {"name": "gpu-2", "connected": False}
+MODEL = {
+    "id": "llama",
+    "ready": True,
+    "loadable": 0,
+    "in_flight": 2,
+    "slots": 8,
+    "waiting": 1,
+    "deployments": [{"agent": "gpu-1"}],
+}
+
+
+class Server:
+    """Answers by method and path; keeps what it was asked, and with which credentials."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], list[tuple[int, Any]]] = {
+            ("GET", "/admin/agents"): [(200, {"agents": [AGENT, AWAY]})],
+            ("GET", "/admin/models"): [(200, {"models": [MODEL]})],
+            ("GET", "/admin/queue"): [(200, {"waiting": 1, "models": {"llama": 1}})],
+        }
+        self.asked: list[tuple[str, str, str | None]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                outer.asked.append((self.command, self.path, self.headers.get("authorization")))
+                answers = outer.answers.get((self.command, self.path), [(404, {})])
+                status, found = answers.pop(0) if len(answers) > 1 else answers[0]
+                body = json.dumps(found).encode()
+                self.send_response(status)
+                if 300 <= status < 400:
+                    self.send_header("location", found)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        for method in ("GET", "POST", "DELETE"):
+            setattr(Handler, f"do_{method}", Handler.answer)
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    made.thread.start()
+    yield made
+    made.server.shutdown()
+    made.thread.join()
+    made.server.server_close()
+
+
+def run(server: Server, *arguments: str, key: str = KEY) -> Result:
+    app = typer.Typer()
+    register(app)
+    environment = {"TRUNKLINE_URL": server.url, "TRUNKLINE_KEY": key, "TERM": "dumb", "COLUMNS": "200"}
+    return CliRunner().invoke(app, list(arguments), env=environment)
+
+
+def test_status_shows_agents_and_how_much_runs_and_waits(server: Server) -> None:
+    result = run(server, "status")
+    assert result.exit_code == 0
+    assert "1 of 2 agents connected, 2 requests run, 1 wait" in result.stderr
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[1:] == [["gpu-1", "ready", "2", "12.0", "ms", "llama"], ["gpu-2", "away"]]
+    assert json.loads(run(server, "status", "--json").stdout)["agents"] == [AGENT, AWAY]
+    assert {credentials for *_, credentials in server.asked} == {f"Bearer {KEY}"}
+
+
+def test_models_shows_where_they_are_and_how_full(server: Server) -> None:
+    assert run(server, "models").stdout.splitlines()[1].split() == ["llama", "ready", "2/8", "1", "gpu-1"]
+    assert json.loads(run(server, "models", "--json").stdout) == [MODEL]
+
+
+def test_drain_waits_until_nothing_runs_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr("gateway.cli_live.time.sleep", looks.append)
+    server.answers["POST", "/admin/agents/gpu-1/drain"] = [(200, {"streams": 2})]
+    idle = {**AGENT, "streams": 0}
+    server.answers["GET", "/admin/agents"] = [
+        (200, {"agents": [AGENT]}),
+        (200, {"agents": [AGENT]}),
+        (200, {"agents": [idle]}),
+    ]
+    result = run(server, "drain", "gpu-1")
+    assert (result.exit_code, len(looks)) == (0, 2)
+    assert "Nothing runs there any more" in result.stderr
+    server.answers["DELETE", "/admin/agents/gpu-1/drain"] = [(200, {"streams": 0})]
+    assert "gets work again" in run(server, "drain", "gpu-1", "--undo").stderr
+
+
+def test_an_agents_name_stays_one_part_of_the_path(server: Server) -> None:
+    run(server, "drain", "../keys/x?", "--no-wait")
+    assert server.asked[0][1] == "/admin/agents/..%2Fkeys%2Fx%3F/drain"
+
+
+def test_what_the_gateway_refuses_is_told_and_fails(server: Server) -> None:
+    message = "This takes the role 'viewer', and this key has none."
+    server.answers["GET", "/admin/models"] = [(403, {"error": {"message": message}}), (500, "oops")]
+    result = run(server, "models")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+    assert "status 500" in run(server, "models").stderr
+
+
+def test_the_key_goes_to_the_gateway_named_and_nowhere_else(server: Server) -> None:
+    server.answers["GET", "/admin/models"] = [(302, f"{server.url}/elsewhere")]
+    assert "status 302" in run(server, "models").stderr
+    assert [path for _, path, _ in server.asked] == ["/admin/models"]
+
+
+def test_a_key_is_not_sent_in_the_clear_and_never_shown(server: Server) -> None:
+    for url in ("http://gateway.example.com", "ftp://127.0.0.1", "gateway.example.com"):
+        with pytest.raises(AdminFailed):
+            AdminClient(url, KEY)
+    result = run(server, "models", key="sk-tl-bad\nkey")
+    assert result.exit_code == 1
+    assert "sk-tl-bad" not in result.output
+    assert server.asked == []
+
+
+def test_a_gateway_that_is_away_is_a_failure(server: Server) -> None:
+    with pytest.raises(AdminFailed, match="cannot ask the gateway"):
+        AdminClient("http://127.0.0.1:1", KEY).get("agents")
+    server.answers["GET", "/admin/models"] = [(200, [])]
+    assert "does not answer as a gateway does" in run(server, "models").stderr
+
+
+@pytest.mark.parametrize("command", ["status", "models", "drain"])
+def test_every_command_has_help_with_an_example_and_needs_a_key(server: Server, command: str) -> None:
+    assert "Example:" in run(server, command, "--help").stdout
+    assert run(server, command, *(["x"] if command == "drain" else []), key="").exit_code != 0
