@@ -8,7 +8,7 @@ import structlog
 
 import gateway as package
 from shared.errors import ErrorCode, HandshakeRejected
-from tests.gateway.test_agent_endpoint import Gateway, Host, eventually, running_gateway
+from tests.gateway.agent_house import Gateway, Host, eventually, running_gateway
 
 DAY_S = 86_400.0
 
