@@ -40,8 +40,8 @@ def verify_log(
 ) -> None:
     """Verify that nothing in the audit log was changed, removed, added or reordered; exit code 1 if it was.
 
-    Prints the end of the log as SEQ:HASH. Kept where nobody who can write the state directory gets at it,
-    it shows later (--expect) that not even the whole log was exchanged.
+    Prints the end of a sound log as SEQ:HASH. Kept where nobody gets at it who can write the state
+    directory, it shows later (--expect) that not even the whole log was exchanged.
 
     Example: trunkline audit verify --state /var/lib/trunkline
     """
@@ -68,10 +68,12 @@ def _tell(report: Report) -> None:
         note(f"note: {text}")
     for text in report.findings:
         note(f"WRONG: {text}")
-    lines = f"{report.lines} lines in {report.segments} segments"
-    verdict = "nothing was tampered with" if report.sound else f"{len(report.findings)} things are wrong"
-    note(f"{lines}, {report.first_seq} to {report.last_seq}: {verdict}.")
-    print(f"{report.last_seq}:{report.last_hash}")  # noqa: T201
+    lines = f"lines: {report.lines} ({report.first_seq} to {report.last_seq}), segments: {report.segments}"
+    if report.sound:
+        note(f"{lines}: nothing was tampered with.")
+        print(f"{report.last_seq}:{report.last_hash}")  # noqa: T201
+    else:
+        note(f"{lines}. Wrong: {len(report.findings)}.")
 
 
 def _facts(report: Report) -> dict[str, Any]:

@@ -35,6 +35,9 @@ answer, and closing the connection under them would lose it: the kernel resets w
 UNREAD_S = 30.0
 """The longest that may take."""
 
+PIPELINED = 64
+"""Requests of one connection that wait for their turn. One read may bring thousands, each over 1 KiB here."""
+
 LINGER_S = 5.0
 """The longest a client that was refused may take to hang up."""
 
@@ -160,6 +163,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 "This gateway takes requests only from clients that show a certificate it can check.",
                 code="client_certificate_required",
             )
+        if len(self.pipeline) >= PIPELINED and self._refusal is None:
+            self._refusal = BadRequest(f"No more than {PIPELINED} requests may wait on one connection.")
         if self._refusal is not None:
             raise self._refusal
         super().on_headers_complete()

@@ -46,13 +46,14 @@ def test_a_sound_log_verifies_and_its_end_is_printed(run: Run, log: Path) -> Non
     assert result.exit_code == 0
     seq, _, digest = result.stdout.strip().partition(":")
     assert (seq, len(digest)) == ("9", 64)
-    assert "9 lines in 3 segments, 1 to 9: nothing was tampered with." in result.stderr
+    assert "lines: 9 (1 to 9), segments: 3: nothing was tampered with." in result.stderr
 
 
 def test_a_changed_line_is_told_and_ends_with_1(run: Run, log: Path) -> None:
     log.write_bytes(log.read_bytes().replace(b'"r2"', b'"rX"'))
     result = run("audit", "verify")
     assert result.exit_code == 1
+    assert result.stdout == ""
     assert "WRONG: 2026-11-23.0001.jsonl line 3: line 8 was changed" in result.stderr
     report = json.loads(run("audit", "verify", "--json").stdout)
     assert (report["sound"], len(report["findings"]), report["lines"]) == (False, 1, 9)

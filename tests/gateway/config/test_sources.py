@@ -1,16 +1,19 @@
+import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from gateway.access.clients import issuer_of
 from gateway.access.oidc import Issuer
 from gateway.agent_endpoint import AgentEndpointSettings
 from gateway.app import dispatch_settings, http_settings
 from gateway.config import ConfigError, Loaded, load
-from gateway.config.settings import AgentsTable, DispatchTable, HttpTable, QueueTable
+from gateway.config.settings import AgentsTable, DispatchTable, HttpTable, QueueTable, Settings
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.http.exchange import HttpSettings
 from gateway.http.protocol import ConnectionLimits
@@ -170,6 +173,21 @@ def test_what_is_shown_can_be_loaded_again_and_says_where_it_came_from(file: Pat
     again = loaded(None, file).settings
     assert (again.queue.max_requests, again.drain_s, again.log.level) == (7, 5.0, "debug")
     assert again.placement.pinned == ["a-*", 'b"c']
+
+
+def _names(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield name
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from _names(part)
+
+
+def test_no_setting_is_a_secret_so_that_all_can_be_shown() -> None:
+    names = set(_names(Settings))
+    assert {"cert", "connections_per_ip", "tenant_weights"} <= names
+    secret = {name for name in names if re.search("secret|passw|token$|api_?key|credential", name)}
+    assert not secret, "make it a SecretStr, and mask it in complaints too"
 
 
 def _same(table: Any, part: Any) -> None:

@@ -1,6 +1,7 @@
 """Web pages, proxies and floods, on the real server with fakes behind it."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import orjson
@@ -11,6 +12,7 @@ from gateway.http.cors import Cors
 from gateway.http.exchange import HttpSettings
 from gateway.http.openapi import document
 from gateway.http.places import Places
+from gateway.http.protocol import PIPELINED
 from gateway.http.proxies import TrustedProxies
 from gateway.http.request_log import facts
 from gateway.surface import ENDPOINTS, FIXED
@@ -215,3 +217,20 @@ def test_the_table_of_attacks_in_the_docs_is_the_one_that_is_tried() -> None:
     page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
     missing = [row for row in rows() if row not in page]
     assert not missing
+
+
+async def test_a_pipeline_of_thousands_is_cut_and_one_of_some_is_answered() -> None:
+    surface = Surface()
+    request = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+    async with served(surface) as address:
+        async with wire(address) as client:
+            client.send(request * PIPELINED)
+            for _ in range(PIPELINED):
+                await client.until(b'{"status":"ok"}')
+        async with wire(address) as flood:
+            flood.send(request * 3000)
+            with contextlib.suppress(ConnectionResetError):
+                assert (await flood.rest()).count(b"HTTP/1.1 200 ") <= PIPELINED
+        async with asyncio.timeout(5):
+            await surface.lifecycle.wait_idle()
+    assert len(surface.finished) <= 2 * PIPELINED + 1
