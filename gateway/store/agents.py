@@ -22,7 +22,7 @@ from gateway.store.tokens import TokenRecord, count_use, usable_token
 from shared.identity import NAME_RULE, is_name
 
 CERTIFICATES_KEPT = 4
-"""Valid certificates of one agent at once. A fresh one may be lost on its way, so the ones before it stay
+"""Certificates of one agent that are known at once. A fresh one may be lost on its way, so the ones before it stay
 good; more than this an agent gets only by throwing them away."""
 
 
@@ -226,8 +226,8 @@ def _add_certificate(
     wall_s: float,
     in_use: str | None = None,
 ) -> None:
-    """Record a certificate; forget those that are over and those beyond ``CERTIFICATES_KEPT``, but not the
-    one ``in_use``."""
+    """Record a certificate; forget those beyond ``CERTIFICATES_KEPT``, but not the one ``in_use``. Those that
+    are over stay till then: where it is the clock that is wrong, they are good when it is right again."""
     table = schema.certificates
     mine = table.c.agent_id == agent_id
     connection.execute(
@@ -241,7 +241,7 @@ def _add_certificate(
     )
     kept = list(connection.execute(newest).scalars())
     kept += [] if in_use is None else [in_use]
-    connection.execute(delete(table).where(mine, table.c.serial.not_in(kept) | (table.c.expires_s < wall_s)))
+    connection.execute(delete(table).where(mine, table.c.serial.not_in(kept)))
 
 
 def _change(connection: Connection, agent_id: int, **values: Any) -> None:

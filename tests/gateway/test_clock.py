@@ -80,6 +80,10 @@ async def test_a_jump_ends_no_tunnel(tmp_path: Path, jump_s: float) -> None:
 
 ALLOWED = {
     "access": "dates of certificates and join tokens are its business",
+    "audit": "when what is in the audit log was done",
+    "http/admin": "when what is made over HTTP ends",
+    "http/request_audit": "when requests ended",
+    "store/acts": "when administrative acts were done",
     "cli": "so are those that an operator makes",
     "quickstart": "",
     "agent_endpoint": "dates of certificates, and when agents were last seen",
