@@ -22,8 +22,8 @@ from gateway.store.tokens import TokenRecord, count_use, usable_token
 from shared.identity import NAME_RULE, is_name
 
 CERTIFICATES_KEPT = 4
-"""Certificates of one agent that are known at once. A fresh one may be lost on its way, so the ones before it stay
-good; more than this an agent gets only by throwing them away."""
+"""Certificates of one agent that are known at once. A fresh one may be lost on its way, so the ones before it
+stay good; more than this an agent gets only by throwing them away."""
 
 
 @dataclass(frozen=True, slots=True)
