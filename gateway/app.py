@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from pathlib import Path
 
 import structlog
@@ -14,38 +13,37 @@ import structlog
 from gateway.access import AgentDirectory
 from gateway.access.clients import Clients
 from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
-from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_writer
-from gateway.config import ConfigError, Settings
-from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
-from gateway.domain import Request
+from gateway.config import Settings
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_keys import KeyAdmin
 from gateway.http.admin_names import NameAdmin
 from gateway.http.buffers import BufferBudget
-from gateway.http.cors import Cors
 from gateway.http.edge import edge
-from gateway.http.exchange import HttpSettings
 from gateway.http.front import Front
-from gateway.http.inbound import BodyLimits
-from gateway.http.places import Places
-from gateway.http.protocol import ConnectionLimits
-from gateway.http.proxies import TrustedProxies
 from gateway.http.request_audit import RequestAudit
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
-from gateway.http.tls import TlsFiles
 from gateway.keeper import Keeper, KeeperSettings
 from gateway.lifecycle import Lifecycle
 from gateway.limits import Limits, Spending
 from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
+from gateway.parts import (
+    connection_limits,
+    http_settings,
+    make_audit,
+    make_dispatcher,
+    make_reuse,
+    no_such_policy,
+    places,
+    reuse_rules,
+    tls_files,
+    trusted_proxies,
+)
 from gateway.pipeline import Pipeline
-from gateway.placement import PlacementSettings
-from gateway.queue import Fit
 from gateway.registry import Registry, RegistrySettings
 from gateway.reload import Reload
-from gateway.reuse import Cache, Reuse, ReuseFigures, ReuseSettings, Rule
 from gateway.store import Store
 from gateway.usage import Ledger
 from gateway.versions import AliasBook, AliasCatalog, AliasFigures, Mirrors, SkewAlarm, Versions
@@ -98,7 +96,7 @@ class Gateway:
         spending = Spending.known(store.usage)
         ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
-        self._dispatcher = _dispatcher(settings, registry, metrics, ledger)
+        self._dispatcher = make_dispatcher(settings, registry, metrics, ledger)
         self._limits = Limits(
             store.limits, spending, self._dispatcher.bounds, loop.time, refused=metrics.refused
         )
@@ -125,8 +123,8 @@ class Gateway:
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s
         versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
-        self._reuse = _reuse(settings, registry, metrics, loop.time)
-        self.audit = _audit(settings, store, metrics)
+        self._reuse = make_reuse(settings, registry, metrics, loop.time)
+        self.audit = make_audit(settings, store, metrics)
         pipeline = Pipeline(
             keys,
             self._dispatcher,
@@ -152,7 +150,7 @@ class Gateway:
         self._server = build_server(
             self.app,
             self.address,
-            _connection_limits(settings),
+            connection_limits(settings),
             self._agents.protocol,
             self._machine.descriptors,
             places(settings, trusted_proxies(settings)),
@@ -168,7 +166,7 @@ class Gateway:
                 dispatch.policy, dispatch.policies, self._weights(settings.queue.tenant_weights)
             )
         except ValueError as error:
-            raise _no_such_policy(error) from error
+            raise no_such_policy(error) from error
         self._tenant_weights = settings.queue.tenant_weights
         self._reuse.retune(reuse_rules(settings), by_header=settings.reuse.by_header)
 
@@ -266,113 +264,6 @@ async def _patience(seconds: float, forced: asyncio.Event) -> AsyncIterator[None
             hurrying = tasks.create_task(hurry())
             yield
             hurrying.cancel()
-
-
-def http_settings(settings: Settings) -> HttpSettings:
-    """The slice of the settings that the HTTP surface gets."""
-    table = settings.http
-    return HttpSettings(
-        body=BodyLimits(body_bytes=table.body_bytes, grace_s=table.body_silence_s),
-        comment_interval_s=table.comment_s,
-        facts=table.facts,
-        metrics_public=table.metrics_public,
-        proxies=trusted_proxies(settings),
-        refuse_plain=settings.behind_tls_terminator,
-        requests_per_ip=table.connections_per_ip,
-        cors=Cors(table.cors_origins) if table.cors_origins else None,
-    )
-
-
-def trusted_proxies(settings: Settings) -> TrustedProxies | None:
-    """None: what proxies say of their clients is not believed."""
-    networks = settings.trusted_proxies
-    return TrustedProxies(networks, settings.trusted_proxy_header) if networks else None
-
-
-def places(settings: Settings, proxies: TrustedProxies | None) -> Places:
-    """Of connections by address. Behind a terminator that is not known all come from few, and are not counted
-    by it."""
-    if proxies is not None:
-        return Places(settings.http.connections_per_ip, proxies.trusts)
-    return Places(None if settings.behind_tls_terminator else settings.http.connections_per_ip)
-
-
-def tls_files(settings: Settings) -> TlsFiles | None:
-    """None: TLS is not ended here."""
-    table = settings.tls
-    if table.cert is None or table.key is None:
-        return None
-    return TlsFiles(table.cert, table.key, table.client_ca, table.agents_required)
-
-
-def _connection_limits(settings: Settings) -> ConnectionLimits:
-    table = settings.http
-    return ConnectionLimits(table.head_bytes, table.head_s, table.connections)
-
-
-def dispatch_settings(settings: Settings) -> DispatchSettings:
-    """The slice of the settings that dispatch gets: what has the same name."""
-    names = {field.name for field in fields(DispatchSettings)}
-    return DispatchSettings(**settings.dispatch.model_dump(include=names))
-
-
-def placement_settings(settings: Settings) -> PlacementSettings | None:
-    """The slice of the settings that placement gets; None: nothing is loaded on demand."""
-    table = settings.placement
-    if not table.enabled:
-        return None
-    return PlacementSettings(
-        hold_s=table.hold_s,
-        min_residence_s=table.min_residence_s,
-        load_timeout_s=table.load_timeout_s,
-        pinned=tuple(table.pinned),
-    )
-
-
-def _dispatcher(settings: Settings, registry: Registry, metrics: Metrics, ledger: Ledger) -> Dispatcher:
-    queue, dispatch = settings.queue, settings.dispatch
-    try:
-        return Dispatcher(
-            registry,
-            metrics,
-            asyncio.get_running_loop(),
-            queue=QueueSettings(**queue.model_dump()),
-            settings=dispatch_settings(settings),
-            policy=dispatch.policy,
-            policies=dispatch.policies,
-            placement=placement_settings(settings),
-            ran=ledger.ran,
-        )
-    except ValueError as error:
-        raise _no_such_policy(error) from error
-
-
-def reuse_rules(settings: Settings) -> dict[str, Rule]:
-    """By model, what of its answers may be reused."""
-    return {model: Rule(**rule.model_dump()) for model, rule in settings.reuse.models.items()}
-
-
-def _reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: Callable[[], float]) -> Reuse:
-    def serves(request: Request, version: str) -> bool:
-        fit = Fit(request.route, version=version, where=request.where)
-        return registry.index.someone_else(request.model, fit, patiently=True)
-
-    bounds = settings.reuse.model_dump(exclude={"models"})
-    cache = Cache(settings.reuse.cache_bytes, settings.reuse.entries)
-    figures = ReuseFigures(metrics.registry, cache)
-    return Reuse(ReuseSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
-
-
-def _audit(settings: Settings, store: Store, metrics: Metrics) -> AuditWriter:
-    table = settings.audit
-    chosen = AuditSettings(buffer_records=table.buffer_records)
-    writer = audit_writer(store, chosen, Keep(table.keep_days, table.keep_bytes))
-    AuditFigures(metrics.registry, writer)
-    return writer
-
-
-def _no_such_policy(error: ValueError) -> ConfigError:
-    return ConfigError(f"dispatch.policy, dispatch.policies: {error}")
 
 
 async def _run(

@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from gateway.access.clients import issuer_of
 from gateway.access.oidc import Issuer
 from gateway.agent_endpoint import AgentEndpointSettings
-from gateway.app import dispatch_settings, http_settings
 from gateway.config import ConfigError, Loaded, load
 from gateway.config.settings import AgentsTable, DispatchTable, HttpTable, QueueTable, Settings
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.http.exchange import HttpSettings
 from gateway.http.protocol import ConnectionLimits
+from gateway.parts import dispatch_settings, http_settings
 from gateway.registry import RegistrySettings
 from gateway.scopes import Role
 
