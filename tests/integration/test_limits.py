@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import aiohttp
 
@@ -51,14 +52,21 @@ async def test_five_hundred_at_once_stay_within_a_limit_of_tokens(site: Site) ->
     print(told)  # noqa: T201
 
 
+async def answered(session: aiohttp.ClientSession, ask: dict[str, Any]) -> aiohttp.ClientResponse:
+    """The answer, read whole."""
+    async with session.post(CHAT, json=ask) as response:
+        await response.read()
+        return response
+
+
 async def test_a_change_takes_effect_at_once(site: Site) -> None:
     key = new_key(site, "changed", "changing")
     async with session_of(site, key) as session:
         ask = chat(max_tokens=5)
-        free = await session.post(CHAT, json=ask)
+        free = await answered(session, ask)
         assert (free.status, "x-ratelimit-limit-requests" in free.headers) == (200, False)
         change(site, "changing", rpm=2)
-        first, second, third = [await session.post(CHAT, json=ask) for _ in range(3)]
+        first, second, third = [await answered(session, ask) for _ in range(3)]
         assert [first.status, second.status, third.status] == [200, 200, 429]
         assert first.headers["x-ratelimit-remaining-requests"] == "1"
         assert third.headers["x-ratelimit-remaining-requests"] == "0"
@@ -66,7 +74,7 @@ async def test_a_change_takes_effect_at_once(site: Site) -> None:
         error = await error_of(third)
         assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
         change(site, "changing", rpm=None, tokens_per_day=1)
-        spent = await session.post(CHAT, json=ask)
+        spent = await answered(session, ask)
         assert (spent.status, (await error_of(spent))["code"]) == (429, "insufficient_quota")
         change(site, "changing", tokens_per_day=None)
-        assert (await session.post(CHAT, json=ask)).status == 200
+        assert (await answered(session, ask)).status == 200
