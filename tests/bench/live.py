@@ -1,9 +1,9 @@
 """Policies on a real gateway: four engines of different speeds, a trace replayed in real time.
 
 Each policy has a gateway, agents and engines of its own and gets the same requests at the same times.
-Engines read prompts and write answers at a fixed pace per request, the fastest eight times as fast as the
-slowest, and nobody tells the gateway which is which. Utilisation is the mean share of an engine's slots in
-use while requests come.
+Engines read one prompt after the other and write each answer at a fixed pace, the fastest eight times as
+fast as the slowest, and nobody tells the gateway which is which. Utilisation is the mean share of an engine's
+slots in use while requests come.
 """
 
 import asyncio

@@ -48,8 +48,8 @@ class Stalled:
 
 async def run(site: LoadSite, stalled: int, readers: int, seconds: float, times: int = 1) -> Stalled:
     """``readers`` paced streams alone, then the same beside ``stalled`` clients that read nothing. Looked at
-    anew while it is not quiet, at most so many ``times``, the quietest counts: whoever stopped reading is there
-    each time, other programs are not."""
+    anew while it is not quiet, at most so many ``times``, the quietest counts: whoever stopped reading is
+    there each time, other programs are not."""
     alone, _ = await _paced(site, readers, seconds)
     pids = (site.gateway.child.pid, site.agent.pid)
     before = [rss_bytes(pid) for pid in pids]

@@ -67,6 +67,8 @@ class ScriptedEngine:
         self.context_tokens = context_tokens
         self.api_key = api_key
         self.stats = Stats()
+        self.read_until_s = 0.0
+        """On the loop's clock, when the prompts that came so far will have been read."""
         self.waiting = 0
         """What ``/metrics`` says of requests waiting."""
         self.kv_use = 0.0

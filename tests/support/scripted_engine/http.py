@@ -166,7 +166,9 @@ class EngineProtocol(asyncio.Protocol):
             return self._reply(400, answers.error_body(400, f"bad script: {error}"))
         pause_s = script.delay_s
         if script.prefill_tokens_per_s > 0:
-            pause_s += len(prompt_of(body)) / _TOKEN_BYTES / script.prefill_tokens_per_s
+            read_s = len(prompt_of(body)) / _TOKEN_BYTES / script.prefill_tokens_per_s
+            self.engine.read_until_s = max(self.engine.read_until_s, self.loop.time()) + read_s
+            pause_s += self.engine.read_until_s - self.loop.time()
         if pause_s > 0:
             self._timer = self.loop.call_later(pause_s, self._respond, method, path, body, script)
         else:

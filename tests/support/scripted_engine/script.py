@@ -66,7 +66,8 @@ class Script:
     delay_s: float = 0.0
     """Pause before the head."""
     prefill_tokens_per_s: float = 0.0
-    """Pace at which the prompt is read before the head, four bytes to a token; 0 is at once."""
+    """Pace at which prompts are read before their heads, one after the other, four bytes to a token; 0 is at
+    once."""
     status: int = 200
     """Anything else is answered with an error body in OpenAI's shape."""
     retry_after: str | None = None
