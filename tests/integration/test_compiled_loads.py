@@ -54,7 +54,7 @@ def test_memory_is_told_for_each_tunnel_client_and_stream(tmp_path: Path) -> Non
 
 
 def test_costs_are_told_for_each_size() -> None:
-    seen = scale.run(scale.Sizes((), (3,), (), tokens_per_s=200, seconds=0.4, agents_streams=10))
+    seen = scale.run(scale.Sizes((), (3,), (), tokens_per_s=200, seconds=1.0, agents_streams=10))
     assert {name: [point.size for point in points] for name, points in seen.curves.items()} == {
         "a token, by agents": [3],
         "a request, by agents and models": [3],

@@ -54,9 +54,9 @@ async def test_five_hundred_at_once_stay_within_a_limit_of_tokens(site: Site) ->
 
 async def answered(session: aiohttp.ClientSession, ask: dict[str, Any]) -> aiohttp.ClientResponse:
     """The answer, read whole."""
-    async with session.post(CHAT, json=ask) as response:
-        await response.read()
-        return response
+    response = await session.post(CHAT, json=ask)
+    await response.read()
+    return response
 
 
 async def test_a_change_takes_effect_at_once(site: Site) -> None:
