@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ START_S = 120.0
 SLOTS = 64
 AGENT_DRAIN_S = 10.0
 GATEWAY_DRAIN_S = 6.0
+POLICY = "TRUNKLINE_GATEWAY_DISPATCH__POLICY"
 GATEWAY_SETTINGS = {
     "DRAIN_S": str(GATEWAY_DRAIN_S),
     "DISPATCH__FIRST_BYTE_S": "8",
@@ -128,6 +130,7 @@ class ChaosHouse:
 
     def start_gateway(self) -> None:
         settings = {f"TRUNKLINE_GATEWAY_{name}": value for name, value in GATEWAY_SETTINGS.items()}
+        settings[POLICY] = os.environ.get(POLICY, "least-outstanding")  # everybody is to serve in the end
         tls = ("--tls-cert", str(self._certificate), "--tls-key", str(self._certificate_key))
         listen = ("--listen", f"127.0.0.1:{self.port}", "--state", str(self.directory / "gateway-state"))
         self.gateway = self._child("gateway", "gateway", *listen, *tls, environment=settings)
