@@ -76,8 +76,10 @@ def tiny_model(tiny_hub: Path) -> Path:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The shared one. Leave it as it was found: idle, everything running, the engine's default script. Those
-    who serve the demo model get requests in turns, however much faster one of them is."""
-    in_turns = {"TRUNKLINE_GATEWAY_DISPATCH__POLICIES": f'{{"{DEMO}": "round-robin"}}'}
+    who serve the demo model, or ``moving``, get requests in turns, however much faster one of them is."""
+    in_turns = {
+        "TRUNKLINE_GATEWAY_DISPATCH__POLICIES": f'{{"{DEMO}": "round-robin", "moving": "round-robin"}}'
+    }
     built = build_site(tmp_path_factory.mktemp("site"), "--slots", "32", gateway_environment=in_turns)
     yield built
     leave(built.house)
