@@ -24,6 +24,9 @@ KEEP_ALIVE_S = 75
 LAST_WORDS_S = 1
 """For connections to take the last bytes of answers that are over."""
 
+UNSENT_BYTES = 128 * 1024
+"""What the kernel takes of an answer beyond that which is on its way (TCP_NOTSENT_LOWAT, tcp(7)). Left alone
+it takes megabytes for each client that has stopped reading."""
 
 _LOOK_S = 0.02
 
@@ -49,10 +52,13 @@ def bind(address: Address) -> socket.socket:
         family, *_ = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
     except OSError as error:
         where = f"{address.host}:{address.port}"
         raise ListenFailed(f"cannot listen on {where}: {error.strerror or error}") from error
+    with contextlib.suppress(OSError, AttributeError):  # its connections inherit it; not every system has it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    return listener
 
 
 class GatewayServer(uvicorn.Server):

@@ -1,8 +1,9 @@
 """The surface on the real server: what happens on the wire, below and above ASGI."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ from gateway.errors import StreamBroken
 from gateway.http.exchange import HttpSettings
 from gateway.http.inbound import BodyLimits
 from gateway.http.protocol import ConnectionLimits
-from gateway.http.server import Address, ListenFailed, bind, build_server
+from gateway.http.server import UNSENT_BYTES, Address, ListenFailed, bind, build_server
 from gateway.http.tls import TlsFiles
 from shared.errors import ErrorCode
 from tests.gateway.http.support import EVENTS, FakeResponse, Surface, served
@@ -260,6 +261,19 @@ def test_an_address_that_is_taken_is_said() -> None:
         pytest.raises(ListenFailed, match=r"cannot listen on 127\.0\.0\.1"),
     ):
         bind(Address("127.0.0.1", taken.getsockname()[1]))
+
+
+def test_the_kernel_takes_little_of_what_a_client_does_not_read() -> None:
+    with bind(Address("127.0.0.1", 0)) as listener, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        taken = 0
+        with connection, suppress(BlockingIOError):
+            connection.setblocking(False)
+            while True:
+                taken += connection.send(bytes(65536))
+    assert taken < 2 * UNSENT_BYTES + 2 * 65536
 
 
 async def test_tls_files_that_are_none_are_said(tmp_path: Path) -> None:
