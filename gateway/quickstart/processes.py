@@ -102,6 +102,8 @@ class Children:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._children: list[Child] = []
+        self.killed: list[Child] = []
+        """Those that did not stop when they were asked to."""
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +112,7 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         while self._children:
-            self._children.pop().stop()
+            self.stop(self._children[-1])
 
     def start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
         """Run ``python -m`` with ``arguments``; its log is ``name`` in the directory."""
@@ -124,7 +126,8 @@ class Children:
     def stop(self, child: Child) -> None:
         """Stop one of them before the others."""
         self._children.remove(child)
-        child.stop()
+        if not child.stop():
+            self.killed.append(child)
 
     def check(self) -> None:
         """Raise ProcessEnded if any of them is gone."""

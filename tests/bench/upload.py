@@ -12,6 +12,7 @@ from tests.bench.site import MODEL, LoadSite
 RATE_MBIT = 10.0
 _TOKENS_PER_S = 50.0
 _LONG_S = 600
+_IDLE_S = 5.0
 _BOUNDARY = "trunkline-bench"
 
 
@@ -62,6 +63,7 @@ async def run(site: LoadSite, size_bytes: int, streams: int, alone_s: float, *, 
     beside = _restart(opened)
     for stream in opened:
         stream.transport.abort()
+    await asyncio.to_thread(site.engine.until_idle, _IDLE_S)
     return Beside(
         direction="download" if down else "upload",
         size_bytes=size_bytes,

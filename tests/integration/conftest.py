@@ -51,8 +51,8 @@ def build_site(
 
 def leave(house: House) -> None:
     """Stop everything in it."""
-    house.children.__exit__(None, None, None)
     _HOUSES.remove(house)
+    house.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")

@@ -116,7 +116,11 @@ class House:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Raises AssertionError when one of them had to be killed, unless there is an error already."""
         self.children.__exit__(kind, error, trace)
+        if kind is None:
+            killed = "\n".join(f"the {child.name} said:\n{child.tail()}" for child in self.children.killed)
+            assert not self.children.killed, f"did not stop when they were asked to:\n{killed}"
 
     def gateway(
         self, *arguments: str, name: str = "gateway", environment: Mapping[str, str] | None = None
