@@ -12,6 +12,8 @@ from tests.integration.asking import CHAT
 from tests.support.processes import Gateway, House
 
 MODELS = ("first", "second")
+LOAD_S = 0.6
+"""Three times as long as clients wait for a first comment."""
 SETTINGS = {
     "TRUNKLINE_GATEWAY_HTTP__COMMENT_S": "0.2",
     "TRUNKLINE_GATEWAY_PLACEMENT__MIN_RESIDENCE_S": "0.5",
@@ -19,7 +21,9 @@ SETTINGS = {
 
 
 def _engine(model: str) -> str:
-    command = f"{sys.executable} -m tests.support.scripted_engine --model {model} --port {{port}}"
+    command = (
+        f"{sys.executable} -m tests.support.scripted_engine --model {model} --port {{port}} --load-s {LOAD_S}"
+    )
     return f'[[engine]]\nname = "{model}"\ncommand = "{command}"\nmodels = ["{model}"]\nmemory = "10 GiB"\n'
 
 

@@ -17,6 +17,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    await asyncio.sleep(arguments.load_s)
     async with ScriptedEngine(
         models=tuple(arguments.model or ["scripted"]),
         default=script,
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--api-key", default=None)
     parser.add_argument("--never-continues", action="store_true", help="take every last message as asked")
     parser.add_argument("--repeats-head", action="store_true", help="say what it goes on from again first")
+    parser.add_argument("--load-s", type=float, default=0.0, help="so long it takes before it listens")
     arguments = parser.parse_args()
     try:
         import uvloop
