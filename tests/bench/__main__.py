@@ -8,16 +8,21 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from tests.bench import (
+    access,
+    choice,
     concurrent,
     crowd,
     decision,
     growth,
+    limits,
     live,
     memory,
     policies,
     restart,
+    revocation,
     scale,
     stalled,
     upload,
@@ -34,6 +39,9 @@ Load = Callable[[LoadSite, argparse.Namespace], Coroutine[None, None, object]]
 _SECONDS = 15.0
 _GROWTH_S = 120.0
 _LIVE_S = 60.0
+_ACCESS_S = 3.0
+_CHOICES = 300
+_REVOKED = 20
 _TRACE = Path("..") / "shared" / "data" / "azure_llm_code_2023.csv"
 _SPARE_FILES = 2048
 
@@ -67,6 +75,36 @@ def _decision(arguments: argparse.Namespace) -> object:
     return decision.run()
 
 
+def _choice(arguments: argparse.Namespace) -> object:
+    return "\n".join(map(str, choice.run(_CHOICES)))
+
+
+def _limits(arguments: argparse.Namespace) -> object:
+    figures = asyncio.run(limits.run(15, 150))
+    return "\n".join(f"{name:36s} {cpu_us:7.1f} us" for name, cpu_us in figures.items())
+
+
+def _access(arguments: argparse.Namespace) -> object:
+    problem = tools.missing()
+    if problem is not None:
+        return f"not run: {problem}"
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = access.run(house, arguments.rounds, arguments.seconds or _ACCESS_S)
+    return _in_json(figures, arguments)
+
+
+def _revocation(arguments: argparse.Namespace) -> object:
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = revocation.run(house, _REVOKED, _REVOKED)
+    return _in_json(figures, arguments)
+
+
 def _restart(arguments: argparse.Namespace) -> object:
     with (
         tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
@@ -79,12 +117,20 @@ def _restart(arguments: argparse.Namespace) -> object:
     return figures
 
 
-def _kept(
-    load: str, figures: growth.Growth | memory.Memory | scale.Scaling, arguments: argparse.Namespace
-) -> object:
+class _Figures(Protocol):
+    def to_json(self) -> str: ...
+
+
+def _in_json(figures: _Figures, arguments: argparse.Namespace) -> object:
     """Written where wanted."""
     if arguments.json is not None:
         arguments.json.write_text(figures.to_json())
+    return figures
+
+
+def _kept(load: str, figures: _Figures, arguments: argparse.Namespace) -> object:
+    """Written where wanted, into a document too."""
+    _in_json(figures, arguments)
     if arguments.write is not None:
         when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         write_block(arguments.write, load, f"{when}, {facts()}:\n\n```\n{figures}\n```")
@@ -131,17 +177,18 @@ def _live(arguments: argparse.Namespace) -> object:
     trace, seconds = arguments.trace, arguments.seconds or _LIVE_S
     if not trace.is_file():
         return f"not run: {trace} is not there; --trace names another"
-    jobs = live.jobs_of(trace, seconds, arguments.rate)
+    jobs = live.jobs_of(trace, arguments.from_s, seconds, arguments.rate)
     if not jobs:
-        return f"not run: {trace} has no request in its first {seconds * arguments.rate:g} s"
-    figures = live.run(jobs, arguments.rate, arguments.policies.split(","))
-    if arguments.json is not None:
-        arguments.json.write_text(figures.to_json())
-    return figures
+        return f"not run: {trace} has no request in {seconds * arguments.rate:g} s from {arguments.from_s:g}"
+    return _in_json(live.run(jobs, arguments.rate, arguments.policies.split(",")), arguments)
 
 
 _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "decision": _decision,
+    "choice": _choice,
+    "limits": _limits,
+    "access": _access,
+    "revocation": _revocation,
     "restart": _restart,
     "memory": _memory,
     "scale": _scale,
@@ -172,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--open-streams", type=int, default=10_000, help="of memory")
     parser.add_argument("--trace", type=Path, default=_TRACE, help="of live (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=15.0, help="of live: so many times the trace's pace")
+    parser.add_argument("--from-s", type=float, default=0.0, help="of live: where in the trace it begins")
     parser.add_argument("--policies", default=",".join(live.POLICIES), help="of live")
     peers.add_options(parser)
     policies.add_options(parser)

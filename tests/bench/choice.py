@@ -162,9 +162,9 @@ def _times(site: _Site, queue: _Queue, rounds: int) -> list[float]:
     return times
 
 
-if __name__ == "__main__":
-    for waiting in (1, 1000):
-        for deployments in (10, 64, 100, 1000):
-            print(measure("cost", deployments, waiting, 300))  # noqa: T201
-    for deployments in (10, 64):
-        print(measure("cost", deployments, 64, 300, reading=True))  # noqa: T201
+def run(rounds: int) -> list[Figures]:
+    """Of ``cost``: fleets of several sizes, alone and with a thousand waiting."""
+    return [
+        *(measure("cost", size, waiting, rounds) for waiting in (1, 1000) for size in (10, 64, 100, 1000)),
+        *(measure("cost", size, 64, rounds, reading=True) for size in (10, 64)),
+    ]

@@ -36,19 +36,21 @@ class Crowd:
     def agents_pids(self) -> list[int]:
         return [fleet.pid for fleet in self.fleets]
 
-    @property
-    def _target(self) -> tuple[str, ...]:
-        return ("-P", str(self.gateway.port), "-a", self.key)
+    def _target(self, key: str) -> tuple[str, ...]:
+        return ("-P", str(self.gateway.port), "-a", key)
 
-    def ask(self, kind: str, *arguments: str) -> dict[str, Any]:
-        """Load the gateway; CPU and memory of gateway and agents are told beside what was answered."""
+    def ask(self, kind: str, *arguments: str, key: str = "") -> dict[str, Any]:
+        """Load the gateway, with another key if one is named; CPU and memory of gateway and agents are told
+        beside what was answered."""
         watched = ",".join(map(str, [self.gateway.child.pid, *self.agents_pids]))
-        return self.tools.ask(kind, *self._target, "-p", watched, *arguments, timeout_s=300.0)
+        return self.tools.ask(
+            kind, *self._target(key or self.key), "-p", watched, *arguments, timeout_s=300.0
+        )
 
     @contextlib.contextmanager
     def loaded(self, kind: str, *arguments: str) -> Iterator[None]:
         """Load it meanwhile."""
-        command = [str(self.tools.load), kind, *self._target, *arguments]
+        command = [str(self.tools.load), kind, *self._target(self.key), *arguments]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as load:
             try:
                 yield

@@ -1,9 +1,8 @@
 """What limits cost a request: CPU time in one process, without the stage, without limits, with some, all.
 
-``python -m tests.bench.limits``; run in turns, so that what else the machine does meets all of them.
+Run in turns, so that what else the machine does meets all of them.
 """
 
-import asyncio
 import statistics
 import time
 from collections.abc import Mapping
@@ -60,8 +59,3 @@ async def run(rounds: int, requests: int) -> Mapping[str, float]:
                 assert call.status == 200
             took[name].append((time.process_time() - began_s) / requests * 1e6)
     return {name: statistics.median(each) for name, each in took.items()}
-
-
-if __name__ == "__main__":
-    for name, cpu_us in asyncio.run(run(15, 150)).items():
-        print(f"{name:36s} {cpu_us:7.1f} us")  # noqa: T201

@@ -12,8 +12,8 @@ import statistics
 import tempfile
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import takewhile
+from dataclasses import asdict, dataclass, replace
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from gateway.simulate.traces import TraceFile
@@ -83,10 +83,11 @@ class Comparison:
         )
 
 
-def jobs_of(trace: Path, seconds: float, rate: float, skip: int = 0) -> list[Job]:
-    """The requests of the trace's first ``seconds``, at ``rate`` times its pace; ``skip`` are left out."""
-    jobs = takewhile(lambda job: job.at_s < seconds * rate, TraceFile(trace).jobs())
-    return list(jobs)[skip:]
+def jobs_of(trace: Path, from_s: float, seconds: float, rate: float) -> list[Job]:
+    """The requests of ``seconds``, at ``rate`` times the trace's pace, from its second ``from_s`` on."""
+    later = dropwhile(lambda job: job.at_s < from_s, TraceFile(trace).jobs())
+    during = takewhile(lambda job: job.at_s < from_s + seconds * rate, later)
+    return [replace(job, at_s=job.at_s - from_s) for job in during]
 
 
 def run(jobs: Sequence[Job], rate: float, policies: Sequence[str] = POLICIES) -> Comparison:
