@@ -113,20 +113,20 @@ class Completion:
             first_s = warm_s
         if not view.loaded:
             wait_s += speeds.load_s if view.load_s is None else view.load_s
-        rest_s, pace = steps_s + each_s * (running + 1) + kv_s * kv_tokens, load.pace
+        rest_s = (steps_s + each_s * (running + 1) + kv_s * kv_tokens) * load.writing_pace
         if running:
-            rest_s = rest_s / (1.0 - load.reading_share) + others_s * running
-        first_s = wait_s + first_s * pace + view.rtt_s
+            rest_s = rest_s / (1.0 - load.reading_share) + others_s * running * load.reading_pace
+        first_s = wait_s + first_s * load.reading_pace + view.rtt_s
         if self._slack_s is not None and first_s > self._slack_s:
             wait_s = LATE_SHARE * (first_s - self._slack_s)
             first_s += wait_s
-        return (self._first_weight * first_s + rest_s * pace) / view.health_factor
+        return (self._first_weight * first_s + rest_s) / view.health_factor
 
     def read_s(self, view: DeploymentView, cached_tokens: int) -> float:
         """How long ``view`` will read its prompt."""
         speeds = self._knowledge.speeds(view)
         cached_tokens = int(cached_tokens * speeds.hit_share)
-        return speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens)
+        return speeds.read_s(self._item.input_tokens - cached_tokens, cached_tokens) * view.load.reading_pace
 
     def _plan(self, view: DeploymentView) -> _Plan:
         speeds, output = self._knowledge.speeds(view), self._item.output_tokens

@@ -67,7 +67,7 @@ class Busy:
         self._knowledge = knowledge
         self._now = now
         self._held: dict[str, int] = {}
-        self._counts: dict[str, int] | None = None
+        self._counts: dict[str, float] | None = None
         self._busy: list[DeploymentView] = []
         until_s = now + HAND_OVER_S
         self.ready = [view for view in views if view.load.ready_s <= until_s]
@@ -132,8 +132,8 @@ class Busy:
         if self._counts is None:
             self._counts = {}
             for each in self._busy:
-                self._counts[each.device] = self._counts.get(each.device, 0) + 1
-        return tokens * self._knowledge.speeds(view).token_s / self._counts.get(view.device, 1)
+                self._counts[each.device] = self._counts.get(each.device, 0.0) + 1.0 / each.load.reading_pace
+        return tokens * self._knowledge.speeds(view).token_s / self._counts.get(view.device, 1.0)
 
 
 class Declined:

@@ -20,7 +20,7 @@ SHARE_MOST = 0.7
 
 PACE_WEIGHT = 0.05
 PACE_MOST = 1.5
-"""Of the latest outcome in ``Load.pace``, and how far, as a logarithm, one outcome can be off."""
+"""Of the latest outcome in a pace, and how far, as a logarithm, one outcome can be off."""
 
 QUEUEING_WEIGHT = 0.2
 """Of the latest first token in ``Load.queueing``, where it came behind others for at least as long as its own
@@ -73,20 +73,22 @@ class Load:
         "_correction_s",
         "_ends",
         "_kv_area",
-        "_off",
         "_read_s",
+        "_reading_off",
         "_running",
         "_running_area",
         "_share_s",
         "_unread",
+        "_writing_off",
         "ends_sum_s",
         "kv_tokens",
         "output_sum_s",
-        "pace",
         "queueing",
+        "reading_pace",
         "reading_share",
         "ready_s",
         "unread_tokens",
+        "writing_pace",
     )
 
     def __init__(self) -> None:
@@ -99,9 +101,11 @@ class Load:
         as long as they run."""
         self.reading_share = 0.0
         """Share of its time, 0 to ``SHARE_MOST``, that it spent reading prompts when last something began."""
-        self.pace = 1.0
-        """How long things take here against what is known of the model on this class of device: 2 is twice
+        self.reading_pace = 1.0
+        """How long prompts take here against what is known of the model on this class of device: 2 is twice
         as long."""
+        self.writing_pace = 1.0
+        """How long answers take to write, in the same way."""
         self.queueing = 1.0
         """Of the time that prompts ahead of one were expected to take it really waited for so much, 0 to 1:
         little where several are read at once, as by an engine that is really several."""
@@ -109,7 +113,7 @@ class Load:
         """Sum over what runs of when it is expected to end."""
         self.output_sum_s = 0.0
         """Sum over what runs of how long it is expected to write."""
-        self._off = 0.0
+        self._reading_off = self._writing_off = 0.0
         self._unread = 0
         self._running: dict[int, _Running] = {}
         self._ends: list[tuple[float, int]] = []
@@ -191,12 +195,11 @@ class Load:
             heapq.heapify(self._ends)
         return self._company(one, now - one.begun_s)
 
-    def note_pace(self, ratio: float) -> None:
-        """Something here took ``ratio`` times as long as what is known of its class explains."""
-        if 0.0 < ratio < math.inf:
-            off = min(max(math.log(ratio), -PACE_MOST), PACE_MOST)
-            self._off += (off - self._off) * PACE_WEIGHT
-            self.pace = math.exp(self._off)
+    def note_pace(self, reading: float, writing: float) -> None:
+        """A prompt and an answer here took so many times as long as what is known of its class explains."""
+        self._reading_off = _off(self._reading_off, reading)
+        self._writing_off = _off(self._writing_off, writing)
+        self.reading_pace, self.writing_pace = math.exp(self._reading_off), math.exp(self._writing_off)
 
     # --- For policies ---
 
@@ -257,7 +260,7 @@ class Load:
 
     def _note_queueing(self, one: _Running, now: float) -> None:
         if one.ahead_s > 0.0:
-            waited = (now - one.begun_s - one.own_s * self.pace) / one.ahead_s
+            waited = (now - one.begun_s - one.own_s) / one.ahead_s
             weight = QUEUEING_WEIGHT * one.ahead_s / max(one.ahead_s, one.own_s)
             self.queueing += (min(max(waited, 0.0), 1.0) - self.queueing) * weight
 
@@ -268,3 +271,10 @@ class Load:
     def _expect_end(self, number: int, one: _Running, end_s: float) -> None:
         one.end_s = end_s
         heapq.heappush(self._ends, (end_s, number))
+
+
+def _off(off: float, ratio: float) -> float:
+    """The logarithm of a pace after one more outcome that took ``ratio`` times as long."""
+    if not 0.0 < ratio < math.inf:
+        return off
+    return off + (min(max(math.log(ratio), -PACE_MOST), PACE_MOST) - off) * PACE_WEIGHT

@@ -111,6 +111,8 @@ class Asked:
     first_token_s: float
     """Predicted, from when it was placed."""
     total_s: float
+    read_s: float = 0.0
+    """Of this the reading of its own prompt."""
     token_s: float = 0.0
     """What reading a token was taken to take; what was said in seconds then is counted by it, however that
     has been learnt to be wrong since. 0 for what it is taken to take now."""
@@ -176,9 +178,9 @@ class Speeds:
         self.learnt_s = now
         return True
 
-    def learn(self, asked: Asked, outcome: Outcome, company: Company) -> float:
-        """An answer came whole. Returns how long it took against what was known, tokens and company given:
-        ``LEAST`` to ``MOST``."""
+    def learn(self, asked: Asked, outcome: Outcome, company: Company) -> tuple[float, float]:
+        """An answer came whole. Returns how long its prompt and its writing took against what was known,
+        tokens and company given: ``LEAST`` to ``MOST``."""
         reported = outcome.output_tokens is not None
         weight = 1.0 if reported else UNREPORTED_WEIGHT
         output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
@@ -186,17 +188,18 @@ class Speeds:
         token_s = asked.token_s or self.token_s
         reading = self._reading_parts(*_read(asked, outcome, self.reports_cached), company.ahead_s / token_s)
         writing = self._writing_parts(max(0, output_tokens - 1), company, token_s)
-        expected_s = self.reading.explained(reading) + self.writing.explained(writing)
+        reading_s, writing_s = self.reading.explained(reading), self.writing.explained(writing)
         first_s = outcome.first_token_s
         if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
             self.reading.observe(reading, first_s, weight)
             self.writing.observe(writing, outcome.total_s - first_s, weight)
+            paces = _ratio(first_s, reading_s), _ratio(outcome.total_s - first_s, writing_s)
         else:
             self._learn_whole(reading, writing, outcome.total_s, weight)
+            pace = _ratio(outcome.total_s, reading_s + writing_s)
+            paces = pace, pace
         self._refresh()
-        if not (0.0 < expected_s < math.inf and outcome.total_s > 0.0):
-            return 1.0
-        return min(max(outcome.total_s / expected_s, LEAST), MOST)
+        return paces
 
     def loaded(self, load_s: float) -> None:
         """The model was loaded in ``load_s``."""
@@ -289,18 +292,18 @@ class Performance:
             self._pairs.popitem(last=False)
         return found
 
-    def learn(self, speeds: Speeds, asked: Asked, outcome: Outcome, company: Company) -> float:
-        """``speeds`` learns from an outcome, and lends what it knows to its fellows. Returns how long it took
-        against what was known; 1 for one that teaches nothing."""
+    def learn(self, speeds: Speeds, asked: Asked, outcome: Outcome, company: Company) -> tuple[float, float]:
+        """``speeds`` learns from an outcome, and lends what it knows to its fellows. Returns how long prompt
+        and answer took against what was known; 1 for what teaches nothing."""
         if not outcome.ok:
-            return 1.0
+            return 1.0, 1.0
         speeds.accuracy.note(asked.first_token_s, outcome.first_token_s, asked.total_s, outcome.total_s)
-        ratio = speeds.learn(asked, outcome, company)
+        paces = speeds.learn(asked, outcome, company)
         if speeds.reading.count <= WARM:
             for other in self._pairs.values():
                 if other.model == speeds.model and other is not speeds:
                     self._lend(other)
-        return ratio
+        return paces
 
     def _lend(self, speeds: Speeds) -> None:
         """A model is as much larger on one device class as on another; a device is as fast for a new model as
@@ -315,6 +318,12 @@ class Performance:
                 _middle([each.reading.common for each in lenders]),
                 _middle([each.writing.common for each in lenders]),
             )
+
+
+def _ratio(took_s: float, expected_s: float) -> float:
+    if not (0.0 < expected_s < math.inf and took_s > 0.0):
+        return 1.0
+    return min(max(took_s / expected_s, LEAST), MOST)
 
 
 def _middle(values: list[float]) -> float:

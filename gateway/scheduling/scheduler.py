@@ -139,7 +139,7 @@ class Scheduler:
             now,
             uncached_tokens=asked.uncached_tokens,
             kv_tokens=item.input_tokens + item.output_tokens,
-            read_s=speeds.read_s(asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens),
+            read_s=asked.read_s,
             output_s=asked.total_s - asked.first_token_s,
         )
         knowledge.prefixes.saw(view.key, item.prefix, knowledge.kept_blocks(item, view))
@@ -166,7 +166,7 @@ class Scheduler:
             return
         if company is not None and not placed.cold and outcome.ok and placed.speeds.wants(now):
             there = _without_way(outcome, view.rtt_s)
-            view.load.note_pace(self.performance.learn(placed.speeds, placed.asked, there, company))
+            view.load.note_pace(*self.performance.learn(placed.speeds, placed.asked, there, company))
         known.policy.finished(placed.item, view.key, outcome, now)
 
     # --- Within ---
@@ -177,12 +177,8 @@ class Scheduler:
         load = view.load
         uncached_tokens = item.input_tokens - int(cached_tokens * speeds.hit_share)
         load_s = 0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s
-        first_s = (
-            load_s
-            + load.wait_s(now)
-            + speeds.fixed_s
-            + speeds.read_s(uncached_tokens, item.input_tokens - uncached_tokens)
-        )
+        read_s = speeds.read_s(uncached_tokens, item.input_tokens - uncached_tokens) * load.reading_pace
+        first_s = load_s + load.wait_s(now) + speeds.fixed_s * load.reading_pace + read_s
         kv_tokens = load.kv_tokens + item.input_tokens + item.output_tokens
         output_s = speeds.output_s(
             item.output_tokens, len(load) + 1, kv_tokens, load.reading_share if load else 0.0
@@ -193,8 +189,9 @@ class Scheduler:
             item.input_tokens,
             item.output_tokens,
             first_s,
-            first_s + output_s,
-            speeds.token_s,
+            first_s + output_s * load.writing_pace,
+            read_s,
+            speeds.token_s * load.reading_pace,
         )
 
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:

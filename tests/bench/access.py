@@ -85,7 +85,9 @@ def _keys(state: Path) -> dict[str, str]:
     """By what is told of them."""
     wall_s = time.time()
     with Store.open(state) as store:
-        store.limits.tenants.change("limited", {**asdict(RATES), **asdict(BUDGETS), "queue_share": 0.9}, wall_s)
+        store.limits.tenants.change(
+            "limited", {**asdict(RATES), **asdict(BUDGETS), "queue_share": 0.9}, wall_s
+        )
         store.limits.prices.set(MODEL, 1.0, 2.0, 0.001, wall_s)
         return {
             "no limits": store.keys.create("plain", "free", wall_s),

@@ -113,11 +113,12 @@ def test_reading_takes_its_share_and_is_forgotten() -> None:
 def test_the_pace_follows_what_is_seen_and_an_outlier_moves_it_little() -> None:
     load = Load()
     for _ in range(200):
-        load.note_pace(2.0)
-    assert load.pace == pytest.approx(2.0, rel=0.01)
+        load.note_pace(2.0, 0.5)
+    assert (load.reading_pace, load.writing_pace) == pytest.approx((2.0, 0.5), rel=0.01)
     for ratio in (1e9, float("inf"), float("nan"), 0.0, -1.0):
-        load.note_pace(ratio)
-    assert load.pace < 2.3
+        load.note_pace(ratio, ratio)
+    assert load.reading_pace < 2.3
+    assert load.writing_pace < 0.6
 
 
 _steps = st.lists(

@@ -145,7 +145,7 @@ def test_failures_teach_nothing() -> None:
     performance = Performance()
     speeds = performance.speeds("m", "h100")
     before = speeds.token_s, speeds.step_s
-    assert performance.learn(speeds, asked(), Outcome(False, 60.0, 50.0, 10, 10), ALONE) == 1.0
+    assert performance.learn(speeds, asked(), Outcome(False, 60.0, 50.0, 10, 10), ALONE) == (1.0, 1.0)
     assert (speeds.token_s, speeds.step_s) == before
     assert speeds.accuracy.total.count == 0
 
@@ -181,8 +181,8 @@ def test_coefficients_stay_positive_and_finite_whatever_engines_report(
     speeds = performance.speeds("m", "l4")
     for outcome, company, tokens, cached_tokens in history:
         cached_tokens = min(tokens, cached_tokens)
-        ratio = performance.learn(speeds, asked(tokens, 10, cached_tokens), outcome, company)
-        assert LEAST <= ratio <= MOST
+        paces = performance.learn(speeds, asked(tokens, 10, cached_tokens), outcome, company)
+        assert all(LEAST <= pace <= MOST for pace in paces)
         for name in ("fixed_s", "token_s", "pair_s", "cached_s", "step_s", "each_s", "kv_s", "load_s"):
             assert 0.0 < getattr(speeds, name) < math.inf
         assert 0.0 <= speeds.hit_share <= 1.0

@@ -40,8 +40,25 @@ def test_one_that_is_slower_than_its_fellows_is_known_for_it() -> None:
     for number in range(200):
         each, total_s = ((good, 2.0), (bad, 4.0))[number % 2]
         served(scheduler, each, number, number * 10.0, total_s)
-    assert bad.load.pace > 1.3 * good.load.pace
+    assert bad.load.writing_pace > 1.3 * good.load.writing_pace
     assert scheduler.assign("m", [request(999)], [good, bad], 9999.0) == [Assignment(999, good.key)]
+
+
+def test_one_that_reads_and_writes_slower_than_its_fellows_is_expected_to() -> None:
+    scheduler, fast, slow = Scheduler(), view("fast"), view("slow")
+    for each in (fast, slow):
+        scheduler.came(each, 0.0)
+    for number in range(400):
+        each, slowness = ((fast, 1.0), (slow, 4.0))[number % 2]
+        now, first_s, total_s = number * 10.0, 0.5 * slowness, 1.5 * slowness
+        scheduler.placed(request(number, 4000, 100), each, now)
+        scheduler.finished(number, each, Outcome(True, total_s, first_s, 4000, 100, 0), now + total_s)
+    quick, slowly = (scheduler.placed(request(999, 4000, 100), each, 9999.0) for each in (fast, slow))
+    assert slowly.first_token_s == pytest.approx(4.0 * quick.first_token_s, rel=0.15)
+    assert slowly.total_s == pytest.approx(4.0 * quick.total_s, rel=0.15)
+    assert slow.load.wait_s(9999.0) == pytest.approx(4.0 * fast.load.wait_s(9999.0), rel=0.15)
+    behind = scheduler.placed(request(1000, 4000, 100), slow, 9999.0)
+    assert behind.first_token_s == pytest.approx(slowly.first_token_s + slowly.read_s)
 
 
 def test_an_answer_that_waited_for_its_model_to_load_teaches_no_speed() -> None:
@@ -142,5 +159,5 @@ def test_the_way_to_a_deployment_is_its_own_and_teaches_nothing_of_its_class() -
         scheduler.placed(request(number, 1000, 100), each, now)
         outcome = Outcome(True, total_s, 0.1 + each.rtt_s, 1000, 100, 0)
         scheduler.finished(number, each, outcome, now + total_s)
-    assert far.load.pace == pytest.approx(near.load.pace, rel=0.02)
+    assert far.load.reading_pace == pytest.approx(near.load.reading_pace, rel=0.02)
     assert scheduler.placed(request(999), near, 9999.0).total_s == pytest.approx(2.0, rel=0.1)
