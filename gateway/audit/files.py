@@ -121,9 +121,11 @@ class Appender:
         """Append ``entries``; the new head. ``taken`` are acts that are lines then and may still wait."""
         self._begin_segment(wall_s)
         lines, seq, last = lines_of([*self._notes, *self._cut, *entries], self.head.seq, self.head.hash)
-        self._write(self.head.segment, lines, self.head.end_bytes)
-        end_bytes = self.head.end_bytes + len(lines)
-        self._put_head(replace(self.head, seq=seq, hash=last, end_bytes=end_bytes, taken=tuple(taken)))
+        name, begins = self.head.segment, self.head.end_bytes
+        with self._whole_or_not_at_all(name, begins):
+            self._write(name, lines, begins)
+            end_bytes = begins + len(lines)
+            self._put_head(replace(self.head, seq=seq, hash=last, end_bytes=end_bytes, taken=tuple(taken)))
         self._notes.clear()
         self._cut.clear()
         return self.head
@@ -230,20 +232,25 @@ class Appender:
         is_new = not path.exists()
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            rest = memoryview(lines)
             os.lseek(file, at_bytes, os.SEEK_SET)
-            try:
-                while rest:
-                    rest = rest[os.write(file, rest) :]
-            except OSError:
-                os.ftruncate(file, at_bytes)
-                raise
+            _write_all(file, lines)
             os.fsync(file)
         finally:
             os.close(file)
         if is_new:
             _give_to_owner(path, self._directory)
             _sync(self._directory)
+
+    @contextlib.contextmanager
+    def _whole_or_not_at_all(self, name: str, begins: int) -> Iterator[None]:
+        """Lines that the head does not name are taken back: whoever wanted them will come again with
+        them."""
+        try:
+            yield
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(self._directory / name, begins)
+            raise
 
     def _put_head(self, head: Head) -> None:
         _replace(self._directory / HEAD, encode_head(head, self.signer))
@@ -276,12 +283,19 @@ def _seq_of(line: bytes) -> int:
     return seq if isinstance(seq, int) else 0
 
 
+def _write_all(file: int, data: bytes) -> None:
+    """A disk that is nearly full takes a part, and says so only when it is given the rest."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
 def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all."""
     temporary = path.with_name(path.name + ".new")
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, data)
+        _write_all(file, data)
         os.fsync(file)
     finally:
         os.close(file)

@@ -146,6 +146,55 @@ def test_a_full_disk_appends_nothing_and_says_so(
     assert verified(files, identity).sound
 
 
+class FullForHeads:
+    """The head finds no room, though the lines before it did; of ``takes`` bytes a write, nothing more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: int = 0) -> None:
+        self._open, self._write, self._takes = os.open, os.write, takes
+        self._heads: set[int] = set()
+        monkeypatch.setattr(os, "open", self.open)
+        monkeypatch.setattr(os, "write", self.write)
+
+    def open(self, path: Path, *rest: int) -> int:
+        file = self._open(path, *rest)
+        (self._heads.add if str(path).endswith(".new") else self._heads.discard)(file)
+        return file
+
+    def write(self, file: int, data: bytes | memoryview) -> int:
+        if file not in self._heads:
+            return self._write(file, data)
+        if not self._takes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._write(file, memoryview(data)[: self._takes])
+
+
+def test_lines_for_whose_head_there_is_no_room_are_not_there_twice_when_they_come_again(
+    files: AuditFiles, identity: GatewayIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.append(entries(1), NOON_S)
+    segment = only_segment(files)
+    before = segment.read_bytes()
+    with monkeypatch.context() as patch:
+        FullForHeads(patch)
+        for at_s in (NOON_S, NOON_S, NOON_S + DAY_S):
+            with pytest.raises(AuditUnwritable, match="No space left"):
+                files.append(entries(2), at_s)
+            assert verified(files, identity).findings == verified(files, identity).notes == []
+    assert segment.read_bytes() == before
+    files.append(entries(2), NOON_S)
+    assert kinds(files.directory) == ["segment", *["test"] * 3]
+    assert verified(files, identity).findings == verified(files, identity).notes == []
+
+
+def test_a_head_is_written_whole_by_a_disk_that_takes_little_at_a_time(
+    files: AuditFiles, identity: GatewayIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        FullForHeads(patch, takes=100)
+        files.append(entries(1), NOON_S)
+    assert verified(files, identity).sound
+
+
 def test_what_was_cut_off_is_said_later_when_the_disk_was_full_at_first(
     files: AuditFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
