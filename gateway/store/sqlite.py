@@ -19,7 +19,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from gateway.store.errors import StateBusy, StateCorrupt, StateError, StateTooNew, StateUnwritable
+from gateway.store.errors import (
+    BadValue,
+    StateBusy,
+    StateCorrupt,
+    StateError,
+    StateTooNew,
+    StateUnwritable,
+)
 from gateway.store.schema import SCHEMA_VERSION, create_schema, upgrade_schema
 
 BUSY_TIMEOUT_S = 5.0
@@ -153,11 +160,14 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Foreign exceptions end here, but for IntegrityError: what a row clashes with its writer knows."""
+        """Foreign exceptions end here, but for IntegrityError: what a row clashes with its writer knows. Text
+        that cannot be stored (bytes of a command line that are no UTF-8) is BadValue."""
         try:
             yield
         except IntegrityError:
             raise
+        except UnicodeEncodeError as error:
+            raise BadValue("what was given is no text in UTF-8") from error
         except DatabaseError as error:
             raise self._translated(error.orig) from error
         except sqlite3.Error as error:
