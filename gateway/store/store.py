@@ -1,5 +1,6 @@
 """The durable state of a gateway: one directory with one key and one database."""
 
+import contextlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -137,10 +138,12 @@ def _make_directory(state_dir: Path) -> None:
 
 
 def _give_to_owner(state_dir: Path) -> None:
-    """What root makes in another's state directory is given to that other: the gateway must open it."""
+    """What root makes in another's state directory is given to that other: the gateway must open it. A link
+    that lies there is nobody's way to what it leads to."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     owner = state_dir.stat()
     for path in (*state_dir.glob("gateway*.key"), *state_dir.glob(f"{DATABASE_NAME}*")):
-        if path.exists() and path.stat().st_uid != owner.st_uid:
-            os.chown(path, owner.st_uid, owner.st_gid)
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_uid != owner.st_uid:
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
