@@ -127,8 +127,8 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
     tier, scopes = _tier(head.fields, members), principal.scopes
     if scopes is not None:
         tier = permitted_tier(scopes, model, head.endpoint.route, tier)
-        opaque = body.kind is BodyKind.OPAQUE
-        check_one_model(scopes, members, opaque=opaque, begins=body.content.prefix)
+        if not head.endpoint.any_method:
+            check_one_model(scopes, members, body.content.prefix, parsed=is_json)
     streaming = _streaming(head, body.kind, members)
     prompt = prompt_of(members) if is_json else b""
     most_tokens = _most_tokens(head.endpoint, members)

@@ -37,6 +37,16 @@ def code_in(content: bytes) -> object:
             (FORM,),
             "model_not_allowed",
         ),
+        (CHAT, b'{"model":"gpt","model":"llama-8b"}', (JSON_TYPE,), "model_not_allowed"),
+        (CHAT, b'\xef\xbb\xbf{"model":"gpt"}', (TEXT, NAMED), "model_not_allowed"),
+        (
+            CHAT,
+            b'\n{"model":"gpt"}\r\n--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nllama-8b\r\n'
+            b"--XX--\r\n",
+            (FORM,),
+            "model_not_allowed",
+        ),
+        (CHAT, b'\n{"model":"gpt"}\r\n--XX--\r\n', (FORM, NAMED), "model_not_allowed"),
         ("/v1/embeddings", b'{"model":"llama-8b"}', (JSON_TYPE,), "route_not_allowed"),
         ("/engines/llama-8b/v1/chat/completions", b'{"model":"gpt"}', (JSON_TYPE,), "route_not_allowed"),
         (
@@ -55,6 +65,22 @@ async def test_what_the_key_does_not_allow_reaches_nobody(
     call = await surface.post(path, body, *headers)
     assert (call.status, code_in(call.content)) == (403, code)
     assert surface.dispatcher.requests == []
+
+
+async def test_a_form_names_one_model() -> None:
+    part = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
+    surface = surface_for(limited(["llama-*"]))
+    twice = part % b"gpt" + part % b"llama-8b" + b"--XX--\r\n"
+    call = await surface.post("/v1/audio/transcriptions", twice, FORM)
+    assert (call.status, code_in(call.content)) == (400, "invalid_multipart")
+    once = part % b"llama-8b" + b"--XX--\r\n"
+    assert (await surface.post("/v1/audio/transcriptions", once, FORM)).status == 200
+
+
+async def test_what_goes_to_an_engines_own_paths_is_no_affair_of_ours_where_that_is_allowed() -> None:
+    surface = surface_for(limited(["llama-*"], ["any"]))
+    call = await surface.post("/engines/llama-8b/tokenize", b'{"model":"gpt"}', JSON_TYPE)
+    assert call.status == 200, call.content
 
 
 async def test_what_the_key_allows_goes_through_in_a_tier_it_allows() -> None:
