@@ -49,6 +49,32 @@ def test_a_damaged_state_fails_with_one_line(run: Run, state: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["key", "create", "--name", "\udcff"],
+        ["key", "create", "--name", "ci", "--tenant", "\udcff"],
+        ["key", "create", "--name", "ci", "--models", "\udcff"],
+        ["key", "create", "--name", "ci", "--where", "a=\udcff"],
+        ["key", "revoke", "\udcff"],
+        ["key", "rotate", "\udcff"],
+        ["key", "set", "\udcff", "--rpm", "1"],
+        ["tenant", "set", "\udcff", "--rpm", "1"],
+        ["tenant", "remove", "\udcff"],
+        ["price", "set", "\udcff", "--input", "1"],
+        ["price", "remove", "\udcff"],
+        ["agents", "revoke", "\udcff"],
+        ["agents", "rename", "\udcff", "b"],
+        ["token", "revoke", "\udcff\udcff\udcff\udcff"],
+    ],
+)
+def test_bytes_that_are_no_text_are_wrong_usage(run: Run, state: Path, arguments: list[str]) -> None:
+    Store.open(state).close()
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.exception
+    assert result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
         *(f"{group} {command}" for group in ("token", "key") for command in ("create", "list", "revoke")),
         *("agents list", "agents revoke", "agents rename", "agents set"),
         *("identity show", "identity rotate"),
