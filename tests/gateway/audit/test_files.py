@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.audit import AuditFiles, AuditUnwritable, Keep
-from gateway.audit.records import START, Entry, hash_of
+from gateway.audit.records import LINE_BYTES, START, Entry, hash_of
 from gateway.audit.segments import HEAD, names, next_name, order
 from shared.identity import GatewayIdentity, generate_key
 from tests.gateway.audit.logs import DAY_S, NOON_S, entries, kinds, records, verified
@@ -280,9 +280,11 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
 
 @pytest.mark.parametrize("what", ["x" * 70_000, 2**70, "\ud800"])
 def test_a_record_that_is_no_line_becomes_one_that_says_less(files: AuditFiles, what: object) -> None:
-    files.append([Entry(NOON_S, "test", {"share": 0.5, "what": what})], NOON_S)
+    who, many = "key:k1", dict.fromkeys(map(str, range(1000)), "y" * 500)
+    files.append([Entry(NOON_S, "test", {"who": who, "share": 0.5, "what": what, **many})], NOON_S)
     last = records(files.directory)[-1]
-    assert (last["share"], last["shortened"], "what" in last) == (0.5, True, False)
+    assert (last["who"], last["share"], last["shortened"], "what" in last) == (who, 0.5, True, False)
+    assert only_segment(files).stat().st_size < 2 * LINE_BYTES
 
 
 def test_a_crash_before_old_segments_were_deleted_leaves_a_log_that_verifies(
