@@ -215,8 +215,9 @@ async def test_a_client_that_leaves_while_a_fallback_answers_pays_for_that_one()
         request.attempts.append("gpu/1")
         request.input_tokens, request.output_tokens = 10, 20
         begun.set()
-        return await asyncio.get_running_loop().create_future()
+        return await never
 
+    never: asyncio.Future[FakeResponse] = asyncio.get_running_loop().create_future()
     begun, stage.dispatcher.serve, body = asyncio.Event(), serve, ask(max_tokens=20)
     length = (b"content-length", b"%d" % len(body))
     call = stage.surface.ask("POST", CHAT, length, BEARER, (b"x-trunkline-fallback", b"allow"))
