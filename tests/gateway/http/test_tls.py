@@ -1,7 +1,9 @@
 """TLS on real connections: versions, certificates that change, certificates of clients, the plain port."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -151,6 +153,41 @@ async def test_clients_show_certificates_where_wanted_and_agents_need_none(
         assert b'"client_certificate_required"' in refused
         assert b" 426 " in await ask(port, trusting(ours[0]), TUNNEL)
         assert await nothing_from(port, trusting(ours[0], shown=strange))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("required", [False, True])
+async def test_no_session_outlives_the_authority_of_its_client(
+    pairs: list[tuple[Path, Path]], tmp_path: Path, version: ssl.TLSVersion, required: bool
+) -> None:
+    ours, other = pairs
+    files = TlsFiles(*ours, client_ca=tmp_path / "ca.pem", required=required)
+    assert files.client_ca is not None
+    files.client_ca.write_bytes(ours[0].read_bytes())
+    context = trusting(ours[0], shown=ours)
+    context.maximum_version = version
+    async with secured(files, wants_certificate=True) as (server, port):
+        assert server.tls is not None
+        try:
+            session, _ = await asyncio.to_thread(talk, port, context, None)
+        except ssl.SSLError:
+            assert version is ssl.TLSVersion.TLSv1_2
+            return
+        files.client_ca.write_bytes(other[0].read_bytes())
+        assert server.tls.look()
+        with contextlib.suppress(OSError):
+            _, answer = await asyncio.to_thread(talk, port, context, session)
+            assert b" 200 " not in answer
+
+
+def talk(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession, bytes]:
+    """The session and what came, on a connection that takes up ``session``."""
+    raw = socket.create_connection(("127.0.0.1", port), timeout=5)
+    with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
+        client.sendall(HEALTH)
+        answer = client.recv(4096)
+        assert client.session is not None
+        return client.session, answer
 
 
 async def test_nobody_connects_without_a_certificate_where_agents_need_one_too(
