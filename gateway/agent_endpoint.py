@@ -49,6 +49,10 @@ DATABASE_THREADS = 4
 """Handshakes that may wait for the disk at once; the others wait for a thread, no more than strangers."""
 
 
+Fields = Sequence[tuple[bytes, bytes]]
+"""Of a header, names in lower case."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentEndpointSettings:
     """Bounds on those who have not proved who they are, and how soon a revocation takes effect."""
@@ -56,8 +60,7 @@ class AgentEndpointSettings:
     max_strangers: int = 1024
     """Connections before WELCOME; each may hold 65 KiB for 5 s."""
     max_strangers_per_address: int = 256
-    """Of one address, of IPv6 of one /64: it may be a proxy with a whole fleet behind it that reconnects at
-    once."""
+    """Of one address, of IPv6 of one /64: a whole fleet may be behind it that reconnects at once."""
     revocation_tick_s: float = 0.25
     seen_tick_s: float = 15.0
     """How often it is noted which agents are here."""
@@ -90,15 +93,18 @@ class AgentEndpoint:
         metrics: Metrics,
         settings: AgentEndpointSettings | None = None,
         *,
+        client_of: Callable[[str, Fields], str] = lambda address, header: address,
         note_seen: Callable[[Sequence[str], float], None] = lambda names, wall_s: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``note_seen`` is told now and then, in a worker thread, which agents are or were here
-        (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join tokens."""
+        """``client_of`` says by the address and the header of an upgrade whose it is: behind proxies that are
+        trusted, another's. ``note_seen`` is told now and then, in a worker thread, which agents are or were
+        here (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join tokens."""
         self._directory = directory
         self._registry = registry
         self._metrics = metrics
         self._settings = settings or AgentEndpointSettings()
+        self._client_of = client_of
         self._note_seen = note_seen
         self._wall = wall
         self._strangers: dict[AcceptedTunnel, str] = {}
@@ -180,7 +186,8 @@ class AgentEndpoint:
 
     def connected(self, tunnel: AcceptedTunnel) -> None:
         """Takes a stranger in. Raises LocalError when there are too many."""
-        address = _network_of(tunnel.peer_address.rpartition(":")[0])
+        peer = tunnel.peer_address.rpartition(":")[0]
+        address = _network_of(self._client_of(peer, tunnel.upgrade_fields))
         settings = self._settings
         if self._closed:
             raise LocalError("this gateway is shutting down")

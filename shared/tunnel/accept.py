@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any, Protocol
 
-from websockets.http11 import Request
+from websockets.http11 import Request, Response
 from websockets.protocol import Event as WebSocketEvent
 from websockets.server import ServerProtocol
 
@@ -89,6 +89,8 @@ class AcceptedTunnel(Tunnel):
         self._handshake: GatewayHandshake | None = None
         self._task: asyncio.Task[None] | None = None
         self._admitted = False
+        self.upgrade_fields: Sequence[tuple[bytes, bytes]] = ()
+        """The upgrade's header, names in lower case, while the acceptor is told of a stranger."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -113,11 +115,7 @@ class AcceptedTunnel(Tunnel):
         elif response.status_code == 101 and "Sec-WebSocket-Protocol" not in response.headers:
             response = self._server.reject(400, f"The subprotocol must be {SUBPROTOCOL}.\n")
         if response.status_code == 101:
-            try:
-                self._acceptor.connected(self)
-                self._admitted = True
-            except TrunklineError as error:
-                response = self._server.reject(503, f"{error}\n")
+            response = self._announce(event) or response
         self._server.send_response(response)
         if response.status_code != 101:
             self._write_websocket()
@@ -130,6 +128,21 @@ class AcceptedTunnel(Tunnel):
             keys.choose(known, wall_s), token_bytes(NONCE_BYTES), handshake_limits, keys.trusted(wall_s)
         )
         self._send_messages([encode(FrameType.CHALLENGE, 0, self._handshake.challenge())])
+
+    def _announce(self, request: Request) -> Response | None:
+        """Tells the acceptor that a stranger is here; the answer, if it turns it away."""
+        self.upgrade_fields = [
+            (name.lower().encode("ascii", "surrogateescape"), value.encode("ascii", "surrogateescape"))
+            for name, value in request.headers.raw_items()
+        ]
+        try:
+            self._acceptor.connected(self)
+            self._admitted = True
+        except TrunklineError as error:
+            return self._server.reject(503, f"{error}\n")
+        finally:
+            self.upgrade_fields = ()
+        return None
 
     def _handle_handshake(self, frame: Frame) -> None:
         if self._task is not None or self._handshake is None or frame.type != FrameType.HELLO:
