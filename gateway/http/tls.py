@@ -1,5 +1,7 @@
-"""TLS ended here: TLS 1.2 and later, 1.3 where clients show certificates (RFC 9325). Files that change are taken
-up anew."""
+"""TLS ended here: TLS 1.2 and later, 1.3 where clients show certificates (RFC 9325).
+
+Files that change are taken up anew.
+"""
 
 import asyncio
 import ssl
