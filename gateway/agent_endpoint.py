@@ -99,7 +99,8 @@ class AgentEndpoint:
     ) -> None:
         """``client_of`` says by the address and the header of an upgrade whose it is: behind proxies that are
         trusted, another's. ``note_seen`` is told now and then, in a worker thread, which agents are or were
-        here (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join tokens."""
+        here (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join
+        tokens."""
         self._directory = directory
         self._registry = registry
         self._metrics = metrics

@@ -54,8 +54,8 @@ def client_of(proxies: TrustedProxies | None) -> Callable[[str, HeaderFields], s
 
 
 def agent_settings(settings: Settings) -> AgentEndpointSettings:
-    """The slice of the settings that agents' endpoint gets. Behind a terminator that is not known strangers are
-    not counted by address: they come from few."""
+    """The slice of the settings that agents' endpoint gets. Behind a terminator that is not known strangers
+    are not counted by address: they come from few."""
     most = settings.agents.max_strangers
     if settings.behind_tls_terminator and not settings.trusted_proxies:
         return AgentEndpointSettings(max_strangers=most, max_strangers_per_address=most)
