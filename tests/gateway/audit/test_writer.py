@@ -1,6 +1,7 @@
 """The writer: batches, a full disk, a full buffer, and what of it requests are told."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.audit import AuditFiles, AuditSettings, AuditUnwritable, AuditWriter, RequestFacts
 from gateway.audit.records import Entry
@@ -201,6 +202,19 @@ def test_a_thread_writes_what_is_left_when_it_is_stopped(store: Store, identity:
     writer.add(facts())
     writer.stop(10)
     assert kinds(files.directory) == ["segment", "thing.change", "request"]
+
+
+def test_a_gateway_that_stops_on_a_full_disk_tells_how_many_records_are_lost(
+    files: AuditFiles, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(files, things, tick_s=60, buffer_records=5, batch_records=2)
+    refuse(files, monkeypatch)
+    for number in range(9):
+        writer.add(facts(number))
+    writer.start()
+    with capture_logs() as logs:
+        writer.stop(10)
+    assert [each["records"] for each in logs if each["event"] == "audit_lost"] == [9]
 
 
 def test_a_record_that_cannot_be_made_a_line_stops_no_other(files: AuditFiles, things: Things) -> None:
