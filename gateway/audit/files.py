@@ -29,6 +29,9 @@ from gateway.audit.segments import HEAD, LOCK, names, next_name, of_day, order
 from gateway.store.errors import StateBusy, StateUnwritable
 from gateway.store.holding import Holding
 
+_OWN = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A link in the log's place leads elsewhere: whoever may write here could have root write there."""
+
 LOCK_WAIT_S = 5.0
 DAY_S = 86_400.0
 MIB = 1024 * 1024
@@ -186,7 +189,7 @@ class Appender:
         last = order(self.head.segment)
         for name in [name for name in names(self._directory) if order(name) >= last]:
             begins = self.head.end_bytes if name == self.head.segment else 0
-            with (self._directory / name).open("rb") as file:
+            with os.fdopen(os.open(self._directory / name, os.O_RDONLY | _OWN), "rb") as file:
                 file.seek(begins)
                 beyond = file.read()
             if beyond:
@@ -230,7 +233,7 @@ class Appender:
     def _write(self, name: str, lines: bytes, at_bytes: int) -> None:
         path = self._directory / name
         is_new = not path.exists()
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | _OWN, 0o600)
         try:
             os.lseek(file, at_bytes, os.SEEK_SET)
             _write_all(file, lines)
@@ -293,7 +296,7 @@ def _write_all(file: int, data: bytes) -> None:
 def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all."""
     temporary = path.with_name(path.name + ".new")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OWN, 0o600)
     try:
         _write_all(file, data)
         os.fsync(file)
@@ -307,8 +310,8 @@ def _give_to_owner(path: Path, directory: Path) -> None:
     """What root makes in another's directory is given to that other: the gateway must open it."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = directory.stat()
-        if path.stat().st_uid != owner.st_uid:
-            os.chown(path, owner.st_uid, owner.st_gid)
+        if path.lstat().st_uid != owner.st_uid:
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _sync(directory: Path) -> None:

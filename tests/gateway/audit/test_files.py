@@ -314,6 +314,20 @@ def test_what_root_appends_belongs_to_the_owner_of_the_state(
     assert set(owners.values()) == {12345}, owners
 
 
+@pytest.mark.parametrize("name", [f"{HEAD}.new", "2026-11-21.0001.jsonl"])
+def test_nothing_is_written_where_a_link_leads_to(
+    tmp_path: Path, identity: GatewayIdentity, name: str
+) -> None:
+    files, elsewhere = AuditFiles(tmp_path / "audit", lambda: identity), tmp_path / "elsewhere"
+    files.append(entries(1), NOON_S)
+    elsewhere.write_bytes(b"somebody else's\n" * 100)
+    (files.directory / name).unlink(missing_ok=True)
+    (files.directory / name).symlink_to(elsewhere)
+    with pytest.raises(AuditUnwritable):
+        files.append(entries(1), NOON_S)
+    assert elsewhere.read_bytes() == b"somebody else's\n" * 100
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_crash_at_any_byte_loses_nothing_acknowledged_and_the_log_goes_on_and_verifies(
