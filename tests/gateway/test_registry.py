@@ -1,6 +1,7 @@
 """The registry: what agents claim, what is believed, who replaces whom."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.deployments import Availability
 from gateway.domain import AgentPrincipal
@@ -44,6 +45,17 @@ def test_models_the_identity_does_not_allow_are_left_out_and_counted_once() -> N
     agent.serve(deployment("llama-3"), deployment("gpt-5"))
     fleet.settle()
     assert sample(fleet, "trunkline_agent_claims_refused_total", reason="not_allowed") == 1.0
+
+
+def test_answers_that_cannot_be_read_are_told_of_once_in_a_session() -> None:
+    fleet = Fleet()
+    agent = fleet.connect("a", deployment("m"))
+    with capture_logs() as logs:
+        for answer in ({}, {"id": "x", "ok": True}, {"id": 1, "ok": "yes"}):
+            agent.endpoint.send_command(answer)
+            fleet.settle()
+    assert [line["event"] for line in logs].count("agent_result_unreadable") == 1
+    assert agent.endpoint.session.closed is False
 
 
 def test_labels_beyond_the_identity_are_refused_and_counted_once() -> None:
