@@ -70,7 +70,7 @@ class Store:
         StateError.
         """
         path = state_dir / DATABASE_NAME
-        if not create and not path.exists():
+        if not create and not _is_there(path):
             raise StateMissing(
                 f"there is no gateway state in {state_dir}: give the --state of the gateway, or make a first "
                 "join token with: trunkline token create"
@@ -125,6 +125,16 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_there(path: Path) -> bool:
+    """Raises StateUnwritable where it cannot be looked, as by another user."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise StateUnwritable(
+            f"cannot open {path} ({error.strerror}): run as the user that owns the state directory"
+        ) from error
 
 
 def _make_directory(state_dir: Path) -> None:

@@ -38,6 +38,14 @@ def test_nothing_to_list_is_no_failure(run: Run, state: Path, arguments: list[st
     assert json.loads(run(*arguments, "--json").stdout) == []
 
 
+@pytest.mark.parametrize("arguments", [["key", "list"], ["agents", "list"], ["tenant", "list"]])
+def test_a_state_that_cannot_be_looked_for_fails_with_one_line(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments, "--state", "a" * 300)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("trunkline: cannot open ")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_damaged_state_fails_with_one_line(run: Run, state: Path) -> None:
     state.mkdir()
     (state / "gateway.db").write_bytes(b"rubbish" * 1000)
