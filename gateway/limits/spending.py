@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from gateway.store.usage import Spent, UsageStore
 
 MOST_TENANTS = 100_000
-"""Whose sums are kept in memory. Tenants are as many as somebody made keys for."""
+"""Whose sums are kept in memory. Tenants are as many as somebody made keys for, or as tokens of issuers name;
+the budgets of those that come when there are so many hold nothing back."""
 
 
 @dataclass(slots=True)
