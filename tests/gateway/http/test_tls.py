@@ -5,11 +5,12 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from gateway.http.protocol import ConnectionLimits
@@ -244,6 +245,26 @@ def test_the_plain_port_sends_on_to_https_and_serves_nothing(
 
 def test_the_usual_port_is_not_written() -> None:
     assert b"location: https://a/\r\n" in answer_to(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", 443)
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_plain_port_answers_on_either_event_loop(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def scenario() -> bytes:
+        with bind(Address("127.0.0.1", 0)) as listener:
+            loop, present = asyncio.get_running_loop(), set[Redirect]()
+            server = await loop.create_server(lambda: Redirect(443, present), sock=listener.dup())
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            async with asyncio.timeout(5):
+                answer = await reader.read(-1)
+            writer.close()
+            server.close()
+            return answer
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert b" 308 " in runner.run(scenario())
 
 
 async def test_the_plain_port_waits_for_nobody_and_takes_few(monkeypatch: pytest.MonkeyPatch) -> None:
