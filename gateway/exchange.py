@@ -18,7 +18,7 @@ from gateway.answer import Answer
 from gateway.attempt import Attempt
 from gateway.continuing import Course
 from gateway.deployments import Deployment
-from gateway.domain import Request, RequestBody
+from gateway.domain import PREEMPTED, Request, RequestBody
 from gateway.errors import DeadlineExceeded, RequestError
 from gateway.failover import (
     ENGINES_FAULT,
@@ -154,7 +154,7 @@ class Exchange:
             self._wait_again(preempted=True)
         if given_back:
             self.request.preempted += 1
-            self.request.note_trouble(attempt.deployment.key, "preempted")
+            self.request.note_trouble(attempt.deployment.key, PREEMPTED)
             self._home.metrics.preempted(self.request.model, self.request.tier)
         return given_back
 

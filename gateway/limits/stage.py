@@ -240,7 +240,7 @@ class Held:
     ) -> None:
         request, usage, now = self._request, self._usage, self._limits.clock()
         counts = usage is not None
-        if usage is None and request.attempts and not _not_its_own(error, request, now):
+        if usage is None and request.was_worked_on and not _not_its_own(error, request, now):
             usage, counts = estimated(request), True  # its client did not wait until anything was said
             if self._accounts is not None:
                 self._accounts.finished(request, usage)

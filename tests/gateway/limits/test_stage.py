@@ -168,21 +168,34 @@ async def test_a_client_that_leaves_pays_for_what_it_had_and_no_more() -> None:
     assert (response.aborted, (await stage.surface.post(CHAT, ask())).status) == (True, 200)
 
 
-async def test_a_client_that_leaves_before_anything_is_said_pays_only_if_an_engine_had_it() -> None:
-    for attempts, left in (([], (10, 1000)), (["gpu/1"], (9, 970))):
-        stage = Stage(Rates(rpm=10, tpm=1000))
-        stage.dispatcher.hold()
-        body = ask(max_tokens=20)
-        call = stage.surface.ask("POST", CHAT, (b"content-length", b"%d" % len(body)), BEARER)
-        call.body(body)
-        await stage.dispatcher.arrived.wait()
-        request = stage.dispatcher.request
-        request.attempts += attempts
-        request.input_tokens, request.output_tokens = 10, 20
-        call.disconnect()
-        await call.done()
-        assert stage.left() == left
-        assert len(stage.ledger.take()) == len(attempts)
+@pytest.mark.parametrize(
+    ("attempts", "troubles", "left"),
+    [
+        ([], [], (10, 1000)),
+        (["gpu/1"], [], (9, 970)),
+        (["gpu/1"], ["refused"], (10, 1000)),
+        (["gpu/1", "gpu/1"], ["refused"], (9, 970)),
+        (["gpu/1", "gpu/1"], ["unreachable", "preempted"], (9, 970)),
+    ],
+)
+async def test_a_client_that_leaves_before_anything_is_said_pays_only_if_an_engine_had_it(
+    attempts: list[str], troubles: list[str], left: tuple[int, int]
+) -> None:
+    stage = Stage(Rates(rpm=10, tpm=1000))
+    stage.dispatcher.hold()
+    body = ask(max_tokens=20)
+    call = stage.surface.ask("POST", CHAT, (b"content-length", b"%d" % len(body)), BEARER)
+    call.body(body)
+    await stage.dispatcher.arrived.wait()
+    request = stage.dispatcher.request
+    request.attempts += attempts
+    for why in troubles:
+        request.note_trouble("gpu/1", why)
+    request.input_tokens, request.output_tokens = 10, 20
+    call.disconnect()
+    await call.done()
+    assert stage.left() == left
+    assert len(stage.ledger.take()) == (left == (9, 970))
 
 
 async def test_a_client_that_said_how_long_it_waits_pays_when_that_is_over_as_if_it_had_left() -> None:
