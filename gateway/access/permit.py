@@ -56,26 +56,29 @@ def check_one_model(scopes: Scopes, members: Mapping[str, Any], body: bytes, *, 
 
     ``members`` is what ``body`` says, if it was ``parsed`` as JSON; else ``body`` is the beginning of one.
     Some engines read the names of members whatever their case (Go's encoding/json), the first of two members
-    of one name, and JSON whatever its content type. Raises Forbidden.
+    of one name, JSON whatever its content type, and run a model of their own choice where none is named.
+    Raises Forbidden.
     """
     if scopes.models is None:
         return
-    if not parsed and _may_be_json(body):
-        raise Forbidden(
-            "This key is limited to some models, so JSON must be sent as such, with its model: set "
-            "content-type to application/json.",
-            param="content-type",
-            code="model_not_allowed",
-        )
+    if not parsed:
+        if _may_be_json(body):
+            raise _unsure(
+                "JSON must be sent as such, with its model: set content-type to application/json",
+                "content-type",
+            )
+        return
+    if members.get("model") is None:
+        raise _unsure("the body names the request's model, which engines else choose: set 'model' in it")
     others = [name for name in members if name != "model" and name.lower() == "model"]
-    if others or (parsed and _repeats_model(members, body)):
+    if others or _repeats_model(members, body):
         other = repr(others[0]) if others else "a second one"
-        raise Forbidden(
-            "This key is limited to some models, so a request names its model once: "
-            f"the member {other} is not allowed beside 'model'.",
-            param="model",
-            code="model_not_allowed",
-        )
+        raise _unsure(f"a request names its model once: the member {other} is not allowed beside 'model'")
+
+
+def _unsure(why: str, param: str = "model") -> Forbidden:
+    message = f"This key is limited to some models, so {why}."
+    return Forbidden(message, param=param, code="model_not_allowed")
 
 
 def _may_be_json(begins: bytes) -> bool:

@@ -37,6 +37,8 @@ def code_in(content: bytes) -> object:
             (FORM,),
             "model_not_allowed",
         ),
+        (CHAT, b"{}", (JSON_TYPE, NAMED), "model_not_allowed"),
+        (CHAT, b'{"model":null}', (JSON_TYPE, NAMED), "model_not_allowed"),
         (CHAT, b'{"model":"gpt","model":"llama-8b"}', (JSON_TYPE,), "model_not_allowed"),
         (CHAT, b'\xef\xbb\xbf{"model":"gpt"}', (TEXT, NAMED), "model_not_allowed"),
         (
