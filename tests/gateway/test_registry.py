@@ -289,3 +289,22 @@ def test_work_is_kept_from_an_agent_under_its_new_name_too() -> None:
     assert not fleet.registry.hold("a", False)
     assert fleet.registry.hold("b", False)
     assert not fleet.registry.agents()[0].draining
+
+
+@pytest.mark.parametrize("names", ["bcd", "bac", "bca", "dab", "cab"])
+def test_agents_that_take_over_names_of_each_other_at_once_all_stay(names: str) -> None:
+    fleet = Fleet()
+    for name in "abc":
+        fleet.connect(name, deployment("m"), deployment(f"of-{name}"))
+    sessions = {session.principal.name: session for session in fleet.registry.sessions}
+    for name, new in zip("abc", names, strict=True):
+        fleet.registry.allow(sessions[name], AgentPrincipal(new))
+    fleet.settle()
+    found = {each.principal.name: set(each.deployments) for each in fleet.registry.sessions}
+    assert found == {new: {"d-m", f"d-of-{name}"} for name, new in zip("abc", names, strict=True)}
+    deployments = {model.id: model.deployments for model in fleet.registry.models()}
+    assert deployments == {"m": 3, "of-a": 1, "of-b": 1, "of-c": 1}
+    for name, new in zip("abc", names, strict=True):
+        sessions[name].close(ErrorCode.NO_ERROR, "bye")
+        assert new not in {each.principal.name for each in fleet.registry.sessions}
+    assert not any(model.deployments for model in fleet.registry.models())
