@@ -122,8 +122,8 @@ class Registry:
         return session
 
     def allow(self, session: AgentSession, principal: AgentPrincipal) -> None:
-        """A connected agent's rights are others now, or its name is. Whoever has that name here has another one
-        by now, or none, and is told so next."""
+        """A connected agent's rights are others now, or its name is. Whoever has that name here has another
+        one by now, or none, and is told so next."""
         former, name = session.principal.name, principal.name
         if name != former and not session.closed:
             if self._sessions.get(former) is session:
