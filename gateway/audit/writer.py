@@ -144,7 +144,9 @@ class AuditWriter:
 
     def _write_batch(self) -> bool:
         """Whether there is more to do."""
-        seen = self._changed()
+        seen = None
+        with contextlib.suppress(StateError):  # the log does not need the database for what is here already
+            seen = self._changed()
         self._fill()
         if not self._batch and seen == self._seen:
             return False

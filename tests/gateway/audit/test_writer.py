@@ -8,6 +8,7 @@ from gateway.audit.records import Entry
 from gateway.domain import Tier
 from gateway.quotas import Price
 from gateway.store import Store
+from gateway.store.errors import StateBusy
 from shared.identity import GatewayIdentity
 from shared.messages import Usage
 from tests.gateway.audit.logs import DAY_S, NOON_S, kinds, records, verified
@@ -158,6 +159,18 @@ def test_what_cannot_be_written_is_kept_and_written_later_and_is_said_in_between
     assert writer.write()
     assert not writer.blocked
     assert [record.get("id") for record in records(files.directory)] == [None, "req-1", "req-2"]
+
+
+def test_requests_are_written_though_the_database_does_not_even_say_whether_it_changed(
+    files: AuditFiles, things: Things
+) -> None:
+    def fail() -> int:
+        raise StateBusy("just now")
+
+    writer = AuditWriter(files, things, changed=fail, wall=Clock())
+    writer.add(facts(1))
+    assert writer.write()
+    assert kinds(files.directory) == ["segment", "request"]
 
 
 def test_what_finds_no_room_is_counted_and_the_log_says_how_many(
