@@ -179,6 +179,8 @@ class IdentityStore:
                 following.unlink(missing_ok=True)
             if keys.previous is None:
                 before.unlink(missing_ok=True)
+            for unfinished in self._state_dir.glob(".gateway*.key.*"):  # of processes that were killed
+                unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise StateUnwritable(
                 f"the key files in {self._state_dir} cannot be put in order: {error.strerror}"

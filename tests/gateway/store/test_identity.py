@@ -168,3 +168,13 @@ def test_a_key_changed_while_the_one_before_is_being_forgotten_keeps_its_overlap
     monkeypatch.setattr(database, "write", write_later)
     assert not store.identity.forget_previous(NOW_S + DAY_S)
     assert ids(store.identity.keys)[1] == second.id == held(state_dir / PREVIOUS_NAME)
+
+
+def test_keys_that_a_killed_process_was_writing_are_removed_with_the_next_change(
+    store: Store, state_dir: Path
+) -> None:
+    for name in (".gateway.key.0123456789abcdef", ".gateway.next.key.0123456789abcdef"):
+        save_key(state_dir / name, OTHER_GATEWAY.private_key)
+    store.identity.rotate(DAY_S, NOW_S)
+    assert {path.name for path in state_dir.glob("*.key*")} == {KEY_NAME, PREVIOUS_NAME}
+    assert not list(state_dir.glob(".*key*"))
