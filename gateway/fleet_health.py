@@ -184,9 +184,13 @@ class FleetHealth:
             its.circuit.forgive(request.id, now)
             each.health_factor = its.circuit.chance(now)
             self._changed(each)
-        if well or len(self._index.serving(deployment.model)) == 1:
-            self._suspects.add(key, now)
-        return self._suspects.has(key, now)
+        known = self._suspects.has(key, now)
+        if not (well or len(self._index.serving(deployment.model)) == 1):
+            return known
+        if not known:
+            _log.warning("requests_make_engines_fail", key=request.principal.key_name, model=deployment.model)
+        self._suspects.add(key, now)
+        return True
 
     def _blame(self, request: Request, now: float) -> None:
         """It was served at last: what was taken for its own fault was the engines'."""

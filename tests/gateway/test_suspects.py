@@ -1,6 +1,7 @@
 """A client whose requests engines answer with errors takes no engine from the others."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.dispatch import DispatchSettings
 from gateway.domain import Principal, Request, Tier
@@ -85,6 +86,16 @@ def test_many_at_once_open_one_for_a_moment_at_most_and_then_no_more() -> None:
         house.ask_at_once(BAD, 24)
         assert house.open == set()
         house.served()
+
+
+def test_the_log_names_the_key_once() -> None:
+    house = House("ab")
+    with capture_logs() as lines:
+        for _ in range(3):
+            house.served()
+            house.ask(BAD, 3)
+    told = [line for line in lines if line["event"] == "requests_make_engines_fail"]
+    assert [(line["key"], line["model"]) for line in told] == [("bad", "m")]
 
 
 def test_where_nobody_else_is_served_errors_count() -> None:
