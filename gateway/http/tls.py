@@ -5,6 +5,7 @@ Files that change are taken up anew.
 
 import asyncio
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ class Tls:
     def __init__(self, files: TlsFiles) -> None:
         """Raises what :func:`build_context` raises."""
         self._files = files
+        self._looking = threading.Lock()
+        """A signal's look and the regular one must not overtake each other, or the older pair would stay."""
         self._stamps = files.stamps()
         self.context = self._newest = build_context(files)
         self.context.sni_callback = self._choose
@@ -78,6 +81,10 @@ class Tls:
     def look(self) -> bool:
         """Take up files that have changed; whether they were. Those that cannot be used are told once, and
         the old ones stay in force."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> bool:
         stamps = self._files.stamps()
         if stamps == self._stamps:
             return False

@@ -5,7 +5,9 @@ import contextlib
 import os
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from structlog.testing import capture_logs
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.redirect import Redirect, answer_to
 from gateway.http.server import Address, GatewayServer, bind, build_server
-from gateway.http.tls import TlsFiles
+from gateway.http.tls import Tls, TlsFiles, build_context
 from tests.gateway.http.support import Surface
 from tests.support.tls import make_certificate
 
@@ -141,6 +143,35 @@ async def test_a_changed_certificate_is_taken_up_and_a_broken_one_refused(
         files.key.unlink()
         assert not server.tls.look()
         assert b" 200 " in await ask(port, trusting(new_cert), name=name)
+
+
+def test_a_look_that_takes_long_does_not_bring_an_older_certificate_back(
+    pairs: list[tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem")
+    replace(files, *(path.read_bytes() for path in pairs[0]))
+    tls, built = Tls(files), list[ssl.SSLContext]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(files: TlsFiles) -> ssl.SSLContext:
+        context = build_context(files)
+        built.append(context)
+        if len(built) == 1:
+            begun.set()
+            go_on.wait(5)
+        return context
+
+    monkeypatch.setattr("gateway.http.tls.build_context", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        replace(files, *(path.read_bytes() for path in pairs[1]))
+        looks = [threads.submit(tls.look)]
+        begun.wait(5)
+        replace(files, *(path.read_bytes() for path in pairs[0]))
+        looks.append(threads.submit(tls.look))
+        wait(looks[1:], 0.05)
+        go_on.set()
+        assert all(look.result() for look in looks)
+    assert tls._newest is built[1]
 
 
 async def test_clients_show_certificates_where_wanted_and_agents_need_none(
