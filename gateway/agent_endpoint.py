@@ -183,7 +183,11 @@ class AgentEndpoint:
 
     @property
     def gateway_keys(self) -> GatewayKeys:
-        return self._directory.gateway_keys
+        """Raises LocalError while the database or a key's file cannot be read."""
+        try:
+            return self._directory.gateway_keys
+        except StateError as error:
+            raise LocalError("this gateway cannot use its database just now") from error
 
     def connected(self, tunnel: AcceptedTunnel) -> None:
         """Takes a stranger in. Raises LocalError when there are too many."""

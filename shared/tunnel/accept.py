@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any, Protocol
 
-from websockets.http11 import Request, Response
+from websockets.http11 import Request
 from websockets.protocol import Event as WebSocketEvent
 from websockets.server import ServerProtocol
 
@@ -47,7 +47,7 @@ class TunnelAcceptor(Protocol):
 
     @property
     def gateway_keys(self) -> GatewayKeys:
-        """The keys the gateway proves itself with."""
+        """The keys the gateway proves itself with. Raises :class:`TrunklineError` when they cannot be had."""
 
     def connected(self, tunnel: "AcceptedTunnel") -> None:
         """A stranger connected. Raises :class:`TrunklineError` to turn it away; every call that did not is
@@ -114,35 +114,38 @@ class AcceptedTunnel(Tunnel):
             response = self._server.reject(404, f"WebSockets are accepted at {PATH} only.\n")
         elif response.status_code == 101 and "Sec-WebSocket-Protocol" not in response.headers:
             response = self._server.reject(400, f"The subprotocol must be {SUBPROTOCOL}.\n")
+        keys = None
         if response.status_code == 101:
-            response = self._announce(event) or response
+            try:
+                keys = self._announce(event)
+            except TrunklineError as error:
+                response = self._server.reject(503, f"{error}\n")
         self._server.send_response(response)
-        if response.status_code != 101:
+        if keys is None:
             self._write_websocket()
             self._close_after_output(TunnelClosed(f"upgrade refused with {response.status_code}"))
             return
         handshake_limits = own_limits(OWN_WINDOWS[Role.GATEWAY]).to_mapping()
-        keys, wall_s = self._acceptor.gateway_keys, self._wall()
+        wall_s = self._wall()
         known = " ".join(event.headers.get_all(GATEWAYS_HEADER)).split()
         self._handshake = GatewayHandshake(
             keys.choose(known, wall_s), token_bytes(NONCE_BYTES), handshake_limits, keys.trusted(wall_s)
         )
         self._send_messages([encode(FrameType.CHALLENGE, 0, self._handshake.challenge())])
 
-    def _announce(self, request: Request) -> Response | None:
-        """Tells the acceptor that a stranger is here; the answer, if it turns it away."""
+    def _announce(self, request: Request) -> GatewayKeys:
+        """Tells the acceptor that a stranger is here; the keys to prove ourselves with. Raises
+        :class:`TrunklineError` to turn it away."""
         self.upgrade_fields = [
             (name.lower().encode("ascii", "surrogateescape"), value.encode("ascii", "surrogateescape"))
             for name, value in request.headers.raw_items()
         ]
         try:
             self._acceptor.connected(self)
-            self._admitted = True
-        except TrunklineError as error:
-            return self._server.reject(503, f"{error}\n")
         finally:
             self.upgrade_fields = ()
-        return None
+        self._admitted = True
+        return self._acceptor.gateway_keys
 
     def _handle_handshake(self, frame: Frame) -> None:
         if self._task is not None or self._handshake is None or frame.type != FrameType.HELLO:

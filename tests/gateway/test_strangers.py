@@ -1,17 +1,22 @@
 """How many strangers an address may have at once."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.access import AgentDirectory
 from gateway.agent_endpoint import AgentEndpoint
 from gateway.config import Settings
 from gateway.metrics import Metrics
 from gateway.parts import agent_settings, client_of, trusted_proxies
 from gateway.registry import Registry
-from shared.errors import LocalError
+from gateway.store.errors import StateBusy
+from shared.errors import DialFailed, LocalError
+from shared.identity import GatewayKeys
 from shared.tunnel import AcceptedTunnel, TunnelTraffic
+from tests.gateway.agent_house import Host, eventually, running_gateway
 from tests.support.tunnels import Acceptor, Recorder, accepting, dial_with_token
 
 
@@ -104,3 +109,19 @@ async def test_a_tunnel_tells_the_header_of_its_upgrade_while_it_comes_in() -> N
         assert told[0][b"sec-websocket-protocol"] == b"trunkline.1"
         assert acceptor.tunnels[0].upgrade_fields == ()
         tunnel.abort()
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_while_the_gateways_key_cannot_be_read_agents_are_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(directory: AgentDirectory) -> GatewayKeys:
+        raise StateBusy("disk I/O error")
+
+    async with running_gateway(tmp_path) as gateway:
+        with monkeypatch.context() as patch:
+            patch.setattr(AgentDirectory, "gateway_keys", property(failing))
+            with pytest.raises(DialFailed, match="503"):
+                await Host(gateway).dial()
+            await eventually(lambda: not gateway.agents.strangers)
+        await Host(gateway).dial()
