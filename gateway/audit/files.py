@@ -213,7 +213,7 @@ class Appender:
             return
         self._cut.append(Entry(wall_s, "recovered", facts | {"cut_hash": hash_of(rest)}))
         if begins + used:
-            os.truncate(self._directory / name, begins + used)
+            _truncate(self._directory / name, begins + used)
         else:
             (self._directory / name).unlink()
 
@@ -251,8 +251,8 @@ class Appender:
         try:
             yield
         except OSError:
-            with contextlib.suppress(FileNotFoundError):
-                os.truncate(self._directory / name, begins)
+            with contextlib.suppress(OSError):
+                _truncate(self._directory / name, begins)
             raise
 
     def _put_head(self, head: Head) -> None:
@@ -284,6 +284,14 @@ def _seq_of(line: bytes) -> int:
     except (ValueError, TypeError, KeyError):
         return 0
     return seq if isinstance(seq, int) else 0
+
+
+def _truncate(path: Path, end_bytes: int) -> None:
+    file = os.open(path, os.O_WRONLY | _OWN)
+    try:
+        os.ftruncate(file, end_bytes)
+    finally:
+        os.close(file)
 
 
 def _write_all(file: int, data: bytes) -> None:

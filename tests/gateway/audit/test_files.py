@@ -186,6 +186,19 @@ def test_lines_for_whose_head_there_is_no_room_are_not_there_twice_when_they_com
     assert verified(files, identity).findings == verified(files, identity).notes == []
 
 
+def test_what_a_link_leads_to_that_comes_in_between_is_not_cut_short(
+    files: AuditFiles, tmp_path: Path
+) -> None:
+    files.append(entries(1), NOON_S)
+    theirs = tmp_path / "theirs"
+    theirs.write_text("all of it")
+    with files.held(NOON_S) as appender:
+        (files.directory / "2026-11-22.0001.jsonl").symlink_to(theirs)
+        with pytest.raises(OSError, match="symbolic link"):
+            appender.append(entries(1), NOON_S + DAY_S)
+    assert theirs.read_text() == "all of it"
+
+
 def test_a_head_is_written_whole_by_a_disk_that_takes_little_at_a_time(
     files: AuditFiles, identity: GatewayIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
