@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.access.permit import check_one_model, permitted_tier
+from gateway.access.permit import check_one_model, check_query, permitted_tier
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
 from gateway.prompt import prompt_of
@@ -128,6 +128,7 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
     if scopes is not None:
         tier = permitted_tier(scopes, model, head.endpoint.route, tier)
         if not head.endpoint.any_method:
+            check_query(scopes, head.target.path)
             check_one_model(scopes, members, body.content.prefix, parsed=is_json)
     streaming = _streaming(head, body.kind, members)
     prompt = prompt_of(members) if is_json else b""

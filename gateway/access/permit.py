@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote_plus
 
 import orjson
 
@@ -74,6 +75,17 @@ def check_one_model(scopes: Scopes, members: Mapping[str, Any], body: bytes, *, 
     if others or _repeats_model(members, body):
         other = repr(others[0]) if others else "a second one"
         raise _unsure(f"a request names its model once: the member {other} is not allowed beside 'model'")
+
+
+def check_query(scopes: Scopes, path: str) -> None:
+    """Refuse a query that names a model: some engines read it before the body (Go's FormValue). ``path`` is
+    the request's, with its query. Raises Forbidden."""
+    _, _, query = path.partition("?")
+    if scopes.models is None or not query:
+        return
+    names = (pair.partition("=")[0] for pair in query.replace(";", "&").split("&"))
+    if any(unquote_plus(name).strip().lower() == "model" for name in names):
+        raise _unsure("a request names its model in its body: leave 'model' out of the query")
 
 
 def _unsure(why: str, param: str = "model") -> Forbidden:

@@ -6,7 +6,7 @@ import pytest
 from gateway.domain import Principal, Tier
 from gateway.registry import ModelInfo
 from gateway.scopes import Role, Scopes, limited
-from tests.gateway.http.support import JSON_TYPE, FakeCatalog, FakeKeys, Surface
+from tests.gateway.http.support import BEARER, JSON_TYPE, FakeCatalog, FakeKeys, Surface
 
 CHAT = "/v1/chat/completions"
 TEXT = (b"content-type", b"text/plain")
@@ -67,6 +67,17 @@ async def test_what_the_key_does_not_allow_reaches_nobody(
     call = await surface.post(path, body, *headers)
     assert (call.status, code_in(call.content)) == (403, code)
     assert surface.dispatcher.requests == []
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [(b"api-version=1&of=model", 200), (b"model=gpt", 403), (b"x=1;%4dodel=gpt", 403), (b"a&model", 403)],
+)
+async def test_the_query_names_no_model(query: bytes, status: int) -> None:
+    surface, body = surface_for(limited(["llama-*"])), b'{"model":"llama-8b"}'
+    call = surface.ask("POST", CHAT, JSON_TYPE, BEARER, query=query)
+    call.body(body)
+    assert (await call.done()).status == status
 
 
 async def test_a_form_names_one_model() -> None:
