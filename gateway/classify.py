@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.access.permit import check_one_model, check_query, permitted_tier
+from gateway.access.permit import check_named, check_one_model, check_query, permitted_tier
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
 from gateway.prompt import prompt_of
@@ -130,6 +130,8 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         if not head.endpoint.any_method:
             check_query(scopes, head.target.path)
             check_one_model(scopes, members, body.content.prefix, parsed=is_json)
+            if body.kind is not BodyKind.OPAQUE:
+                check_named(scopes, members)
     streaming = _streaming(head, body.kind, members)
     prompt = prompt_of(members) if is_json else b""
     most_tokens = _most_tokens(head.endpoint, members)

@@ -57,8 +57,7 @@ def check_one_model(scopes: Scopes, members: Mapping[str, Any], body: bytes, *, 
 
     ``members`` is what ``body`` says, if it was ``parsed`` as JSON; else ``body`` is the beginning of one.
     Some engines read the names of members whatever their case (Go's encoding/json), the first of two members
-    of one name, JSON whatever its content type, and run a model of their own choice where none is named.
-    Raises Forbidden.
+    of one name, and JSON whatever its content type. Raises Forbidden.
     """
     if scopes.models is None:
         return
@@ -69,12 +68,17 @@ def check_one_model(scopes: Scopes, members: Mapping[str, Any], body: bytes, *, 
                 "content-type",
             )
         return
-    if members.get("model") is None:
-        raise _unsure("the body names the request's model, which engines else choose: set 'model' in it")
     others = [name for name in members if name != "model" and name.lower() == "model"]
     if others or _repeats_model(members, body):
         other = repr(others[0]) if others else "a second one"
         raise _unsure(f"a request names its model once: the member {other} is not allowed beside 'model'")
+
+
+def check_named(scopes: Scopes, members: Mapping[str, Any]) -> None:
+    """Refuse JSON and forms whose model is only in ``x-model``: engines find one further behind, or choose
+    one themselves. Raises Forbidden."""
+    if scopes.models is not None and members.get("model") is None:
+        raise _unsure("the body names the request's model: set 'model' in it, in a form before the file")
 
 
 def check_query(scopes: Scopes, path: str) -> None:

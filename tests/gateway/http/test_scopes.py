@@ -49,6 +49,7 @@ def code_in(content: bytes) -> object:
             "model_not_allowed",
         ),
         (CHAT, b'\n{"model":"gpt"}\r\n--XX--\r\n', (FORM, NAMED), "model_not_allowed"),
+        ("/v1/audio/transcriptions", b"--XX--\r\n", (FORM, NAMED), "model_not_allowed"),
         ("/v1/embeddings", b'{"model":"llama-8b"}', (JSON_TYPE,), "route_not_allowed"),
         ("/engines/llama-8b/v1/chat/completions", b'{"model":"gpt"}', (JSON_TYPE,), "route_not_allowed"),
         (
