@@ -125,13 +125,20 @@ class Limits:
 
     def guard(self, principal: Principal) -> "Guard | None":
         """What holds for the requests of ``principal``; None: nothing."""
+        holders = self.holders(principal, new=True)
+        return Guard(self, holders) if holders else None
+
+    def holders(self, principal: Principal, *, new: bool) -> tuple[Holder, ...]:
+        """Who answers for what ``principal`` asks now. To be asked again after anything was awaited, for one
+        of which nothing counted may have been forgotten; ``principal`` is ``new`` only before that, and its
+        rates are then the key's."""
         tenant = self._tenants.get(principal.tenant) if self._tenants else None
         if principal.rates is None:
-            return None if tenant is None else Guard(self, (tenant,))
+            return () if tenant is None else (tenant,)
         key = self._keys.get(principal.key_id)
-        if key is None or key.rates is not principal.rates:
+        if key is None or (new and key.rates is not principal.rates):
             key = self._limited(principal, key)
-        return Guard(self, (key,) if tenant is None else (key, tenant))
+        return (key,) if tenant is None else (key, tenant)
 
     def need(self, request: Request, holders: tuple[Holder, ...]) -> Amounts:
         """What to set aside for ``request``."""
@@ -193,6 +200,7 @@ class Guard:
         Use it as a context manager around all that is done for the request; what it is found to have
         used without an engine having counted it is told to ``accounts``."""
         limits = self._limits
+        self._holders = limits.holders(request.principal, new=False)
         need = limits.need(request, self._holders)
         outcome = reserve(self._holders, need, limits.clock(), limits.spending, limits.wall())
         if isinstance(outcome, Refusal):
