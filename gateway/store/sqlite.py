@@ -206,11 +206,16 @@ class SqliteDatabase:
 
 
 def _prepare_file(path: Path) -> None:
-    """Make the file before SQLite does, or its mode would be the umask's; the log's files take it over."""
+    """Make the file before SQLite does, or its mode would be the umask's; the log's files take it over.
+    Behind a link nothing is made or changed: root may be here, and the link another user's."""
+    made = 0 if path.is_symlink() else os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        if path.stat().st_mode & 0o077:
-            path.chmod(0o600)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | made, 0o600)
+        try:
+            if made and os.fstat(file).st_mode & 0o077:
+                os.chmod(file if os.chmod in os.supports_fd else path, 0o600)
+        finally:
+            os.close(file)
     except OSError as error:
         raise StateUnwritable(
             f"cannot open {path} ({error.strerror}): run as the user that owns the state directory"

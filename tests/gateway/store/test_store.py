@@ -150,3 +150,16 @@ def test_root_gives_away_nothing_that_a_link_leads_to(state_dir: Path, tmp_path:
     (state_dir / "gateway.stolen.key").symlink_to(secret)
     Store.open(state_dir).close()
     assert secret.stat().st_uid == 0
+
+
+def test_a_database_behind_a_link_is_used_as_it_is_and_not_made(state_dir: Path, tmp_path: Path) -> None:
+    state_dir.mkdir(parents=True)
+    elsewhere = tmp_path / "elsewhere.db"
+    (state_dir / DATABASE_NAME).symlink_to(elsewhere)
+    with pytest.raises(StateUnwritable):
+        Store.open(state_dir)
+    assert not elsewhere.exists()
+    elsewhere.touch(mode=0o644)
+    elsewhere.chmod(0o644)
+    Store.open(state_dir).close()
+    assert mode_of(elsewhere) == 0o644
