@@ -75,7 +75,7 @@ async def test_who_never_takes_his_answer_is_cut_off(
         client.post(ASK)
         await client.until(b"\r\n\r\n")
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        response.feed(*[bytes(1024 * 1024)] * 60)
+        response.feed(*[bytes(1024 * 1024)] * 20)
         async with asyncio.timeout(5):
             await surface.lifecycle.wait_idle()
     assert response.aborted
