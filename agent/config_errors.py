@@ -12,6 +12,9 @@ from pydantic import ValidationError
 SECRETS = frozenset({"join", "api_key", "engine_key", "command", "environment"})
 FLAGS = {"labels": "--label", "ca_file": "--ca-file", "drain_s": "--drain-s"}
 
+_USER_INFO = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
+"""Of a URL: the name and the password that may precede its host."""
+
 Place = tuple[str | int, ...]
 
 
@@ -70,11 +73,12 @@ def unknown_variables(environ: Mapping[str, str], prefix: str, known: Collection
 def explain(
     error: ValidationError, flags: Mapping[str, Any], environ: Mapping[str, str], prefix: str, toml: TomlFile
 ) -> str:
-    """One line per mistake."""
-    return "\n".join(
+    """One line per mistake; no password, also where a URL holds one that may hold none."""
+    lines = "\n".join(
         _explain(tuple(item["loc"]), item["type"], item["msg"], item["input"], flags, environ, prefix, toml)
         for item in error.errors(include_url=False, include_context=False)
     )
+    return _USER_INFO.sub("…", lines)
 
 
 def _explain(

@@ -2,6 +2,7 @@
 
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import IO, Any
 
 import orjson
@@ -44,12 +45,12 @@ class AdminClient:
         proxies = (urllib.request.ProxyHandler({}),) if here else ()
         self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
 
-    def get(self, path: str) -> dict[str, Any]:
-        """The JSON at ``/admin/PATH``. Raises AdminFailed."""
-        return self.ask("GET", path)
+    def get(self, path: str, *members: str) -> dict[str, Any]:
+        """The JSON at ``/admin/PATH``, which has these ``members``. Raises AdminFailed."""
+        return self.ask("GET", path, *members)
 
-    def ask(self, method: str, path: str) -> dict[str, Any]:
-        """What the gateway says. Raises AdminFailed."""
+    def ask(self, method: str, path: str, *members: str) -> dict[str, Any]:
+        """What the gateway says, with these ``members``. Raises AdminFailed."""
         request = urllib.request.Request(  # noqa: S310 (checked above)
             f"{self._url}/admin/{path}",
             method=method,
@@ -61,10 +62,10 @@ class AdminClient:
         except urllib.error.HTTPError as error:
             with error:
                 raise AdminFailed(_reason(error)) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise AdminFailed(f"cannot ask the gateway at {self._url}: {reason}") from error
-        if not isinstance(found, dict):
+            raise AdminFailed(f"cannot ask the gateway at {self._url}: {reason!s:.200}") from error
+        if not isinstance(found, dict) or not found.keys() >= set(members):
             raise AdminFailed(f"{self._url} does not answer as a gateway does")
         return found
 
@@ -72,5 +73,5 @@ class AdminClient:
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(orjson.loads(error.read(ANSWER_BYTES))["error"]["message"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, HTTPException):
         return f"the gateway answers with status {error.code}"

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address, ip_network
 from secrets import token_hex
 from typing import Any, Protocol
 
@@ -48,14 +49,18 @@ DATABASE_THREADS = 4
 """Handshakes that may wait for the disk at once; the others wait for a thread, no more than strangers."""
 
 
+Fields = Sequence[tuple[bytes, bytes]]
+"""Of a header, names in lower case."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentEndpointSettings:
     """Bounds on those who have not proved who they are, and how soon a revocation takes effect."""
 
     max_strangers: int = 1024
-    """Connections before WELCOME; each may hold 32 KiB for 5 s."""
+    """Connections before WELCOME; each may hold 65 KiB for 5 s."""
     max_strangers_per_address: int = 256
-    """Of one address, which may be a proxy with a whole fleet behind it that reconnects at once."""
+    """Of one address, of IPv6 of one /64: a whole fleet may be behind it that reconnects at once."""
     revocation_tick_s: float = 0.25
     seen_tick_s: float = 15.0
     """How often it is noted which agents are here."""
@@ -88,19 +93,23 @@ class AgentEndpoint:
         metrics: Metrics,
         settings: AgentEndpointSettings | None = None,
         *,
+        client_of: Callable[[str, Fields], str] = lambda address, header: address,
         note_seen: Callable[[Sequence[str], float], None] = lambda names, wall_s: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``note_seen`` is told now and then, in a worker thread, which agents are or were here
-        (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join tokens."""
+        """``client_of`` says by the address and the header of an upgrade whose it is: behind proxies that are
+        trusted, another's. ``note_seen`` is told now and then, in a worker thread, which agents are or were
+        here (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join
+        tokens."""
         self._directory = directory
         self._registry = registry
         self._metrics = metrics
         self._settings = settings or AgentEndpointSettings()
+        self._client_of = client_of
         self._note_seen = note_seen
         self._wall = wall
         self._strangers: dict[AcceptedTunnel, str] = {}
-        """Tunnels whose agent has not proved who it is, with their address."""
+        """Tunnels whose agent has not proved who it is, with their address or network."""
         self._addresses: Counter[str] = Counter()
         self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
         """Tunnels of agents, with the sessions on them."""
@@ -174,11 +183,16 @@ class AgentEndpoint:
 
     @property
     def gateway_keys(self) -> GatewayKeys:
-        return self._directory.gateway_keys
+        """Raises LocalError while the database or a key's file cannot be read."""
+        try:
+            return self._directory.gateway_keys
+        except StateError as error:
+            raise LocalError("this gateway cannot use its database just now") from error
 
     def connected(self, tunnel: AcceptedTunnel) -> None:
         """Takes a stranger in. Raises LocalError when there are too many."""
-        address = tunnel.peer_address.rpartition(":")[0]
+        peer = tunnel.peer_address.rpartition(":")[0]
+        address = _network_of(self._client_of(peer, tunnel.upgrade_fields))
         settings = self._settings
         if self._closed:
             raise LocalError("this gateway is shutting down")
@@ -346,6 +360,20 @@ class AgentEndpoint:
         if not self._addresses[address]:
             del self._addresses[address]
         return True
+
+
+def _network_of(address: str) -> str:
+    """What counts as one address: itself, of IPv6 its /64, which one customer has."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        if not parsed.is_loopback:
+            return str(ip_network((parsed, 64), strict=False))
+    return str(parsed)
 
 
 def _add(figures: TunnelFigures, tunnel: AcceptedTunnel) -> None:

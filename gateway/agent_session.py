@@ -67,7 +67,7 @@ class SessionOwner(Protocol):
 
 @dataclass(slots=True)
 class _Claims:
-    """Models and labels an agent claimed and may not have, so that each is said and counted once."""
+    """What an agent said that it may not, models and labels above all: each is told and counted once."""
 
     refused: set[tuple[str, str]] = field(default_factory=set)
 
@@ -212,7 +212,8 @@ class AgentSession:
         try:
             answer = CommandResult.read(result)
         except FrameMalformed as error:
-            _log.warning("agent_result_unreadable", agent=self.principal.name, error=str(error))
+            if self._claims.first_time("result_unreadable", ""):
+                _log.warning("agent_result_unreadable", agent=self.principal.name, error=str(error))
             return
         awaited = self._awaited.pop(answer.id, None)
         if awaited is not None:

@@ -12,7 +12,7 @@ import structlog
 
 from gateway.access import AgentDirectory
 from gateway.access.clients import Clients
-from gateway.agent_endpoint import AgentEndpoint, AgentEndpointSettings
+from gateway.agent_endpoint import AgentEndpoint
 from gateway.config import Settings
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_keys import KeyAdmin
@@ -30,6 +30,8 @@ from gateway.limits import Limits, Spending
 from gateway.machine import Machine, make_room
 from gateway.metrics import Metrics
 from gateway.parts import (
+    agent_settings,
+    client_of,
     connection_limits,
     http_settings,
     make_audit,
@@ -107,7 +109,8 @@ class Gateway:
             AgentDirectory(store, settings.agents.certificate_days * 86_400),
             registry,
             metrics,
-            AgentEndpointSettings(max_strangers=settings.agents.max_strangers),
+            agent_settings(settings),
+            client_of=client_of(trusted_proxies(settings)),
             note_seen=store.agents.touch,
         )
         self._clients = Clients(settings.oidc, store, loop.time)

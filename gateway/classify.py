@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.access.permit import check_one_model, permitted_tier
+from gateway.access.permit import check_named, check_one_model, check_query, permitted_tier
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
 from gateway.prompt import prompt_of
@@ -127,8 +127,11 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
     tier, scopes = _tier(head.fields, members), principal.scopes
     if scopes is not None:
         tier = permitted_tier(scopes, model, head.endpoint.route, tier)
-        opaque = body.kind is BodyKind.OPAQUE
-        check_one_model(scopes, members, opaque=opaque, begins=body.content.prefix)
+        if not head.endpoint.any_method:
+            check_query(scopes, head.target.path)
+            check_one_model(scopes, members, body.content.prefix, parsed=is_json)
+            if body.kind is not BodyKind.OPAQUE:
+                check_named(scopes, members)
     streaming = _streaming(head, body.kind, members)
     prompt = prompt_of(members) if is_json else b""
     most_tokens = _most_tokens(head.endpoint, members)
@@ -225,22 +228,28 @@ def _ask_usage(body: bytes, members: Mapping[str, Any]) -> tuple[UsageMode, byte
 
 
 def _most_tokens(endpoint: Endpoint, members: Mapping[str, Any]) -> int | None:
-    """The most tokens the answer may have, all its choices together; None if the request does not say."""
+    """The most tokens the answer may have, all its choices together; None if the request does not say. Of
+    several limits the largest: which of them its engine goes by is the engine's affair."""
     if not endpoint.output_tokens:
         return 0
-    most = None
-    for name in _LIMITS:
-        value = members.get(name)
-        if value is not None:
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise _wrong_type(name, "an integer", value)
-            most = value
-            break
-    if most is None:
+    given = [(name, value) for name in _LIMITS if (value := members.get(name)) is not None]
+    for name, value in given:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _wrong_type(name, "an integer", value)
+    if not given:
         return None
-    choices = members.get("n")
-    choices = choices if isinstance(choices, int) and not isinstance(choices, bool) else 1
-    return max(0, min(most, 10**7)) * max(1, min(choices, 128))
+    most: int = max(value for _, value in given)
+    return max(0, min(most, 10**7)) * _choices(endpoint, members)
+
+
+def _choices(endpoint: Endpoint, members: Mapping[str, Any]) -> int:
+    """How many answers the request makes its engine write: ``n`` to each of its prompts, of which only
+    completions have several."""
+    wanted = (members.get(name) for name in ("n", "best_of"))
+    choices = max((each for each in wanted if isinstance(each, int)), default=1)
+    prompts = members.get("prompt") if endpoint.route == "completions" else None
+    several = isinstance(prompts, list) and len(prompts) > 1 and not isinstance(prompts[0], int)
+    return max(1, min(choices, 128)) * (len(prompts or ()) if several else 1)
 
 
 def _where(head: ClientHead, principal: Principal) -> Where | None:

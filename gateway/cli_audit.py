@@ -16,6 +16,9 @@ from gateway.cli_output import fail, note, print_json
 from gateway.cli_state import JsonOption, StateOption, duration_s, opened
 from gateway.store.errors import StateError
 
+SEQ_DIGITS = 18
+"""More lines than anybody will write."""
+
 audit = typer.Typer(
     no_args_is_help=True, help="The audit log: who did what, which requests ran where, what they used."
 )
@@ -58,7 +61,7 @@ def verify_log(
 
 def _anchor(text: str) -> Anchor:
     seq, _, digest = text.partition(":")
-    if not seq.isdecimal() or len(digest) != 64:
+    if not seq.isdecimal() or len(seq) > SEQ_DIGITS or len(digest) != 64:
         raise typer.BadParameter(f"{text!r} is not SEQ:HASH", param_hint="--expect")
     return Anchor(int(seq), digest.lower())
 
@@ -123,10 +126,13 @@ def _print_lines(directory: Path, since: str, kinds: tuple[str, ...]) -> None:
 
 
 def _moment(text: str) -> str:
-    """As lines have it."""
+    """As lines have it. Raises typer.BadParameter."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        at = datetime.fromtimestamp(time.time() - duration_s(text, "--since"), UTC)
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        at = datetime.fromtimestamp(max(0.0, time.time() - duration_s(text, "--since")), UTC)
+    try:
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is in no year that UTC has", param_hint="--since") from None
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

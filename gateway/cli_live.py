@@ -51,7 +51,7 @@ def status(key: KeyOption, gateway: GatewayOption = DEFAULT_URL, as_json: JsonOp
     Example: TRUNKLINE_KEY=sk-tl-… trunkline status --gateway https://gateway.example.com
     """
     with asking(gateway, key) as client:
-        agents, queue = client.get("agents")["agents"], client.get("queue")
+        agents, queue = client.get("agents", "agents")["agents"], client.get("queue", "waiting")
     if as_json:
         print_json({"agents": agents, "queue": queue})
         return
@@ -70,7 +70,7 @@ def models(key: KeyOption, gateway: GatewayOption = DEFAULT_URL, as_json: JsonOp
     Example: TRUNKLINE_KEY=sk-tl-… trunkline models --json
     """
     with asking(gateway, key) as client:
-        found = client.get("models")["models"]
+        found = client.get("models", "models")["models"]
     if as_json:
         print_json(found)
         return
@@ -101,7 +101,8 @@ def drain(
     Example: TRUNKLINE_KEY=sk-tl-… trunkline drain gpu-7
     """
     with asking(gateway, key) as client:
-        found = client.ask("DELETE" if undo else "POST", f"agents/{quote(agent, safe='')}/drain")
+        name = quote(agent, safe="", errors="surrogateescape")
+        found = client.ask("DELETE" if undo else "POST", f"agents/{name}/drain", "streams")
         if undo:
             note(f"Agent {agent!r} gets work again.")
             return
@@ -114,7 +115,7 @@ def drain(
 
 def _streams(client: AdminClient, agent: str) -> int:
     """Requests that run on an agent; none on one that has gone."""
-    agents = client.get("agents")["agents"]
+    agents = client.get("agents", "agents")["agents"]
     return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)
 
 

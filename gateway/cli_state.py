@@ -65,6 +65,8 @@ def opened(state: Path, *, create: bool = False) -> Iterator[Store]:
             _record_acts(store)
     except BadValue as error:
         raise typer.BadParameter(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter("what was given holds bytes that are no text (UTF-8)") from error
     except (StateError, RecordError, JoinTokenInvalid) as error:
         fail(str(error))
 

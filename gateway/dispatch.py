@@ -44,6 +44,9 @@ __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 _FREE = frozenset({Trouble.REFUSED, Trouble.LOST, Trouble.DRAINING})
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
 
+_SILENCES = frozenset({Trouble.TIMEOUT, Trouble.STALLED})
+"""No fault on an engine's own paths, where it may have nothing to say for as long as it likes."""
+
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
 
@@ -275,6 +278,8 @@ class Dispatcher:
         attempt.request.note_trouble(attempt.deployment.key, trouble.name.lower())
         if trouble in ENGINES_FAULT:
             attempt.request.note_failure(attempt.deployment.key, now)
+        if attempt.request.route == ANY_ROUTE and trouble in _SILENCES:
+            return
         self._health.failed(attempt.deployment, attempt.request, trouble, now)
 
     def may_retry(self, request: Request, trouble: Trouble) -> bool:

@@ -9,6 +9,9 @@ from gateway.scopes import Role, Scopes
 from gateway.where import Where
 from shared.messages import Headers, UsageMode
 
+PREEMPTED = "preempted"
+"""Why a deployment did not bring a request to its end that gave its slot back, and was well there."""
+
 REMEMBERED_S = 10.0
 """So long a request keeps away from a deployment whose engine failed on it."""
 
@@ -138,6 +141,12 @@ class Request:
     def note_trouble(self, deployment: str, why: str) -> None:
         """An attempt at ``deployment`` came to nothing, or to no more."""
         self.troubles = [*(self.troubles or ()), (deployment, why)]
+
+    @property
+    def was_worked_on(self) -> bool:
+        """Whether an engine has it, or had and did not fail on it."""
+        failed = sum(why != PREEMPTED for _, why in self.troubles or ())
+        return len(self.attempts) > failed
 
     def note_failure(self, deployment: str, now: float) -> None:
         """The engine of ``deployment`` failed on it."""

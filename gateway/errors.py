@@ -26,6 +26,7 @@ The tree::
     ├── HeadersTooLarge               431     invalid_request_error   headers_too_large
     ├── ClientGone                    499     (log only)
     ├── InternalError                 500     server_error            internal_error
+    ├── EngineRefused                 (given) (given)                 engine_refused (or given)
     ├── EngineError                   502     server_error            engine_failed
     ├── BuffersFull                   503     overloaded_error        buffers_full
     ├── Overloaded                    503     overloaded_error        overloaded
@@ -189,6 +190,13 @@ class InternalError(RequestError):
     """A fault of the gateway itself; its log has the traceback under the request's id."""
 
     status, type, code = 500, "server_error", "internal_error"
+
+
+class EngineRefused(RequestError):
+    """An engine's own error for a client whose stream had begun. ``message`` is the engine's: it may quote
+    the request, so it is told to the client and to nobody else."""
+
+    status, type, code = 502, "server_error", "engine_refused"
 
 
 class EngineError(RequestError):

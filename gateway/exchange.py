@@ -18,7 +18,7 @@ from gateway.answer import Answer
 from gateway.attempt import Attempt
 from gateway.continuing import Course
 from gateway.deployments import Deployment
-from gateway.domain import Request, RequestBody
+from gateway.domain import PREEMPTED, Request, RequestBody
 from gateway.errors import DeadlineExceeded, RequestError
 from gateway.failover import (
     ENGINES_FAULT,
@@ -154,7 +154,7 @@ class Exchange:
             self._wait_again(preempted=True)
         if given_back:
             self.request.preempted += 1
-            self.request.note_trouble(attempt.deployment.key, "preempted")
+            self.request.note_trouble(attempt.deployment.key, PREEMPTED)
             self._home.metrics.preempted(self.request.model, self.request.tier)
         return given_back
 
@@ -398,12 +398,13 @@ class Exchange:
             self._hedge(now)
 
     def _took_too_long(self, now: float) -> None:
-        """None of the attempts began to answer in time. Those whose tunnel is away are not to blame."""
+        """None of the attempts began to answer in time. Those whose tunnel is away are not to blame, and none
+        where the client was still sending: it may have taken the time."""
         late = self._opening.late(now)
         if not late:
             self._alarm.due(now + ANSWER_S)
             return
-        for attempt in late:
+        for attempt in late if self.request.body.rest is None else ():
             self._home.failed(attempt, Trouble.TIMEOUT, now)
         self._opening.give_up(ErrorCode.ENGINE_TIMEOUT, but=late[0])
         if not self._goes_elsewhere(late[0], Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True):

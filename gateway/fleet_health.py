@@ -8,6 +8,10 @@ deployment of which that is true, none for the others.
 is tried within ``PANIC_S``, whatever its cool-down: with nothing to lose, one request a second is a fair
 price for knowing that an engine is back. (Envoy's panic threshold sends traffic to all unhealthy hosts
 then; here requests can wait, so one at a time will do.)
+
+**Suspects.** An error may be an engine's answer to what a client asks. Where the engine serves others well
+meanwhile, an error is no failure of its: when two engines answered a request so, or there is one only, and
+of the same key for a while after. When a further engine serves the request, they are at fault after all.
 """
 
 from collections import Counter as Tally
@@ -19,7 +23,16 @@ import structlog
 from gateway.deployments import Deployment, ModelIndex
 from gateway.domain import Request
 from gateway.failover import Trouble
-from gateway.health import DeploymentHealth, Fault, HealthBook, HealthSettings, Pace, State, outliers
+from gateway.health import (
+    DeploymentHealth,
+    Fault,
+    HealthBook,
+    HealthSettings,
+    Pace,
+    State,
+    Suspects,
+    outliers,
+)
 from gateway.metrics import Metrics
 from gateway.scheduling.base import NO_CAP
 from gateway.timers import Cancellable, Timers
@@ -43,6 +56,7 @@ _FAULTS = {
     Trouble.BROKEN: Fault.CUT,
     Trouble.STALLED: Fault.STALL,
 }
+_STATUS = Trouble.STATUS.name.lower()
 _RESTS = frozenset({Trouble.REFUSED, Trouble.OVERLOADED})
 """No fault: it has enough to do. It is left alone for a moment."""
 
@@ -68,6 +82,7 @@ class FleetHealth:
         self._present: dict[str, Deployment] = {}
         """Deployments that are loaded and serve, by key."""
         self._looks: dict[Deployment, tuple[float, Cancellable]] = {}
+        self._suspects = Suspects()
         self._doubtful: dict[str, None] = {}
         """Models of which perhaps nothing may take anything."""
         self._turn: Cancellable | None = None
@@ -113,6 +128,9 @@ class FleetHealth:
             return
         health.took()
         health.pace.note(request.streaming, first_byte_s, total_s, size_bytes)
+        health.served.note(request.principal.key_id, now)
+        if request.troubles is not None:
+            self._blame(request, now)
         before = health.circuit.state
         if health.circuit.succeeded(request.id, now):
             self._recovered(deployment, health, now)
@@ -128,18 +146,67 @@ class FleetHealth:
         if trouble in _RESTS:
             health.rest(now)
             health.circuit.released(request.id, now)
+        elif trouble is Trouble.STATUS and self._its_own(deployment, health, request, now):
+            health.circuit.released(request.id, now)
         elif trouble is Trouble.LOST and now - health.lost_s < LOSS_S:
             return
         elif trouble in _FAULTS:
             if trouble is Trouble.LOST:
                 health.lost_s = now
-            was_closed, reason = health.circuit.state is State.CLOSED, trouble.name.lower()
-            if health.circuit.failed(request.id, _FAULTS[trouble], now, self._jitter()):
-                self._metrics.circuit_opened(deployment.model, reason)
-                if was_closed:
-                    _log.warning("circuit_opened", deployment=deployment.key, reason=reason)
-            deployment.health_factor = health.circuit.chance(now)
+            self._count(deployment, health, request, trouble, now)
         self._changed(deployment)
+
+    def _count(
+        self, deployment: Deployment, health: DeploymentHealth, request: Request, trouble: Trouble, now: float
+    ) -> None:
+        was_closed, reason = health.circuit.state is State.CLOSED, trouble.name.lower()
+        if health.circuit.failed(request.id, _FAULTS[trouble], now, self._jitter()):
+            self._metrics.circuit_opened(deployment.model, reason)
+            if was_closed:
+                _log.warning("circuit_opened", deployment=deployment.key, reason=reason)
+        deployment.health_factor = health.circuit.chance(now)
+
+    # --- Whose fault it is ---
+
+    def _its_own(
+        self, deployment: Deployment, health: DeploymentHealth, request: Request, now: float
+    ) -> bool:
+        """Whether the engine answered ``request`` with an error by what it asks."""
+        key = request.principal.key_id
+        if not health.served.others(key, now):
+            return False
+        well = [
+            (each, its)
+            for each, its in self._refusing(request)
+            if each is not deployment and its.served.others(key, now)
+        ]
+        for each, its in well:
+            its.circuit.forgive(request.id, now)
+            each.health_factor = its.circuit.chance(now)
+            self._changed(each)
+        known = self._suspects.has(key, now)
+        if not (well or len(self._index.serving(deployment.model)) == 1):
+            return known
+        if not known:
+            _log.warning("requests_make_engines_fail", key=request.principal.key_name, model=deployment.model)
+        self._suspects.add(key, now)
+        return True
+
+    def _blame(self, request: Request, now: float) -> None:
+        """It was served at last: what was taken for its own fault was the engines'."""
+        key, refusing = request.principal.key_id, self._refusing(request)
+        if len(refusing) < 2 and not self._suspects.has(key, now):
+            return
+        self._suspects.clear(key)
+        for each, health in refusing:
+            self._count(each, health, request, Trouble.STATUS, now)
+            self._changed(each)
+
+    def _refusing(self, request: Request) -> list[tuple[Deployment, DeploymentHealth]]:
+        """The deployments that are there and answered ``request`` with an error."""
+        keys = dict.fromkeys(key for key, why in request.troubles or () if why == _STATUS)
+        found = (self._present.get(key) for key in keys)
+        return [(each, each.health) for each in found if each is not None and each.health is not None]
 
     # --- For others to see ---
 

@@ -80,27 +80,34 @@ class Keeper:
         self._wall = wall
         self._noted: dict[str, float] = {}
         """When it was last written that a model is served; no more than the index has."""
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="keep")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="keep")
+        """One writes, and does not wait for the other, which copies."""
         self._wake = asyncio.Event()
         self._stopping = False
         self._failing = False
         index.subscribe(self._changed)
 
     async def run(self) -> None:
-        """Runs until :meth:`stop`; then writes what is left and returns."""
-        while not self._stopping:
-            try:
-                async with asyncio.timeout(self._settings.tick_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
+        """Runs until :meth:`stop`; then writes what is left and returns, once no backup is being made."""
+        async with asyncio.TaskGroup() as tasks:
+            copying: asyncio.Task[None] | None = None
+            while not self._stopping:
+                await self._tick()
+                await self.write()
+                if copying is None or copying.done():
+                    copying = tasks.create_task(self.back_up())
             await self.write()
-            await self.back_up()
-        await self.write()
         if lost := self._ledger.take():
             _log.error("usage_lost", requests=sum(amount.requests for amount in lost.values()))
         self._threads.shutdown(wait=False)
+
+    async def _tick(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.tick_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
 
     def stop(self) -> None:
         """Nothing more is to come."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import fields
 
+from gateway.agent_endpoint import AgentEndpointSettings
 from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_writer
 from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
@@ -13,7 +14,7 @@ from gateway.http.exchange import HttpSettings
 from gateway.http.inbound import BodyLimits
 from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits
-from gateway.http.proxies import TrustedProxies
+from gateway.http.proxies import HeaderFields, TrustedProxies
 from gateway.http.tls import TlsFiles
 from gateway.metrics import Metrics
 from gateway.placement import PlacementSettings
@@ -43,6 +44,22 @@ def trusted_proxies(settings: Settings) -> TrustedProxies | None:
     """None: what proxies say of their clients is not believed."""
     networks = settings.trusted_proxies
     return TrustedProxies(networks, settings.trusted_proxy_header) if networks else None
+
+
+def client_of(proxies: TrustedProxies | None) -> Callable[[str, HeaderFields], str]:
+    """Whose connection it is, by its address and its header."""
+    if proxies is None:
+        return lambda address, header: address
+    return lambda address, header: proxies.origin(address, header).address
+
+
+def agent_settings(settings: Settings) -> AgentEndpointSettings:
+    """The slice of the settings that agents' endpoint gets. Behind a terminator that is not known strangers
+    are not counted by address: they come from few."""
+    most = settings.agents.max_strangers
+    if settings.behind_tls_terminator and not settings.trusted_proxies:
+        return AgentEndpointSettings(max_strangers=most, max_strangers_per_address=most)
+    return AgentEndpointSettings(max_strangers=most)
 
 
 def places(settings: Settings, proxies: TrustedProxies | None) -> Places:

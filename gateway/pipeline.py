@@ -117,8 +117,14 @@ class Pipeline:
             if way is None:
                 response, more = await run(request), HeaderList()
             else:
-                response = await way.run(run)
-                request, more = way.request, way.headers(response, facts=self._facts)
+                try:
+                    response = await way.run(run)
+                finally:  # on whose account, if its client leaves: whoever was asked last
+                    request = way.request
+                    exchange.asked(request)
+                    if held is not None:
+                        held.asks(request)
+                more = way.headers(response, facts=self._facts)
             if use is not None:
                 more = [*more, *use.headers()]
             exchange.answered(request, response)

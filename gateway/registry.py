@@ -122,12 +122,12 @@ class Registry:
         return session
 
     def allow(self, session: AgentSession, principal: AgentPrincipal) -> None:
-        """A connected agent's rights are others now, or its name is."""
+        """A connected agent's rights are others now, or its name is. Whoever has that name here has another
+        one by now, or none, and is told so next."""
         former, name = session.principal.name, principal.name
-        if name != former and self._sessions.get(former) is session:
-            if (other := self._sessions.get(name)) is not None:
-                other.close(ErrorCode.REPLACED, "another agent has its name now")
-            del self._sessions[former]
+        if name != former and not session.closed:
+            if self._sessions.get(former) is session:
+                del self._sessions[former]
             self._sessions[name] = session
             if former in self._held:
                 self._held = self._held - {former} | {name}

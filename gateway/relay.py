@@ -6,7 +6,14 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.errors import DeadlineExceeded, EngineError, RequestError, ShuttingDown, StreamBroken
+from gateway.errors import (
+    DeadlineExceeded,
+    EngineError,
+    EngineRefused,
+    RequestError,
+    ShuttingDown,
+    StreamBroken,
+)
 from gateway.response import Sink, is_event_stream
 from shared.errors import ErrorCode
 from shared.messages import Headers, Trailers
@@ -24,10 +31,17 @@ _NOT_RELAYED = frozenset[str]().union(
     ("date", "server", "x-request-id", "request-id", "content-length"),
     # what speaks for the whole origin, which is the gateway's and not the engine's
     ("set-cookie", "set-cookie2", "strict-transport-security", "alt-svc", "clear-site-data"),
-    ("public-key-pins", "service-worker-allowed"),
+    ("public-key-pins", "service-worker-allowed", "nel", "report-to", "accept-ch"),
+    # what proxies in front obey: files and addresses of theirs to send instead
+    ("x-accel-redirect", "x-accel-expires", "x-accel-charset", "x-accel-limit-rate"),
+    ("x-sendfile", "x-lighttpd-send-file", "x-reproxy-url"),
 )
 _NOT_RELAYED_PREFIXES = ("x-trunkline-", "access-control-", "x-ratelimit-")
 _NOT_RELAYED_EVENTS = frozenset(("cache-control", "x-accel-buffering"))
+_BODILESS = frozenset((204, 304))
+"""Whatever their header fields say, the next answer begins behind their heads (RFC 9112 §6.3)."""
+_LENGTH = re.compile(r"[0-9]{1,18}\Z")
+_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
 
 
@@ -82,6 +96,8 @@ async def relay(
                 await answer.write(b"".join(b": %s: %s\n\n" % field for field in more))
         else:
             await _start(response, answer, facts, more)
+            if response.status in _BODILESS:
+                await _drop_body(response)
         while chunks := await response.next_chunks(answer.direct):
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             await answer.write(data)
@@ -96,8 +112,11 @@ async def relay(
 async def _start(
     response: Response, answer: Answer, facts: bool, more: Sequence[tuple[bytes, bytes]]
 ) -> None:
-    event_stream = is_event_stream(response.headers)
+    bodiless = response.status in _BODILESS
+    event_stream = not bodiless and is_event_stream(response.headers)
     headers = relayed_headers(response.headers, event_stream=event_stream)
+    if bodiless:
+        headers = [field for field in headers if field[0] != b"content-length"]
     if facts:
         headers += [
             (b"x-trunkline-agent", response.agent.encode("latin-1", "replace")),
@@ -106,6 +125,12 @@ async def _start(
         ]
     headers += more
     await answer.start(response.status, headers, event_stream=event_stream)
+
+
+async def _drop_body(response: Response) -> None:
+    """Nobody expects one: what an engine sends all the same would be read as the next answer."""
+    while chunks := await response.next_chunks():
+        response.consumed(sum(map(len, chunks)))
 
 
 async def _require_events(response: Response) -> None:
@@ -130,7 +155,7 @@ def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
     kept: HeaderList = []
     lengths = {value.strip() for name, value in headers if name == "content-length"}
     if lengths and not event_stream:
-        if len(lengths) > 1 or not (length := lengths.pop()).isdecimal() or not length.isascii():
+        if len(lengths) > 1 or not _LENGTH.match(length := lengths.pop()):
             raise EngineError("The engine announced a length that is none.")
         kept.append((b"content-length", length.encode("ascii")))
     for name, value in headers:
@@ -166,7 +191,8 @@ def engine_refusal(status: int, body: bytes) -> RequestError:
         kind, code = detail.get("type"), detail.get("code")
     elif isinstance(detail, str):
         message = detail
-    error = RequestError(message, code=code if isinstance(code, str) else "engine_refused")
+    named = isinstance(code, str) and _CODE.match(code)
+    error = EngineRefused(message, code=code if named else "engine_refused")
     error.status = status
     error.type = (
         kind if isinstance(kind, str) else ("invalid_request_error" if status < 500 else "server_error")

@@ -38,15 +38,19 @@ class Renewals:
         self._agents = agents
         self._ids = itertools.count(_FIRST_ID)
         self._asked: set[AgentSession] = set()
-        self._unable: set[AgentSession] = set()
-        """They did not take it, and are not asked again in this session."""
+        self._unable: dict[AgentSession, tuple[int, bool]] = {}
+        """They did not take it, with the serial of what they hold and whether it had worn: while both are so
+        they are not asked again."""
 
     async def look(self, is_due: IsDue, issue: Issue, wall_s: float) -> None:
         """Send what is due at ``wall_s``: ``AgentDirectory.due`` says for whom, ``issue`` calls
         ``AgentDirectory.renew`` where it may wait for the disk. Raises StateError."""
         self._asked &= self._agents.keys()
-        self._unable &= self._agents.keys()
-        for session, admitted in list(itertools.islice(self._due(is_due), AT_ONCE)):
+        for session in self._unable.keys() - self._agents.keys():
+            del self._unable[session]
+        for session, admitted in list(itertools.islice(self._due(is_due, wall_s), AT_ONCE)):
+            if session.closed:
+                continue  # meanwhile, and maybe all of them, with the threads that issue
             try:
                 certificate, succession = await issue(admitted, wall_s)
             except RecordError:
@@ -54,11 +58,11 @@ class Renewals:
             if not session.closed:
                 self._send(session, certificate, succession, wall_s)
 
-    def _due(self, is_due: IsDue) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
+    def _due(self, is_due: IsDue, wall_s: float) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
         for session, admitted in self._agents.items():
-            if session.closed or session.suspended or session in self._asked or session in self._unable:
+            if session.closed or session.suspended or session in self._asked:
                 continue
-            if is_due(admitted):
+            if is_due(admitted) and self._unable.get(session) != _held(admitted, wall_s):
                 yield session, admitted
 
     def _send(
@@ -73,8 +77,9 @@ class Renewals:
             if result.ok:
                 self._taken(session, certificate)
             else:
-                self._refused(session, result.error, wall_s)
+                self._refused(session, asked_with, result.error, wall_s)
 
+        asked_with = self._agents.get(session)
         renewal = Renewal(next(self._ids), certificate.der, succession)
         try:
             session.ask(renewal.to_dict(), answered)
@@ -88,11 +93,21 @@ class Renewals:
             self._agents[session] = replace(admitted, certificate=certificate)
         _log.info("certificate_renewed", agent=certificate.name, valid_to_s=certificate.not_after_s)
 
-    def _refused(self, session: AgentSession, reason: str, wall_s: float) -> None:
+    def _refused(
+        self, session: AgentSession, asked_with: AdmittedAgent | None, reason: str, wall_s: float
+    ) -> None:
         """An agent that knows no renewal, or finds fault with it. WELCOME can renew what has worn, and the
-        session goes on over the next tunnel."""
-        _log.warning("certificate_not_taken", agent=session.principal.name, reason=reason)
-        self._unable.add(session)
+        session goes on over the next tunnel. One that WELCOME gave another certificate while it was asked
+        refuses what is older than that, and no more."""
         admitted = self._agents.get(session)
-        if admitted is not None and admitted.certificate.is_worn(wall_s):
+        if admitted is None or asked_with is None or admitted.certificate != asked_with.certificate:
+            return
+        _log.warning("certificate_not_taken", agent=session.principal.name, reason=reason)
+        self._unable[session] = held = _held(admitted, wall_s)
+        if held[1]:
             session.endpoint.drop_tunnel()
+
+
+def _held(admitted: AdmittedAgent, wall_s: float) -> tuple[int, bool]:
+    """The serial of what an agent holds, and whether it has worn."""
+    return admitted.certificate.serial, admitted.certificate.is_worn(wall_s)

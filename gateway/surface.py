@@ -32,7 +32,11 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_TWICE = re.compile(rb"%(2[ef]|5c)", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _DOTS = frozenset((".", ".."))
-_PRINTABLE = re.compile(rb"[\x21-\x7e]*\Z")
+_QUERY = re.compile(rb"[\x21\x22\x24-\x5b\x5d-\x7e]*\Z")
+"""Printable, without the backslash and the fragment's sign, which agents pass to no engine."""
+
+READINGS = 3
+"""So often a path may be decoded behind us: by a proxy, a framework and a handler."""
 
 
 class Dialect(StrEnum):
@@ -116,7 +120,7 @@ def target(endpoint: Endpoint, path: str, raw_path: str, query: bytes) -> Target
     """
     if len(raw_path) + len(query) >= PATH_BYTES:
         raise PathTooLong(f"The path and its query may be {PATH_BYTES} bytes long at most.")
-    if not _PRINTABLE.match(query):
+    if not _QUERY.match(query):
         raise BadRequest("The query string holds bytes that must be percent-encoded.", code="invalid_path")
     if endpoint.any_method:
         found = engine_target(raw_path)
@@ -134,7 +138,8 @@ def engine_target(raw_path: str) -> Target:
 
     Refused are ``.`` and ``..`` however they are written, slashes, backslashes and control characters in
     escaped form, escapes of escapes of these, and empty segments: wherever one reader of the path (a proxy,
-    the agent's client, the engine) could see another path than the next one.
+    the agent's client, the engine) could see another path than the next one. Whatever passes here an agent
+    takes.
     """
     if not raw_path.startswith(ENGINES):
         raise _refused("the prefix /engines/ must be written out, not percent-encoded")
@@ -149,6 +154,8 @@ def engine_target(raw_path: str) -> Target:
         if not segment and place < len(segments) - 1:
             raise _refused("empty segments (//) are not allowed")
         _check_segment(unquote_to_bytes(segment))
+        if "%25" in segment:
+            _check_readings(unquote_to_bytes(segment))
     return Target("/" + rest, model)
 
 
@@ -159,6 +166,13 @@ def _check_segment(segment: bytes) -> None:
         raise _refused("escaped slashes and backslashes are allowed only in the model's segment")
     if _CONTROL.search(segment):
         raise _refused("control characters are not allowed")
+
+
+def _check_readings(segment: bytes) -> None:
+    """What is escaped more than once."""
+    for _ in range(READINGS - 1):
+        segment = unquote_to_bytes(segment)
+        _check_segment(segment)
 
 
 def _refused(why: str) -> BadRequest:

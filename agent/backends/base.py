@@ -6,6 +6,7 @@ The tree of errors::
     └── EngineError
         ├── EngineUnreachable    ENGINE_UNREACHABLE: it never saw the request; safe to send elsewhere
         ├── EngineRefused        REFUSED: the backend would not send it; the engine never saw it
+        │   └── RequestUnfit     PROTOCOL_ERROR: nobody would (a path that leaves the engine, say)
         ├── EngineFailed         ENGINE_FAILED: died in the middle, or answered what is no HTTP
         └── EngineTimeout        ENGINE_TIMEOUT: was silent for longer than it may be
 """
@@ -35,9 +36,15 @@ class EngineUnreachable(EngineError):
 
 
 class EngineRefused(EngineError):
-    """The backend would not send such a request (a path that leaves the engine, say)."""
+    """The backend does not send it now; another one may."""
 
     code = ErrorCode.REFUSED
+
+
+class RequestUnfit(EngineRefused):
+    """No engine is sent such a request: nobody has to be spared for it, and nobody else asked."""
+
+    code = ErrorCode.PROTOCOL_ERROR
 
 
 class EngineFailed(EngineError):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from agent.backends.base import EngineFailed, EngineRefused
+from agent.backends.base import EngineFailed, RequestUnfit
 from shared import limits
 from shared.messages import Headers
 
@@ -42,32 +42,32 @@ _UNQUOTE_ROUNDS = 3
 
 
 def check_method(method: str) -> str:
-    """``method`` in capitals. Raises :class:`EngineRefused` for one that is not of METHODS."""
+    """``method`` in capitals. Raises :class:`RequestUnfit` for one that is not of METHODS."""
     if method.upper() not in METHODS:
-        raise EngineRefused(f"method {method[:16]!r} is not passed to engines")
+        raise RequestUnfit(f"method {method[:16]!r} is not passed to engines")
     return method.upper()
 
 
 def check_path(path: str) -> str:
     """``path`` as it is, if it can only name something on the engine it is appended to.
 
-    Raises :class:`EngineRefused` for whatever does not begin with one slash, holds blanks, control
+    Raises :class:`RequestUnfit` for whatever does not begin with one slash, holds blanks, control
     characters, a backslash or a fragment, or climbs with ``..``, however it is quoted.
     """
     if _PLAIN_PATH.fullmatch(path):
         return path
     if not _PATH.fullmatch(path) or path.startswith("//") or "\\" in path or "#" in path:
-        raise EngineRefused("the path is not one that is passed to engines")
+        raise RequestUnfit("the path is not one that is passed to engines")
     place = path.partition("?")[0]
     for _ in range(_UNQUOTE_ROUNDS):
         place = unquote(place, errors="replace")
         if ".." in re.split(r"[/\\]", place) or _CONTROL.search(place):
-            raise EngineRefused("the path leaves the place that is passed to engines")
+            raise RequestUnfit("the path leaves the place that is passed to engines")
     return path
 
 
 def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, str]]:
-    """What of a request's headers the engine gets, in order. Raises :class:`EngineRefused`."""
+    """What of a request's headers the engine gets, in order. Raises :class:`RequestUnfit`."""
     dropped = _named_by_connection(headers)
     kept: list[tuple[str, str]] = []
     for name, text in headers:
@@ -75,7 +75,7 @@ def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, st
         if not passed or (dropped and name.lower() in dropped):
             continue
         if not allowed or _CONTROL.search(text):
-            raise EngineRefused("a header of the request is not one that is passed to engines")
+            raise RequestUnfit("a header of the request is not one that is passed to engines")
         kept.append((name, text))
     if api_key is not None:
         kept.append(("authorization", f"Bearer {api_key}"))
@@ -103,7 +103,7 @@ class RequestFormat:
     def head(self, method: str, path: str, headers: Headers, framing: bytes) -> bytes:
         """All that precedes a request's body; ``framing``: header lines that say how long that is.
 
-        ``method`` and ``path`` must have been checked. Raises :class:`EngineRefused` for the headers.
+        ``method`` and ``path`` must have been checked. Raises :class:`RequestUnfit` for the headers.
         """
         lines = "".join([f"{name}: {text}\r\n" for name, text in request_headers(headers, None)])
         place = (method.encode(), self._prefix, path.encode())
@@ -118,12 +118,12 @@ def _host(parts: SplitResult) -> bytes:
 
 
 def declared_length(headers: Headers) -> int | None:
-    """The request body's length in bytes, or None when it is not said. Raises :class:`EngineRefused`."""
+    """The request body's length in bytes, or None when it is not said. Raises :class:`RequestUnfit`."""
     values = {text.strip() for name, text in headers if name.lower() == "content-length"}
     if not values:
         return None
     if len(values) > 1 or not _LENGTH.fullmatch(value := values.pop()):
-        raise EngineRefused("the request's content-length is not a length")
+        raise RequestUnfit("the request's content-length is not a length")
     return int(value)
 
 

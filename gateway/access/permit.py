@@ -1,6 +1,11 @@
 """Whether a client may ask for what it asks for: its scopes held against one request. Pure."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote_plus
+
+import orjson
 
 from gateway.domain import Tier
 from gateway.errors import Forbidden
@@ -9,6 +14,17 @@ from gateway.surface import ENGINE
 
 _INSTEAD = (Tier.STANDARD, Tier.REALTIME, Tier.BATCH)
 """Of the tiers allowed, the first of these is that of a request which names none."""
+
+_JSON = re.compile(
+    rb"(?:\xef\xbb\xbf|\xff\xfe(?:\x00\x00)?|(?:\x00\x00)?\xfe\xff)?"
+    rb"(?:\x00{0,3}[ \t\r\n\v\f])*+\x00{0,3}(?:[{\[]|\Z)"
+)
+"""JSON as far as it can be told, in whatever Unicode, with a mark of byte order or none; or only blanks."""
+
+_MODEL = re.compile(
+    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"[ \t\r\n]*:'
+)
+"""A member of that name, however it is written. In a string its quotes would be escaped."""
 
 
 def permitted_tier(scopes: Scopes, model: str, route: str, tier: Tier | None) -> Tier:
@@ -36,30 +52,61 @@ def permitted_tier(scopes: Scopes, model: str, route: str, tier: Tier | None) ->
     return tier
 
 
-def check_one_model(scopes: Scopes, members: Iterable[str], *, opaque: bool, begins: bytes) -> None:
+def check_one_model(scopes: Scopes, members: Mapping[str, Any], body: bytes, *, parsed: bool) -> None:
     """Refuse a body in which an engine could find another model than the gateway did.
 
-    ``members`` are the names at the top of a body that was parsed, ``begins`` is the beginning of one that
-    was not (``opaque``). Some engines read the names of members whatever their case (Go's encoding/json), and
-    JSON whatever its content type. Raises Forbidden.
+    ``members`` is what ``body`` says, if it was ``parsed`` as JSON; else ``body`` is the beginning of one.
+    Some engines read the names of members whatever their case (Go's encoding/json), the first of two members
+    of one name, and JSON whatever its content type. Raises Forbidden.
     """
     if scopes.models is None:
         return
-    if opaque and begins.lstrip()[:1] in (b"{", b"["):
-        raise Forbidden(
-            "This key is limited to some models, so JSON must be sent as such, with its model: set "
-            "content-type to application/json.",
-            param="content-type",
-            code="model_not_allowed",
-        )
+    if not parsed:
+        if _may_be_json(body):
+            raise _unsure(
+                "JSON must be sent as such, with its model: set content-type to application/json",
+                "content-type",
+            )
+        return
     others = [name for name in members if name != "model" and name.lower() == "model"]
-    if others:
-        raise Forbidden(
-            "This key is limited to some models, so a request names its model once: "
-            f"the member {others[0]!r} is not allowed beside 'model'.",
-            param="model",
-            code="model_not_allowed",
-        )
+    if others or _repeats_model(members, body):
+        other = repr(others[0]) if others else "a second one"
+        raise _unsure(f"a request names its model once: the member {other} is not allowed beside 'model'")
+
+
+def check_named(scopes: Scopes, members: Mapping[str, Any]) -> None:
+    """Refuse JSON and forms whose model is only in ``x-model``: engines find one further behind, or choose
+    one themselves. Raises Forbidden."""
+    if scopes.models is not None and members.get("model") is None:
+        raise _unsure("the body names the request's model: set 'model' in it, in a form before the file")
+
+
+def check_query(scopes: Scopes, path: str) -> None:
+    """Refuse a query that names a model: some engines read it before the body (Go's FormValue). ``path`` is
+    the request's, with its query. Raises Forbidden."""
+    _, _, query = path.partition("?")
+    if scopes.models is None or not query:
+        return
+    names = (pair.partition("=")[0] for pair in query.replace(";", "&").split("&"))
+    if any(unquote_plus(name).strip().lower() == "model" for name in names):
+        raise _unsure("a request names its model in its body: leave 'model' out of the query")
+
+
+def _unsure(why: str, param: str = "model") -> Forbidden:
+    message = f"This key is limited to some models, so {why}."
+    return Forbidden(message, param=param, code="model_not_allowed")
+
+
+def _may_be_json(begins: bytes) -> bool:
+    """Whether some reader may find JSON in a body that begins so. What follows blanks alone nobody knows."""
+    return bool(begins) and _JSON.match(begins) is not None
+
+
+def _repeats_model(members: Mapping[str, Any], body: bytes) -> bool:
+    """Whether parsing ``body`` left out a member ``model``: of two with one name the last one stays."""
+    if body.count(b'"model"') <= 1 and b"\\u006" not in body:
+        return False
+    return len(_MODEL.findall(body)) > orjson.dumps(members).count(b'"model":')
 
 
 def _refused(kind: str, asked: str, allowed: str, param: str | None) -> Forbidden:

@@ -29,6 +29,9 @@ from gateway.audit.segments import HEAD, LOCK, names, next_name, of_day, order
 from gateway.store.errors import StateBusy, StateUnwritable
 from gateway.store.holding import Holding
 
+_OWN = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A link in the log's place leads elsewhere: whoever may write here could have root write there."""
+
 LOCK_WAIT_S = 5.0
 DAY_S = 86_400.0
 MIB = 1024 * 1024
@@ -121,9 +124,11 @@ class Appender:
         """Append ``entries``; the new head. ``taken`` are acts that are lines then and may still wait."""
         self._begin_segment(wall_s)
         lines, seq, last = lines_of([*self._notes, *self._cut, *entries], self.head.seq, self.head.hash)
-        self._write(self.head.segment, lines, self.head.end_bytes)
-        end_bytes = self.head.end_bytes + len(lines)
-        self._put_head(replace(self.head, seq=seq, hash=last, end_bytes=end_bytes, taken=tuple(taken)))
+        name, begins = self.head.segment, self.head.end_bytes
+        with self._whole_or_not_at_all(name, begins):
+            self._write(name, lines, begins)
+            end_bytes = begins + len(lines)
+            self._put_head(replace(self.head, seq=seq, hash=last, end_bytes=end_bytes, taken=tuple(taken)))
         self._notes.clear()
         self._cut.clear()
         return self.head
@@ -184,7 +189,7 @@ class Appender:
         last = order(self.head.segment)
         for name in [name for name in names(self._directory) if order(name) >= last]:
             begins = self.head.end_bytes if name == self.head.segment else 0
-            with (self._directory / name).open("rb") as file:
+            with os.fdopen(os.open(self._directory / name, os.O_RDONLY | _OWN), "rb") as file:
                 file.seek(begins)
                 beyond = file.read()
             if beyond:
@@ -208,7 +213,7 @@ class Appender:
             return
         self._cut.append(Entry(wall_s, "recovered", facts | {"cut_hash": hash_of(rest)}))
         if begins + used:
-            os.truncate(self._directory / name, begins + used)
+            _truncate(self._directory / name, begins + used)
         else:
             (self._directory / name).unlink()
 
@@ -228,22 +233,27 @@ class Appender:
     def _write(self, name: str, lines: bytes, at_bytes: int) -> None:
         path = self._directory / name
         is_new = not path.exists()
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | _OWN, 0o600)
         try:
-            rest = memoryview(lines)
             os.lseek(file, at_bytes, os.SEEK_SET)
-            try:
-                while rest:
-                    rest = rest[os.write(file, rest) :]
-            except OSError:
-                os.ftruncate(file, at_bytes)
-                raise
+            _write_all(file, lines)
             os.fsync(file)
         finally:
             os.close(file)
         if is_new:
             _give_to_owner(path, self._directory)
             _sync(self._directory)
+
+    @contextlib.contextmanager
+    def _whole_or_not_at_all(self, name: str, begins: int) -> Iterator[None]:
+        """Lines that the head does not name are taken back: whoever wanted them will come again with
+        them."""
+        try:
+            yield
+        except OSError:
+            with contextlib.suppress(OSError):
+                _truncate(self._directory / name, begins)
+            raise
 
     def _put_head(self, head: Head) -> None:
         _replace(self._directory / HEAD, encode_head(head, self.signer))
@@ -276,12 +286,27 @@ def _seq_of(line: bytes) -> int:
     return seq if isinstance(seq, int) else 0
 
 
+def _truncate(path: Path, end_bytes: int) -> None:
+    file = os.open(path, os.O_WRONLY | _OWN)
+    try:
+        os.ftruncate(file, end_bytes)
+    finally:
+        os.close(file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """A disk that is nearly full takes a part, and says so only when it is given the rest."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
 def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all."""
     temporary = path.with_name(path.name + ".new")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OWN, 0o600)
     try:
-        os.write(file, data)
+        _write_all(file, data)
         os.fsync(file)
     finally:
         os.close(file)
@@ -293,8 +318,8 @@ def _give_to_owner(path: Path, directory: Path) -> None:
     """What root makes in another's directory is given to that other: the gateway must open it."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = directory.stat()
-        if path.stat().st_uid != owner.st_uid:
-            os.chown(path, owner.st_uid, owner.st_gid)
+        if path.lstat().st_uid != owner.st_uid:
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _sync(directory: Path) -> None:

@@ -23,6 +23,10 @@ START = "0" * 64
 LINE_BYTES = 64 * 1024
 """Longest line."""
 
+SMALL_BYTES = 512
+SMALL_FACTS = 64
+"""What a line keeps of facts that are too long for one, or no JSON."""
+
 RESERVED = ("seq", "prev", "at", "kind")
 _SIGNED = b"trunkline audit head 1\n"
 _HEX_64 = re.compile(r"[0-9a-f]{64}")
@@ -101,8 +105,16 @@ def _line(entry: Entry, seq: int, prev: str) -> bytes:
         line = b""
     if 0 < len(line) <= LINE_BYTES:
         return line
-    small = {name: value for name, value in facts.items() if isinstance(value, float | bool)}
-    return orjson.dumps(record | small | {"shortened": True})
+    small = {name: value for name, value in facts.items() if _is_small(value)}
+    return orjson.dumps({**record, **dict(list(small.items())[:SMALL_FACTS]), "shortened": True})
+
+
+def _is_small(value: object) -> bool:
+    """Whether a line that says less has room for it."""
+    try:
+        return len(orjson.dumps(value)) <= SMALL_BYTES
+    except TypeError:
+        return False
 
 
 def _no_value(value: object) -> str:

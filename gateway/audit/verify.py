@@ -232,8 +232,9 @@ class _Reader:
                 report.find(f"line {head.seq}, which {HEAD} names, is missing")
         elif isinstance(head, Head) and self._seq > head.seq:
             report.note(f"lines {head.seq + 1} to {self._seq} are not signed yet: the writer was interrupted")
-        if anchor is not None and "anchor" not in self._met and anchor.seq >= report.first_seq:
-            report.find(f"line {anchor.seq}, which was written down, is missing")
+        if anchor is not None and "anchor" not in self._met and anchor != Anchor(0, START):
+            deleted = ": it was in a segment that was deleted" if anchor.seq < report.first_seq else ""
+            report.find(f"line {anchor.seq}, which was written down, is missing{deleted}")
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

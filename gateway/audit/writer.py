@@ -101,10 +101,13 @@ class AuditWriter:
         self._thread.start()
 
     def stop(self, within_s: float) -> None:
-        """Write what is left; returns when that is done, or after so long."""
+        """Write what is left; returns when that is done, or after so long. The process's log tells how many
+        records are lost then."""
         self._stopping = True
         self._ask.set()
         self._thread.join(within_s)
+        if lost := len(self._buffer) + len(self._batch) + self.dropped - self._told:
+            _log.error("audit_lost", records=lost)
 
     def write(self) -> bool:
         """Write all that is there now, from any thread but the event loop's. False when it could not be;
@@ -141,7 +144,9 @@ class AuditWriter:
 
     def _write_batch(self) -> bool:
         """Whether there is more to do."""
-        seen = self._changed()
+        seen = None
+        with contextlib.suppress(StateError):  # the log does not need the database for what is here already
+            seen = self._changed()
         self._fill()
         if not self._batch and seen == self._seen:
             return False

@@ -5,14 +5,16 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
+import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -69,6 +71,8 @@ def load(
 
     try:
         settings = Sourced(**flags)
+    except SettingsError as error:
+        raise ConfigError("\n".join(sources.undecoded()) or str(error)) from None
     except ValidationError as error:
         raise ConfigError("\n".join(_complaints(error, sources))) from None
     _refuse_exposure(settings)
@@ -114,6 +118,15 @@ class _Sources:
         ours = (name.upper() for name in sorted(self.environment) if name.upper().startswith(PREFIX))
         return [f"{name}: there is no such setting (environment)" for name in ours if name not in known]
 
+    def undecoded(self) -> Iterator[str]:
+        """Complaints about variables that are to hold more than one value and do not."""
+        for path in _paths(Settings, composite=True):
+            name = _variable(path)
+            try:
+                orjson.loads(self.environment.get(name.lower(), "null"))
+            except orjson.JSONDecodeError:
+                yield f'{name}: write lists and tables as JSON here, such as ["a", "b"] (environment)'
+
     def place(self, path: tuple[str, ...]) -> str:
         """`` (line 3 of F)`` and the like; empty for a default."""
         if _holds(self._flags, path):
@@ -140,11 +153,17 @@ def _variable(path: tuple[str, ...]) -> str:
     return PREFIX + "__".join(path).upper()
 
 
-def _paths(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _paths(
+    model: type[BaseModel], above: tuple[str, ...] = (), *, composite: bool = False
+) -> Iterator[tuple[str, ...]]:
+    """Of all settings, or of those that are lists and tables only."""
     for name, field in model.model_fields.items():
-        yield (*above, name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _paths(field.annotation, (*above, name))
+        kind = field.annotation
+        table = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        if table is not None or not composite or get_origin(kind) in (list, dict):
+            yield (*above, name)
+        if table is not None:
+            yield from _paths(table, (*above, name), composite=composite)
 
 
 def _holds(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:

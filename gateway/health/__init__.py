@@ -7,6 +7,7 @@ from gateway.health.outliers import outliers
 from gateway.health.pace import Pace
 from gateway.health.quantile import AnswerTimes
 from gateway.health.record import DeploymentHealth, HealthSettings
+from gateway.health.suspects import Suspects
 
 __all__ = [
     "AnswerTimes",
@@ -19,5 +20,6 @@ __all__ = [
     "Pace",
     "RetryBudget",
     "State",
+    "Suspects",
     "outliers",
 ]

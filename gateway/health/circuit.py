@@ -11,7 +11,8 @@ probe has been running for ``PATIENCE_S`` the next one may go.
 
 A request counts once at most: what fails because of the request itself (a prompt that an engine chokes on) is
 tried at several deployments and must not open the circuits of all. That an engine cannot be reached is no
-request's doing.
+request's doing. A client that sends one such request after the other is told apart by
+:mod:`gateway.health.suspects`.
 """
 
 from collections import deque
@@ -196,6 +197,13 @@ class Circuit:
         self._fault = fault
         self._open(before, fault, now, jitter)
         return True
+
+    def forgive(self, request: str, now: float) -> None:
+        """``request`` failed there by what it asks: while the circuit is closed that does not count."""
+        if self.state is State.CLOSED and request in self._blamed:
+            self._blamed.remove(request)
+            self._in_a_row = max(0, self._in_a_row - 1)
+            self._outcomes.take_back(now)
 
     def chance(self, now: float) -> float:
         """That a request succeeds there, by the latest outcomes: over 0 to 1, and 1 without failures."""

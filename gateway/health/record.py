@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from gateway.health.circuit import Circuit, State
 from gateway.health.pace import Pace
 from gateway.health.ramp import Ramp
+from gateway.health.suspects import Served
 
 EJECT_S = 30.0
 """First time a deployment is set aside for being slow; each time in a row as much longer (Envoy's
@@ -39,12 +40,14 @@ class DeploymentHealth:
         "ramp",
         "ready_s",
         "resting_until_s",
+        "served",
     )
 
     def __init__(self, settings: HealthSettings, now: float) -> None:
         self.circuit = Circuit()
         self.pace = Pace()
         self.ramp = Ramp(settings.slow_start_s)
+        self.served = Served()
         self.ready_s = now
         """Since when it serves, reconnects not counted."""
         self.resting_until_s = 0.0

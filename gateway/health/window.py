@@ -25,6 +25,14 @@ class Window:
         self._forget(now)
         return sum(bucket[0] for bucket in self._buckets), sum(bucket[1] for bucket in self._buckets)
 
+    def take_back(self, now: float) -> None:
+        """One of the second count, if there is one."""
+        self._forget(now)
+        for bucket in self._buckets:
+            if bucket[1] >= 1.0:
+                bucket[1] -= 1.0
+                return
+
     def clear(self) -> None:
         for bucket in self._buckets:
             bucket[:] = 0.0, 0.0

@@ -12,6 +12,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MIB = 1024 * 1024
 
+MANY_CHUNKS = 1024
+"""So many are joined, so that a client that sends a few bytes at a time costs their memory and not ten times
+that."""
+
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
@@ -58,7 +62,7 @@ class Inbound:
         self._check_declared()
         if hold_bytes is not None:
             self._reservation.hold(hold_bytes)
-        limits, chunks = self._limits, []
+        limits, chunks, joined = self._limits, list[bytes](), list[bytes]()
         started_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(started_s + limits.grace_s) as patience:
@@ -66,13 +70,16 @@ class Inbound:
                     chunk = await self._next()
                     self._reservation.grow(self.received_bytes)
                     chunks.append(chunk)
+                    if len(chunks) == MANY_CHUNKS:
+                        joined.append(b"".join(chunks))
+                        chunks.clear()
                     if enough(chunk) or self.complete:
                         break
                     earned_s = self.received_bytes / limits.rate_bytes_per_s
                     patience.reschedule(started_s + limits.grace_s + earned_s)
         except TimeoutError:
             raise self._too_slow() from None
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return chunks[0] if len(chunks) == 1 and not joined else b"".join(joined + chunks)
 
     def rest(self) -> AsyncIterator[bytes] | None:
         """What :meth:`read` left, once; None if it read everything. Needs :meth:`until_gone` running."""

@@ -106,6 +106,8 @@ class FormScan:
     def _part_end(self) -> None:
         if self._name is None:
             return
+        if self._name == "model" and "model" in self.members:
+            raise _broken("it names its model more than once")
         try:
             self.members[self._name] = self._value.decode()
         except UnicodeDecodeError:

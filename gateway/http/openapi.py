@@ -42,7 +42,7 @@ _ERRORS = {
     "503": "Nothing serves the model now, or the gateway is full or stopping.",
     "504": "It took too long.",
 }
-_OPEN_ERRORS = ("400", "403", "405", "431", "503")
+_OPEN_ERRORS = ("400", "403", "405", "408", "431", "503")
 """What paths without a key may answer."""
 
 

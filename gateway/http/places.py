@@ -20,6 +20,11 @@ class Places:
         """The group that counts for an address: itself, of IPv6 its /64, which one customer has; empty for
         those who may take all."""
 
+    def fewer(self, most: int) -> "Places":
+        """Places of another kind for the same groups: ``most`` for each, or as many as here if these are
+        less."""
+        return Places(None if self._most is None else min(most, self._most), self._free)
+
     def take(self, group: str) -> bool:
         """Whether there was a place. Give it back by :meth:`leave`."""
         if not group:

@@ -38,6 +38,12 @@ UNREAD_S = 30.0
 PIPELINED = 64
 """Requests of one connection that wait for their turn. One read may bring thousands, each over 1 KiB here."""
 
+UNTAKEN_S = 300.0
+"""The longest a client may leave its answer untaken, with as much of it waiting here as may wait."""
+
+WAITING_BYTES = 64 * 1024
+"""Of answers, for a client to take them. TLS would let eight times as much wait."""
+
 LINGER_S = 5.0
 """The longest a client that was refused may take to hang up."""
 
@@ -81,6 +87,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refusal: RequestError | None = None
         self._refused = False
         self._patience: asyncio.TimerHandle | None = None
+        self._untaken: asyncio.TimerHandle | None = None
         self._direct: direct.Direct | None = None
         """Of the request that is being answered; the newest one may wait for its turn behind it."""
 
@@ -88,6 +95,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(WAITING_BYTES)
         self._stranger = self.wants_certificate and not has_certificate(transport)
         group = self.places.group(self.client[0]) if self.client is not None else ""
         if not self.places.take(group):
@@ -111,6 +119,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._taken()
         self._leave_place()
         super().connection_lost(exc)
         if self._direct is not None:
@@ -127,8 +136,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.get_protocol() is not self or self.transport.is_closing():
             self._stop_waiting()
-        elif self._in_head and self._head_bytes and not self._refused:
+        elif not self._refused:
+            self._bound_what_follows(len(data))
+
+    def _bound_what_follows(self, size_bytes: int) -> None:
+        """Whatever is still to come has a limit, unless an answer is being given: that one has its own."""
+        if self._in_head and self._head_bytes:
             self._look_at_unfinished_head()
+        elif self.cycle is None or not self.cycle.response_complete:
+            return
+        elif not self._in_head:
+            self._throw_away(size_bytes)
+        elif self.timeout_keep_alive_task is None:  # uvicorn began to count before the request was over
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def pause_writing(self) -> None:
+        """As much as may wait is waiting."""
+        super().pause_writing()
+        self._expect_to_be_taken()
+
+    def resume_writing(self) -> None:
+        self._taken()
+        super().resume_writing()
 
     def _look_at_unfinished_head(self) -> None:
         if self._head_bytes > self.limits.head_bytes:
@@ -141,6 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
+        self._head_bytes = max(self._head_bytes, 1)  # it may have begun behind the end of a body
         self._fields_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -163,16 +195,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 "This gateway takes requests only from clients that show a certificate it can check.",
                 code="client_certificate_required",
             )
-        if len(self.pipeline) >= PIPELINED and self._refusal is None:
-            self._refusal = BadRequest(f"No more than {PIPELINED} requests may wait on one connection.")
+        if self.cycle is not None and not self.cycle.response_complete and self._refusal is None:
+            self._refusal = self._check_successor()
         if self._refusal is not None:
             raise self._refusal
         super().on_headers_complete()
 
-    def on_body(self, body: bytes) -> None:
-        super().on_body(body)
-        if self.cycle is not None and self.cycle.response_complete:
-            self._throw_away(len(body))
+    def _check_successor(self) -> RequestError | None:
+        """What is wrong with a request that comes before the answer to the one before it."""
+        if len(self.pipeline) >= PIPELINED:
+            return BadRequest(f"No more than {PIPELINED} requests may wait on one connection.")
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return BadRequest("A connection can become a tunnel when its requests have been answered.")
+        return None
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -180,6 +215,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_waiting()
 
     # --- uvicorn's own hooks ---
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():  # once the last of the answer is taken
+            self._expect_to_be_taken()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """It is this request's turn to be answered."""
@@ -203,6 +246,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whoever counts strangers and agents has it from here on."""
         super().handle_websocket_upgrade()
         self._leave_place()
+        self._taken()
 
     def _unsupported_upgrade_warning(self) -> None:
         """A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
@@ -228,7 +272,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _throw_away(self, size_bytes: int) -> None:
         self._unread_bytes += size_bytes
         if self._unread_bytes > UNREAD_BYTES:
-            self.transport.close()
+            self._close()
         elif self._patience is None:
             self._be_patient(UNREAD_S)
 
@@ -247,7 +291,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes and not self._refused:
             self._refuse(BodyTimeout("The request's head did not come in time."))
         else:
+            self._close()
+
+    def _close(self) -> None:
+        """Close as soon as what waits has been taken, and in time if it is not."""
+        if not self.transport.is_closing():
             self.transport.close()
+            self._expect_to_be_taken()
+
+    def _expect_to_be_taken(self) -> None:
+        if self._untaken is None and self.transport.get_write_buffer_size():
+            self._untaken = self.loop.call_later(UNTAKEN_S, self.transport.abort)
+
+    def _taken(self) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
 
     def _refuse(self, error: RequestError) -> None:
         """Answer in the application's place, unless it has begun to or another answer is due first; close."""
@@ -256,7 +315,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         cycle = self.cycle
         unanswered = not self._in_head and not self.pipeline and not (cycle and cycle.response_started)
         if cycle is not None and not cycle.response_complete and not unanswered:
-            self.transport.close()
+            self._close()
             return
         request_id = new_request_id()
         headers, body = http_error(error, Dialect.OPENAI, request_id)
@@ -269,7 +328,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Close our direction and let the client's run out, or it may never see what was written."""
         self._stop_waiting()
         if self._refused or not self.transport.can_write_eof():
-            self.transport.close()
+            self._close()
             return
         self._refused = True
         if self._direct is not None:

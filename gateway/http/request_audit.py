@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from gateway.audit import RequestFacts
-from gateway.errors import RequestError
+from gateway.errors import EngineRefused, RequestError
 from gateway.http.exchange import Exchange
 from gateway.quotas import Price
 
@@ -37,7 +37,7 @@ class RequestAudit:
                 self._wall(),
                 exchange.id,
                 status,
-                failure.code if failure is not None else None,
+                None if failure is None else _code(failure),
                 who.key_id,
                 who.tenant,
                 exchange.route,
@@ -56,3 +56,8 @@ class RequestAudit:
                 None if request is None or self._price is None else self._price(request.model),
             )
         )
+
+
+def _code(failure: RequestError) -> str:
+    """An engine's own may be anything, and is left out."""
+    return EngineRefused.code if isinstance(failure, EngineRefused) else failure.code

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from gateway.errors import RequestError
+from gateway.errors import EngineRefused, RequestError
 from gateway.http.exchange import Exchange
 
 
@@ -37,7 +37,8 @@ _UNLOGGED = frozenset({"health", "metrics"})
 PATH_CHARS = 200
 
 _OURS = 500
-"""From this status on the fault is not the client's, and the error's words hold nothing of its request."""
+"""From this status on the fault is not the client's, and the error's words hold nothing of its request unless
+they are an engine's."""
 
 
 class RequestLog:
@@ -104,6 +105,6 @@ def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s
             found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
     if failure is not None:
         found["error"] = failure.code
-        if failure.status >= _OURS:
+        if failure.status >= _OURS and not isinstance(failure, EngineRefused):
             found["reason"] = str(failure)
     return found

@@ -15,6 +15,7 @@ from gateway.descriptors import Descriptors
 from gateway.http.places import Places
 from gateway.http.protocol import ConnectionLimits, bounded
 from gateway.http.redirect import Redirect
+from gateway.http.threshold import HANDSHAKES, Threshold
 from gateway.http.tls import HANDSHAKE_S, Tls, TlsFiles
 
 BACKLOG = 2048
@@ -64,9 +65,11 @@ def bind(address: Address) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """Serves until :attr:`should_exit`; leaves signals to whoever runs it. Create it on the event loop."""
 
-    def __init__(self, config: Config, tls: Tls | None = None) -> None:
+    def __init__(self, config: Config, tls: Tls | None = None, threshold: Threshold | None = None) -> None:
+        """With ``threshold``, TLS is ended here; ``tls`` looks after its certificate."""
         super().__init__(config)
         self.tls = tls
+        self._threshold = threshold
         self.ready = asyncio.Event()
         """Set once clients can connect."""
         self._listeners: list[socket.socket] = []
@@ -85,20 +88,18 @@ class GatewayServer(uvicorn.Server):
         self.ready.set()
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
-        """As uvicorn does it, but with a bound on the time of handshakes, which precede every other bound."""
-        loop, secured = asyncio.get_running_loop(), dict[str, Any]()
-        if self.tls is not None:
-            secured = {"ssl": self.tls.context, "ssl_handshake_timeout": HANDSHAKE_S}
+        """As uvicorn does it, but with bounds on handshakes."""
+        loop = asyncio.get_running_loop()
         protocol: Any = self.config.http_protocol_class
-        make = functools.partial(
+        make: Callable[[], asyncio.Protocol] = functools.partial(
             protocol,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        self.servers = [
-            await loop.create_server(make, sock=each, backlog=BACKLOG, **secured) for each in sockets
-        ]
+        if self._threshold is not None:
+            make = self._threshold.before(make)
+        self.servers = [await loop.create_server(make, sock=each, backlog=BACKLOG) for each in sockets]
         if self._plain is not None:
             send_on = functools.partial(Redirect, sockets[0].getsockname()[1], self._sent_on)
             self.servers.append(await loop.create_server(send_on, sock=self._plain.dup(), backlog=BACKLOG))
@@ -134,6 +135,8 @@ class GatewayServer(uvicorn.Server):
             self._plain.close()
         for plain in list(self._sent_on):
             plain.abort()
+        if self._threshold is not None:
+            self._threshold.abort()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
@@ -190,7 +193,12 @@ def build_server(
         timeout_keep_alive=KEEP_ALIVE_S,
     )
     config.load()
-    return GatewayServer(config, tls)
+    if tls is None:
+        return GatewayServer(config)
+    fewer = (places or Places()).fewer(HANDSHAKES)
+    return GatewayServer(
+        config, tls, Threshold(tls.context, fewer, limits.connections, HANDSHAKE_S, descriptors)
+    )
 
 
 def _tls(files: TlsFiles) -> Tls:

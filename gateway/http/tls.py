@@ -1,7 +1,11 @@
-"""TLS ended here: TLS 1.2 and later, certificates taken up anew when their files change (RFC 9325)."""
+"""TLS ended here: TLS 1.2 and later, 1.3 where clients show certificates (RFC 9325).
+
+Files that change are taken up anew.
+"""
 
 import asyncio
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +54,10 @@ def build_context(files: TlsFiles) -> ssl.SSLContext:
     if files.client_ca is not None:
         context.load_verify_locations(files.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
-        context.num_tickets = 0  # a session taken up again would not be checked against a new authority
-        context.options |= ssl.OP_NO_TICKET
+        # A session taken up again would not be checked against a new authority. TLS 1.2 lets clients do that
+        # without a ticket, too, and Python has no switch for it.
+        context.num_tickets = 0
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 
 
@@ -66,6 +72,8 @@ class Tls:
     def __init__(self, files: TlsFiles) -> None:
         """Raises what :func:`build_context` raises."""
         self._files = files
+        self._looking = threading.Lock()
+        """A signal's look and the regular one must not overtake each other, or the older pair would stay."""
         self._stamps = files.stamps()
         self.context = self._newest = build_context(files)
         self.context.sni_callback = self._choose
@@ -73,6 +81,10 @@ class Tls:
     def look(self) -> bool:
         """Take up files that have changed; whether they were. Those that cannot be used are told once, and
         the old ones stay in force."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> bool:
         stamps = self._files.stamps()
         if stamps == self._stamps:
             return False

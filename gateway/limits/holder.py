@@ -180,7 +180,8 @@ class Holder:
             if most is None or (spent + reserved + needed <= most and spent + reserved < most):
                 continue
             end_s = spending.month_ends_s if ends_s else spending.day_ends_s
-            refusal = Refusal(limit, self.whose, most, spent + reserved, needed, max(1.0, end_s - wall_s))
+            wait_s = None if needed > most else max(1.0, end_s - wall_s)
+            refusal = Refusal(limit, self.whose, most, spent + reserved, needed, wait_s)
             worst = refusal if refusal.later_than(worst) else worst
         return worst
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from gateway.store.usage import Spent, UsageStore
 
 MOST_TENANTS = 100_000
-"""Whose sums are kept in memory. Tenants are as many as somebody made keys for."""
+"""Whose sums are kept in memory. Tenants are as many as somebody made keys for, or as tokens of issuers name;
+the budgets of those that come when there are so many hold nothing back."""
 
 
 @dataclass(slots=True)
@@ -34,14 +35,25 @@ class Amounts:
 NOTHING = Amounts()
 
 
+Sums = dict[str, Amounts]
+
+
 class Spending:
-    """Sums by tenant for the present day and month."""
+    """Sums by tenant for the present day and month.
+
+    A clock that is set back takes nothing off: what counted under the later date counts under the earlier
+    one too, beside what that had when it was left last. So one that was ahead for a while neither renews a
+    budget nor keeps it from being renewed.
+    """
 
     def __init__(self, wall_s: float) -> None:
-        self._days: dict[str, Amounts] = {}
-        self._months: dict[str, Amounts] = {}
+        self._days: Sums = {}
+        self._months: Sums = {}
         self._day = self._month = ""
-        self._begin(wall_s)
+        self._left_day: tuple[str, Sums] = ("", {})
+        self._left_month: tuple[str, Sums] = ("", {})
+        """Those before the present ones."""
+        self._turn(wall_s)
 
     @classmethod
     def known(cls, usage: UsageStore, wall: Callable[[], float] = time.time) -> "Spending":
@@ -56,8 +68,11 @@ class Spending:
         return self._month
 
     def load(self, spent: Iterable[Spent]) -> None:
-        """What was used since :attr:`month` began, before this process did."""
+        """What was used in the present month, before this process began; what else there is does not count:
+        a clock was ahead then."""
         for each in spent:
+            if each.day[:7] != self._month[:7]:
+                continue
             amounts = Amounts(each.tokens, each.gpu_s, each.cost)
             self._sum(self._months, each.tenant).add(amounts)
             if each.day == self._day:
@@ -65,8 +80,8 @@ class Spending:
 
     def add(self, tenant: str, tokens: int, gpu_s: float, money: float, wall_s: float) -> None:
         """A tenant used so much."""
-        if wall_s >= self.day_ends_s:
-            self._begin(wall_s)
+        if not self.day_begins_s <= wall_s < self.day_ends_s:
+            self._turn(wall_s)
         for sums in (self._days, self._months):
             sum_ = self._sum(sums, tenant)
             sum_.tokens += tokens
@@ -75,11 +90,11 @@ class Spending:
 
     def of(self, tenant: str, wall_s: float) -> tuple[Amounts, Amounts]:
         """What it used today and this month. Only to be read."""
-        if wall_s >= self.day_ends_s:
-            self._begin(wall_s)
+        if not self.day_begins_s <= wall_s < self.day_ends_s:
+            self._turn(wall_s)
         return self._days.get(tenant, NOTHING), self._months.get(tenant, NOTHING)
 
-    def _sum(self, sums: dict[str, Amounts], tenant: str) -> Amounts:
+    def _sum(self, sums: Sums, tenant: str) -> Amounts:
         sum_ = sums.get(tenant)
         if sum_ is None:
             sum_ = Amounts()
@@ -87,14 +102,28 @@ class Spending:
                 sums[tenant] = sum_
         return sum_
 
-    def _begin(self, wall_s: float) -> None:
-        """A day begins, and with some a month. A clock that is set back begins nothing."""
+    def _turn(self, wall_s: float) -> None:
+        """Another day, and with some another month."""
         today = datetime.fromtimestamp(wall_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         first = today.replace(day=1)
-        self._day, month = today.date().isoformat(), first.date().isoformat()
-        self._days = {}
+        day, month = today.date().isoformat(), first.date().isoformat()
+        if day != self._day:
+            days, self._left_day = self._other(day, (self._day, self._days), self._left_day)
+            self._day, self._days = day, days
         if month != self._month:
-            self._months = {}
-        self._month = month
+            months, self._left_month = self._other(month, (self._month, self._months), self._left_month)
+            self._month, self._months = month, months
+        self.day_begins_s = today.timestamp()
         self.day_ends_s = (today + timedelta(days=1)).timestamp()
         self.month_ends_s = (first + timedelta(days=32)).replace(day=1).timestamp()
+
+    def _other(
+        self, date: str, present: tuple[str, Sums], left: tuple[str, Sums]
+    ) -> tuple[Sums, tuple[str, Sums]]:
+        """The sums of ``date``, and those that are left for it."""
+        if date > present[0]:
+            return {}, present
+        sums = left[1] if left[0] == date else {}
+        for tenant, amounts in present[1].items():
+            self._sum(sums, tenant).add(amounts)
+        return sums, ("", {})

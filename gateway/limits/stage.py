@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Protocol
 
 from gateway.domain import Principal, Request
-from gateway.errors import QuotaExceeded, RateLimited, RequestError
+from gateway.errors import DeadlineExceeded, QuotaExceeded, RateLimited, RequestError
 from gateway.limits.headers import HeaderList, limit_headers
 from gateway.limits.holder import NO_BUDGETS, RATES, Holder, Limit, Refusal, Reservation, fitting, reserve
 from gateway.limits.spending import Amounts, Spending
@@ -125,13 +125,20 @@ class Limits:
 
     def guard(self, principal: Principal) -> "Guard | None":
         """What holds for the requests of ``principal``; None: nothing."""
+        holders = self.holders(principal, new=True)
+        return Guard(self, holders) if holders else None
+
+    def holders(self, principal: Principal, *, new: bool) -> tuple[Holder, ...]:
+        """Who answers for what ``principal`` asks now. To be asked again after anything was awaited, for one
+        of which nothing counted may have been forgotten; ``principal`` is ``new`` only before that, and its
+        rates are then the key's."""
         tenant = self._tenants.get(principal.tenant) if self._tenants else None
         if principal.rates is None:
-            return None if tenant is None else Guard(self, (tenant,))
+            return () if tenant is None else (tenant,)
         key = self._keys.get(principal.key_id)
-        if key is None or key.rates is not principal.rates:
+        if key is None or (new and key.rates is not principal.rates):
             key = self._limited(principal, key)
-        return Guard(self, (key,) if tenant is None else (key, tenant))
+        return (key,) if tenant is None else (key, tenant)
 
     def need(self, request: Request, holders: tuple[Holder, ...]) -> Amounts:
         """What to set aside for ``request``."""
@@ -193,6 +200,7 @@ class Guard:
         Use it as a context manager around all that is done for the request; what it is found to have
         used without an engine having counted it is told to ``accounts``."""
         limits = self._limits
+        self._holders = limits.holders(request.principal, new=False)
         need = limits.need(request, self._holders)
         outcome = reserve(self._holders, need, limits.clock(), limits.spending, limits.wall())
         if isinstance(outcome, Refusal):
@@ -216,6 +224,10 @@ class Held:
         self._accounts = accounts
         self._usage: Usage | None = None
 
+    def asks(self, request: Request) -> None:
+        """``request`` is the one that is made of it: another than at first after a fallback."""
+        self._request = request
+
     def used(self, request: Request, usage: Usage | None, status: int, attempts: int) -> Usage | None:
         """What ``request``, the one that was answered, used: as its engine counted it, or else what it
         must have been. Nothing where no engine was asked, or it refused."""
@@ -234,14 +246,14 @@ class Held:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        request, usage = self._request, self._usage
+        request, usage, now = self._request, self._usage, self._limits.clock()
         counts = usage is not None
-        if usage is None and request.attempts and not _not_its_own(error):
-            usage, counts = estimated(request), True  # its client left before anything was said
+        if usage is None and request.was_worked_on and not _not_its_own(error, request, now):
+            usage, counts = estimated(request), True  # its client did not wait until anything was said
             if self._accounts is not None:
                 self._accounts.finished(request, usage)
         tokens = 0 if usage is None else max(0, usage.prompt_tokens) + max(0, usage.completion_tokens)
-        self._reservation.settle(tokens, self._limits.clock(), counts=counts)
+        self._reservation.settle(tokens, now, counts=counts)
         self._limits.learn(request, tokens)
 
 
@@ -272,6 +284,9 @@ def refusal_error(refusal: Refusal) -> RequestError:
     return RateLimited(message, kind=kind, retry_after_s=refusal.wait_s)
 
 
-def _not_its_own(error: BaseException | None) -> bool:
-    """Whether a request that got no answer failed through no doing of its client."""
+def _not_its_own(error: BaseException | None, request: Request, now: float) -> bool:
+    """Whether a request that got no answer failed through no doing of its client. One who says how long it
+    waits has left when that is over."""
+    if isinstance(error, DeadlineExceeded) and request.deadline_s is not None:
+        return now < request.deadline_s
     return isinstance(error, RequestError) and error.status != 499

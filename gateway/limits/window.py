@@ -76,7 +76,7 @@ class Window:
         """In how many seconds all of the limit may be taken again, if nothing is until then."""
         self.advance(now)
         if self.debt:
-            return self._left_s(self.debt) + MINUTE_S - now
+            return self._left_s(self.used + self.debt - self.limit) + MINUTE_S - now
         for slot in reversed(self._slots):
             if slot.amount:
                 return slot.last_s + MINUTE_S - now
@@ -122,9 +122,13 @@ class Window:
         return slot
 
     def _left_s(self, amount: int) -> float:
-        """When so much of what is used will have left. While there is debt, what leaves is paid in at
-        once and so leaves again a minute later."""
-        rounds, rest = divmod(amount - 1, self.used)
+        """When so much of what is used, and of debts paid meanwhile, will have left. While there is debt,
+        what leaves is paid in as soon as there is less than the limit, and leaves again a minute later."""
+        rounds, rest = 0, amount - 1
+        if amount > self.used:
+            paid = min(self.used, self.limit)
+            rounds, rest = divmod(amount - self.used - 1, paid)
+            rounds, rest = rounds + 1, rest + self.used - paid
         for slot in self._slots:
             rest -= slot.amount
             if rest < 0:

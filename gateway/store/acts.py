@@ -72,7 +72,8 @@ def process_owner() -> str:
     except (ImportError, KeyError):
         name = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "unknown")
     before = os.environ.get("SUDO_USER", "")
-    return f"os:{name}" + (f" (sudo by {before[:64]})" if before else "")
+    who = f"os:{name}" + (f" (sudo by {before[:64]})" if before else "")
+    return who.encode(errors="replace").decode()  # a line of the audit log takes nothing but Unicode
 
 
 class ActStore:

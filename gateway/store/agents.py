@@ -16,7 +16,7 @@ from gateway.store.errors import (
     NameTaken,
     UnknownRecord,
 )
-from gateway.store.rules import check_labels, check_models
+from gateway.store.rules import check_labels, check_models, check_reason
 from gateway.store.sqlite import SqliteDatabase
 from gateway.store.tokens import TokenRecord, count_use, usable_token
 from shared.identity import NAME_RULE, is_name
@@ -68,7 +68,8 @@ class AgentStore:
         """Take an agent in, or renew what a key already enrolled under this name may do, in one transaction.
 
         Counts a use of the token, except when this key already joined with it: then the answer was lost
-        on its way and the agent asks again. Raises EnrolmentRefused.
+        on its way, the agent asks again, and what it may serve stays as it was or was set since. Raises
+        EnrolmentRefused.
         """
         with self._database.write() as connection:
             token = usable_token(connection, enrolment.token_id, wall_s)
@@ -109,8 +110,9 @@ class AgentStore:
     def revoke(self, name: str, reason: str, wall_s: float) -> AgentRecord:
         """Revoke the active agent of this name, its key and its certificates for good; the agent as it was.
 
-        Raises UnknownRecord.
+        Raises UnknownRecord, BadValue for a reason that is no line of text.
         """
+        check_reason(reason)
         with self._database.write() as connection:
             found = _active(connection, name)
             _change(connection, found.id, revoked_s=wall_s, revoked_reason=reason)
@@ -195,12 +197,9 @@ def _store(
     connection: Connection, known: Row[Any] | None, token: TokenRecord, enrolment: Enrolment, wall_s: float
 ) -> int:
     """Insert or renew the agent's row; its id."""
-    values: dict[str, Any] = {
-        "models": list(token.models),
-        "labels": dict(token.labels),
-        "token_id": token.id,
-        "revision": schema.next_revision(connection, schema.Topic.AGENTS),
-    }
+    values: dict[str, Any] = {"revision": schema.next_revision(connection, schema.Topic.AGENTS)}
+    if known is None or known.token_id != token.id:
+        values |= {"models": list(token.models), "labels": dict(token.labels), "token_id": token.id}
     if known is not None:
         connection.execute(update(schema.agents).where(schema.agents.c.id == known.id).values(**values))
         return int(known.id)
@@ -227,7 +226,8 @@ def _add_certificate(
     in_use: str | None = None,
 ) -> None:
     """Record a certificate; forget those beyond ``CERTIFICATES_KEPT``, but not the one ``in_use``. Those that
-    are over stay till then: where it is the clock that is wrong, they are good when it is right again."""
+    are over stay till then: where it is the clock that is wrong, they are good when it is right again. This
+    one is kept whatever the clock says of it beside the others."""
     table = schema.certificates
     mine = table.c.agent_id == agent_id
     connection.execute(
@@ -236,7 +236,7 @@ def _add_certificate(
     newest = (
         select(table.c.serial)
         .where(mine)
-        .order_by(table.c.issued_s.desc(), (table.c.serial == serial).desc())
+        .order_by((table.c.serial == serial).desc(), table.c.issued_s.desc())
         .limit(CERTIFICATES_KEPT)
     )
     kept = list(connection.execute(newest).scalars())

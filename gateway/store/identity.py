@@ -98,10 +98,11 @@ class IdentityStore:
 
     def forget_previous(self, wall_s: float) -> bool:
         """Remove the key before once it counts no more. Whether there was one to remove."""
-        keys = self.keys
-        if keys.previous is None or keys.previous_at(wall_s) is not None:
+        if not _is_over(self.keys, wall_s):
             return False
         with self._database.write() as connection:
+            if not _is_over(self._keys_of(_read(connection)), wall_s):
+                return False  # another process has changed the key again meanwhile
             _forget(connection, _PREVIOUS, _UNTIL)
             self._settle(_read(connection))
         return True
@@ -178,10 +179,17 @@ class IdentityStore:
                 following.unlink(missing_ok=True)
             if keys.previous is None:
                 before.unlink(missing_ok=True)
+            for unfinished in self._state_dir.glob(".gateway*.key.*"):  # of processes that were killed
+                unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise StateUnwritable(
                 f"the key files in {self._state_dir} cannot be put in order: {error.strerror}"
             ) from error
+
+
+def _is_over(keys: GatewayKeys, wall_s: float) -> bool:
+    """Whether there is a key before that counts no more."""
+    return keys.previous is not None and keys.previous_at(wall_s) is None
 
 
 def _load(path: Path) -> Ed25519PrivateKey:

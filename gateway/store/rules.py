@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.store.errors import BadValue
 from gateway.where import LABEL_CHARS, LABEL_NAME, LABEL_VALUE
-from shared.limits import MODEL_NAME_CHARS
+from shared.limits import MODEL_NAME_CHARS, REASON_CHARS
 
 NAME_CHARS = 64
 """Longest name of a client key or tenant: fits a table's column and a metric's label."""
@@ -59,6 +59,12 @@ def check_labels(labels: Mapping[str, str]) -> None:
                 f"label {name}={value} cannot be used: name and value are at most {LABEL_CHARS} of letters, "
                 "digits and ._/- that begin and end with a letter or digit"
             )
+
+
+def check_reason(reason: str) -> None:
+    """Why an agent was revoked: what it is told on the wire, or nothing."""
+    if len(reason) > REASON_CHARS or not reason.isprintable():
+        raise BadValue(f"a reason is one line of at most {REASON_CHARS} characters")
 
 
 def check_uses(uses: int) -> None:

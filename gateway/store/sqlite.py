@@ -19,7 +19,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from gateway.store.errors import StateBusy, StateCorrupt, StateError, StateTooNew, StateUnwritable
+from gateway.store.errors import (
+    BadValue,
+    StateBusy,
+    StateCorrupt,
+    StateError,
+    StateTooNew,
+    StateUnwritable,
+)
 from gateway.store.schema import SCHEMA_VERSION, create_schema, upgrade_schema
 
 BUSY_TIMEOUT_S = 5.0
@@ -153,11 +160,14 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Foreign exceptions end here, but for IntegrityError: what a row clashes with its writer knows."""
+        """Foreign exceptions end here, but for IntegrityError: what a row clashes with its writer knows. Text
+        that cannot be stored (bytes of a command line that are no UTF-8) is BadValue."""
         try:
             yield
         except IntegrityError:
             raise
+        except UnicodeEncodeError as error:
+            raise BadValue("what was given is no text in UTF-8") from error
         except DatabaseError as error:
             raise self._translated(error.orig) from error
         except sqlite3.Error as error:
@@ -196,11 +206,16 @@ class SqliteDatabase:
 
 
 def _prepare_file(path: Path) -> None:
-    """Make the file before SQLite does, or its mode would be the umask's; the log's files take it over."""
+    """Make the file before SQLite does, or its mode would be the umask's; the log's files take it over.
+    Behind a link nothing is made or changed: root may be here, and the link another user's."""
+    made = 0 if path.is_symlink() else os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        if path.stat().st_mode & 0o077:
-            path.chmod(0o600)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | made, 0o600)
+        try:
+            if made and os.fstat(file).st_mode & 0o077:
+                os.chmod(file if os.chmod in os.supports_fd else path, 0o600)
+        finally:
+            os.close(file)
     except OSError as error:
         raise StateUnwritable(
             f"cannot open {path} ({error.strerror}): run as the user that owns the state directory"

@@ -1,5 +1,6 @@
 """The durable state of a gateway: one directory with one key and one database."""
 
+import contextlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -69,7 +70,7 @@ class Store:
         StateError.
         """
         path = state_dir / DATABASE_NAME
-        if not create and not path.exists():
+        if not create and not _is_there(path):
             raise StateMissing(
                 f"there is no gateway state in {state_dir}: give the --state of the gateway, or make a first "
                 "join token with: trunkline token create"
@@ -126,6 +127,16 @@ class Store:
         self.close()
 
 
+def _is_there(path: Path) -> bool:
+    """Raises StateUnwritable where it cannot be looked, as by another user."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise StateUnwritable(
+            f"cannot open {path} ({error.strerror}): run as the user that owns the state directory"
+        ) from error
+
+
 def _make_directory(state_dir: Path) -> None:
     try:
         state_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -137,10 +148,12 @@ def _make_directory(state_dir: Path) -> None:
 
 
 def _give_to_owner(state_dir: Path) -> None:
-    """What root makes in another's state directory is given to that other: the gateway must open it."""
+    """What root makes in another's state directory is given to that other: the gateway must open it. A link
+    that lies there is nobody's way to what it leads to."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     owner = state_dir.stat()
     for path in (*state_dir.glob("gateway*.key"), *state_dir.glob(f"{DATABASE_NAME}*")):
-        if path.exists() and path.stat().st_uid != owner.st_uid:
-            os.chown(path, owner.st_uid, owner.st_gid)
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_uid != owner.st_uid:
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

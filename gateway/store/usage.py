@@ -12,8 +12,8 @@ from gateway.store import schema
 from gateway.store.sqlite import SqliteDatabase
 
 MOST = 2**53
-"""Where a sum stays: no engine has counted so much, JSON's readers count no further, and a thousand such sums
-still add up in SQLite."""
+"""Where a sum stays: no engine has counted so much, and JSON's readers count no further. Sums of sums are
+made with ``total``, in floating point: SQLite's ``sum`` fails beyond 64 bits, and agents may lie."""
 
 
 class Account(NamedTuple):
@@ -73,7 +73,8 @@ class Total:
     """A key's id, which tells it from others that had its name; None for the other totals."""
 
 
-_SUMS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "gpu_s", "cost")
+_COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
+_SUMS = (*_COUNTS, "gpu_s", "cost")
 
 
 class Spent(NamedTuple):
@@ -114,7 +115,7 @@ class UsageStore:
     def totals(self, by: By, since: str = "") -> tuple[Total, ...]:
         """Totals from the day ``since`` on, in the order of their names."""
         used, keys = schema.usage, schema.keys
-        sums = [func.sum(used.c[name]).label(name) for name in _SUMS]
+        sums = [func.total(used.c[name]).label(name) for name in _SUMS]
         if by is By.KEY:
             name = func.coalesce(keys.c.name, used.c.key_id).label("name")
             query = (
@@ -132,17 +133,21 @@ class UsageStore:
     def spent(self, since: str) -> Sequence[Spent]:
         """By tenant and day, from the day ``since`` on."""
         used = schema.usage.c
-        tokens = func.sum(used.prompt_tokens + used.completion_tokens)
+        tokens = func.total(used.prompt_tokens + used.completion_tokens)
         query = (
             select(used.tenant, used.day, tokens, func.sum(used.gpu_s), func.sum(used.cost))
             .where(used.day >= since)
             .group_by(used.tenant, used.day)
         )
         with self._database.read() as connection:
-            return [Spent(*row) for row in connection.execute(query)]
+            return [
+                Spent(tenant, day, int(tokens), gpu_s, cost)
+                for tenant, day, tokens, gpu_s, cost in connection.execute(query)
+            ]
 
 
 def _total(row: Row[tuple[object, ...]]) -> Total:
     facts = row._mapping
-    amount = Amount(*(facts[name] for name in _SUMS))
+    counts = {name: int(facts[name]) for name in _COUNTS}
+    amount = Amount(**counts, gpu_s=facts["gpu_s"], cost=facts["cost"])
     return Total(facts["name"], facts.get("tenant"), amount, facts.get("key_id"))

@@ -82,12 +82,13 @@ class Versions:
 
 
 class Way:
-    """One request's. ``request`` is the one that is answered, another one than at first after a fallback."""
+    """One request's. ``request`` is the one that is asked or answered, another one than at first after a
+    fallback; the first again when all were refused."""
 
     def __init__(
         self, versions: Versions, choice: Choice, request: Request, fields: Mapping[bytes, bytes]
     ) -> None:
-        self.request = request
+        self.request = self._first = request
         self._versions = versions
         self._alias = choice.alias
         self._allowed = _allowed(self._alias, fields.get(FALLBACK))
@@ -104,10 +105,11 @@ class Way:
         """The answer, by ``run``. Raises what that raises; when nobody may answer instead, what was said of
         the first choice."""
         mirror = self._alias.mirror
-        if mirror is not None and self.request.route != ANY_ROUTE and not mirror.target.same(self._target):
-            self._versions.shadow.offer(mirror, self.request, self._key)
+        if mirror is not None and self._first.route != ANY_ROUTE and not mirror.target.same(self._target):
+            self._versions.shadow.offer(mirror, self._first, self._key)
         first: RequestError | None = None
         for request in self._requests():
+            self.request = request
             try:
                 if self._unserved:
                     self._check(request)
@@ -115,11 +117,11 @@ class Way:
             except _SATURATED as error:
                 first = first or error
                 continue
-            self.request = request
             if self._fallback is not None:
                 self._versions.figures.fell_back(self._alias.name, str(self._fallback))
             return response
         assert first is not None
+        self.request = self._first
         raise first
 
     def headers(self, response: Response, *, facts: bool) -> HeaderList:
@@ -136,8 +138,8 @@ class Way:
 
     def _requests(self) -> Iterator[Request]:
         """The request, then as others may answer it. Each is made when the one before came to nothing."""
-        yield self.request
-        if not self.request.body.replayable:
+        yield self._first
+        if not self._first.body.replayable:
             return
         if not self._serves(self._target):
             others = (each for each in self._ranked if each is not self._target and self._serves(each))
@@ -152,24 +154,24 @@ class Way:
                 yield self._turned(target)
 
     def _serves(self, target: Target) -> bool:
-        return self._versions.serves(target, self.request)
+        return self._versions.serves(target, self._first)
 
     def _meant(self, named: Target) -> Target:
         """What a fallback that names an alias stands for."""
         choice = self._versions.book.choices.get(named.model) if named.version is None else None
         if choice is None:
             return named
-        ranked = choice.ranked(session_key(choice.alias, self.request))
+        ranked = choice.ranked(session_key(choice.alias, self._first))
         return next(filter(self._serves, ranked), ranked[0])
 
     def _turned(self, target: Target) -> Request:
         """The request once more, for ``target``. What it was before may still be being let go of."""
-        body = self.request.body
+        body = self._first.body
         again = replace(
-            self.request,
+            self._first,
             body=RequestBody(body.prefix, body.rest, body.size_bytes),
-            attempts=list(self.request.attempts),
-            failed=dict(self.request.failed),
+            attempts=list(self._first.attempts),
+            failed=dict(self._first.failed),
             continuing=False,
             preempted=0,
         )

@@ -47,6 +47,10 @@ CLOCK_TOLERANCE_S = 86_400.0
 clock decides whether a certificate is valid; the agent takes it, and tells its operator."""
 
 
+VERSION_RETRY_S = 60.0
+"""A CHALLENGE without a version in common may be a replay of what the gateway spoke once (PROTOCOL §8.3): it
+is no reason to give up, as a REJECT is."""
+
 REJOIN = "remove membership.json from its state directory and start it with a new token (--join)"
 
 
@@ -137,7 +141,7 @@ class AgentHandshake:
         """Check CHALLENGE and return the payload of HELLO.
 
         Raises HandshakeMalformed, GatewayUntrusted (another key than the pinned one), SignatureInvalid,
-        or HandshakeRejected with VERSION when there is no common protocol version.
+        or HandshakeRejected with VERSION, and a time to come again, when there is no common protocol version.
         """
         if self._state is not State.START:
             raise HandshakeMalformed("CHALLENGE out of turn")
@@ -183,6 +187,7 @@ class AgentHandshake:
                 ErrorCode.VERSION,
                 f"the gateway speaks protocol version {theirs}, this agent "
                 f"{', '.join(map(str, SUPPORTED_VERSIONS))}: upgrade the older of the two",
+                VERSION_RETRY_S,
             )
         return challenge
 

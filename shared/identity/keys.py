@@ -82,7 +82,8 @@ def signature_holds(public_key: bytes, signature: bytes, message: bytes) -> bool
 
 
 def save_key(path: Path, key: Ed25519PrivateKey) -> None:
-    """Write the key as PEM (PKCS#8), mode 0600, whole or not at all; replaces what is there.
+    """Write the key as PEM (PKCS#8), mode 0600, whole or not at all; replaces what is there. Root writes it
+    for the directory's owner.
 
     Raises KeyFileError. The directory must exist.
     """
@@ -148,6 +149,7 @@ def _temporary_key(path: Path, key: Ed25519PrivateKey) -> Iterator[Path]:
     try:
         try:
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                _give_to_owner_of(path.parent, file.fileno())
                 file.write(pem)
                 file.flush()
                 os.fsync(file.fileno())
@@ -156,6 +158,15 @@ def _temporary_key(path: Path, key: Ed25519PrivateKey) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise KeyFileError(f"cannot write the key file {path}: {error.strerror}") from error
+
+
+def _give_to_owner_of(directory: Path, descriptor: int) -> None:
+    """What root writes in another's directory must be readable to that other, from the moment it has its
+    name: a gateway that runs takes up a changed key at once."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        owner = directory.stat()
+        if owner.st_uid != 0:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any, Protocol
@@ -47,7 +47,7 @@ class TunnelAcceptor(Protocol):
 
     @property
     def gateway_keys(self) -> GatewayKeys:
-        """The keys the gateway proves itself with."""
+        """The keys the gateway proves itself with. Raises :class:`TrunklineError` when they cannot be had."""
 
     def connected(self, tunnel: "AcceptedTunnel") -> None:
         """A stranger connected. Raises :class:`TrunklineError` to turn it away; every call that did not is
@@ -89,6 +89,8 @@ class AcceptedTunnel(Tunnel):
         self._handshake: GatewayHandshake | None = None
         self._task: asyncio.Task[None] | None = None
         self._admitted = False
+        self.upgrade_fields: Sequence[tuple[bytes, bytes]] = ()
+        """The upgrade's header, names in lower case, while the acceptor is told of a stranger."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -112,24 +114,38 @@ class AcceptedTunnel(Tunnel):
             response = self._server.reject(404, f"WebSockets are accepted at {PATH} only.\n")
         elif response.status_code == 101 and "Sec-WebSocket-Protocol" not in response.headers:
             response = self._server.reject(400, f"The subprotocol must be {SUBPROTOCOL}.\n")
+        keys = None
         if response.status_code == 101:
             try:
-                self._acceptor.connected(self)
-                self._admitted = True
+                keys = self._announce(event)
             except TrunklineError as error:
                 response = self._server.reject(503, f"{error}\n")
         self._server.send_response(response)
-        if response.status_code != 101:
+        if keys is None:
             self._write_websocket()
             self._close_after_output(TunnelClosed(f"upgrade refused with {response.status_code}"))
             return
         handshake_limits = own_limits(OWN_WINDOWS[Role.GATEWAY]).to_mapping()
-        keys, wall_s = self._acceptor.gateway_keys, self._wall()
+        wall_s = self._wall()
         known = " ".join(event.headers.get_all(GATEWAYS_HEADER)).split()
         self._handshake = GatewayHandshake(
             keys.choose(known, wall_s), token_bytes(NONCE_BYTES), handshake_limits, keys.trusted(wall_s)
         )
         self._send_messages([encode(FrameType.CHALLENGE, 0, self._handshake.challenge())])
+
+    def _announce(self, request: Request) -> GatewayKeys:
+        """Tells the acceptor that a stranger is here; the keys to prove ourselves with. Raises
+        :class:`TrunklineError` to turn it away."""
+        self.upgrade_fields = [
+            (name.lower().encode("ascii", "surrogateescape"), value.encode("ascii", "surrogateescape"))
+            for name, value in request.headers.raw_items()
+        ]
+        try:
+            self._acceptor.connected(self)
+        finally:
+            self.upgrade_fields = ()
+        self._admitted = True
+        return self._acceptor.gateway_keys
 
     def _handle_handshake(self, frame: Frame) -> None:
         if self._task is not None or self._handshake is None or frame.type != FrameType.HELLO:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidURI
+from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidURI
 from websockets.protocol import Event as WebSocketEvent
 from websockets.protocol import Protocol as WebSocket
 
@@ -117,36 +117,49 @@ async def dial(
     ``resumes`` is the session that ``handshake`` asks for; the tunnel says in ``resumed`` whether it goes on.
 
     Raises :class:`~shared.errors.ResumeRefused` when it was to go on and cannot,
-    :class:`~shared.errors.DialFailed` when there is no WebSocket to be had within ``timeout_s``,
+    :class:`~shared.errors.DialFailed` when there is no WebSocket to be had at such a URL, through such a
+    proxy, within ``timeout_s``,
     :class:`~shared.errors.HandshakeError` when one side does not accept the other, and
     :class:`~shared.errors.TunnelClosed` when the connection breaks before that is decided.
     """
     tunnel: DialledTunnel | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            connection = await connect(
-                url,
-                subprotocols=[SUBPROTOCOL],
-                compression=None,
-                proxy=proxy,
-                ping_interval=None,
-                open_timeout=None,
-                max_size=limits.HANDSHAKE_MESSAGE_BYTES,
-                user_agent_header=f"trunkline/{__version__}",
-                additional_headers={GATEWAYS_HEADER: " ".join(handshake.gateways)},
-                create_connection=_DiallingConnection,
-                **({} if ssl is None else cast(Any, {"ssl": ssl})),
-            )
+            connection = await _connect(url, " ".join(handshake.gateways), proxy, ssl)
             tunnel = DialledTunnel(connection.protocol, clock, handshake, listener, resumes)
-            await tunnel.start(cast(_DiallingConnection, connection))
+            await tunnel.start(connection)
     except TimeoutError:
         if tunnel is not None:
             tunnel.abort()
         raise DialFailed(f"{url} did not answer within {timeout_s:g} s") from None
-    except (OSError, InvalidURI, InvalidHandshake) as error:
-        raise DialFailed(f"{url}: {error or type(error).__name__}") from error
     except BaseException:
         if tunnel is not None:
             tunnel.abort()
         raise
     return tunnel
+
+
+async def _connect(
+    url: str, gateways: str, proxy: str | None, ssl: ssl_module.SSLContext | None
+) -> _DiallingConnection:
+    """Raises :class:`~shared.errors.DialFailed`. What is said of a proxy does not repeat its URL, which may
+    hold a password."""
+    try:
+        connection = await connect(
+            url,
+            subprotocols=[SUBPROTOCOL],
+            compression=None,
+            proxy=proxy,
+            ping_interval=None,
+            open_timeout=None,
+            max_size=limits.HANDSHAKE_MESSAGE_BYTES,
+            user_agent_header=f"trunkline/{__version__}",
+            additional_headers={GATEWAYS_HEADER: gateways},
+            create_connection=_DiallingConnection,
+            **({} if ssl is None else cast(Any, {"ssl": ssl})),
+        )
+    except InvalidProxy as error:
+        raise DialFailed(f"the proxy's URL cannot be used: {error.msg}") from None
+    except (OSError, InvalidURI, InvalidHandshake, ValueError) as error:  # ValueError: no name, no port
+        raise DialFailed(f"{url}: {error or type(error).__name__}") from error
+    return cast(_DiallingConnection, connection)

@@ -200,6 +200,21 @@ def test_mistakes_in_flags_and_variables_are_named(monkeypatch: pytest.MonkeyPat
     assert mistakes(HERE).startswith("TRUNKLINE_AGENT_GATWAY: no such setting")
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"gateway": "https://me:secret@gw.example"},
+        {"gateway": "https://gw", "engine": [{"url": "http://me:secret@e:1"}]},
+        {"gateway": "https://gw", "engine": [{"url": "ftp://me:secret@e:1"}]},
+        {"gateway": "https://gw", "engine": "http://e:1,ftp://me:secret@e:1"},
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_never_repeated(flags: dict[str, Any]) -> None:
+    said = mistakes(flags)
+    assert "://…@" in said
+    assert "secret" not in said
+
+
 def test_a_wrong_join_token_is_refused_and_never_repeated() -> None:
     text = TOKEN.encode()[:-4]
     said = mistakes({**HERE, "join": text})

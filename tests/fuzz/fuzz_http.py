@@ -112,6 +112,12 @@ class _Wire(asyncio.Transport):
     def write_eof(self) -> None:
         self.ended = True
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None:
         pass
 

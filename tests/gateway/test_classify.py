@@ -215,15 +215,6 @@ def test_usage_needs_no_asking_elsewhere(members: dict[str, Any], endpoint: Endp
 # --- How dear, how urgent ---
 
 
-def test_output_is_what_the_request_allows_times_its_choices() -> None:
-    assert asked({"max_tokens": 5, "n": 3}).output_tokens == 15
-    assert asked({"max_completion_tokens": 7, "max_tokens": 5}).output_tokens == 7
-    assert asked({"max_tokens": -1}).output_tokens == 0
-    assert asked({"max_output_tokens": 9}, RESPONSES).output_tokens == 9
-    assert asked({}).output_tokens == CHAT.output_tokens
-    assert asked({"max_tokens": 9}, EMBEDDINGS).output_tokens == 0
-
-
 def test_input_is_guessed_from_the_bodys_length() -> None:
     assert asked({"prompt": "x" * 4000}).input_tokens == pytest.approx(1000, abs=20)
 

@@ -101,3 +101,24 @@ def test_what_an_agent_may_serve_is_set_and_what_is_not_named_stays(run: Run, st
     assert rights("--label", "region=us", "--label", "rack=7")[1] == {"region": "us", "rack": "7"}
     assert rights("--no-labels") == (["qwen-*", "phi", "gemma"], {})
     assert "qwen-* phi gemma" in run("agents").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["revoke", "gpu-\udcff"],
+        ["revoke", "gpu-7", "--reason", "sold\udcff"],
+        ["revoke", "gpu-7", "--reason", "two\nlines"],
+        ["revoke", "gpu-7", "--reason", "x" * 513],
+        ["set", "gpu-\udcff", "--models", "*"],
+        ["rename", "gpu-\udcff", "gpu-8"],
+    ],
+)
+def test_what_is_no_line_of_text_is_refused_in_words(run: Run, state: Path, arguments: list[str]) -> None:
+    enrol(state)
+    result = run("agents", *arguments)
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code in (1, 2)
+    assert result.stderr
+    (facts,) = json.loads(run("agents", "list", "--json").stdout)
+    assert facts["state"] == "active"

@@ -1,6 +1,7 @@
 """``trunkline status``, ``models`` and ``drain`` against a server that says what a gateway says."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -154,6 +155,40 @@ def test_a_gateway_that_is_away_is_a_failure(server: Server) -> None:
         AdminClient("http://127.0.0.1:1", KEY).get("agents")
     server.answers["GET", "/admin/models"] = [(200, [])]
     assert "does not answer as a gateway does" in run(server, "models").stderr
+
+
+@pytest.mark.parametrize(
+    "spoken", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"]
+)
+def test_what_speaks_no_http_is_a_failure_in_one_line(server: Server, spoken: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def speak() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(spoken)
+
+        speaking = threading.Thread(target=speak)
+        speaking.start()
+        with pytest.raises(AdminFailed, match="cannot ask the gateway"):
+            AdminClient(f"http://127.0.0.1:{listener.getsockname()[1]}", KEY).get("agents")
+        speaking.join()
+
+
+def test_another_program_that_answers_in_json_is_no_gateway(server: Server) -> None:
+    for path in ("agents", "models"):
+        server.answers["GET", f"/admin/{path}"] = [(200, {"detail": "hello"})]
+    server.answers["POST", "/admin/agents/x/drain"] = [(200, {})]
+    for arguments in (("status",), ("models",), ("drain", "x")):
+        result = run(server, *arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "does not answer as a gateway does" in result.stderr
+
+
+def test_a_name_that_is_no_text_reaches_the_gateway_as_its_bytes(server: Server) -> None:
+    assert run(server, "drain", "gpu\udcff").exit_code == 1
+    assert server.asked[0][1] == "/admin/agents/gpu%FF/drain"
 
 
 @pytest.mark.parametrize("command", ["status", "models", "drain"])

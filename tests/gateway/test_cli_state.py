@@ -38,12 +38,46 @@ def test_nothing_to_list_is_no_failure(run: Run, state: Path, arguments: list[st
     assert json.loads(run(*arguments, "--json").stdout) == []
 
 
+@pytest.mark.parametrize("arguments", [["key", "list"], ["agents", "list"], ["tenant", "list"]])
+def test_a_state_that_cannot_be_looked_for_fails_with_one_line(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments, "--state", "a" * 300)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("trunkline: cannot open ")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_damaged_state_fails_with_one_line(run: Run, state: Path) -> None:
     state.mkdir()
     (state / "gateway.db").write_bytes(b"rubbish" * 1000)
     result = run("key", "list")
     assert result.exit_code == 1
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["key", "create", "--name", "\udcff"],
+        ["key", "create", "--name", "ci", "--tenant", "\udcff"],
+        ["key", "create", "--name", "ci", "--models", "\udcff"],
+        ["key", "create", "--name", "ci", "--where", "a=\udcff"],
+        ["key", "revoke", "\udcff"],
+        ["key", "rotate", "\udcff"],
+        ["key", "set", "\udcff", "--rpm", "1"],
+        ["tenant", "set", "\udcff", "--rpm", "1"],
+        ["tenant", "remove", "\udcff"],
+        ["price", "set", "\udcff", "--input", "1"],
+        ["price", "remove", "\udcff"],
+        ["agents", "revoke", "\udcff"],
+        ["agents", "rename", "\udcff", "b"],
+        ["token", "revoke", "\udcff\udcff\udcff\udcff"],
+    ],
+)
+def test_bytes_that_are_no_text_are_wrong_usage(run: Run, state: Path, arguments: list[str]) -> None:
+    Store.open(state).close()
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.exception
+    assert result.stderr
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,41 @@ async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_
     assert [line["event"] for line in logs] == ["state_not_backed_up"]
 
 
+class SlowCopies:
+    """A backup that takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def keep(self, now_s: float) -> None:
+        self.begun.set()
+        self.over.wait(5)
+
+
+async def test_usage_is_written_while_a_backup_takes_its_time() -> None:
+    fleet, copies, book, ledger = Fleet(), SlowCopies(), Book(), Ledger(lambda: 5.0)
+    written = asyncio.Event()
+    loop, add = asyncio.get_running_loop(), book.add
+
+    def added(amounts: Mapping[Account, Amount]) -> None:
+        add(amounts)
+        loop.call_soon_threadsafe(written.set)
+
+    book.add = added  # type: ignore[method-assign]
+    settings = KeeperSettings(tick_s=0.001)
+    keeper = Keeper(fleet.registry.index, book, ledger, book, settings, backup=copies)
+    async with asyncio.timeout(3), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(keeper.run())
+        await asyncio.to_thread(copies.begun.wait, 2)
+        ledger.finished(fleet.request(), None)
+        await written.wait()
+        keeper.stop()
+        await asyncio.sleep(0)
+        assert not running.done(), "it ends with the backup"
+        copies.over.set()
+    assert len(book.used) == 1
+
+
 async def test_a_running_keeper_writes_at_once_and_ends_when_told() -> None:
     fleet, book = Fleet(), Book()
     keeper = keeper_of(fleet, book)

@@ -1,6 +1,7 @@
 """The registry: what agents claim, what is believed, who replaces whom."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.deployments import Availability
 from gateway.domain import AgentPrincipal
@@ -44,6 +45,17 @@ def test_models_the_identity_does_not_allow_are_left_out_and_counted_once() -> N
     agent.serve(deployment("llama-3"), deployment("gpt-5"))
     fleet.settle()
     assert sample(fleet, "trunkline_agent_claims_refused_total", reason="not_allowed") == 1.0
+
+
+def test_answers_that_cannot_be_read_are_told_of_once_in_a_session() -> None:
+    fleet = Fleet()
+    agent = fleet.connect("a", deployment("m"))
+    with capture_logs() as logs:
+        for answer in ({}, {"id": "x", "ok": True}, {"id": 1, "ok": "yes"}):
+            agent.endpoint.send_command(answer)
+            fleet.settle()
+    assert [line["event"] for line in logs].count("agent_result_unreadable") == 1
+    assert agent.endpoint.session.closed is False
 
 
 def test_labels_beyond_the_identity_are_refused_and_counted_once() -> None:
@@ -277,3 +289,22 @@ def test_work_is_kept_from_an_agent_under_its_new_name_too() -> None:
     assert not fleet.registry.hold("a", False)
     assert fleet.registry.hold("b", False)
     assert not fleet.registry.agents()[0].draining
+
+
+@pytest.mark.parametrize("names", ["bcd", "bac", "bca", "dab", "cab"])
+def test_agents_that_take_over_names_of_each_other_at_once_all_stay(names: str) -> None:
+    fleet = Fleet()
+    for name in "abc":
+        fleet.connect(name, deployment("m"), deployment(f"of-{name}"))
+    sessions = {session.principal.name: session for session in fleet.registry.sessions}
+    for name, new in zip("abc", names, strict=True):
+        fleet.registry.allow(sessions[name], AgentPrincipal(new))
+    fleet.settle()
+    found = {each.principal.name: set(each.deployments) for each in fleet.registry.sessions}
+    assert found == {new: {"d-m", f"d-of-{name}"} for name, new in zip("abc", names, strict=True)}
+    deployments = {model.id: model.deployments for model in fleet.registry.models()}
+    assert deployments == {"m": 3, "of-a": 1, "of-b": 1, "of-c": 1}
+    for name, new in zip("abc", names, strict=True):
+        sessions[name].close(ErrorCode.NO_ERROR, "bye")
+        assert new not in {each.principal.name for each in fleet.registry.sessions}
+    assert not any(model.deployments for model in fleet.registry.models())

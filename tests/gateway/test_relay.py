@@ -1,9 +1,11 @@
+import orjson
 import pytest
 
 from gateway.errors import DeadlineExceeded, EngineError, RequestError, ShuttingDown, StreamBroken
 from gateway.relay import REFUSAL_BYTES, HeaderList, as_request_error, engine_refusal, relay, relayed_headers
 from gateway.response import Sink
 from shared.errors import ErrorCode
+from shared.messages import Headers
 from tests.gateway.http.support import EVENTS, FakeResponse
 
 
@@ -138,12 +140,34 @@ def test_headers_of_the_connection_are_the_servers_own_business() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["x-accel-redirect", "x-sendfile", "x-reproxy-url", "nel", "report-to"])
+def test_an_engine_commands_neither_proxies_nor_browsers(name: str) -> None:
+    assert relayed_headers(((name, "/etc/passwd"),), event_stream=False) == []
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("more", [(), EVENTS])
+async def test_an_answer_that_can_have_no_body_has_none(status: int, more: Headers) -> None:
+    forged = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+    response = FakeResponse(status, (("content-length", str(len(forged))), *more), (forged,))
+    answer = await relayed(response)
+    assert answer.head is not None
+    assert b"content-length" not in answer.head[1]
+    assert not answer.head[2]
+    assert (answer.writes, answer.ended, response.consumed_bytes) == ([], True, len(forged))
+
+
+@pytest.mark.parametrize("code", ["a secret", "c" * 65, "", "line\nfeed"])
+def test_an_engines_code_is_a_word_or_ours(code: str) -> None:
+    assert engine_refusal(500, orjson.dumps({"error": {"code": code}})).code == "engine_refused"
+
+
 def test_a_stream_of_events_has_no_length_and_no_cache() -> None:
     headers = (*EVENTS, ("content-length", "12"), ("cache-control", "max-age=60"))
     assert relayed_headers(headers, event_stream=True) == [(b"content-type", b"text/event-stream")]
 
 
-@pytest.mark.parametrize("lengths", [("1", "2"), ("x",), ("-1",), ("",), ("٣",)])
+@pytest.mark.parametrize("lengths", [("1", "2"), ("x",), ("-1",), ("",), ("٣",), ("9" * 5000,)])
 def test_lengths_that_contradict_are_an_engine_error(lengths: tuple[str, ...]) -> None:
     with pytest.raises(EngineError):
         relayed_headers(tuple(("content-length", length) for length in lengths), event_stream=False)

@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.membership import Membership
+from gateway.access.agents import AdmittedAgent
 from gateway.domain import AgentPrincipal
 from gateway.renewals import AT_ONCE, Renewals
 from shared.errors import HandshakeError, LocalError, TunnelClosed
@@ -201,11 +203,21 @@ class Session:
         self.asked: list[Mapping[str, Any]] = []
         self.full = False
         self.principal = AgentPrincipal("gpu-1")
+        self.endpoint = self
+        self.answer: Any = None
+        self.dropped = 0
 
     def ask(self, command: Mapping[str, Any], answered: Any) -> None:
         if self.full:
             raise LocalError("64 commands are waiting to be sent")
         self.asked.append(command)
+        self.answer = answered
+
+    def refuse(self) -> None:
+        self.answer(CommandResult(self.asked[-1]["id"], False, "no"))
+
+    def drop_tunnel(self) -> None:
+        self.dropped += 1
 
 
 async def test_renewals_are_sent_some_at_a_time_and_once() -> None:
@@ -216,7 +228,7 @@ async def test_renewals_are_sent_some_at_a_time_and_once() -> None:
         return Certificate(), None
 
     sessions = [Session() for _ in range(AT_ONCE + 10)]
-    agents: dict[Any, Any] = dict.fromkeys(sessions, "admitted")
+    agents: dict[Any, Any] = {each: holding(1) for each in sessions}
     sessions[0].suspended = sessions[1].closed = sessions[2].full = True
     renewals = Renewals(agents)
     await renewals.look(lambda admitted: True, issue, 0.0)
@@ -227,3 +239,61 @@ async def test_renewals_are_sent_some_at_a_time_and_once() -> None:
     assert [len(each.asked) for each in sessions] == [0, 0] + [1] * (AT_ONCE + 8)
     ids = [command["id"] for each in sessions for command in each.asked]
     assert len(set(ids)) == len(ids)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What renewals use of a certificate."""
+
+    serial: int
+    worn_from_s: float = 100.0
+    der: bytes = b"certificate"
+
+    def is_worn(self, wall_s: float) -> bool:
+        return wall_s >= self.worn_from_s
+
+
+def holding(serial: int) -> AdmittedAgent:
+    paper: Any = Paper(serial)
+    return AdmittedAgent(AgentPrincipal("gpu-1"), None, 1, paper)
+
+
+async def issue_paper(admitted: Any, wall_s: float) -> Any:
+    return Paper(9), None
+
+
+async def test_an_agent_that_did_not_take_a_certificate_is_asked_again_when_its_own_has_worn() -> None:
+    session = Session()
+    agents: dict[Any, Any] = {session: holding(1)}
+    renewals = Renewals(agents)
+    for wall_s, asked, dropped in ((0.0, 1, 0), (50.0, 1, 0), (100.0, 2, 1), (150.0, 2, 1)):
+        before = len(session.asked)
+        await renewals.look(lambda admitted: True, issue_paper, wall_s)
+        if len(session.asked) > before:
+            session.refuse()
+        assert (len(session.asked), session.dropped) == (asked, dropped), wall_s
+
+
+async def test_a_renewal_that_comes_behind_a_newer_certificate_is_no_reason_to_ask_no_more() -> None:
+    session = Session()
+    agents: dict[Any, Any] = {session: holding(1)}
+    renewals = Renewals(agents)
+    await renewals.look(lambda admitted: True, issue_paper, 100.0)
+    agents[session] = holding(2)  # by WELCOME, while the command waited for a tunnel
+    session.refuse()
+    await renewals.look(lambda admitted: True, issue_paper, 0.0)
+    assert (len(session.asked), session.dropped) == (2, 0)
+
+
+async def test_nothing_is_issued_for_sessions_that_end_meanwhile() -> None:
+    sessions, issued = [Session(), Session()], []
+
+    async def issue(admitted: Any, wall_s: float) -> Any:
+        issued.append(admitted)
+        for each in sessions:
+            each.closed = True
+        return Paper(9), None
+
+    agents: dict[Any, Any] = {each: holding(1) for each in sessions}
+    await Renewals(agents).look(lambda admitted: True, issue, 0.0)
+    assert len(issued) == 1

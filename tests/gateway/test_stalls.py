@@ -1,13 +1,18 @@
 """Engines that fall silent in the middle of an answer, judged by the answer's own rhythm."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import orjson
 
 from gateway.dispatch import DispatchSettings
+from gateway.domain import RequestBody
+from gateway.errors import DeadlineExceeded
 from shared.errors import ErrorCode
 from shared.messages import Trailers
 from tests.gateway.continuation import engines
 from tests.gateway.continuation.engines import Style
-from tests.gateway.fleet import Client, EngineStream, FakeAgent, Fleet
+from tests.gateway.fleet import Client, EngineStream, FakeAgent, Fleet, deployment
 from tests.gateway.test_going_on import BODY, HEAD, MODEL, able, ask, quiet, read
 from tests.gateway.tunnels import resume, suspend
 
@@ -153,3 +158,38 @@ async def test_before_it_has_a_rhythm_an_answer_has_its_time() -> None:
     fleet.settle()
     await read(client)
     quiet(fleet)
+
+
+async def test_a_silence_on_an_engines_own_paths_is_no_fault() -> None:
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0, first_byte_s=30, idle_s=40))
+    agent = fleet.connect("a", deployment(slots=16, routes=("any", "chat")))
+    talking = [fleet.submit(fleet.request(route="any")) for _ in range(6)]
+    for stream, client in zip(agent.streams, talking, strict=True):
+        stream.stream.send_head(HEAD)
+        for _ in range(6):
+            say(fleet, stream, b"data: x\n\n")
+            await keep_up(client)
+    polling = [fleet.submit(fleet.request(route="any", streaming=False)) for _ in range(6)]
+    wait(fleet, 60)
+    assert all(client.settled for client in polling)
+    assert all(stream.reset_code is not None for stream in agent.streams)
+    assert fleet.dispatcher._health.figures() == {("m", "closed"): 1}
+
+
+async def test_a_client_that_was_slow_to_send_is_no_fault_of_the_engine() -> None:
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0, first_byte_s=30))
+    fleet.connect("a", deployment(slots=16, routes=("audio",)))
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    clients = [
+        fleet.submit(fleet.request(route="audio", streaming=False, body=RequestBody(b"x", slow(), 100)))
+        for _ in range(6)
+    ]
+    await asyncio.sleep(0)
+    wait(fleet, 35)
+    assert all(isinstance(client.error, DeadlineExceeded) for client in clients)
+    assert fleet.dispatcher._health.figures() == {("m", "closed"): 1}
+    await fleet.dispatcher.close()

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.backends.wire import check_path
 from gateway.errors import BadRequest, PathTooLong
 from gateway.surface import CHAT, ENDPOINTS, ENGINE, Endpoint, Target, engine_target, nearest, target
 
@@ -26,9 +27,10 @@ def test_a_path_that_is_too_long_is_refused() -> None:
         target(CHAT, CHAT.path, CHAT.path, b"a" * 9000)
 
 
-def test_bytes_in_a_query_that_no_url_has_are_refused() -> None:
+@pytest.mark.parametrize("query", [b"a=\xff", b"a=\\", b"#a"])
+def test_bytes_in_a_query_that_no_url_has_are_refused(query: bytes) -> None:
     with pytest.raises(BadRequest):
-        target(CHAT, CHAT.path, CHAT.path, b"a=\xff")
+        target(CHAT, CHAT.path, CHAT.path, query)
 
 
 @pytest.mark.parametrize("tail", ["transcriptions", "speech", "voices/list"])
@@ -72,6 +74,11 @@ def test_an_engine_path_names_its_model_and_goes_on_as_it_is(raw: str, model: st
         "/engines/m/a\\b",
         "/engines/m/a%252e%252e/b",
         "/engines/m/a%252Fb",
+        "/engines/m/a%25252e%25252e/b",
+        "/engines/m/%2e%25252e/b",
+        "/engines/m/a%2500b",
+        "/engines/m/a%252500b",
+        "/engines/m/%25.%252e",
         "/engines/m//b",
         "/engines/m/a%00b",
         "/engines/m/a%0d%0ab",
@@ -103,6 +110,19 @@ def test_no_engine_path_climbs(rest: str) -> None:
     assert depth >= 1
     assert "\\" not in path
     assert "%2f" not in path.lower()
+
+
+@given(
+    st.lists(st.sampled_from(["%", "25", "2", "e", ".", "/", "5c", "00", "0a", ";", "a", ":"]), max_size=12),
+    st.text(st.sampled_from("\\%/.#?&=a\x7f\x01"), max_size=6),
+)
+def test_an_agent_takes_whatever_passes(rest: list[str], query: str) -> None:
+    raw = "/engines/m/" + "".join(rest)
+    try:
+        path = target(ENGINE, raw, raw, query.encode()).path  # type: ignore[union-attr]
+    except BadRequest:
+        return
+    assert check_path(path) == path
 
 
 def test_only_engine_paths_take_any_method() -> None:

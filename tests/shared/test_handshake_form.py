@@ -57,6 +57,7 @@ def test_the_agent_names_both_versions_when_they_have_none_in_common() -> None:
     with pytest.raises(HandshakeRejected, match="speaks protocol version 2, 3, this agent 1") as caught:
         enrolled_agent().receive_challenge(payload)
     assert caught.value.code is ErrorCode.VERSION
+    assert caught.value.retry_after_s, "the CHALLENGE may be a replay, and is no reason to stop for good"
 
 
 def test_the_agent_takes_the_highest_version_in_common() -> None:

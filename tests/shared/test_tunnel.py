@@ -7,7 +7,8 @@ import pytest
 from shared import limits
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
 from shared.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers, Usage
-from shared.tunnel import AcceptedTunnel
+from shared.tunnel import AcceptedTunnel, dial
+from tests.support.identities import joining_agent
 from tests.support.tunnels import Acceptor, Recorder, accepting, dial_with_token, request_head
 
 
@@ -311,6 +312,28 @@ async def test_a_broken_frame_after_authentication_ends_the_session_with_its_nam
 async def test_dialling_nobody_fails_with_a_reason() -> None:
     with pytest.raises(DialFailed, match=r"127\.0\.0\.1"):
         await dial_with_token("ws://127.0.0.1:9/tunnel", Recorder())
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy"),
+    [
+        ("ws://a..b/tunnel", None),
+        (f"ws://{'a' * 64}.example/tunnel", None),
+        ("ws://x/tunnel", "ftp://me:secret@127.0.0.1:9"),
+        ("ws://x/tunnel", "http://me:secret@"),
+        ("ws://x/tunnel", "http://me:secret@127.0.0.1:70000"),
+        ("ws://x/tunnel", "http://me:secret@127.0.0.1/path"),
+        ("ws://x/tunnel", "http://me:secret@a..b:9"),
+        ("ws://x/tunnel", "http://me:%ffsecret@127.0.0.1:9"),
+    ],
+)
+async def test_hosts_and_proxies_that_cannot_be_are_dialled_in_vain_and_passwords_not_repeated(
+    url: str, proxy: str | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    with pytest.raises(DialFailed) as failed:
+        await dial(url, handshake=joining_agent(), listener=Recorder(), clock=loop.time, proxy=proxy)
+    assert "secret" not in str(failed.value)
 
 
 async def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

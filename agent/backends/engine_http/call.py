@@ -65,7 +65,7 @@ class Call:
             self._exchange.resume()
 
     async def _upload(self) -> Upload:
-        """Raises :class:`agent.backends.base.EngineRefused`."""
+        """Raises :class:`agent.backends.base.RequestUnfit`."""
         head, body = self._head, self._body
         method, path = wire.check_method(head.method), wire.check_path(head.path)
         length_bytes = wire.declared_length(head.headers)

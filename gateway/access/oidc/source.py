@@ -49,6 +49,11 @@ class KeySource:
         self._asked = asyncio.Event()
 
     @property
+    def asked(self) -> bool:
+        """Newer keys are to be looked for."""
+        return self._asked.is_set()
+
+    @property
     def ready(self) -> bool:
         """There are keys to verify with."""
         return self._keys is not None
@@ -57,8 +62,12 @@ class KeySource:
         """The key that a token names. One that there is not makes us look for newer keys."""
         found = None if self._keys is None else self._keys.find(kid, algorithm)
         if found is None:
-            self._asked.set()
+            self.ask()
         return found
+
+    def ask(self) -> None:
+        """Look for newer keys: those that there are may be withdrawn."""
+        self._asked.set()
 
     async def run(self) -> None:
         """Fetch at once and whenever it is due, until cancelled. Failures are logged, not raised."""

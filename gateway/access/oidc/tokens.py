@@ -71,7 +71,11 @@ class TokenDoor:
         if not source.ready:
             raise IssuerUnavailable("The keys of the token's issuer are not known yet; try again soon.")
         generation, issuer = source.generation, source.issuer
-        verified = verify(token, issuer, source, now_s)
+        try:
+            verified = verify(token, issuer, source, now_s)
+        except KeyUnknown:
+            source.ask()
+            raise
         principal = principal_of(verified, issuer)
         return _Seen(principal, verified.expires_s + issuer.skew_s, source, generation)
 

@@ -118,6 +118,10 @@ def verify(token: Unverified, issuer: Issuer, keys: Keys, wall_s: float) -> Veri
         signed = _jws.decode_complete(token.text, key, algorithms=[key.algorithm_name])
         claims = orjson.loads(signed["payload"])
     except (PyJWTError, ValueError, TypeError, RecursionError):
+        if token.kid is None:  # the only key may have been changed for another
+            raise KeyUnknown(
+                "The token is signed with another key than its issuer is known to have."
+            ) from None
         raise TokenRefused("The token's signature is not its issuer's.") from None
     if not isinstance(claims, dict) or claims.get("iss") != issuer.issuer:
         raise TokenRefused("The token is another issuer's.")

@@ -8,6 +8,7 @@ from agent.backends.base import EngineFailed, EngineRefused
 from agent.backends.settings import base_url
 from agent.backends.wire import check_method, check_path, declared_length, request_headers, response_headers
 from shared import limits
+from shared.errors import ErrorCode
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,18 @@ def test_a_plain_path_passes_as_it_is(path: str) -> None:
 def test_a_path_that_could_leave_the_engine_is_refused(path: str) -> None:
     with pytest.raises(EngineRefused):
         check_path(path)
+
+
+def test_what_no_engine_is_sent_does_not_count_as_a_lack_of_slots() -> None:
+    """A gateway spares an agent that refuses (REFUSED), and asks the others."""
+    for refused in (
+        lambda: check_path("/\\"),
+        lambda: check_method("TRACE"),
+        lambda: request_headers((("", ""),), None),
+    ):
+        with pytest.raises(EngineRefused) as caught:
+            refused()
+        assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
 
 @given(st.text(max_size=60))

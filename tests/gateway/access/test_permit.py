@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,27 +100,58 @@ def test_a_request_that_names_no_tier_gets_one_that_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "opaque", "begins"),
+    "body",
     [
-        (["model", "Model"], False, b""),
-        (["MODEL"], False, b""),
-        ([], True, b' \n{"model":"other"}'),
-        ([], True, b"[1]"),
+        b'{"model":"a","Model":"b"}',
+        b'{"MODEL":"a"}',
+        b'{"model":"b","model":"a"}',
+        b'{"model":"b","messages":[{"role":"user"}],"\\u006dodel" : "a"}',
+        b'{"\\u006d\\u006F\\u0064\\u0065\\u006C":"b","x":{"model":1},"model":"a"}',
     ],
 )
-def test_a_body_in_which_an_engine_may_find_another_model_is_refused(
-    members: list[str], opaque: bool, begins: bytes
-) -> None:
+def test_json_in_which_an_engine_may_find_another_model_is_refused(body: bytes) -> None:
+    members = orjson.loads(body)
     with pytest.raises(Forbidden) as caught:
-        check_one_model(Scopes(Names(("a",))), members, opaque=opaque, begins=begins)
+        check_one_model(Scopes(Names(("a",))), members, body, parsed=True)
     assert caught.value.code == "model_not_allowed"
-    check_one_model(Scopes(), members, opaque=opaque, begins=begins)
+    check_one_model(Scopes(), members, body, parsed=True)
 
 
-def test_ordinary_bodies_pass_for_a_key_limited_to_models() -> None:
+@pytest.mark.parametrize(
+    "begins",
+    [
+        b' \n{"model":"other"}',
+        b"[1]",
+        b'\xef\xbb\xbf{"model":"other"}',
+        '{"model":"other"}'.encode("utf-16"),
+        '{"model":"other"}'.encode("utf-32-be"),
+        b" " * 2000,
+        b'\n{"model":"other"}\r\n--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\na\r\n--XX--',
+    ],
+)
+def test_what_was_not_parsed_and_may_be_json_is_refused(begins: bytes) -> None:
+    with pytest.raises(Forbidden) as caught:
+        check_one_model(Scopes(Names(("a",))), {}, begins, parsed=False)
+    assert caught.value.code == "model_not_allowed"
+    check_one_model(Scopes(), {}, begins, parsed=False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"a"}',
+        b'{"model":"a","tools":[{"properties":{"model":{"type":"string"},"make":{}}}]}',
+        b'{"model":"a","messages":[{"content":"say \\"model\\": \\u006dodel"}],"x":"model"}',
+    ],
+)
+def test_ordinary_json_passes_for_a_key_limited_to_models(body: bytes) -> None:
+    check_one_model(Scopes(Names(("a",))), orjson.loads(body), body, parsed=True)
+
+
+def test_other_bodies_pass_for_a_key_limited_to_models() -> None:
     scopes = Scopes(Names(("a",)))
-    check_one_model(scopes, ["model", "messages"], opaque=False, begins=b'{"model":"a"}')
-    check_one_model(scopes, [], opaque=True, begins=b"RIFF....")
+    for begins in (b"", b"RIFF....", b"\r\n--XX\r\n", b"--XX\r\n", b"\xff\xd8\xff\xe0", bytes(900) + b"{"):
+        check_one_model(scopes, {"model": "a"}, begins, parsed=False)
 
 
 def test_each_role_covers_those_below_it() -> None:

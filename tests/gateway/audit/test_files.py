@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.audit import AuditFiles, AuditUnwritable, Keep
-from gateway.audit.records import START, Entry, hash_of
+from gateway.audit.records import LINE_BYTES, START, Entry, hash_of
 from gateway.audit.segments import HEAD, names, next_name, order
 from shared.identity import GatewayIdentity, generate_key
 from tests.gateway.audit.logs import DAY_S, NOON_S, entries, kinds, records, verified
@@ -146,6 +146,68 @@ def test_a_full_disk_appends_nothing_and_says_so(
     assert verified(files, identity).sound
 
 
+class FullForHeads:
+    """The head finds no room, though the lines before it did; of ``takes`` bytes a write, nothing more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: int = 0) -> None:
+        self._open, self._write, self._takes = os.open, os.write, takes
+        self._heads: set[int] = set()
+        monkeypatch.setattr(os, "open", self.open)
+        monkeypatch.setattr(os, "write", self.write)
+
+    def open(self, path: Path, *rest: int) -> int:
+        file = self._open(path, *rest)
+        (self._heads.add if str(path).endswith(".new") else self._heads.discard)(file)
+        return file
+
+    def write(self, file: int, data: bytes | memoryview) -> int:
+        if file not in self._heads:
+            return self._write(file, data)
+        if not self._takes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._write(file, memoryview(data)[: self._takes])
+
+
+def test_lines_for_whose_head_there_is_no_room_are_not_there_twice_when_they_come_again(
+    files: AuditFiles, identity: GatewayIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.append(entries(1), NOON_S)
+    segment = only_segment(files)
+    before = segment.read_bytes()
+    with monkeypatch.context() as patch:
+        FullForHeads(patch)
+        for at_s in (NOON_S, NOON_S, NOON_S + DAY_S):
+            with pytest.raises(AuditUnwritable, match="No space left"):
+                files.append(entries(2), at_s)
+            assert verified(files, identity).findings == verified(files, identity).notes == []
+    assert segment.read_bytes() == before
+    files.append(entries(2), NOON_S)
+    assert kinds(files.directory) == ["segment", *["test"] * 3]
+    assert verified(files, identity).findings == verified(files, identity).notes == []
+
+
+def test_what_a_link_leads_to_that_comes_in_between_is_not_cut_short(
+    files: AuditFiles, tmp_path: Path
+) -> None:
+    files.append(entries(1), NOON_S)
+    theirs = tmp_path / "theirs"
+    theirs.write_text("all of it")
+    with files.held(NOON_S) as appender:
+        (files.directory / "2026-11-22.0001.jsonl").symlink_to(theirs)
+        with pytest.raises(OSError, match="symbolic link"):
+            appender.append(entries(1), NOON_S + DAY_S)
+    assert theirs.read_text() == "all of it"
+
+
+def test_a_head_is_written_whole_by_a_disk_that_takes_little_at_a_time(
+    files: AuditFiles, identity: GatewayIdentity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        FullForHeads(patch, takes=100)
+        files.append(entries(1), NOON_S)
+    assert verified(files, identity).sound
+
+
 def test_what_was_cut_off_is_said_later_when_the_disk_was_full_at_first(
     files: AuditFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,9 +293,11 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
 
 @pytest.mark.parametrize("what", ["x" * 70_000, 2**70, "\ud800"])
 def test_a_record_that_is_no_line_becomes_one_that_says_less(files: AuditFiles, what: object) -> None:
-    files.append([Entry(NOON_S, "test", {"share": 0.5, "what": what})], NOON_S)
+    who, many = "key:k1", dict.fromkeys(map(str, range(1000)), "y" * 500)
+    files.append([Entry(NOON_S, "test", {"who": who, "share": 0.5, "what": what, **many})], NOON_S)
     last = records(files.directory)[-1]
-    assert (last["share"], last["shortened"], "what" in last) == (0.5, True, False)
+    assert (last["who"], last["share"], last["shortened"], "what" in last) == (who, 0.5, True, False)
+    assert only_segment(files).stat().st_size < 2 * LINE_BYTES
 
 
 def test_a_crash_before_old_segments_were_deleted_leaves_a_log_that_verifies(
@@ -261,6 +325,20 @@ def test_what_root_appends_belongs_to_the_owner_of_the_state(
     files.append(entries(1), NOON_S + DAY_S)
     owners = {each.name: each.stat().st_uid for each in (files.directory, *files.directory.iterdir())}
     assert set(owners.values()) == {12345}, owners
+
+
+@pytest.mark.parametrize("name", [f"{HEAD}.new", "2026-11-21.0001.jsonl"])
+def test_nothing_is_written_where_a_link_leads_to(
+    tmp_path: Path, identity: GatewayIdentity, name: str
+) -> None:
+    files, elsewhere = AuditFiles(tmp_path / "audit", lambda: identity), tmp_path / "elsewhere"
+    files.append(entries(1), NOON_S)
+    elsewhere.write_bytes(b"somebody else's\n" * 100)
+    (files.directory / name).unlink(missing_ok=True)
+    (files.directory / name).symlink_to(elsewhere)
+    with pytest.raises(AuditUnwritable):
+        files.append(entries(1), NOON_S)
+    assert elsewhere.read_bytes() == b"somebody else's\n" * 100
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.audit import AuditFiles, Keep, Report, verify
-from gateway.audit.records import BadHead, Head, decode_head, encode_head, hash_of
+from gateway.audit.records import START, BadHead, Head, decode_head, encode_head, hash_of
 from gateway.audit.segments import HEAD, LOCK, names
 from gateway.audit.verify import Anchor
 from gateway.store.errors import StateMissing
@@ -158,6 +158,24 @@ def test_an_older_log_put_back_whole_is_found_by_what_was_written_down(
     written.append(entries(3, kind="other"), NOON_S + 2 * DAY_S)
     (finding,) = verify(written.directory, keys, anchor).findings
     assert "is not the one that was written down" in finding
+
+
+def test_a_line_that_was_written_down_and_deleted_since_vouches_for_nothing(
+    tmp_path: Path, identity: GatewayIdentity
+) -> None:
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(days=1))
+    keys, ends = [identity.public_key], [Anchor(0, START)]
+    for day in range(3):
+        head = files.append(entries(1), NOON_S + day * DAY_S)
+        ends.append(Anchor(head.seq, head.hash))
+    with files.held(NOON_S) as appender:
+        assert len(appender.prune(NOON_S + 3 * DAY_S)) == 2
+    nothing, *gone, last = ends
+    for each in gone:
+        (finding,) = verify(files.directory, keys, each).findings
+        assert f"line {each.seq}, which was written down, is missing: it was in a segment" in finding
+    assert verify(files.directory, keys, last).sound
+    assert verify(files.directory, keys, nothing).sound, "an empty log says nothing of what came"
 
 
 def test_no_log_is_no_sound_log(tmp_path: Path, identity: GatewayIdentity) -> None:

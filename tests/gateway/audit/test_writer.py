@@ -1,12 +1,14 @@
 """The writer: batches, a full disk, a full buffer, and what of it requests are told."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.audit import AuditFiles, AuditSettings, AuditUnwritable, AuditWriter, RequestFacts
 from gateway.audit.records import Entry
 from gateway.domain import Tier
 from gateway.quotas import Price
 from gateway.store import Store
+from gateway.store.errors import StateBusy
 from shared.identity import GatewayIdentity
 from shared.messages import Usage
 from tests.gateway.audit.logs import DAY_S, NOON_S, kinds, records, verified
@@ -159,6 +161,18 @@ def test_what_cannot_be_written_is_kept_and_written_later_and_is_said_in_between
     assert [record.get("id") for record in records(files.directory)] == [None, "req-1", "req-2"]
 
 
+def test_requests_are_written_though_the_database_does_not_even_say_whether_it_changed(
+    files: AuditFiles, things: Things
+) -> None:
+    def fail() -> int:
+        raise StateBusy("just now")
+
+    writer = AuditWriter(files, things, changed=fail, wall=Clock())
+    writer.add(facts(1))
+    assert writer.write()
+    assert kinds(files.directory) == ["segment", "request"]
+
+
 def test_what_finds_no_room_is_counted_and_the_log_says_how_many(
     files: AuditFiles, things: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +215,19 @@ def test_a_thread_writes_what_is_left_when_it_is_stopped(store: Store, identity:
     writer.add(facts())
     writer.stop(10)
     assert kinds(files.directory) == ["segment", "thing.change", "request"]
+
+
+def test_a_gateway_that_stops_on_a_full_disk_tells_how_many_records_are_lost(
+    files: AuditFiles, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(files, things, tick_s=60, buffer_records=5, batch_records=2)
+    refuse(files, monkeypatch)
+    for number in range(9):
+        writer.add(facts(number))
+    writer.start()
+    with capture_logs() as logs:
+        writer.stop(10)
+    assert [each["records"] for each in logs if each["event"] == "audit_lost"] == [9]
 
 
 def test_a_record_that_cannot_be_made_a_line_stops_no_other(files: AuditFiles, things: Things) -> None:

@@ -79,6 +79,22 @@ def test_an_inline_table_and_dotted_keys_have_lines_too(file: Path) -> None:
     assert f"(line 2 of {file})" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TRUSTED_PROXIES", "10.0.0.0/8"),
+        ("HTTP__CORS_ORIGINS", "https://app.test"),
+        ("QUEUE__TENANT_WEIGHTS", "a=3"),
+        ("HTTP", "x"),
+        ("OIDC", "[}"),
+    ],
+)
+def test_a_variable_that_holds_a_list_or_a_table_is_json(name: str, value: str) -> None:
+    assert f"TRUNKLINE_GATEWAY_{name}: write lists and tables as JSON" in complaint(
+        None, None, **{name: value}
+    )
+
+
 def test_an_unknown_variable_is_an_error() -> None:
     assert "TRUNKLINE_GATEWAY_LISTN: there is no such setting" in complaint(LISTN="x")
     assert "TRUNKLINE_GATEWAY_HTTP__X" in complaint(HTTP__X="x")

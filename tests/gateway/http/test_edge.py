@@ -16,7 +16,7 @@ from gateway.http.protocol import PIPELINED
 from gateway.http.proxies import TrustedProxies
 from gateway.http.request_log import facts
 from gateway.surface import ENDPOINTS, FIXED
-from tests.gateway.http.support import BEARER, JSON_TYPE, Surface, json_response, served
+from tests.gateway.http.support import BEARER, JSON_TYPE, FakeResponse, Surface, json_response, served
 from tests.gateway.http.test_server import ASK, wire
 from tests.support.attacks import rows
 
@@ -183,6 +183,19 @@ async def test_an_engines_header_that_is_none_breaks_its_answer_and_injects_noth
         with capture_logs():
             client.post(ASK)
             assert b"set-cookie" not in await client.rest()
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_engine_cannot_answer_the_next_request_too(status: int) -> None:
+    forged = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"
+    surface = Surface()
+    surface.dispatcher.answer(FakeResponse(status, (("content-length", str(len(forged))),), (forged,)))
+    async with served(surface) as address, wire(address) as client:
+        client.post(ASK)
+        assert (await client.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 %d " % status)
+        surface.dispatcher.answer(json_response())
+        client.post(ASK)
+        assert b"forged" not in await client.until(b'{"ok":true}')
 
 
 # --- The document ---

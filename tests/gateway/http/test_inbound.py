@@ -1,4 +1,5 @@
 import asyncio
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -49,6 +50,25 @@ async def test_a_body_is_put_together() -> None:
     assert await body.read(whole) == b"abc"
     assert body.complete
     assert body.rest() is None
+
+
+async def test_a_body_in_tiny_pieces_takes_the_memory_of_its_bytes() -> None:
+    pieces = 8000
+
+    async def trickle() -> dict[str, Any]:
+        nonlocal pieces
+        pieces -= 1
+        await asyncio.sleep(0)
+        return piece(bytes((pieces % 251, 7)), more=pieces > 0)
+
+    body = Inbound(trickle, None, BodyLimits(), BufferBudget(10**9))
+    tracemalloc.start()
+    try:
+        assert len(await body.read(whole)) == 16_000
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 200_000
 
 
 async def test_reading_stops_when_there_is_enough() -> None:

@@ -8,12 +8,13 @@ import pytest
 from gateway.audit import RequestFacts, facts_of
 from gateway.domain import Request
 from gateway.errors import QueueFull
+from gateway.http.exchange import HttpSettings
 from gateway.http.request_audit import RequestAudit
 from gateway.quotas import Price
 from shared.errors import ErrorCode
 from shared.messages import Trailers, Usage
 from tests.gateway.fleet import Fleet, deployment
-from tests.gateway.http.support import EVENTS, JSON_TYPE, FakeResponse, Surface, json_response
+from tests.gateway.http.support import BEARER, EVENTS, JSON_TYPE, FakeResponse, Surface, json_response
 
 CHAT = "/v1/chat/completions"
 ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfish"}]}'
@@ -91,6 +92,19 @@ async def test_no_content_and_no_key_is_ever_recorded(surface: Surface) -> None:
     written = orjson.dumps(recorded(surface)).decode()
     for secret in ("swordfish", "marlin", "sk-tl-test"):
         assert secret not in written
+
+
+async def test_what_an_engine_calls_its_own_errors_is_not_recorded() -> None:
+    surface = Surface(HttpSettings(comment_interval_s=0.001))
+    engine = surface.dispatcher.hold()
+    call = surface.ask("POST", CHAT, (b"content-length", b"%d" % len(ASK)), BEARER, JSON_TYPE)
+    call.body(ASK)
+    await call.until(lambda call: len(call.sent) > 1)
+    engine.set_result(json_response(b'{"error":{"code":"swordfish","message":"marlin"}}', status=400))
+    await call.done()
+    assert b"swordfish" in call.content
+    [record] = recorded(surface)
+    assert (record["status"], record["error"]) == (400, "engine_refused")
 
 
 def test_deployments_that_failed_a_request_are_kept_with_why() -> None:

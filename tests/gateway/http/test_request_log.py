@@ -5,9 +5,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import QueueFull, RequestError
+from gateway.http.exchange import HttpSettings
 from gateway.http.request_log import RequestLog
 from shared.messages import Trailers, Usage
-from tests.gateway.http.support import EVENTS, JSON_TYPE, FakeResponse, Surface
+from tests.gateway.http.support import BEARER, EVENTS, JSON_TYPE, FakeResponse, Surface
 
 CHAT = "/v1/chat/completions"
 ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfish"}]}'
@@ -81,6 +82,21 @@ async def test_no_content_no_key_and_no_query_is_ever_logged(surface: Surface) -
     written = json.dumps(lines_of(surface))
     assert "swordfish" not in written
     assert "sk-tl-test" not in written
+
+
+async def test_an_engines_words_are_for_the_client_only() -> None:
+    surface = Surface(HttpSettings(comment_interval_s=0.01))
+    held = surface.dispatcher.hold()
+    call = surface.ask("POST", CHAT, BEARER, JSON_TYPE)
+    call.body(ASK)
+    await call.until(lambda call: call.sent)
+    said = b'{"error":{"message":"cannot read \'swordfish\'","code":"swordfish is no code"}}'
+    held.set_result(FakeResponse(500, chunks=(said,)))
+    await call.done()
+    assert b"swordfish" in call.content
+    [line] = lines_of(surface)
+    assert line["error"] == "engine_refused"
+    assert "swordfish" not in json.dumps(line)
 
 
 async def test_a_path_cannot_write_to_the_terminal(surface: Surface) -> None:

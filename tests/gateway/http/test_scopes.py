@@ -6,7 +6,7 @@ import pytest
 from gateway.domain import Principal, Tier
 from gateway.registry import ModelInfo
 from gateway.scopes import Role, Scopes, limited
-from tests.gateway.http.support import JSON_TYPE, FakeCatalog, FakeKeys, Surface
+from tests.gateway.http.support import BEARER, JSON_TYPE, FakeCatalog, FakeKeys, Surface
 
 CHAT = "/v1/chat/completions"
 TEXT = (b"content-type", b"text/plain")
@@ -37,6 +37,19 @@ def code_in(content: bytes) -> object:
             (FORM,),
             "model_not_allowed",
         ),
+        (CHAT, b"{}", (JSON_TYPE, NAMED), "model_not_allowed"),
+        (CHAT, b'{"model":null}', (JSON_TYPE, NAMED), "model_not_allowed"),
+        (CHAT, b'{"model":"gpt","model":"llama-8b"}', (JSON_TYPE,), "model_not_allowed"),
+        (CHAT, b'\xef\xbb\xbf{"model":"gpt"}', (TEXT, NAMED), "model_not_allowed"),
+        (
+            CHAT,
+            b'\n{"model":"gpt"}\r\n--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nllama-8b\r\n'
+            b"--XX--\r\n",
+            (FORM,),
+            "model_not_allowed",
+        ),
+        (CHAT, b'\n{"model":"gpt"}\r\n--XX--\r\n', (FORM, NAMED), "model_not_allowed"),
+        ("/v1/audio/transcriptions", b"--XX--\r\n", (FORM, NAMED), "model_not_allowed"),
         ("/v1/embeddings", b'{"model":"llama-8b"}', (JSON_TYPE,), "route_not_allowed"),
         ("/engines/llama-8b/v1/chat/completions", b'{"model":"gpt"}', (JSON_TYPE,), "route_not_allowed"),
         (
@@ -55,6 +68,33 @@ async def test_what_the_key_does_not_allow_reaches_nobody(
     call = await surface.post(path, body, *headers)
     assert (call.status, code_in(call.content)) == (403, code)
     assert surface.dispatcher.requests == []
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [(b"api-version=1&of=model", 200), (b"model=gpt", 403), (b"x=1;%4dodel=gpt", 403), (b"a&model", 403)],
+)
+async def test_the_query_names_no_model(query: bytes, status: int) -> None:
+    surface, body = surface_for(limited(["llama-*"])), b'{"model":"llama-8b"}'
+    call = surface.ask("POST", CHAT, JSON_TYPE, BEARER, query=query)
+    call.body(body)
+    assert (await call.done()).status == status
+
+
+async def test_a_form_names_one_model() -> None:
+    part = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
+    surface = surface_for(limited(["llama-*"]))
+    twice = part % b"gpt" + part % b"llama-8b" + b"--XX--\r\n"
+    call = await surface.post("/v1/audio/transcriptions", twice, FORM)
+    assert (call.status, code_in(call.content)) == (400, "invalid_multipart")
+    once = part % b"llama-8b" + b"--XX--\r\n"
+    assert (await surface.post("/v1/audio/transcriptions", once, FORM)).status == 200
+
+
+async def test_what_goes_to_an_engines_own_paths_is_no_affair_of_ours_where_that_is_allowed() -> None:
+    surface = surface_for(limited(["llama-*"], ["any"]))
+    call = await surface.post("/engines/llama-8b/tokenize", b'{"model":"gpt"}', JSON_TYPE)
+    assert call.status == 200, call.content
 
 
 async def test_what_the_key_allows_goes_through_in_a_tier_it_allows() -> None:

@@ -1,19 +1,24 @@
 """TLS on real connections: versions, certificates that change, certificates of clients, the plain port."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import ssl
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.redirect import Redirect, answer_to
 from gateway.http.server import Address, GatewayServer, bind, build_server
-from gateway.http.tls import TlsFiles
+from gateway.http.tls import Tls, TlsFiles, build_context
 from tests.gateway.http.support import Surface
 from tests.support.tls import make_certificate
 
@@ -140,6 +145,35 @@ async def test_a_changed_certificate_is_taken_up_and_a_broken_one_refused(
         assert b" 200 " in await ask(port, trusting(new_cert), name=name)
 
 
+def test_a_look_that_takes_long_does_not_bring_an_older_certificate_back(
+    pairs: list[tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem")
+    replace(files, *(path.read_bytes() for path in pairs[0]))
+    tls, built = Tls(files), list[ssl.SSLContext]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(files: TlsFiles) -> ssl.SSLContext:
+        context = build_context(files)
+        built.append(context)
+        if len(built) == 1:
+            begun.set()
+            go_on.wait(5)
+        return context
+
+    monkeypatch.setattr("gateway.http.tls.build_context", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        replace(files, *(path.read_bytes() for path in pairs[1]))
+        looks = [threads.submit(tls.look)]
+        begun.wait(5)
+        replace(files, *(path.read_bytes() for path in pairs[0]))
+        looks.append(threads.submit(tls.look))
+        wait(looks[1:], 0.05)
+        go_on.set()
+        assert all(look.result() for look in looks)
+    assert tls._newest is built[1]
+
+
 async def test_clients_show_certificates_where_wanted_and_agents_need_none(
     pairs: list[tuple[Path, Path]],
 ) -> None:
@@ -151,6 +185,41 @@ async def test_clients_show_certificates_where_wanted_and_agents_need_none(
         assert b'"client_certificate_required"' in refused
         assert b" 426 " in await ask(port, trusting(ours[0]), TUNNEL)
         assert await nothing_from(port, trusting(ours[0], shown=strange))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("required", [False, True])
+async def test_no_session_outlives_the_authority_of_its_client(
+    pairs: list[tuple[Path, Path]], tmp_path: Path, version: ssl.TLSVersion, required: bool
+) -> None:
+    ours, other = pairs
+    files = TlsFiles(*ours, client_ca=tmp_path / "ca.pem", required=required)
+    assert files.client_ca is not None
+    files.client_ca.write_bytes(ours[0].read_bytes())
+    context = trusting(ours[0], shown=ours)
+    context.maximum_version = version
+    async with secured(files, wants_certificate=True) as (server, port):
+        assert server.tls is not None
+        try:
+            session, _ = await asyncio.to_thread(talk, port, context, None)
+        except ssl.SSLError:
+            assert version is ssl.TLSVersion.TLSv1_2
+            return
+        files.client_ca.write_bytes(other[0].read_bytes())
+        assert server.tls.look()
+        with contextlib.suppress(OSError):
+            _, answer = await asyncio.to_thread(talk, port, context, session)
+            assert b" 200 " not in answer
+
+
+def talk(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession, bytes]:
+    """The session and what came, on a connection that takes up ``session``."""
+    raw = socket.create_connection(("127.0.0.1", port), timeout=5)
+    with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
+        client.sendall(HEALTH)
+        answer = client.recv(4096)
+        assert client.session is not None
+        return client.session, answer
 
 
 async def test_nobody_connects_without_a_certificate_where_agents_need_one_too(
@@ -207,6 +276,26 @@ def test_the_plain_port_sends_on_to_https_and_serves_nothing(
 
 def test_the_usual_port_is_not_written() -> None:
     assert b"location: https://a/\r\n" in answer_to(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", 443)
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_plain_port_answers_on_either_event_loop(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def scenario() -> bytes:
+        with bind(Address("127.0.0.1", 0)) as listener:
+            loop, present = asyncio.get_running_loop(), set[Redirect]()
+            server = await loop.create_server(lambda: Redirect(443, present), sock=listener.dup())
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            async with asyncio.timeout(5):
+                answer = await reader.read(-1)
+            writer.close()
+            server.close()
+            return answer
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert b" 308 " in runner.run(scenario())
 
 
 async def test_the_plain_port_waits_for_nobody_and_takes_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.front import Front
 from gateway.http.routes import build_router
 from gateway.limits import Limits, Spending
-from gateway.pipeline import Pipeline
+from gateway.pipeline import Names, Pipeline
 from gateway.quotas import Price, Rates, TenantLimits
 from gateway.store.limits import Terms
 from gateway.usage import Ledger
@@ -68,7 +68,11 @@ class Stage:
             lambda model, code: self.refusals.append((model, code)),
         )
         self.ledger.price = self.limits.price
-        pipeline = Pipeline(self.keys, self.dispatcher, self.ledger, limits=self.limits)
+        self.name(None)
+
+    def name(self, names: Names | None) -> None:
+        """Look names up there from now on."""
+        pipeline = Pipeline(self.keys, self.dispatcher, self.ledger, names, limits=self.limits)
         surface = self.surface
         router = build_router(
             pipeline, self.keys, surface.catalog, FakeMetrics(), surface.lifecycle, surface.settings

@@ -36,6 +36,36 @@ def test_days_and_months_end_at_midnight_utc_and_a_clock_set_back_ends_nothing()
     assert [each.tokens for each in spending.of("a", wall("2027-01-02"))] == [0, 5]
 
 
+def test_a_clock_that_was_ahead_for_a_while_neither_renews_a_budget_nor_keeps_it_from_being_renewed() -> None:
+    now_s = wall("2026-11-21T12:00")
+    spending = Spending(now_s)
+    spending.add("a", 50, 0.5, 0.25, now_s)
+    spending.add("b", 3, 0.0, 0.0, now_s)
+    ahead_s = wall("2030-01-01T00:00")
+    assert spending.of("a", ahead_s) == (Amounts(), Amounts())
+    spending.add("a", 7, 0.0, 0.0, ahead_s)
+    assert spending.of("a", now_s) == (Amounts(57, 0.5, 0.25), Amounts(57, 0.5, 0.25))
+    assert spending.of("b", now_s)[0].tokens == 3
+    assert spending.day_ends_s == wall("2026-11-22")
+    assert [each.tokens for each in spending.of("a", wall("2026-11-22"))] == [0, 57]
+    assert [each.tokens for each in spending.of("a", wall("2026-12-01"))] == [0, 0]
+
+
+def test_a_clock_that_steps_over_midnight_and_back_forgets_nothing() -> None:
+    late_s, early_s = wall("2026-11-30T23:59:59.9"), wall("2026-12-01T00:00:00.1")
+    spending = Spending(late_s)
+    for number in range(10):
+        at_s = early_s if number % 2 else late_s
+        spending.add("a", 5, 0.0, 0.0, at_s)
+    assert [each.tokens for each in spending.of("a", late_s)] == [50, 50]
+
+
+def test_what_was_used_by_a_clock_that_was_ahead_does_not_count_in_every_month_until_then() -> None:
+    spending = Spending(wall("2026-11-21T12:00"))
+    spending.load([Spent("a", "2026-11-30", 5, 0.0, 0.0), Spent("a", "2030-01-01", 7, 0.0, 0.0)])
+    assert [each.tokens for each in spending.of("a", wall("2026-11-21T12:00"))] == [0, 5]
+
+
 def test_those_that_run_at_once_share_the_seconds_of_their_gpu() -> None:
     company = Company()
     company.came("a", "gpu", 0.0)

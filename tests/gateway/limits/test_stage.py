@@ -7,8 +7,9 @@ import random
 import orjson
 import pytest
 
+from gateway.aliases import Alias, Target
 from gateway.domain import Request, RequestBody
-from gateway.errors import EngineError, RateLimited, StreamBroken
+from gateway.errors import DeadlineExceeded, EngineError, QueueFull, RateLimited, StreamBroken
 from gateway.limits import Held
 from gateway.quotas import Budgets, Price, Rates, TenantLimits
 from gateway.store import Account, Amount
@@ -16,6 +17,7 @@ from shared.errors import ErrorCode
 from shared.messages import Trailers, Usage
 from tests.gateway.http.support import BEARER, EVENTS, FakeResponse, json_response
 from tests.gateway.limits.support import CHAT, Stage
+from tests.gateway.versions.support import Desk, served
 
 TOLD = {
     f"x-ratelimit-{part}-{what}"
@@ -107,6 +109,8 @@ async def test_a_budget_that_is_used_up_is_a_quota_and_not_worth_a_retry() -> No
     assert (call.status, error["type"], error["code"]) == (429, "insufficient_quota", "insufficient_quota")
     assert "money per day of tenant 'acme': limit 1, used 0.6, this request up to 1." in error["message"]
     assert (call.headers["retry-after"], call.headers["x-should-retry"]) == ("120", "false")
+    never = await stage.surface.post(CHAT, ask(max_tokens=51))
+    assert (never.status, "retry-after" in never.headers) == (429, False), "no day has room for it"
     assert (await stage.surface.post(CHAT, ask(max_tokens=20))).status == 200
     stage.now += 86_400.0
     assert (await stage.surface.post(CHAT, ask(max_tokens=50))).status == 200, "another day"
@@ -164,21 +168,79 @@ async def test_a_client_that_leaves_pays_for_what_it_had_and_no_more() -> None:
     assert (response.aborted, (await stage.surface.post(CHAT, ask())).status) == (True, 200)
 
 
-async def test_a_client_that_leaves_before_anything_is_said_pays_only_if_an_engine_had_it() -> None:
-    for attempts, left in (([], (10, 1000)), (["gpu/1"], (9, 970))):
+@pytest.mark.parametrize(
+    ("attempts", "troubles", "left"),
+    [
+        ([], [], (10, 1000)),
+        (["gpu/1"], [], (9, 970)),
+        (["gpu/1"], ["refused"], (10, 1000)),
+        (["gpu/1", "gpu/1"], ["refused"], (9, 970)),
+        (["gpu/1", "gpu/1"], ["unreachable", "preempted"], (9, 970)),
+    ],
+)
+async def test_a_client_that_leaves_before_anything_is_said_pays_only_if_an_engine_had_it(
+    attempts: list[str], troubles: list[str], left: tuple[int, int]
+) -> None:
+    stage = Stage(Rates(rpm=10, tpm=1000))
+    stage.dispatcher.hold()
+    body = ask(max_tokens=20)
+    call = stage.surface.ask("POST", CHAT, (b"content-length", b"%d" % len(body)), BEARER)
+    call.body(body)
+    await stage.dispatcher.arrived.wait()
+    request = stage.dispatcher.request
+    request.attempts += attempts
+    for why in troubles:
+        request.note_trouble("gpu/1", why)
+    request.input_tokens, request.output_tokens = 10, 20
+    call.disconnect()
+    await call.done()
+    assert stage.left() == left
+    assert len(stage.ledger.take()) == (left == (9, 970))
+
+
+async def test_a_client_that_said_how_long_it_waits_pays_when_that_is_over_as_if_it_had_left() -> None:
+    for had, waits_s, left in ((1, b"0.5", (9, 970)), (0, b"0.5", (10, 1000)), (1, b"600", (10, 1000))):
         stage = Stage(Rates(rpm=10, tpm=1000))
-        stage.dispatcher.hold()
-        body = ask(max_tokens=20)
-        call = stage.surface.ask("POST", CHAT, (b"content-length", b"%d" % len(body)), BEARER)
-        call.body(body)
-        await stage.dispatcher.arrived.wait()
-        request = stage.dispatcher.request
-        request.attempts += attempts
+        came_s, attempts = asyncio.get_running_loop().time(), ["gpu/1"] * had
+
+        async def serve(
+            request: Request, stage: Stage = stage, attempts: list[str] = attempts
+        ) -> FakeResponse:
+            request.attempts += attempts
+            request.input_tokens, request.output_tokens = 10, 20
+            raise DeadlineExceeded("The engine did not begin to answer in the time there was.")
+
+        stage.dispatcher.serve, stage.now = serve, came_s + 3.0
+        call = await stage.surface.post(CHAT, ask(max_tokens=20), (b"x-stainless-read-timeout", waits_s))
+        assert (call.status, stage.left()) == (504, left)
+        assert len(stage.ledger.take()) == (left == (9, 970))
+
+
+async def test_a_client_that_leaves_while_a_fallback_answers_pays_for_that_one() -> None:
+    stage = Stage(Rates(rpm=10, tpm=1000))
+    desk = Desk(Alias("m", fallback=(Target("light"),)))
+    desk.serve(served("m"), served("light"))
+    stage.name(desk.versions)
+
+    async def serve(request: Request) -> FakeResponse:
+        if request.model == "m":
+            raise QueueFull("full")
+        request.attempts.append("gpu/1")
         request.input_tokens, request.output_tokens = 10, 20
-        call.disconnect()
-        await call.done()
-        assert stage.left() == left
-        assert len(stage.ledger.take()) == len(attempts)
+        begun.set()
+        return await never
+
+    never: asyncio.Future[FakeResponse] = asyncio.get_running_loop().create_future()
+    begun, stage.dispatcher.serve, body = asyncio.Event(), serve, ask(max_tokens=20)
+    length = (b"content-length", b"%d" % len(body))
+    call = stage.surface.ask("POST", CHAT, length, BEARER, (b"x-trunkline-fallback", b"allow"))
+    call.body(body)
+    await begun.wait()
+    call.disconnect()
+    await call.done()
+    assert stage.left() == (9, 970)
+    assert set(stage.ledger.take()) == {Account("2026-11-21", "k1", "acme", "light", "gpu/1")}
+    assert stage.finished == [("light", 499)]
 
 
 async def test_an_answer_that_breaks_pays_for_what_came() -> None:

@@ -1,6 +1,7 @@
 """A minute's window: never more in any 60 s than its limit, debts first, and times told are true."""
 
 from collections import deque
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -64,6 +65,20 @@ def test_a_limit_that_is_lowered_or_raised_counts_at_once() -> None:
     assert (window.remaining(1.0), window.wait_s(1, 1.0)) == (0, 59.0)
     window.limit = 90
     assert window.remaining(1.0) == 10
+
+
+@pytest.mark.parametrize("limit", [10, 7, 1])
+def test_times_are_true_where_a_limit_was_lowered_while_something_was_owed(limit: int) -> None:
+    window = Window(LIMIT)
+    first, _ = window.take(60, 0.0), window.take(40, 10.0)
+    window.settle(first, 60, 65, 10.0)
+    window.limit = limit
+    wait_s, reset_s = window.wait_s(1, 10.0), window.reset_s(10.0)
+    assert wait_s is not None
+    other = deepcopy(window)
+    assert [window.fits(1, 10.0 + wait_s + after_s) for after_s in (-STEP_S, 0.0)] == [False, True]
+    assert other.remaining(10.0 + reset_s - STEP_S) < limit
+    assert other.remaining(10.0 + reset_s) == limit
 
 
 def test_a_window_stays_small_however_much_goes_through_it() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.store import Store
-from gateway.store.acts import acting_as, note_act
+from gateway.store.acts import acting_as, note_act, process_owner
 
 
 def test_acts_wait_in_their_order_until_they_are_forgotten(store: Store) -> None:
@@ -41,3 +41,12 @@ def test_whose_acts_they_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> N
     first, second = (act.who for act in store.acts.pending(2))
     assert first == "key:key_1"
     assert second.startswith("os:")
+
+
+def test_whatever_a_user_is_called_it_can_be_written_into_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "al\udcffice")
+    process_owner.cache_clear()
+    try:
+        assert process_owner().endswith(" (sudo by al?ice)")
+    finally:
+        process_owner.cache_clear()

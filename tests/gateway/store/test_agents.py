@@ -177,3 +177,23 @@ def test_readers_are_told_of_enrolment_renewal_and_revocation(store: Store) -> N
     store.agents.revoke("gpu-8", "x", NOW_S)
     _, changed = store.agents.changed_since(revision)
     assert [(record.name, record.revoked_reason) for record in changed] == [("gpu-8", "x")]
+
+
+def test_joining_again_with_the_same_token_gives_back_nothing_that_was_taken_away(store: Store) -> None:
+    token_id = new_token(store, 2, models=["*"], labels={"region": "us"})
+    store.agents.enrol(enrolment(token_id), NOW_S)
+    store.agents.allow("gpu-7", ["llama-*"], {"region": "eu"})
+    again = store.agents.enrol(enrolment(token_id, serial="b2"), NOW_S + 1)
+    assert (again.models, again.labels) == (("llama-*",), {"region": "eu"})
+    assert uses_of(store, token_id) == 1
+
+
+def test_a_certificate_made_after_a_clock_was_put_back_is_known(store: Store, token_id: str) -> None:
+    record = store.agents.enrol(enrolment(token_id), NOW_S)
+    for n in range(CERTIFICATES_KEPT):
+        store.agents.renew(record.id, f"ahead-{n}", END_S, NOW_S + 1e6 + n)
+    store.agents.renew(record.id, "right", END_S, NOW_S, in_use="ahead-3")
+    renewed = store.agents.get("gpu-7")
+    assert renewed is not None
+    assert {"right", "ahead-3"} <= set(renewed.certificates)
+    assert len(renewed.certificates) == CERTIFICATES_KEPT

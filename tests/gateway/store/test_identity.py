@@ -151,3 +151,30 @@ def test_tokens_carry_the_key_before_if_it_counts_for_all_of_their_life(store: S
 
     assert token(DAY_S) == keys.previous.fingerprint
     assert token(11 * DAY_S) == keys.current.fingerprint
+
+
+def test_a_key_changed_while_the_one_before_is_being_forgotten_keeps_its_overlap(
+    store: Store, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = store.identity.rotate(DAY_S, NOW_S).current
+    database, write = store.identity._database, store.identity._database.write
+
+    def write_later() -> Any:
+        monkeypatch.setattr(database, "write", write)
+        with Store.open(state_dir) as other:
+            other.identity.rotate(DAY_S, NOW_S + DAY_S)
+        return write()
+
+    monkeypatch.setattr(database, "write", write_later)
+    assert not store.identity.forget_previous(NOW_S + DAY_S)
+    assert ids(store.identity.keys)[1] == second.id == held(state_dir / PREVIOUS_NAME)
+
+
+def test_keys_that_a_killed_process_was_writing_are_removed_with_the_next_change(
+    store: Store, state_dir: Path
+) -> None:
+    for name in (".gateway.key.0123456789abcdef", ".gateway.next.key.0123456789abcdef"):
+        save_key(state_dir / name, OTHER_GATEWAY.private_key)
+    store.identity.rotate(DAY_S, NOW_S)
+    assert {path.name for path in state_dir.glob("*.key*")} == {KEY_NAME, PREVIOUS_NAME}
+    assert not list(state_dir.glob(".*key*"))

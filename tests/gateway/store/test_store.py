@@ -130,3 +130,36 @@ def test_what_root_makes_in_another_users_directory_is_given_to_that_user(state_
 def test_closing_twice_does_nothing(store: Store) -> None:
     store.close()
     store.close()
+
+
+@root_only
+def test_a_key_that_root_changes_in_another_users_directory_is_that_users(state_dir: Path) -> None:
+    state_dir.mkdir(parents=True)
+    os.chown(state_dir, 12345, 12345)
+    with Store.open(state_dir) as store:
+        store.identity.rotate(60.0, 1.0)
+        assert {path.stat().st_uid for path in state_dir.iterdir()} == {12345}
+
+
+@root_only
+def test_root_gives_away_nothing_that_a_link_leads_to(state_dir: Path, tmp_path: Path) -> None:
+    state_dir.mkdir(parents=True)
+    os.chown(state_dir, 12345, 12345)
+    secret = tmp_path / "secret"
+    secret.touch()
+    (state_dir / "gateway.stolen.key").symlink_to(secret)
+    Store.open(state_dir).close()
+    assert secret.stat().st_uid == 0
+
+
+def test_a_database_behind_a_link_is_used_as_it_is_and_not_made(state_dir: Path, tmp_path: Path) -> None:
+    state_dir.mkdir(parents=True)
+    elsewhere = tmp_path / "elsewhere.db"
+    (state_dir / DATABASE_NAME).symlink_to(elsewhere)
+    with pytest.raises(StateUnwritable):
+        Store.open(state_dir)
+    assert not elsewhere.exists()
+    elsewhere.touch(mode=0o644)
+    elsewhere.chmod(0o644)
+    Store.open(state_dir).close()
+    assert mode_of(elsewhere) == 0o644

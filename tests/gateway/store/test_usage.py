@@ -65,6 +65,16 @@ def test_a_sum_stays_where_numbers_end(store: Store) -> None:
     assert store.usage.totals(By.MODEL)[0].amount == Amount(2, MOST)
 
 
+def test_however_much_agents_say_was_used_a_gateway_can_read_what_its_tenants_spent(store: Store) -> None:
+    rows = {Account("2026-11-21", "k", "t", "m", f"a/{n}"): Amount(1, MOST, MOST) for n in range(600)}
+    store.usage.add(rows)
+    ((tenant, day, tokens, gpu_s, cost),) = store.usage.spent("2026-11-01")
+    assert (tenant, day, gpu_s, cost) == ("t", "2026-11-21", 0.0, 0.0)
+    assert isinstance(tokens, int)
+    assert tokens == 600 * 2 * MOST
+    assert store.usage.totals(By.TENANT)[0].amount.prompt_tokens == 600 * MOST
+
+
 def test_a_write_that_fails_adds_nothing(store: Store) -> None:
     kept = Account("2026-11-21", "k", "t", "m")
     store.usage.add({kept: Amount(1, 1)})

@@ -1,0 +1,58 @@
+"""Keys whose requests engine after engine answers with an error, while it serves others well. Pure."""
+
+from collections import OrderedDict
+
+SUSPECTED_S = 60.0
+"""So long after the last such request. One that a further engine served ends it."""
+
+MOST = 4096
+"""Keys remembered; those suspected longest ago are forgotten first."""
+
+SERVED_S = 10.0
+"""An engine that served somebody else so lately is well enough."""
+
+
+class Suspects:
+    """Of one gateway."""
+
+    def __init__(self) -> None:
+        self._since_s: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._since_s)
+
+    def add(self, key: str, now: float) -> None:
+        """A request of ``key`` failed by what it asks."""
+        self._since_s[key] = now
+        self._since_s.move_to_end(key)
+        if len(self._since_s) > MOST:
+            self._since_s.popitem(last=False)
+
+    def clear(self, key: str) -> None:
+        """A request of ``key`` that had failed was served: engines are to blame."""
+        self._since_s.pop(key, None)
+
+    def has(self, key: str, now: float) -> bool:
+        since_s = self._since_s.get(key)
+        return since_s is not None and now - since_s < SUSPECTED_S
+
+
+class Served:
+    """Whom one deployment served last, and whom before."""
+
+    __slots__ = ("_before_s", "_key", "_last_s")
+
+    def __init__(self) -> None:
+        self._key: str | None = None
+        self._last_s = self._before_s = float("-inf")
+
+    def note(self, key: str, now: float) -> None:
+        """An answer to ``key`` came whole."""
+        if key != self._key:
+            self._key, self._before_s = key, self._last_s
+        self._last_s = now
+
+    def others(self, key: str, now: float) -> bool:
+        """Whether somebody else than ``key`` was served lately."""
+        served_s = self._before_s if key == self._key else self._last_s
+        return now - served_s < SERVED_S
