@@ -58,6 +58,9 @@ LOAD_FIXED_S = 15.0
 WARM = 3
 """Observations after which a pair no longer borrows from others."""
 
+KNOWN = 30
+"""Observations of a class before anything is concluded from what one of its devices does otherwise."""
+
 HIT_WEIGHT = 0.05
 """Of the latest prompt in ``Speeds.hit_share``."""
 
@@ -180,7 +183,7 @@ class Speeds:
 
     def learn(self, asked: Asked, outcome: Outcome, company: Company) -> tuple[float, float]:
         """An answer came whole. Returns how long its prompt and its writing took against what was known,
-        tokens and company given: ``LEAST`` to ``MOST``."""
+        tokens and company given: ``LEAST`` to ``MOST``; 1 before the class is known."""
         reported = outcome.output_tokens is not None
         weight = 1.0 if reported else UNREPORTED_WEIGHT
         output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
@@ -199,7 +202,7 @@ class Speeds:
             pace = _ratio(outcome.total_s, reading_s + writing_s)
             paces = pace, pace
         self._refresh()
-        return paces
+        return paces if self.reading.count >= KNOWN else (1.0, 1.0)
 
     def loaded(self, load_s: float) -> None:
         """The model was loaded in ``load_s``."""
