@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import memory, scale
+from tests.bench import access, memory, scale
 from tests.bench.peers import report, tools
 from tests.bench.peers.run import run
 from tests.bench.peers.workloads import Scale
@@ -60,3 +60,13 @@ def test_costs_are_told_for_each_size() -> None:
         "a request, by agents and models": [3],
     }
     assert all(point.per_s > 0 for points in seen.curves.values() for point in points)
+
+
+def test_costs_are_told_for_each_kind_of_key(tmp_path: Path) -> None:
+    with House(tmp_path) as house:
+        seen = access.run(house, rounds=1, seconds=0.5)
+    assert len(seen.keys) == 3
+    for cost in seen.keys:
+        assert cost.failed == 0, cost
+        assert cost.requests > 0, cost
+        assert 0 < cost.cpu_us < 1_000_000, cost
