@@ -157,6 +157,17 @@ def varied(pace: Pace, spread: float, chance: random.Random) -> Pace:
     )
 
 
+def slowed(pace: Pace, times: float) -> Pace:
+    """A device that takes so many times as long for all it computes."""
+    return replace(
+        pace,
+        token_s=pace.token_s * times,
+        pair_s=pace.pair_s * times,
+        weights_s=pace.weights_s * times,
+        context_s=pace.context_s * times,
+    )
+
+
 def with_slots(pace: Pace, slots: int) -> Pace:
     """The same with so many requests at once."""
     return replace(pace, max_running=slots)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.scheduling.base import DeploymentView
-from gateway.simulate.devices import Model, Pace, device_named, pace_of, varied, with_slots
+from gateway.simulate.devices import Model, Pace, device_named, pace_of, slowed, varied, with_slots
 from gateway.simulate.engine import NEVER, Engine, Run
 from gateway.simulate.fleet import Fleet
 
@@ -45,13 +45,15 @@ class Site:
 class Build:
     """How deployments are made of devices. ``slots`` is of each, None for what its memory suggests; ``cold``
     ones have not loaded the model; ``spread`` is by how much (the sigma of a log-normal factor) the true
-    speeds of a class, and again of each device, differ from what is known of the class."""
+    speeds of a class, and again of each device, differ from what is known of the class; ``slower`` is how
+    many times slower each device is than that, in turns, without anybody's knowing."""
 
     slots: int | None = None
     cold: bool = False
     spread: float = 0.0
     own: Mapping[str, Pace] = field(default_factory=dict)
     """Measured paces of the model, by names of classes."""
+    slower: tuple[float, ...] = (1.0,)
 
 
 def sites_of(
@@ -78,5 +80,6 @@ def sites_of(
                 loaded=not build.cold,
             )
             own = varied(pace, build.spread, random.Random(f"{seed} {name}"))
-            sites.append(Site(view, Engine(own, block_tokens)))
+            times = build.slower[len(sites) % len(build.slower)]
+            sites.append(Site(view, Engine(slowed(own, times), block_tokens)))
     return sites

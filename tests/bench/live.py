@@ -29,7 +29,8 @@ TOKENS_PER_S = 100.0
 PREFILL_TOKENS_PER_S = 20_000.0
 SLOTS = 8
 MOST_TOKENS = 1024
-_TOKEN_BYTES = 4
+_WORD = "abc "
+"""What engines here count as a token, and read as one."""
 _LOOK_S = 0.05
 _PATIENCE_S = 120.0
 _ROLE = 1
@@ -134,9 +135,9 @@ async def _replay(
     ]
     began_s = loop.time()
     asking = []
-    for job in jobs:
+    for number, job in enumerate(jobs):
         await asyncio.sleep(began_s + job.at_s / rate - loop.time())
-        asking.append(loop.create_task(_ask(port, key, job)))
+        asking.append(loop.create_task(_ask(port, key, number, job)))
     sent = [len(counts) for counts in used]
     answers = await asyncio.gather(*asking)
     for task in watching:
@@ -168,15 +169,16 @@ async def _watch(engine: Engine, counts: list[int]) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-async def _ask(port: int, key: str, job: Job) -> tuple[Reading, float, Job]:
-    """The client allows ``MOST_TOKENS``; how long the answer becomes only the engine knows."""
+async def _ask(port: int, key: str, number: int, job: Job) -> tuple[Reading, float, Job]:
+    """The client allows ``MOST_TOKENS``; how long the answer becomes only the engine knows. No two prompts
+    begin alike: the trace does not say which did, and engines here keep nothing."""
     asked = {
         "model": MODEL,
         "stream": True,
         "max_tokens": MOST_TOKENS,
         "script": {"ends_after": _tokens(job)},
     }
-    asked["messages"] = [{"role": "user", "content": "x" * (job.input_tokens * _TOKEN_BYTES)}]
+    asked["messages"] = [{"role": "user", "content": f"{number:07} " + _WORD * (job.input_tokens - 2)}]
     body = json.dumps(asked).encode()
     began_s = asyncio.get_running_loop().time()
     stream = await open_stream(port, post(key, "/v1/chat/completions", "application/json", body))

@@ -44,7 +44,8 @@ MOST = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``source`` is a trace's file name or a mix. It comes ``rate`` times as fast, in ``copies``."""
+    """``source`` is a trace's file name or a mix. It comes ``rate`` times as fast, in ``copies``. The devices
+    are ``slower`` than their class, in turns, and nobody says so."""
 
     name: str
     source: str
@@ -52,15 +53,18 @@ class Case:
     rate: float = 1.0
     copies: int = 1
     slots: int | None = None
+    slower: tuple[float, ...] = (1.0,)
 
 
 CASES = (
     Case("azure-8-alike", AZURE, ALIKE, 25.0),
     Case("azure-8-mixed", AZURE, EIGHT, 12.0),
+    Case("azure-4-unknown", AZURE, "4*h100", 4.0, slower=(1.0, 2.0, 4.0, 8.0)),
     Case("azure-64-mixed", AZURE, MIXED, 60.0),
     Case("azure-1000-mixed", AZURE, THOUSAND, 60.0, copies=16),
     Case("mooncake-8-alike", MOONCAKE, ALIKE, 1.5),
     Case("mooncake-8-mixed", MOONCAKE, EIGHT, 0.8),
+    Case("mooncake-4-unknown", MOONCAKE, "4*h100", 0.3, slower=(1.0, 2.0, 4.0, 8.0)),
     Case("mooncake-64-mixed", MOONCAKE, MIXED, 3.0),
     Case("mooncake-1000-mixed", MOONCAKE, THOUSAND, 3.0, copies=16),
     Case(
@@ -132,7 +136,7 @@ def plan_of(case: Case, settings: Settings) -> Plan:
         seed=settings.seed,
         rate=case.rate,
         requests=requests,
-        build=Build(slots=case.slots, spread=settings.spread),
+        build=Build(slots=case.slots, spread=settings.spread, slower=case.slower),
     )
 
 
@@ -163,7 +167,9 @@ def run(cases: Sequence[Case], settings: Settings) -> "Table":
     for case in cases:
         plan = plan_of(case, settings)
         found[case.name] = {}
-        if case.source == AZURE:  # nothing of its prompts is shared, so to read them is all there is to do
+        if (
+            case.source == AZURE and len(case.slower) == 1
+        ):  # nothing of its prompts is shared, so to read them is all there is to do
             (in_order,) = choices("round-robin")
             bounds[case.name] = simulate(pooled(plan), in_order).as_json()["ttft_s"]
         for choice in choices(settings.policies):
@@ -211,7 +217,11 @@ class Table:
         copies = f", {case.copies} copies over each other" if case.copies > 1 else ""
         rate = f" x {case.rate:g}" if case.source in LENGTHS else ""
         slots = f", {case.slots} slots each" if case.slots is not None else ""
-        said = f"**{name}**: {requests:,} requests{rate}{copies}, `{case.fleet}`{slots}. {verdict(policies)}"
+        slower = (
+            f", slower by {', '.join(f'{each:g}' for each in case.slower)}" if len(case.slower) > 1 else ""
+        )
+        fleet = f"`{case.fleet}`{slots}{slower}"
+        said = f"**{name}**: {requests:,} requests{rate}{copies}, {fleet}. {verdict(policies)}"
         bound = self.bounds.get(name)
         if bound is None:
             return said
