@@ -68,6 +68,8 @@ class AuditWriter:
         self._buffer: deque[Record] = deque()
         self._batch: list[Entry] = []
         """Taken from the buffer and not on the disk yet."""
+        self._taken = 0
+        """Of the buffer, all told."""
         self._told = 0
         """Of ``dropped``, what a line says."""
         self._pruned_s = float("-inf")
@@ -116,8 +118,10 @@ class AuditWriter:
             return self._write()
 
     def _write(self) -> bool:
+        """What comes meanwhile is left for the next time: under load there is always something."""
+        goal = self._taken + len(self._buffer)
         try:
-            while self._write_batch():
+            while self._write_batch() and self._taken < goal:
                 pass
         except StateError as error:
             if not self._failing:
@@ -163,6 +167,7 @@ class AuditWriter:
         room = self.settings.batch_records - len(self._batch)
         for _ in range(min(room, len(self._buffer))):
             self._batch.append(self._buffer.popleft().entry())
+            self._taken += 1
 
     def _prune(self) -> None:
         now_s = self._wall()

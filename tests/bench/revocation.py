@@ -80,7 +80,8 @@ def _of_an_agent(house: House, gateway: Gateway, name: str) -> float:
 
     last_ms = _last_ms(gateway, ask, lambda store: store.agents.revoke(name, "measured", time.time()))
     agent.ended(_PATIENCE_S)
-    house.children.stop(engine.child)
+    for child in (agent, engine.child):
+        house.children.stop(child)
     return last_ms
 
 

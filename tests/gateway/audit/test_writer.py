@@ -134,6 +134,26 @@ def test_records_are_written_in_batches_in_their_order(
     assert writer.written == 25
 
 
+def test_what_happens_while_the_log_is_written_waits_for_the_next_time(
+    files: AuditFiles, things: Things
+) -> None:
+    writer = writer_of(files, things, batch_records=2)
+
+    def meanwhile(most: int) -> tuple[()]:
+        things.asked += 1
+        assert things.asked < 100, "the log is written without an end"
+        writer.add(facts(number=100 + things.asked))
+        return ()
+
+    things.pending = meanwhile  # type: ignore[method-assign]
+    for number in range(5):
+        writer.add(facts(number))
+    assert writer.write()
+    assert (things.asked, writer.written) == (3, 6), "three batches; the third had room for one more"
+    assert writer.write()
+    assert (things.asked, writer.written) == (4, 8)
+
+
 def test_nothing_is_asked_or_written_while_nothing_happens(files: AuditFiles, things: Things) -> None:
     writer = writer_of(files, things)
     for _ in range(3):
