@@ -1,8 +1,10 @@
 """Asks a gateway's admin API, for commands."""
 
+import ssl
 import urllib.error
 import urllib.request
 from http.client import HTTPException
+from pathlib import Path
 from typing import IO, Any
 
 import orjson
@@ -31,8 +33,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class AdminClient:
     """One gateway, and the key shown to it."""
 
-    def __init__(self, url: str, key: str) -> None:
-        """Raises AdminFailed for a URL over which a key would be sent in the clear."""
+    def __init__(self, url: str, key: str, ca_file: Path | None = None) -> None:
+        """``ca_file`` holds the certificates to trust for its TLS, in place of the system's.
+
+        Raises AdminFailed for a URL over which a key would be sent in the clear, and for a file that holds no
+        certificates.
+        """
         try:
             parts = check_url(url)
         except BadUrl as error:
@@ -42,8 +48,10 @@ class AdminClient:
         self._url = url.rstrip("/").removesuffix("/v1")
         self._key = key
         here = is_own(parts.hostname or "")
-        proxies = (urllib.request.ProxyHandler({}),) if here else ()
-        self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if here else []
+        if ca_file is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=_trusting(ca_file)))
+        self._opener = urllib.request.build_opener(_NoRedirect, *handlers)
 
     def get(self, path: str, *members: str) -> dict[str, Any]:
         """The JSON at ``/admin/PATH``, which has these ``members``. Raises AdminFailed."""
@@ -68,6 +76,14 @@ class AdminClient:
         if not isinstance(found, dict) or not found.keys() >= set(members):
             raise AdminFailed(f"{self._url} does not answer as a gateway does")
         return found
+
+
+def _trusting(ca_file: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        reason = "it holds none in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        raise AdminFailed(f"cannot take certificates to trust from {ca_file}: {reason}") from error
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

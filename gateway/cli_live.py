@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -26,6 +27,12 @@ KeyOption = Annotated[
         show_default=False,
     ),
 ]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file", envvar="TRUNKLINE_CA_FILE", help="Certificates to trust for the gateway's TLS."
+    ),
+]
 DEFAULT_URL = "http://127.0.0.1:8700"
 
 
@@ -37,20 +44,25 @@ def register(app: typer.Typer) -> None:
 
 
 @contextlib.contextmanager
-def asking(url: str, key: str) -> Iterator[AdminClient]:
+def asking(url: str, key: str, ca_file: Path | None) -> Iterator[AdminClient]:
     """A client; what it cannot do ends the command with exit code 1."""
     try:
-        yield AdminClient(url, key)
+        yield AdminClient(url, key, ca_file)
     except AdminFailed as error:
         fail(str(error))
 
 
-def status(key: KeyOption, gateway: GatewayOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def status(
+    key: KeyOption,
+    gateway: GatewayOption = DEFAULT_URL,
+    ca_file: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show who is connected to a running gateway, what runs and what waits. Takes the role viewer.
 
     Example: TRUNKLINE_KEY=sk-tl-… trunkline status --gateway https://gateway.example.com
     """
-    with asking(gateway, key) as client:
+    with asking(gateway, key, ca_file) as client:
         agents, queue = client.get("agents", "agents")["agents"], client.get("queue", "waiting")
     if as_json:
         print_json({"agents": agents, "queue": queue})
@@ -64,12 +76,17 @@ def status(key: KeyOption, gateway: GatewayOption = DEFAULT_URL, as_json: JsonOp
     print_table(columns, [_agent_row(each) for each in agents], "no agents have joined")
 
 
-def models(key: KeyOption, gateway: GatewayOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def models(
+    key: KeyOption,
+    gateway: GatewayOption = DEFAULT_URL,
+    ca_file: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show the models of a running gateway: where they are served, how full they are. Takes the role viewer.
 
     Example: TRUNKLINE_KEY=sk-tl-… trunkline models --json
     """
-    with asking(gateway, key) as client:
+    with asking(gateway, key, ca_file) as client:
         found = client.get("models", "models")["models"]
     if as_json:
         print_json(found)
@@ -91,6 +108,7 @@ def drain(
     agent: Annotated[str, typer.Argument(help="The agent's name.")],
     key: KeyOption,
     gateway: GatewayOption = DEFAULT_URL,
+    ca_file: CaOption = None,
     undo: Annotated[bool, typer.Option("--undo", help="Let it have work again.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until what runs there is over.")] = True,
 ) -> None:
@@ -100,7 +118,7 @@ def drain(
 
     Example: TRUNKLINE_KEY=sk-tl-… trunkline drain gpu-7
     """
-    with asking(gateway, key) as client:
+    with asking(gateway, key, ca_file) as client:
         name = quote(agent, safe="", errors="surrogateescape")
         found = client.ask("DELETE" if undo else "POST", f"agents/{name}/drain", "streams")
         if undo:

@@ -70,8 +70,8 @@ def check_one_model(scopes: Scopes, members: Mapping[str, Any], body: bytes, *, 
         return
     others = [name for name in members if name != "model" and name.lower() == "model"]
     if others or _repeats_model(members, body):
-        other = repr(others[0]) if others else "a second one"
-        raise _unsure(f"a request names its model once: the member {other} is not allowed beside 'model'")
+        other = f"the member {others[0]!r}" if others else "a second member 'model'"
+        raise _unsure(f"a request names its model once: {other} is not allowed beside 'model'")
 
 
 def check_named(scopes: Scopes, members: Mapping[str, Any]) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.admin_client import AdminClient, AdminFailed
 from gateway.cli_live import register
+from tests.support.tls import make_certificate
 
 KEY = "sk-tl-secret"
 AGENT = {
@@ -123,6 +126,22 @@ def test_drain_waits_until_nothing_runs_there(server: Server, monkeypatch: pytes
 def test_an_agents_name_stays_one_part_of_the_path(server: Server) -> None:
     run(server, "drain", "../keys/x?", "--no-wait")
     assert server.asked[0][1] == "/admin/agents/..%2Fkeys%2Fx%3F/drain"
+
+
+def test_certificates_to_trust_can_be_named(server: Server, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
+    server.url = server.url.replace("http:", "https:")
+    assert "CERTIFICATE_VERIFY_FAILED" in run(server, "models").stderr
+    trusted = run(server, "models", "--ca-file", str(certificate))
+    assert trusted.stdout.splitlines()[1].split() == ["llama", "ready", "2/8", "1", "gpu-1"]
+    (tmp_path / "none.pem").write_text("none\n")
+    for name, reason in (("none.pem", "it holds none in PEM"), ("missing.pem", "No such file")):
+        refused = run(server, "status", "--ca-file", str(tmp_path / name))
+        assert refused.exit_code == 1
+        assert reason in refused.stderr
 
 
 def test_what_the_gateway_refuses_is_told_and_fails(server: Server) -> None:
