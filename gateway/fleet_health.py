@@ -343,8 +343,8 @@ class FleetHealth:
             if deployment.health is not None:
                 peers.setdefault(deployment.device, {})[key] = deployment.health.pace
                 aside += deployment.health.ejected_until_s > 0.0
-        for group in peers.values():
-            for key in outliers(group):
+        for device, group in peers.items():
+            for key in outliers(group, alike=bool(device)):
                 if (aside + 1) * MOST_EJECTED > len(record.serving):
                     return
                 aside += 1

@@ -1,7 +1,8 @@
 """Which deployments are far slower than their peers (SCHEDULING §6).
 
 Peers are deployments of the same model on the same kind of device: that a small GPU is slower than a large
-one is what the scheduler's cost model is for, not a fault.
+one is what the scheduler's cost model is for, not a fault. Where nobody knows the kind, they may be of
+several: there one must also be far slower than it usually is.
 """
 
 from bisect import bisect_left
@@ -18,8 +19,9 @@ LEAST_PEERS = 3
 Key = TypeVar("Key")
 
 
-def outliers(paces: Mapping[Key, Pace]) -> list[Key]:
-    """Those that are outliers among ``paces``, all peers of each other; the worst first."""
+def outliers(paces: Mapping[Key, Pace], *, alike: bool = True) -> list[Key]:
+    """Those that are outliers among ``paces``, all peers of each other if they are ``alike``; the worst
+    first."""
     worst: dict[Key, float] = {}
     for measure in Measure:
         means = {key: mean for key, pace in paces.items() if (mean := pace.mean(measure)) is not None}
@@ -28,7 +30,7 @@ def outliers(paces: Mapping[Key, Pace]) -> list[Key]:
         ordered = sorted(means.values())
         least = max(FACTOR * ordered[(len(ordered) - 1) // 2 - 1], LEAST.get(measure, 0.0))
         for key, mean in means.items():
-            if mean > least:
+            if mean > least and (alike or mean > FACTOR * (paces[key].usual(measure) or mean)):
                 ratio = mean / _median_without(ordered, mean)
                 if ratio > FACTOR:
                     worst[key] = max(ratio, worst.get(key, 0.0))

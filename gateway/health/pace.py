@@ -13,6 +13,9 @@ WEIGHT = 0.1
 
 LEAST_SAMPLES = 10
 
+USUAL_WEIGHT = 0.005
+"""Of the latest answer in what is usual: about the last four hundred count."""
+
 
 class Measure(Enum):
     STREAM_FIRST_BYTE_S = auto()
@@ -27,11 +30,13 @@ LEAST: dict[Measure, float] = {Measure.STREAM_FIRST_BYTE_S: 0.1}
 class Pace:
     """One deployment's averages."""
 
-    __slots__ = ("_logs", "_samples")
+    __slots__ = ("_logs", "_noted", "_samples", "_usual")
 
     def __init__(self) -> None:
         self._logs: dict[Measure, float] = {}
         self._samples: dict[Measure, int] = {}
+        self._usual: dict[Measure, float] = {}
+        self._noted: dict[Measure, int] = {}
 
     def note(self, streaming: bool, first_byte_s: float, total_s: float, size_bytes: int) -> None:
         """An answer of ``size_bytes`` came whole; times from the opening of its stream."""
@@ -48,7 +53,14 @@ class Pace:
             return None
         return math.exp(self._logs[measure])
 
+    def usual(self, measure: Measure) -> float | None:
+        """What it is in the long run; None before there are enough samples."""
+        if self._noted.get(measure, 0) < LEAST_SAMPLES:
+            return None
+        return math.exp(self._usual[measure])
+
     def clear(self) -> None:
+        """Begin anew, but for what is usual."""
         self._logs.clear()
         self._samples.clear()
 
@@ -57,3 +69,6 @@ class Pace:
         samples = self._samples[measure] = self._samples.get(measure, 0) + 1
         before = self._logs.get(measure, log)
         self._logs[measure] = before + max(1.0 / samples, WEIGHT) * (log - before)
+        noted = self._noted[measure] = self._noted.get(measure, 0) + 1
+        usual = self._usual.get(measure, log)
+        self._usual[measure] = usual + max(1.0 / noted, USUAL_WEIGHT) * (log - usual)

@@ -322,7 +322,7 @@ def test_one_that_loads_is_new_when_it_has_loaded() -> None:
 
 def test_one_far_slower_than_its_peers_is_set_aside_and_comes_back_slowly() -> None:
     site = Site()
-    fleet = [site.join(name) for name in "abcd"]
+    fleet = [site.join(name, device="H100") for name in "abcd"]
     for _ in range(10):
         for each in fleet:
             site.succeed(each, first_byte_s=5.0 if each is fleet[2] else 0.2)
@@ -339,7 +339,7 @@ def test_one_far_slower_than_its_peers_is_set_aside_and_comes_back_slowly() -> N
 
 def test_at_most_a_third_is_set_aside_and_devices_are_not_mixed() -> None:
     site = Site()
-    fleet = [site.join(f"a{number}") for number in range(7)]
+    fleet = [site.join(f"a{number}", device="H100") for number in range(7)]
     for _ in range(10):
         for number, each in enumerate(fleet):
             site.succeed(each, first_byte_s=(9.0, 8.0, 7.0, 0.2, 0.2, 0.2, 0.2)[number])
@@ -356,6 +356,22 @@ def test_at_most_a_third_is_set_aside_and_devices_are_not_mixed() -> None:
     site.advance(1.1)
     site.succeed(slow, first_byte_s=9.0)
     assert not slow.shut
+
+
+def test_where_nobody_knows_the_device_only_who_has_become_far_slower_is_set_aside() -> None:
+    site = Site()
+    fleet = [site.join(name) for name in "abcd"]
+    for _ in range(40):
+        for each in fleet:
+            site.succeed(each, first_byte_s=5.0 if each is fleet[2] else 0.2)
+    site.advance(1.1)
+    site.succeed(fleet[0])
+    assert not any(each.shut for each in fleet), "it has always been slow"
+    for _ in range(40):
+        site.succeed(fleet[1], first_byte_s=5.0)
+    site.advance(1.1)
+    site.succeed(fleet[0])
+    assert [each.shut for each in fleet] == [False, True, False, False]
 
 
 def test_a_probe_whose_client_leaves_lets_the_next_one_go() -> None:

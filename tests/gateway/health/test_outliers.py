@@ -27,6 +27,19 @@ def test_three_times_the_median_of_its_peers_is_an_outlier() -> None:
     assert outliers(peers | {"d": pace(total_s=6.0)}) == ["d"], "slow between bytes"
 
 
+def test_peers_that_may_be_of_several_kinds_are_held_against_what_is_usual_for_them_too() -> None:
+    peers = {name: pace() for name in "abc"}
+    assert outliers(peers | {"slow": pace(first_byte_s=9.0, samples=100)}, alike=False) == []
+    slowed = pace(samples=100)
+    for _ in range(30):
+        slowed.note(True, 9.0, 10.8, 1000)
+    assert outliers(peers | {"slowed": slowed}, alike=False) == ["slowed"]
+    slowed.clear()
+    for _ in range(10):
+        slowed.note(True, 9.0, 10.8, 1000)
+    assert outliers(peers | {"slowed": slowed}, alike=False) == ["slowed"], "still, after it was set aside"
+
+
 def test_too_few_peers_or_samples_judge_nobody() -> None:
     slow = pace(first_byte_s=9.0)
     assert outliers({"a": pace(), "b": pace(), "slow": slow}) == []
