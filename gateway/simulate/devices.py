@@ -148,23 +148,17 @@ def varied(pace: Pace, spread: float, chance: random.Random) -> Pace:
     """One device or class that is not quite as its figures say: its arithmetic and its memory are each faster
     or slower by a log-normal factor."""
     arithmetic, memory = (math.exp(chance.gauss(0.0, spread)) for _ in range(2))
+    return slowed(pace, arithmetic, memory)
+
+
+def slowed(pace: Pace, arithmetic: float, memory: float) -> Pace:
+    """A device whose arithmetic and whose memory take so many times as long."""
     return replace(
         pace,
         token_s=pace.token_s * arithmetic,
         pair_s=pace.pair_s * arithmetic,
         weights_s=pace.weights_s * memory,
         context_s=pace.context_s * memory,
-    )
-
-
-def slowed(pace: Pace, times: float) -> Pace:
-    """A device that takes so many times as long for all it computes."""
-    return replace(
-        pace,
-        token_s=pace.token_s * times,
-        pair_s=pace.pair_s * times,
-        weights_s=pace.weights_s * times,
-        context_s=pace.context_s * times,
     )
 
 

@@ -81,5 +81,5 @@ def sites_of(
             )
             own = varied(pace, build.spread, random.Random(f"{seed} {name}"))
             times = build.slower[len(sites) % len(build.slower)]
-            sites.append(Site(view, Engine(slowed(own, times), block_tokens)))
+            sites.append(Site(view, Engine(slowed(own, times, times), block_tokens)))
     return sites

@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from gateway.simulate.chart import write_plot
-from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace, device_named, pace_of
+from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace, device_named, pace_of, slowed
 from gateway.simulate.fleet import Group, fleet_of
 from gateway.simulate.mix import Mix
 from gateway.simulate.policies import choices
@@ -143,9 +143,10 @@ def plan_of(case: Case, settings: Settings) -> Plan:
 def pooled(plan: Plan) -> Plan:
     """The same on one device that computes as much as all together, and lets nobody overtake: how long first
     tokens take however well prompts are shared out, where all are read in the order in which they came."""
-    paces = [
+    known = [
         pace_of(device_named(group.card), plan.model) for group in plan.fleet for _ in range(group.count)
     ]
+    paces = [slowed(pace, times, times) for pace, times in zip(known, cycle(plan.build.slower), strict=False)]
     all_as_one = Pace(
         step_s=1e-6,
         weights_s=1e-9,
@@ -167,9 +168,7 @@ def run(cases: Sequence[Case], settings: Settings) -> "Table":
     for case in cases:
         plan = plan_of(case, settings)
         found[case.name] = {}
-        if (
-            case.source == AZURE and len(case.slower) == 1
-        ):  # nothing of its prompts is shared, so to read them is all there is to do
+        if case.source == AZURE:  # nothing of its prompts is shared, so to read them is all there is to do
             (in_order,) = choices("round-robin")
             bounds[case.name] = simulate(pooled(plan), in_order).as_json()["ttft_s"]
         for choice in choices(settings.policies):
