@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,6 +15,7 @@ from gateway.logging import configure
 from gateway.scopes import Role
 from gateway.store import DEFAULT_TENANT, Store, own_state_dir
 from gateway.store.errors import NameTaken, StateError
+from shared.version import program_version
 
 FIRST_KEY = "first"
 
@@ -137,7 +137,7 @@ def _announce(url: str, store: Store, settings: Settings) -> None:
     """Where it listens, where its state is, and what to do next."""
     state = store.state_dir.absolute()
     seen_as = url if is_loopback(settings.address[0]) else _public_url(url)
-    note(f"trunkline gateway {_version()}")
+    note(f"trunkline gateway {program_version()}")
     note(f"  listens     {url}")
     note(f"  for clients base URL {seen_as}/v1")
     note(f"  state       {state}")
@@ -163,10 +163,3 @@ def first_key(store: Store) -> str | None:
         return store.keys.create(FIRST_KEY, DEFAULT_TENANT, time.time(), role=Role.ADMIN)
     except NameTaken:
         return None
-
-
-def _version() -> str:
-    try:
-        return version("trunkline")
-    except PackageNotFoundError:
-        return "(not installed)"

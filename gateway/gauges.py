@@ -8,14 +8,27 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 
+@dataclass(frozen=True, slots=True)
+class AgentFigures:
+    """Gauges of one connected agent."""
+
+    name: str
+    slots: int
+    """Requests it takes at once now, over all its models."""
+    in_flight: int
+    round_trip_s: float | None
+    """Of its tunnel, None before it was measured."""
+
+
 @dataclass(slots=True)
 class FleetFigures:
     """Gauges of the fleet at one moment, filled in by the registry."""
 
     agents: Tally[str] = field(default_factory=Tally)
-    """Connected agents by status."""
+    """Connected agents by state, in lower case."""
+    each_agent: list["AgentFigures"] = field(default_factory=list)
     deployments: Tally[tuple[str, str]] = field(default_factory=Tally)
-    """By model and status."""
+    """By model and state."""
     slots: Tally[str] = field(default_factory=Tally)
     """Granted and usable, by model."""
     in_flight: Tally[str] = field(default_factory=Tally)
@@ -51,8 +64,9 @@ class PredictionFigures:
 class Sources(Collector):
     """Gauges that are read from their owners at each scrape, so that they cost nothing between."""
 
-    def __init__(self, label: Callable[[str], str]) -> None:
+    def __init__(self, label: Callable[[str], str], agent_label: Callable[[str], str]) -> None:
         self._label = label
+        self._agent_label = agent_label
         self.fleet: Callable[[], FleetFigures] = FleetFigures
         self.depths: Callable[[], Mapping[str, int]] = dict
         self.health: Callable[[], Mapping[tuple[str, str], int]] = dict
@@ -63,12 +77,13 @@ class Sources(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """See prometheus_client's Collector."""
         fleet = self.fleet()
-        yield _gauge("trunkline_agents_connected", "Agents by status.", ["status"], _keyed(fleet.agents))
-        yield self._by_model_and(
-            "status", "trunkline_deployments", "Deployments by what agents say of them.", fleet.deployments
+        yield _gauge("trunkline_agents_connected", "Agents by state.", ["state"], _keyed(fleet.agents))
+        yield from self._by_agent(fleet.each_agent)
+        yield self._by_model_and_state(
+            "trunkline_deployments", "Deployments by what agents say of them.", fleet.deployments
         )
-        yield self._by_model_and(
-            "state", "trunkline_circuits", "Deployments by what is seen of their health.", self.health()
+        yield self._by_model_and_state(
+            "trunkline_circuits", "Deployments by what is seen of their health.", self.health()
         )
         yield self._by_model("trunkline_slots_granted", "Requests that agents take at once.", fleet.slots)
         yield self._by_model("trunkline_requests_in_flight", "Slots in use.", fleet.in_flight)
@@ -117,13 +132,30 @@ class Sources(Collector):
             bias,
         )
 
-    def _by_model_and(
-        self, label: str, name: str, text: str, values: Mapping[tuple[str, str], int]
+    def _by_agent(self, agents: Iterable[AgentFigures]) -> Iterator[GaugeMetricFamily]:
+        """Agents beyond those with labels of their own are added up, of their round trips the longest."""
+        slots, in_flight = Tally[tuple[str, ...]](), Tally[tuple[str, ...]]()
+        round_trips: dict[tuple[str, ...], float] = {}
+        for agent in agents:
+            label = (self._agent_label(agent.name),)
+            slots[label] += agent.slots
+            in_flight[label] += agent.in_flight
+            if agent.round_trip_s is not None:
+                round_trips[label] = max(agent.round_trip_s, round_trips.get(label, 0.0))
+        names = ["agent"]
+        yield _gauge("trunkline_agent_slots_granted", "Requests that an agent takes at once.", names, slots)
+        yield _gauge("trunkline_agent_requests_in_flight", "Slots of an agent in use.", names, in_flight)
+        yield _gauge(
+            "trunkline_agent_round_trip_seconds", "Round trip of an agent's tunnel.", names, round_trips
+        )
+
+    def _by_model_and_state(
+        self, name: str, text: str, values: Mapping[tuple[str, str], int]
     ) -> GaugeMetricFamily:
         labelled = Tally[tuple[str, ...]]()
-        for (model, value), count in values.items():
-            labelled[self._label(model), value] += count
-        return _gauge(name, text, ["model", label], labelled)
+        for (model, state), count in values.items():
+            labelled[self._label(model), state] += count
+        return _gauge(name, text, ["model", "state"], labelled)
 
     def _by_model(self, name: str, text: str, values: Mapping[str, int]) -> GaugeMetricFamily:
         labelled = Tally[tuple[str, ...]]()

@@ -3,19 +3,36 @@
 Labels are bounded: a model's name becomes a label only once an authenticated agent serves it, and only for
 the first ``MODEL_LABELS`` of them; all others count under ``other``. Nothing a client writes reaches a label.
 Nothing here runs per token: histograms are observed once a request, gauges are read when somebody looks.
+States are spelled in lower case under the label ``state``; the label ``status`` is an HTTP status class.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gateway.gauges import FleetFigures, PredictionFigures, Sources, TunnelFigures
 from shared.messages import Usage
+from shared.version import program_version
+
+# The time at which each series began would be one more series for every one.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 MODEL_LABELS = 200
-"""Models with labels of their own: some 40 time series each."""
+"""Models with labels of their own: some 90 time series each."""
+
+AGENT_LABELS = 500
+"""Agents with labels of their own: ten time series each. All others count under ``other``."""
 
 OTHER = "other"
 
@@ -34,6 +51,7 @@ ROUTES = frozenset(
     }
 )
 
+_TOKEN_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -46,14 +64,21 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._models: set[str] = set()
-        self._sources = Sources(self._label)
+        self._agents: set[str] = set()
+        self._sources = Sources(self._label, self._agent_label)
         self.registry.register(self._sources)
+        ProcessCollector(registry=self.registry)
+        Info("trunkline_build", "The program that is running.", registry=self.registry).info(
+            {"version": program_version(), "python": platform.python_version()}
+        )
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=self.registry)
 
-        def histogram(name: str, text: str, *labels: str) -> Histogram:
-            return Histogram(name, text, labels, registry=self.registry, buckets=_LATENCIES_S)
+        def histogram(
+            name: str, text: str, *labels: str, buckets: Sequence[float] = _LATENCIES_S
+        ) -> Histogram:
+            return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
         # Those of every request: their series are looked up in one step. Bounded, as labels are.
         self._requests = cache(
@@ -74,6 +99,29 @@ class Metrics:
                 "trunkline_time_to_first_byte_seconds",
                 "From a request's arrival to its response's head.",
                 "model",
+            ).labels
+        )
+        self._first_token = cache(
+            histogram(
+                "trunkline_time_to_first_token_seconds",
+                "From the arrival of a request for a stream to the first bytes of its answer's body.",
+                "model",
+            ).labels
+        )
+        self._token_gap = cache(
+            histogram(
+                "trunkline_time_per_output_token_seconds",
+                "Mean time between two tokens of a streamed answer, as it went out to its client.",
+                "model",
+                buckets=_TOKEN_GAPS_S,
+            ).labels
+        )
+        self._agent_requests = cache(
+            counter(
+                "trunkline_agent_requests",
+                "Requests whose answer came from this agent, by status class.",
+                "agent",
+                "status",
             ).labels
         )
         self._tokens = cache(
@@ -152,6 +200,18 @@ class Metrics:
         model = self._label(model)
         self._requests(route, model, f"{status // 100}xx").inc()
         self._duration(route, model).observe(duration_s)
+
+    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
+        """A streamed answer is over. Its first bytes went out ``first_token_s`` after its request's arrival,
+        its last ones ``lasted_s`` later; ``tokens`` is None where its engine counted none."""
+        label = self._label(model)
+        self._first_token(label).observe(first_token_s)
+        if tokens is not None and tokens > 1:
+            self._token_gap(label).observe(lasted_s / (tokens - 1))
+
+    def answered_by(self, agent: str, status: int) -> None:
+        """An answer of ``agent`` went out to a client."""
+        self._agent_requests(self._agent_label(agent), f"{status // 100}xx").inc()
 
     def queued(self, model: str, tier: str, wait_s: float) -> None:
         """A request of ``tier`` got its slot after this long."""
@@ -283,3 +343,12 @@ class Metrics:
 
     def _label(self, model: str) -> str:
         return model if model in self._models else OTHER
+
+    def _agent_label(self, agent: str) -> str:
+        """Names of agents come from identities that this gateway gave, so only their number is bounded."""
+        if agent in self._agents:
+            return agent
+        if len(self._agents) >= AGENT_LABELS:
+            return OTHER
+        self._agents.add(agent)
+        return agent

@@ -13,7 +13,7 @@ import structlog
 from gateway.agent_session import AgentInfo, AgentSession
 from gateway.deployments import ModelIndex, ModelRecord
 from gateway.domain import AgentPrincipal
-from gateway.gauges import FleetFigures
+from gateway.gauges import AgentFigures, FleetFigures
 from gateway.metrics import Metrics
 from shared import limits
 from shared.endpoint import Endpoint
@@ -205,13 +205,18 @@ class Registry:
         """What the metrics show of the fleet."""
         figures = FleetFigures()
         for session in self._sessions.values():
-            figures.agents[session.shown_status] += 1
+            figures.agents[session.shown_status.lower()] += 1
             figures.streams += len(session.endpoint.streams)
+            slots = in_flight = 0
             for deployment in session.deployments.values():
                 figures.deployments[deployment.model, deployment.status.value] += 1
                 if deployment.promising:
                     figures.slots[deployment.model] += deployment.slots
+                    slots += deployment.slots
                 figures.in_flight[deployment.model] += deployment.in_flight
+                in_flight += deployment.in_flight
+            each = AgentFigures(session.principal.name, slots, in_flight, session.endpoint.rtt_s)
+            figures.each_agent.append(each)
         return figures
 
     def _describe(self, record: ModelRecord) -> ModelInfo:

@@ -7,12 +7,15 @@ import structlog
 
 from gateway.errors import EngineRefused, RequestError
 from gateway.http.exchange import Exchange
+from gateway.relay import Response
 
 
 class RequestCounter(Protocol):
     """:class:`gateway.metrics.Metrics`."""
 
     def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None: ...
+    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None: ...
+    def answered_by(self, agent: str, status: int) -> None: ...
 
 
 class AliasCounter(Protocol):
@@ -35,6 +38,9 @@ _UNLOGGED = frozenset({"health", "metrics"})
 """Asked every few seconds by machines; logged only when they fail."""
 
 PATH_CHARS = 200
+
+_THEIRS = 400
+"""From this status on there is no answer of a model."""
 
 _OURS = 500
 """From this status on the fault is not the client's, and the error's words hold nothing of its request unless
@@ -64,6 +70,8 @@ class RequestLog:
         self._counter.request_finished(
             exchange.route, request.model if request is not None else "", status, total_s
         )
+        if exchange.response is not None:
+            self._count_answer(exchange, exchange.response, status, total_s)
         if request is not None and request.alias is not None and self._aliases is not None:
             first_s = exchange.reply.first_byte_s
             after_s = None if first_s is None else first_s - exchange.began_s
@@ -72,6 +80,17 @@ class RequestLog:
             self._audit(exchange, status, failure, total_s)
         if self._lines and (exchange.route not in _UNLOGGED or status >= 500):
             self._log.info("request", **facts(exchange, status, failure, total_s))
+
+    def _count_answer(self, exchange: Exchange, response: Response, status: int, total_s: float) -> None:
+        """Which agent it came from, and how soon and how fast the tokens of a stream went out."""
+        request, reply = exchange.request, exchange.reply
+        self._counter.answered_by(response.agent, status)
+        if request is None or status >= _THEIRS or not reply.event_stream or reply.first_byte_s is None:
+            return
+        first_s = reply.first_byte_s - exchange.began_s
+        usage = response.trailers.usage if response.trailers is not None else None
+        tokens = None if usage is None else usage.completion_tokens
+        self._counter.streamed(request.model, first_s, total_s - first_s, tokens)
 
 
 def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s: float) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.gauges import FleetFigures, PredictionFigures, TunnelFigures
-from gateway.metrics import MODEL_LABELS, Metrics
+from gateway.gauges import AgentFigures, FleetFigures, PredictionFigures, TunnelFigures
+from gateway.metrics import AGENT_LABELS, MODEL_LABELS, Metrics
 from shared.messages import Usage
 
 
@@ -43,6 +43,56 @@ def test_only_so_many_models_have_labels_of_their_own() -> None:
         metrics.know_model(f"model-{number}")
         metrics.first_byte(f"model-{number}", 0.1)
     assert value(metrics, "trunkline_time_to_first_byte_seconds_count", model="other") == 50
+
+
+def test_only_so_many_agents_have_labels_of_their_own_and_the_others_are_added_up(metrics: Metrics) -> None:
+    agents = [AgentFigures(f"gpu-{number:04}", 2, 1, number / 1000) for number in range(AGENT_LABELS + 3)]
+    metrics.watch_fleet(lambda: FleetFigures(each_agent=agents))
+    assert value(metrics, "trunkline_agent_slots_granted", agent="gpu-0000") == 2
+    assert value(metrics, "trunkline_agent_slots_granted", agent="other") == 6
+    assert value(metrics, "trunkline_agent_requests_in_flight", agent="other") == 3
+    assert value(metrics, "trunkline_agent_round_trip_seconds", agent="other") == (AGENT_LABELS + 2) / 1000
+    metrics.answered_by("gpu-0000", 200)
+    metrics.answered_by("gpu-9999", 503)
+    assert value(metrics, "trunkline_agent_requests_total", agent="gpu-0000", status="2xx") == 1
+    assert value(metrics, "trunkline_agent_requests_total", agent="other", status="5xx") == 1
+
+
+def test_a_stream_has_the_time_to_its_first_token_and_the_mean_between_tokens(metrics: Metrics) -> None:
+    metrics.streamed("m", 0.25, 2.0, 5)
+    metrics.streamed("m", 0.75, 2.0, 1)
+    metrics.streamed("m", 1.0, 2.0, None)
+    assert value(metrics, "trunkline_time_to_first_token_seconds_sum", model="m") == 2.0
+    assert value(metrics, "trunkline_time_per_output_token_seconds_count", model="m") == 1
+    assert value(metrics, "trunkline_time_per_output_token_seconds_sum", model="m") == 0.5
+
+
+def test_the_program_and_its_process_are_described_and_no_series_tells_when_it_began(
+    metrics: Metrics,
+) -> None:
+    metrics.request_finished("chat", "m", 200, 0.1)
+    metrics.streamed("m", 0.25, 2.0, 5)
+    names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    samples = {
+        sample.name: sample
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= names
+    assert samples["trunkline_build_info"].value == 1
+    assert set(samples["trunkline_build_info"].labels) == {"version", "python"}
+    assert not [name for name in samples if name.endswith("_created")]
+
+
+def test_states_have_one_label_and_are_in_lower_case(metrics: Metrics) -> None:
+    fleet = FleetFigures()
+    fleet.agents["ready"] += 1
+    fleet.deployments["m", "loaded"] += 1
+    metrics.watch_fleet(lambda: fleet)
+    metrics.watch_health(lambda: {("m", "half_open"): 1})
+    assert value(metrics, "trunkline_agents_connected", state="ready") == 1
+    assert value(metrics, "trunkline_deployments", model="m", state="loaded") == 1
+    assert value(metrics, "trunkline_circuits", model="m", state="half_open") == 1
 
 
 def test_tokens_are_counted_by_kind(metrics: Metrics) -> None:
@@ -112,6 +162,6 @@ def test_the_exposition_is_well_formed_and_names_have_units(metrics: Metrics) ->
     metrics.broken("m", "session_lost")
     families = list(text_string_to_metric_families(metrics.render().decode()))
     names = {family.name for family in families}
-    assert all(name.startswith("trunkline_") for name in names)
+    assert all(name.startswith(("trunkline_", "process_")) for name in names)
     assert {"trunkline_queue_seconds", "trunkline_tunnel_bytes", "trunkline_retries"} <= names
     assert metrics.CONTENT_TYPE.startswith("text/plain")

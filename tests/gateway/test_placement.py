@@ -293,4 +293,4 @@ def test_loads_and_unloads_are_counted() -> None:
     assert sample(fleet, "trunkline_model_loads_total", model="m", outcome="loaded") == 1
     assert sample(fleet, "trunkline_model_load_seconds_sum", model="m") == pytest.approx(7.0)
     assert sample(fleet, "trunkline_model_unloads_total", model="m") == 1
-    assert sample(fleet, "trunkline_deployments", model="m", status="loadable") == 1
+    assert sample(fleet, "trunkline_deployments", model="m", state="loadable") == 1

@@ -231,15 +231,18 @@ def test_what_is_counted_of_the_fleet() -> None:
     agent = fleet.connect("a", deployment("m", 4))
     fleet.connect("b", deployment("m", 2, status=DeploymentStatus.FAILED))
     fleet.submit()
-    assert sample(fleet, "trunkline_agents_connected", status="READY") == 2
-    assert sample(fleet, "trunkline_deployments", model="m", status="loaded") == 1
-    assert sample(fleet, "trunkline_deployments", model="m", status="failed") == 1
+    assert sample(fleet, "trunkline_agents_connected", state="ready") == 2
+    assert sample(fleet, "trunkline_deployments", model="m", state="loaded") == 1
+    assert sample(fleet, "trunkline_deployments", model="m", state="failed") == 1
     assert sample(fleet, "trunkline_slots_granted", model="m") == 4
     assert sample(fleet, "trunkline_requests_in_flight", model="m") == 1
     assert sample(fleet, "trunkline_streams_open") == 1
+    assert sample(fleet, "trunkline_agent_slots_granted", agent="a") == 4
+    assert sample(fleet, "trunkline_agent_requests_in_flight", agent="a") == 1
+    assert sample(fleet, "trunkline_agent_requests_in_flight", agent="b") == 0
     agent.endpoint.send_drain(Drain("restart", 5.0))
     fleet.settle()
-    assert sample(fleet, "trunkline_agents_connected", status="DRAINING") == 1
+    assert sample(fleet, "trunkline_agents_connected", state="draining") == 1
 
 
 def test_an_agent_that_comes_back_with_fewer_rights_serves_no_more_than_those() -> None:
@@ -258,7 +261,7 @@ def test_an_agent_from_which_an_operator_keeps_work_stays_so_when_it_comes_back(
     assert fleet.registry.hold("a", True)
     assert not fleet.registry.models()[0].ready
     assert fleet.registry.agents()[0].draining
-    assert fleet.registry.figures().agents == {"DRAINING": 1}
+    assert fleet.registry.figures().agents == {"draining": 1}
     fleet.cut(agent)
     fleet.connect("a", deployment("m"))
     assert not fleet.registry.models()[0].ready

@@ -17,10 +17,18 @@ ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfi
 class Counter:
     def __init__(self) -> None:
         self.counted: list[tuple[str, str, int]] = []
+        self.streams: list[tuple[str, float, float, int | None]] = []
+        self.agents: list[tuple[str, int]] = []
 
     def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
         assert duration_s >= 0
         self.counted.append((route, model, status))
+
+    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
+        self.streams.append((model, first_token_s, lasted_s, tokens))
+
+    def answered_by(self, agent: str, status: int) -> None:
+        self.agents.append((agent, status))
 
 
 def lines_of(surface: Surface, counter: Counter | None = None) -> list[dict[str, Any]]:
@@ -64,6 +72,30 @@ async def test_a_line_says_who_what_where_how_long_and_how_much(surface: Surface
         "bytes_out": 9,
     }
     assert counter.counted == [("chat", "m", 200)]
+
+
+async def test_a_stream_counts_its_first_token_and_the_time_between_tokens(surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
+    response.trailers = Trailers(Usage(5, 7))
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    counter = Counter()
+    lines_of(surface, counter)
+    [(model, first_token_s, lasted_s, tokens)] = counter.streams
+    assert (model, tokens) == ("m", 7)
+    assert first_token_s >= 0
+    assert lasted_s >= 0
+    assert counter.agents == [("gpu-1", 200)]
+
+
+async def test_answers_in_one_piece_and_refusals_count_no_tokens_times(surface: Surface) -> None:
+    surface.dispatcher.answer(FakeResponse(chunks=(b"{}",)))
+    await surface.post(CHAT, b'{"model":"m","messages":[]}', JSON_TYPE)
+    surface.dispatcher.fail(QueueFull("full"))
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    counter = Counter()
+    lines_of(surface, counter)
+    assert counter.streams == []
+    assert counter.agents == [("gpu-1", 200)]
 
 
 async def test_a_refusal_names_its_code(surface: Surface) -> None:

@@ -37,6 +37,12 @@ class Counter:
     def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
         self.finished.append((route, model, status))
 
+    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
+        pass
+
+    def answered_by(self, agent: str, status: int) -> None:
+        pass
+
 
 class Stage:
     """A surface in which names are looked up."""
