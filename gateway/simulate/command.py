@@ -5,13 +5,14 @@ import math
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gateway.cli_output import fail, note, print_json, print_table
-from gateway.simulate.chart import check_plot, write_plot
+from gateway.simulate.chart import Heading, check_plot, write_plot
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named
 from gateway.simulate.errors import BadSpec
 from gateway.simulate.fleet import devices, fleet_of, written
@@ -19,13 +20,13 @@ from gateway.simulate.mix import READY, Mix
 from gateway.simulate.own_devices import own_device
 from gateway.simulate.policies import Choice, choices, names
 from gateway.simulate.progress import Watched
-from gateway.simulate.report import COLUMNS, rows_of
+from gateway.simulate.report import COLUMNS, answer_columns, answer_rows, rows_of, values_of
 from gateway.simulate.simulation import Plan, simulate
 from gateway.simulate.site import Build
 from gateway.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.simulate.traces import TraceFile
 from gateway.simulate.traffic import Traffic
-from gateway.simulate.what_if import Answer, Goal, goals_of, smallest
+from gateway.simulate.what_if import Answer, Goal, Trial, goals_of, smallest
 from gateway.simulate.world import REPAIR_S, Rules
 
 EPILOG = f"""Examples:
@@ -142,13 +143,14 @@ def simulate_command(
         raise typer.BadParameter(str(error), param_hint=error.option) from None
     except KeyboardInterrupt:
         raise typer.Exit(1) from None
+    source = trace.name if trace is not None else f"mix {mix}"
     _tell(plan, found, answers, goals, as_json=as_json)
     if plot is not None:
         try:
-            write_plot(plot, _policies(found))
+            write_plot(plot, _policies(found), _heading(plan, found, answers, source))
         except OSError as error:
             fail(f"the chart was not written: {error}")
-    if not all(answer.meets for answer in answers.values()):
+    if not all(answer.found.meets for answer in answers.values()):
         raise typer.Exit(1)
 
 
@@ -172,7 +174,8 @@ def _check(numbers: dict[str, float | None]) -> None:
 
 def _compare(plan: Plan, chosen: list[Choice]) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
-    for choice in chosen:
+    for number, choice in enumerate(chosen, 1):
+        note(f"{choice.name}: policy {number} of {len(chosen)} on {written(plan.fleet)}")
         began_s = time.perf_counter()
         figures = found[choice.name] = simulate(_watched(plan, choice), choice)
         took_s = time.perf_counter() - began_s
@@ -185,11 +188,42 @@ def _search(
 ) -> tuple[dict[str, Figures], dict[str, Answer]]:
     answers: dict[str, Answer] = {}
     for choice in chosen:
-        answer = answers[choice.name] = smallest(_watched(plan, choice), choice, goals)
-        verdict = "is enough" if answer.meets else "is not enough, and more were not tried"
-        values = ", ".join(f"{goal.text} is {goal.value(answer.figures):.3g}" for goal in goals)
-        note(f"{choice.name}: {written(answer.plan.fleet)} {verdict} ({values})")
-    return {name: answer.figures for name, answer in answers.items()}, answers
+        note(f"{choice.name}: the smallest fleet composed as {written(plan.fleet)} is searched")
+        told = partial(_tell_trial, choice.name, goals)
+        answer = answers[choice.name] = smallest(_watched(plan, choice), choice, goals, told)
+        if not answer.found.meets:
+            note(f"{choice.name}: {answer.found.fleet} is not enough, and more were not tried")
+    return {name: answer.found.figures for name, answer in answers.items()}, answers
+
+
+def _tell_trial(policy: str, goals: tuple[Goal, ...], trial: Trial) -> None:
+    verdict = "is enough" if trial.meets else "is not enough"
+    values = zip(goals, values_of(trial, goals), strict=True)
+    note(
+        f"{policy}: {trial.fleet} {verdict} ({', '.join(f'{goal.text}: {value}' for goal, value in values)})"
+    )
+
+
+def _assumed(plan: Plan, answer: Answer) -> str:
+    times = "" if plan.rate == 1.0 else f", {plan.rate:g} times as fast as in the traffic"
+    requests = answer.found.figures.tally.requests
+    per_s = f"{answer.arrivals_per_s:.3g} requests per second"
+    return f"at {per_s} ({requests:,} requests{times}), {plan.model.name}"
+
+
+def _heading(plan: Plan, found: dict[str, Figures], answers: dict[str, Answer], source: str) -> Heading:
+    """What a chart is of, so that it can be read without the command that drew it."""
+    fleets = {name: answer.found.fleet for name, answer in answers.items()} or {"": written(plan.fleet)}
+    figures = next(iter(found.values()))
+    requests = figures.tally.requests
+    per_s = requests / figures.span_s if figures.span_s else 0.0
+    return Heading(
+        f"Simulated scheduling policies: {plan.model.name}",
+        (
+            "Fleet: " + " / ".join(f"{name} {fleet}".strip() for name, fleet in fleets.items()),
+            f"Traffic: {source}, {requests:,} requests, {per_s:.3g} per s on average, seed {plan.seed}",
+        ),
+    )
 
 
 def _watched(plan: Plan, choice: Choice) -> Plan:
@@ -211,6 +245,9 @@ def _tell(
     policies = _policies(found)
     if not as_json:
         print_table(COLUMNS, rows_of(policies), "no policy was simulated")
+        if answers:
+            note(f"What if, {_assumed(plan, next(iter(answers.values())))}:")
+            print_table(answer_columns(goals), answer_rows(answers, goals), "no policy was simulated")
         return
     told: dict[str, Any] = {
         "policies": policies,

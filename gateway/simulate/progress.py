@@ -1,5 +1,4 @@
-"""How a long simulation goes, meanwhile: on a terminal one line, written again and again, else one now and
-then."""
+"""Progress of a simulation: one line that is rewritten on a terminal, a line every few seconds elsewhere."""
 
 import contextlib
 import time
@@ -9,7 +8,7 @@ from typing import TextIO
 from gateway.simulate.traffic import Job, Traffic
 
 TERMINAL_S = 0.5
-PLAIN_S = 20.0
+PLAIN_S = 5.0
 _EVERY = 256
 """Requests between two looks at the clock."""
 _CLEAR_LINE = "\r\x1b[K"

@@ -1,7 +1,9 @@
 """Figures for people."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from gateway.simulate.what_if import Answer, Goal, Trial
 
 _TIMES = ("TTFT P50", "P95", "P99", "LATENCY P50", "P95", "P99")
 COLUMNS = ("POLICY", "DONE", "REFUSED", *_TIMES, "BUSY", "CV", "GOOD/S", "HITS")
@@ -22,6 +24,29 @@ def rows_of(policies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
             f"{each['prefix_hit_rate']:.0%}",
         ]
         for name, each in policies.items()
+    ]
+
+
+def answer_columns(goals: Iterable[Goal]) -> list[str]:
+    """Of :func:`answer_rows`."""
+    return ["POLICY", "", "FLEET", "ENOUGH", *(goal.text.upper() for goal in goals)]
+
+
+def answer_rows(answers: Mapping[str, Answer], goals: Iterable[Goal]) -> list[list[str]]:
+    """Two rows for each policy: the fleet that was asked for, and the one that was found."""
+    wanted = tuple(goals)
+    return [
+        [name, which, trial.fleet, "yes" if trial.meets else "no", *values_of(trial, wanted)]
+        for name, answer in answers.items()
+        for which, trial in (("asked", answer.asked), ("found", answer.found))
+    ]
+
+
+def values_of(trial: Trial, goals: Iterable[Goal]) -> list[str]:
+    """The figure that each goal is about, with its unit."""
+    return [
+        f"{goal.value(trial.figures):.2%}" if goal.rank is None else _seconds(goal.value(trial.figures))
+        for goal in goals
     ]
 
 

@@ -47,21 +47,49 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The smallest fleet that was good enough and its figures; without one the largest that was tried."""
+class Trial:
+    """One fleet that was tried: its figures, and whether they meet the goals."""
 
-    meets: bool
     plan: Plan
     figures: Figures
-    tried: tuple[tuple[str, bool], ...]
+    meets: bool
+
+    @property
+    def fleet(self) -> str:
+        """As ``--fleet`` takes it."""
+        return written(self.plan.fleet)
 
     def as_json(self, goals: tuple[Goal, ...]) -> dict[str, Any]:
         return {
             "meets": self.meets,
-            "fleet": written(self.plan.fleet),
+            "fleet": self.fleet,
             "devices": devices(self.plan.fleet),
             "goals": {goal.text: goal.value(self.figures) for goal in goals},
-            "tried": dict(self.tried),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``found`` is the smallest fleet that was good enough; without one it is the largest that was tried.
+    ``asked`` is the fleet that was given."""
+
+    found: Trial
+    asked: Trial
+    tried: tuple[Trial, ...]
+    """In order of size."""
+
+    @property
+    def arrivals_per_s(self) -> float:
+        """Mean rate at which requests came."""
+        figures = self.found.figures
+        return figures.tally.requests / figures.span_s if figures.span_s else 0.0
+
+    def as_json(self, goals: tuple[Goal, ...]) -> dict[str, Any]:
+        return {
+            **self.found.as_json(goals),
+            "asked": self.asked.as_json(goals),
+            "arrivals_per_s": self.arrivals_per_s,
+            "tried": {trial.fleet: trial.meets for trial in self.tried},
         }
 
 
@@ -73,28 +101,33 @@ def goals_of(text: str) -> tuple[Goal, ...]:
     return tuple(goals)
 
 
-def smallest(plan: Plan, choice: Choice, goals: tuple[Goal, ...]) -> Answer:
-    """Raises BadSpec and BadTrace."""
+def smallest(
+    plan: Plan, choice: Choice, goals: tuple[Goal, ...], told: Callable[[Trial], None] = lambda trial: None
+) -> Answer:
+    """The answer for one policy. ``told`` is called with each fleet that was tried, as the search goes on.
+
+    The fleet that was asked for is tried first. Raises BadSpec and BadTrace.
+    """
     unit = devices(scaled(plan.fleet, 1))
-    tried: dict[int, tuple[Plan, Figures, bool]] = {}
+    tried: dict[int, Trial] = {}
 
     def enough(times: int) -> bool:
         if times not in tried:
             one = replace(plan, fleet=scaled(plan.fleet, times))
             figures = simulate(one, choice)
-            tried[times] = one, figures, all(goal.met(figures) for goal in goals)
-        return tried[times][2]
+            tried[times] = Trial(one, figures, all(goal.met(figures) for goal in goals))
+            told(tried[times])
+        return tried[times].meets
 
+    asked = devices(plan.fleet) // unit
+    enough(asked)
     low, high = 0, 1
     while not enough(high) and 2 * high * unit <= MAX_TRIED_DEVICES:
         low, high = high, 2 * high
     while enough(high) and high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    found, figures, meets = tried[high]
-    return Answer(
-        meets, found, figures, tuple((written(tried[at][0].fleet), tried[at][2]) for at in sorted(tried))
-    )
+    return Answer(tried[high], tried[asked], tuple(tried[times] for times in sorted(tried)))
 
 
 def _goal(part: str) -> Goal:

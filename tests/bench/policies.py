@@ -17,7 +17,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from gateway.simulate.chart import write_plot
+from gateway.simulate.chart import Heading, write_plot
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace, device_named, pace_of, slowed
 from gateway.simulate.fleet import Group, fleet_of
 from gateway.simulate.mix import Mix
@@ -208,7 +208,16 @@ class Table:
     def plot(self, folder: Path) -> None:
         """A drawing of each case."""
         for name, policies in self.found.items():
-            write_plot(folder / f"simulated-{name}.svg", policies)
+            heading = Heading(f"Simulated scheduling policies: {name}", self._setting(name))
+            write_plot(folder / f"simulated-{name}.svg", policies, heading)
+
+    def _setting(self, name: str) -> tuple[str, str]:
+        """The fleet and the traffic of a case."""
+        case, requests = self.cases[name], next(iter(self.found[name].values()))["requests"]
+        slots = "" if case.slots is None else f", {case.slots} slots each"
+        copies = "" if case.copies == 1 else f", {case.copies} copies over each other"
+        times = f", {case.rate:g} times as fast as recorded" if case.source in LENGTHS else ""
+        return f"Fleet: {case.fleet}{slots}", f"Traffic: {case.source}, {requests:,} requests{times}{copies}"
 
     def _title(self, name: str) -> str:
         case, policies = self.cases[name], self.found[name]

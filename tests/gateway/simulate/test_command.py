@@ -67,6 +67,26 @@ def test_what_if_finds_the_smallest_fleet_that_is_enough() -> None:
     assert answer["tried"][answer["fleet"]]
     assert answer["devices"] > 1
     assert answer["tried"][f"{answer['devices'] - 1}*l4"] is False
+    assert answer["asked"]["fleet"] == "3*l4"
+    assert answer["asked"]["meets"] is answer["tried"]["3*l4"]
+    assert answer["arrivals_per_s"] == pytest.approx(6, rel=0.2)
+
+
+def test_what_if_shows_the_fleet_asked_for_beside_the_one_found_and_the_rate_assumed() -> None:
+    load = ["--mix", "rate=6,duration=40;a:input=3000,output=30", "--fleet", "1*l4", "--policy", "cost"]
+    result = run(*load, "--rate", "2", "--what-if", "ttft_p95<3")
+    assert result.exit_code == 0, result.output
+    [asked] = [line.split() for line in result.stdout.splitlines() if " asked " in line]
+    [found] = [line.split() for line in result.stdout.splitlines() if " found " in line]
+    assert asked[:4] == ["cost", "asked", "1*l4", "no"]
+    assert found[:2] == ["cost", "found"]
+    assert found[3] == "yes"
+    assert found[2] != "1*l4"
+    assert "requests per second" in result.stderr
+    assert "2 times as fast as in the traffic" in result.stderr
+    assert result.stderr.count("is not enough (ttft_p95<3: ") >= 1, (
+        "every fleet that is tried is told at once"
+    )
 
 
 def test_what_if_says_that_nothing_is_enough() -> None:
@@ -82,6 +102,9 @@ def test_a_plot_is_drawn(tmp_path: Path, name: str) -> None:
     if path.suffix == ".svg":
         texts = [each.text for each in ET.fromstring(path.read_text()).iter() if each.tag.endswith("text")]
         assert texts.count("chwbl") == 5, "of six figures one is 0 for both: nobody was refused"
+        assert {"p50", "p95", "p99", "seconds", "requests per second", "0"} <= set(texts)
+        assert "Fleet: 1*h100,1*l4" in texts
+        assert any(text.startswith("Traffic: mix ") and "requests" in text for text in texts if text)
         return
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")

@@ -26,7 +26,7 @@ def test_a_terminal_gets_one_line_again_and_again() -> None:
 
 
 def test_a_file_gets_a_line_now_and_then() -> None:
-    stream, clock = io.StringIO(), itertools.count(0.0, 8.0)
+    stream, clock = io.StringIO(), itertools.count(0.0, 2.0)
     list(Watched(MIX, "cost", stream, lambda: next(clock)).jobs())
     assert stream.getvalue().count("\n") == 1
     assert "cost: 768 requests" in stream.getvalue()
