@@ -28,17 +28,18 @@ class SendCredit:
         self.sent += size_bytes
         assert self.sent <= self.limit, (self.sent, self.limit)
 
-    def advance(self, limit: int) -> bool:
-        """Takes a CREDIT. A repeated or older one changes nothing and returns False.
+    def advance(self, limit: int) -> int:
+        """Takes a CREDIT and returns how many bytes more it allows; a repeated or older one changes nothing.
 
         Raises :class:`FlowControlViolated` for an offset no stream can have.
         """
         if limit > limits.CREDIT_MAX:
             raise FlowControlViolated(f"credit up to offset {limit}")
         if limit <= self.limit:
-            return False
+            return 0
+        further_bytes = limit - self.limit
         self.limit = limit
-        return True
+        return further_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ The tree::
     │   ├── UnexpectedFrame
     │   ├── FlowControlViolated
     │   ├── StreamStateError        a frame its stream's state does not allow
-    │   └── StreamLimitExceeded
+    │   ├── StreamLimitExceeded
+    │   └── ControlFrameFlood       far more frames without a body than any session needs
     ├── HandshakeError
     │   ├── HandshakeMalformed      a payload that does not parse or comes out of turn
     │   ├── HandshakeRejected       the other side said no, with a code and a reason
@@ -130,6 +131,10 @@ class StreamStateError(ProtocolError):
 
 class StreamLimitExceeded(ProtocolError):
     """The peer opened more streams than were allowed (PROTOCOL §5.1)."""
+
+
+class ControlFrameFlood(ProtocolError):
+    """The peer sent more control frames than its rate allows (PROTOCOL §2.5)."""
 
 
 class HandshakeError(TrunklineError):

@@ -114,6 +114,28 @@ and bounds what can be lost in a dead socket."""
 
 MESSAGE_COUNT_MAX = 2**63 - 1
 
+CONTROL_FRAMES_BURST = 1000
+"""Units of control frames that an agent may spend at once: a frame is one unit, and one more for every 256
+bytes of its payload. The state of 256 deployments is 50 units, so this is twenty of them."""
+
+CONTROL_FRAMES_PER_S = 200
+"""Units of control frames that an agent earns back: its whole state and its slots several times a second. A
+unit costs the gateway 5 to 20 microseconds, so an agent that spends all it earns takes 0.4 % of a core."""
+
+CONTROL_FRAME_UNIT_BYTES = 256
+
+CREDIT_STEP_BYTES = 1 * KIB
+"""A CREDIT that allows less than this more counts as a control frame. Credit is granted again at half a
+window, of 16 KiB at the least."""
+
+FRAGMENT_BYTES = 512
+"""A piece of a fragmented WebSocket message that is shorter than this counts as a control frame. Proxies that
+fragment do so at the size of their buffers, which are larger."""
+
+INPUT_SLICE_BYTES = 16 * KIB
+"""What is parsed of a tunnel's input before what it holds is counted: 2,700 of the shortest WebSocket frames.
+It is also the size at which parsing is cheapest."""
+
 # --- The socket (PROTOCOL §2.4) ---
 
 SOCKET_BUFFER_BYTES = 8 * KIB

@@ -77,15 +77,18 @@ class MessageLog:
             budget_bytes -= len(messages[-1])
         return messages
 
-    def acknowledged(self, count: int) -> None:
-        """Takes an ACK of the first ``count`` messages; an older one changes nothing.
+    def acknowledged(self, count: int) -> bool:
+        """Takes an ACK of the first ``count`` messages. False for one that is older or repeated: it changes
+        nothing.
 
         Raises :class:`UnexpectedFrame` for messages that were never sent.
         """
         if count > self.sent:
             raise UnexpectedFrame(f"ACK of message {count}, {self.sent} were sent")
+        news = self.sent - len(self._retained) < count
         while self.sent - len(self._retained) < count:
             self.retained_bytes -= len(self._retained.popleft())
+        return news
 
     def record_received(self, size_bytes: int, now: float) -> bool:
         """Counts a message. True when an ACK is due at once."""

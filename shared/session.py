@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import orjson
 
 from shared import limits
+from shared.control_frames import ControlFrameLimiter
 from shared.credit import WindowSettings
 from shared.errors import ErrorCode, SessionClosed, UnexpectedFrame
 from shared.events import (
@@ -68,6 +69,19 @@ _RECEIVED_BY: dict[int, Role] = {
 }
 """Frames that only one role may receive."""
 
+_OF_STREAMS = frozenset(
+    {
+        FrameType.OPEN,
+        FrameType.HEAD,
+        FrameType.DATA,
+        FrameType.END,
+        FrameType.RESET,
+        FrameType.CREDIT,
+        FrameType.ACK,
+    }
+)
+"""Frames that streams and their bytes bound; CREDIT and ACK only where they say something new (§2.6)."""
+
 
 class Session:
     """One end of a session.
@@ -87,6 +101,7 @@ class Session:
         self._streams = StreamTable(role, peer, windows or OWN_WINDOWS[role], self._events)
         self._outbox = self._streams.outbox
         self._heartbeat = Heartbeat(now)
+        self._control_frames = ControlFrameLimiter(now)
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
@@ -250,7 +265,14 @@ class Session:
         role = _RECEIVED_BY.get(frame.type)
         if role is not None and role is not self.role:
             raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
+        if frame.type not in _OF_STREAMS:
+            self._count_control_frame(len(frame.payload), now)
         self._receivers[frame.type](self, frame, now)
+
+    def _count_control_frame(self, payload_bytes: int, now: float) -> None:
+        """An agent trusts its gateway, which many agents share: the gateway alone bounds them."""
+        if self.role is Role.GATEWAY:
+            self._control_frames.spend(payload_bytes, now)
 
     def _receive_slots(self, frame: Frame, now: float) -> None:
         self._events.append(SlotsReceived(decode_levels(frame.payload)))
@@ -280,7 +302,12 @@ class Session:
             self._events.append(RoundTripMeasured())
 
     def _receive_ack(self, frame: Frame, now: float) -> None:
-        self.log.acknowledged(decode_offset(frame.payload))
+        if not self.log.acknowledged(decode_offset(frame.payload)):
+            self._count_control_frame(len(frame.payload), now)
+
+    def _receive_credit(self, frame: Frame, now: float) -> None:
+        if self._streams.receive_credit(frame) < limits.CREDIT_STEP_BYTES:
+            self._count_control_frame(len(frame.payload), now)
 
     def _receive_close(self, frame: Frame, now: float) -> None:
         self.closed = True
@@ -292,7 +319,7 @@ class Session:
         FrameType.DATA: lambda self, frame, now: self._streams.receive_data(frame, now),
         FrameType.END: lambda self, frame, now: self._streams.receive_end(frame, now),
         FrameType.RESET: lambda self, frame, now: self._streams.receive_reset(frame, now),
-        FrameType.CREDIT: lambda self, frame, now: self._streams.receive_credit(frame, now),
+        FrameType.CREDIT: _receive_credit,
         FrameType.SLOTS: _receive_slots,
         FrameType.STATE: _receive_state,
         FrameType.DEMAND: _receive_demand,

@@ -327,18 +327,23 @@ class StreamTable:
                 self.outbox.drop(stream.out)
         self._close_if_over(frame.stream_id, stream)
 
-    def receive_credit(self, frame: Frame, now: float) -> None:
+    def receive_credit(self, frame: Frame) -> int:
+        """Returns how many bytes more may be sent than before."""
         offset = decode_offset(frame.payload)
         if frame.stream_id == 0:
-            if self._send_credit.advance(offset):
+            further_bytes = self._send_credit.advance(offset)
+            if further_bytes:
                 self.outbox.session_credit_advanced()
-            return
+            return further_bytes
         stream = self._streams.get(frame.stream_id)
         if stream is not None and not self._is_secret(frame.stream_id):
-            if stream.out.credit.advance(offset):
+            further_bytes = stream.out.credit.advance(offset)
+            if further_bytes:
                 self.outbox.queue(stream.out)
-        elif not self._is_closed(frame.stream_id):
+            return further_bytes
+        if not self._is_closed(frame.stream_id):
             raise StreamStateError(f"CREDIT on stream {frame.stream_id}, which was never opened")
+        return 0
 
     def set_suspended(self, suspended: bool) -> None:
         """Without a tunnel an agent's engines work on as far as the gateway's credit goes, which is memory

@@ -16,6 +16,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from shared import limits
+from shared.control_frames import ControlFrameLimiter
 from shared.endpoint import Endpoint
 from shared.errors import (
     ErrorCode,
@@ -76,6 +77,7 @@ class Tunnel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._fragments = bytearray()
+        self._control_frames = ControlFrameLimiter(clock())
         self._room = WriteRoom()
         self._departures = Departures(self._loop, self._flush, self._open_streams)
         self._timer: asyncio.TimerHandle | None = None
@@ -130,8 +132,12 @@ class Tunnel(asyncio.Protocol):
         self.traffic.bytes_received += len(data)
         if self._session is not None and self._session.bytes_received(self._clock()):
             self._dispatch()
-        self._websocket.receive_data(data)
-        self._handle_events(self._websocket.events_received())
+        size_bytes = limits.INPUT_SLICE_BYTES
+        for start in range(0, len(data), size_bytes):
+            self._websocket.receive_data(data[start : start + size_bytes])
+            self._handle_events(self._websocket.events_received())
+            if self._closing:
+                return
         self._after_input()
 
     def eof_received(self) -> bool:
@@ -172,6 +178,8 @@ class Tunnel(asyncio.Protocol):
         if frame.opcode is Opcode.BINARY and frame.fin:
             self._handle_message(bytes(frame.data))
         elif frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
+            if not frame.fin and len(frame.data) < limits.FRAGMENT_BYTES:
+                self._control_frames.spend(len(frame.data), self._clock())
             self._fragments += frame.data
             if frame.fin:
                 message = bytes(self._fragments)
@@ -179,6 +187,8 @@ class Tunnel(asyncio.Protocol):
                 self._handle_message(message)
         elif frame.opcode is Opcode.TEXT:
             raise UnexpectedFrame("text message")
+        else:
+            self._control_frames.spend(len(frame.data), self._clock())
 
     def _handle_message(self, message: bytes) -> None:
         self.traffic.messages_received += 1

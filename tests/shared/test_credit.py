@@ -17,9 +17,9 @@ from shared.errors import FlowControlViolated
 
 def test_an_older_credit_changes_nothing() -> None:
     credit = SendCredit(100)
-    assert credit.advance(200) is True
-    assert credit.advance(150) is False
-    assert credit.advance(200) is False
+    assert credit.advance(200) == 100
+    assert credit.advance(150) == 0
+    assert credit.advance(200) == 0
     assert credit.available == 200
 
 

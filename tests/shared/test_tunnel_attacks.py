@@ -1,7 +1,8 @@
 """What a peer may try with a tunnel, and what happens at awkward moments. In memory, without real time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import repeat
 
 import pytest
 from websockets.frames import Frame as WebSocketFrame
@@ -9,6 +10,7 @@ from websockets.frames import Opcode
 
 from shared import limits
 from shared.errors import (
+    ControlFrameFlood,
     ErrorCode,
     FrameMalformed,
     HeadTooLarge,
@@ -62,18 +64,121 @@ def test_a_session_is_joined_and_cut_without_a_socket(loop: ManualLoop) -> None:
 
 def test_pings_of_a_peer_that_does_not_read_take_no_memory(loop: ManualLoop) -> None:
     _, line, _ = joined(loop)
-    for _ in range(1000):
+    for _ in range(limits.CONTROL_FRAMES_BURST // 10):
         line.gateway.data_received(raw(Opcode.PING, bytes(120)) * 10)
     assert len(line.gateway_end.buffer) <= 4 * limits.SOCKET_BUFFER_BYTES
+    assert line.gateway.open
     loop.settle()
 
 
-def test_a_message_in_endless_empty_pieces_takes_no_memory(loop: ManualLoop) -> None:
+def flood(line: Line, piece: bytes, rounds: int = 1000) -> int:
+    """Sends ``piece`` again and again until the gateway closes; how often it was taken."""
+    for taken in range(rounds):
+        if not line.gateway.open:
+            return taken
+        line.gateway.data_received(piece)
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("first", "frame"),
+    [
+        (b"", raw(Opcode.PING, b"")),
+        (b"", raw(Opcode.PONG, b"x" * 100)),
+        (raw(Opcode.BINARY, b"", fin=False), raw(Opcode.CONT, b"", fin=False)),
+        (raw(Opcode.BINARY, b"\x20", fin=False), raw(Opcode.CONT, b"x", fin=False)),
+    ],
+    ids=["pings", "pongs", "empty pieces", "pieces of one byte"],
+)
+def test_a_flood_of_websocket_frames_without_a_body_ends_the_tunnel(
+    loop: ManualLoop, first: bytes, frame: bytes
+) -> None:
     _, line, _ = joined(loop)
-    line.gateway.data_received(raw(Opcode.BINARY, b"", fin=False))
-    for _ in range(100):
-        line.gateway.data_received(raw(Opcode.CONT, b"", fin=False) * 100)
-    assert len(line.gateway._fragments) == 0
+    line.gateway.data_received(first)
+    assert flood(line, frame * 100) <= limits.CONTROL_FRAMES_BURST // 100 + 1
+    loop.settle()
+
+
+def test_one_read_full_of_pings_is_not_parsed_to_its_end(
+    loop: ManualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, line, _ = joined(loop)
+    parsed: list[int] = []
+    receive = line.gateway._websocket.receive_data
+
+    def watched(data: bytes) -> None:
+        parsed.append(len(data))
+        receive(data)
+
+    monkeypatch.setattr(line.gateway._websocket, "receive_data", watched)
+    line.gateway.data_received(raw(Opcode.PING, b"") * 40_000)
+    assert parsed == [limits.INPUT_SLICE_BYTES]
+    assert not line.gateway.open
+    loop.settle()
+
+
+def test_websocket_frames_at_a_moderate_rate_go_on_for_ever(loop: ManualLoop) -> None:
+    _, line, _ = joined(loop)
+    for _ in range(10 * limits.CONTROL_FRAMES_BURST // 100):
+        line.gateway.data_received(raw(Opcode.PING, b"") * 100)
+        line.gateway_end.buffer.clear()
+        loop.advance(1.0)
+    assert line.gateway.open
+
+
+SMALL_STATE = b'{"status":"READY"}'
+
+
+def taken_before_a_flood(pair: SessionPair, messages: Iterable[bytes]) -> int:
+    """How many of the messages the gateway takes, all at once, before it calls them a flood."""
+    for taken, message in enumerate(messages):
+        try:
+            pair.gateway.receive_message(message, 0.0)
+        except ControlFrameFlood:
+            return taken
+    raise AssertionError("all of them were taken")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode(FrameType.SLOTS, 0, b'{"d1":1}') + encode(FrameType.SLOTS, 0, b'{"d1":0}'),
+        encode(FrameType.STATE, 0, SMALL_STATE),
+        encode(FrameType.PING, 0, encode_offset(1)),
+        encode(FrameType.ACK, 0, encode_offset(0)),
+        encode(FrameType.CREDIT, 0, encode_offset(1)),
+        encode(FrameType.RESULT, 0, b'{"id":1}'),
+    ],
+    ids=["slots", "state", "ping", "ack", "credit", "result"],
+)
+def test_a_flood_of_control_frames_ends_the_session(frame: bytes) -> None:
+    most = limits.CONTROL_FRAMES_BURST
+    assert taken_before_a_flood(SessionPair(), repeat(frame, most + 1)) <= most
+    patient = SessionPair()
+    for second in range(100):
+        patient.gateway.receive_message(frame * (limits.CONTROL_FRAMES_PER_S // 2), float(second))
+
+
+def test_credit_that_grows_by_single_bytes_is_a_flood_and_by_windows_is_none() -> None:
+    first = SessionPair().gateway._streams._send_credit.limit
+
+    def credits_by(step_bytes: int, count: int) -> list[bytes]:
+        offsets = [first + number * step_bytes for number in range(1, count + 1)]
+        return [encode(FrameType.CREDIT, 0, encode_offset(offset)) for offset in offsets]
+
+    most = limits.CONTROL_FRAMES_BURST
+    assert taken_before_a_flood(SessionPair(), credits_by(1, most + 1)) == most
+    pair = SessionPair()
+    for message in credits_by(limits.CREDIT_STEP_BYTES, 2 * most):
+        pair.gateway.receive_message(message, 0.0)
+    assert pair.gateway._streams._send_credit.limit == first + 2 * most * limits.CREDIT_STEP_BYTES
+
+
+def test_a_large_state_costs_more_than_a_small_one() -> None:
+    large = SMALL_STATE[:-1] + b" " * 12_000 + b"}"
+    units = 1 + len(large) // limits.CONTROL_FRAME_UNIT_BYTES
+    taken = taken_before_a_flood(SessionPair(), repeat(encode(FrameType.STATE, 0, large), 1000))
+    assert taken == limits.CONTROL_FRAMES_BURST // units
 
 
 def test_a_message_in_pieces_is_put_together(loop: ManualLoop) -> None:
