@@ -1,28 +1,24 @@
 """``trunkline agent``; ``python -m agent`` is the same. Exit codes: 0 done, 1 failed, 2 wrong usage."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-EXAMPLES = """
-Join a gateway and serve what a local vLLM serves:
-
-  trunkline agent --gateway https://llm.example.com --join tlj_… --engine http://localhost:8000
-
-Afterwards the token is not needed any more. Without --engine, engines on the usual local ports are found.
-Every setting may come from the environment as well, so that secrets are not seen in the list of processes:
-TRUNKLINE_AGENT_JOIN, TRUNKLINE_AGENT_ENGINE_KEY.
-"""
+from shared.cli import Root
 
 Flags = dict[str, Any]
 
 
-def commands(app: typer.Typer) -> None:
-    """Registers the agent's command on the root of the command line."""
-    app.command("agent", epilog=EXAMPLES, no_args_is_help=False)(agent)
+def commands(root: Root) -> None:
+    """Add the agent's command (entry point ``trunkline.commands``). Imported when it is used."""
+    root.later("agent.cli", {"agent": "Run an agent: serve this host's engines through a gateway."})
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``agent`` to a command line."""
+    app.command("agent")(agent)
 
 
 def agent(
@@ -62,7 +58,14 @@ def agent(
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run an agent: dial out to a gateway and serve this host's engines through it."""
+    """Run an agent: dial out to a gateway and serve this host's engines through it.
+
+    The token is needed the first time only. Without --engine, engines on the usual local ports are found.
+    Every setting may come from the environment as well, where secrets are not seen in the list of processes:
+    TRUNKLINE_AGENT_JOIN, TRUNKLINE_AGENT_ENGINE_KEY.
+
+    Example: trunkline agent --gateway https://llm.example.com --join tlj_… --engine http://localhost:8000
+    """
     flags: Flags = {
         "gateway": gateway,
         "join": join,
@@ -83,6 +86,8 @@ def agent(
 
 def run(flags: Flags, file: Path | None) -> int:
     """The exit code: 0 done, 1 failed, 2 wrong usage."""
+    import asyncio
+
     from agent.app import serve
     from agent.config import load
     from agent.config_errors import ConfigError
@@ -123,5 +128,5 @@ def main() -> None:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.command(epilog=EXAMPLES)(agent)
+    app.command()(agent)
     app(prog_name="python -m agent")

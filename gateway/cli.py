@@ -1,36 +1,33 @@
-"""The gateway's part of the command line."""
+"""The gateway's part of the command line: which command is in which module."""
 
-import typer
+from shared.cli import Root
 
-from gateway import (
-    bench,
-    cli_agents,
-    cli_alias,
-    cli_audit,
-    cli_gateway,
-    cli_identity,
-    cli_keys,
-    cli_live,
-    cli_tenant,
-    cli_tokens,
-    cli_usage,
-    quickstart,
-    simulate,
-)
+COMMANDS: dict[str, dict[str, str]] = {
+    "gateway.cli_gateway": {"gateway": "Run a gateway."},
+    "gateway.cli_tokens": {"token": "Join tokens: what lets a GPU host become an agent."},
+    "gateway.cli_keys": {"key": "API keys for clients."},
+    "gateway.cli_tenant": {
+        "tenant": "What tenants may have: limits, budgets, shares.",
+        "price": "What models cost, for budgets and usage.",
+    },
+    "gateway.cli_agents": {"agents": "The agents that joined."},
+    "gateway.cli_identity": {"identity": "The gateway's own key, which agents trust."},
+    "gateway.cli_alias": {"alias": "Names that stand for models: canaries, shadows, fallbacks."},
+    "gateway.cli_usage": {"usage": "Requests, tokens, GPU-seconds and money used."},
+    "gateway.cli_live": {
+        "status": "Who is connected, what runs and what waits.",
+        "models": "Which models are served where, and how full they are.",
+        "drain": "Give an agent no new work, and wait until it is idle.",
+    },
+    "gateway.cli_audit": {"audit": "The audit log: who did what, and is it whole."},
+    "gateway.quickstart": {"quickstart": "A gateway, an agent and a small model on this machine."},
+    "gateway.bench": {"bench": "Load an OpenAI endpoint; report times and throughput."},
+    "gateway.simulate": {"simulate": "Run scheduling policies on simulated GPUs."},
+}
+"""Module → its commands, each with a line for the list of commands. Each is imported when it is used."""
 
 
-def commands(app: typer.Typer) -> None:
+def commands(root: Root) -> None:
     """Add every command of this package (entry point ``trunkline.commands``)."""
-    cli_gateway.register(app)
-    cli_tokens.register(app)
-    cli_keys.register(app)
-    cli_tenant.register(app)
-    cli_agents.register(app)
-    cli_identity.register(app)
-    cli_alias.register(app)
-    cli_usage.register(app)
-    cli_live.register(app)
-    cli_audit.register(app)
-    quickstart.register(app)
-    bench.register(app)
-    simulate.register(app)
+    for module, summaries in COMMANDS.items():
+        root.later(module, summaries)

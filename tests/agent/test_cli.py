@@ -30,7 +30,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, dict[
 
     monkeypatch.setattr(cli, "run", run)
     app = typer.Typer()
-    cli.commands(app)
+    cli.register(app)
     app.command("other")(lambda: None)
     result = CliRunner().invoke(app, ["agent", *arguments])
     return (result.exit_code, *(seen[0] if seen else ({}, None)))

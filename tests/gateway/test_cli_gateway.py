@@ -3,18 +3,18 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from gateway import cli
 from gateway.cli_gateway import first_key
 from gateway.store import Store
+from shared.cli import Root
 
 
 def run(*arguments: str, **environment: str) -> Result:
-    app = typer.Typer()
-    cli.commands(app)
-    return CliRunner().invoke(app, arguments, env=environment)
+    root = Root()
+    cli.commands(root)
+    return CliRunner().invoke(root, arguments, env=environment)
 
 
 def test_every_command_of_the_package_is_there() -> None:
