@@ -273,7 +273,7 @@ async def _run(
     settings: Settings, load: Callable[[], Settings], store: Store, announce: Callable[[str], None]
 ) -> None:
     stop = StopSignals()
-    make_room(settings.http.connections, settings.agents.max_agents)
+    say_if_few = make_room(settings.http.connections, settings.agents.max_agents)
     with stop.installed():
         gateway = Gateway(settings, store)
         reload = Reload(
@@ -285,7 +285,12 @@ async def _run(
             gateway.look_at_tls()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
-        await gateway.run(stop, announce)
+
+        def started(url: str) -> None:
+            announce(url)
+            say_if_few()
+
+        await gateway.run(stop, started)
 
 
 def run(
@@ -300,7 +305,7 @@ def run(
     stay as they are. ``announce`` gets the URL and the store once clients can connect. Raises ConfigError,
     StateError and ListenFailed.
     """
-    with Store.open(state_dir, restore=True) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with Store.open(state_dir, serve=True) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run(settings, load or (lambda: settings), store, lambda url: announce(url, store)))
 
 

@@ -1,5 +1,7 @@
 """``trunkline gateway``: run one, and look at its settings."""
 
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from gateway.store.errors import NameTaken, StateError
 from shared.version import program_version
 
 FIRST_KEY = "first"
+FIRST_KEY_FILE = "first-admin-key"
 
 app = typer.Typer(
     help="Run a gateway.",
@@ -145,9 +148,36 @@ def _announce(url: str, store: Store, settings: Settings) -> None:
     note(f"              then on its host: trunkline agent --gateway {seen_as} --join TOKEN")
     key = first_key(store)
     if key is not None:
-        note(f"  API key     {key}")
-        note(f"              named {FIRST_KEY!r}, an admin's, shown this once;")
-        note("              for everybody else: trunkline key create --name NAME")
+        for line in _told_key(key, state):
+            note(line)
+
+
+def _told_key(key: str, state: Path) -> list[str]:
+    """How the first key reaches the person who starts the gateway: on a terminal it is shown; anything else
+    keeps what it is told (a journal, a file), so there only the name of a file is."""
+    others = "              for everybody else: trunkline key create --name NAME"
+    if sys.stderr.isatty():
+        shown = f"              named {FIRST_KEY!r}, an admin's, shown this once;"
+        return [f"  API key     {key}", shown, others]
+    path = state / FIRST_KEY_FILE
+    try:
+        write_secret(path, key)
+    except OSError as error:
+        remedy = f"trunkline key create --role admin --name NAME --state {state}"
+        return [f"  API key     cannot be written to {path} ({error.strerror}); make one with: {remedy}"]
+    return [f"  API key     {path} has the first one, an admin's: take it from there and remove the file"]
+
+
+def write_secret(path: Path, text: str) -> None:
+    """A line in a new file for its owner only, in place of one that lies there. Raises OSError."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "w") as opened:
+        opened.write(f"{text}\n")
+        opened.flush()
+        os.fsync(opened.fileno())
+    fresh.replace(path)
 
 
 def _public_url(url: str) -> str:

@@ -48,6 +48,7 @@ class Backups(Protocol):
     """:class:`gateway.store.backup.Backup`."""
 
     def keep(self, now_s: float, /) -> None: ...
+    def last(self) -> None: ...
 
 
 class Keeper:
@@ -97,6 +98,7 @@ class Keeper:
                 if copying is None or copying.done():
                     copying = tasks.create_task(self.back_up())
             await self.write()
+        await self._back_up_last()
         if lost := self._ledger.take():
             _log.error("usage_lost", requests=sum(amount.requests for amount in lost.values()))
         self._threads.shutdown(wait=False)
@@ -138,6 +140,13 @@ class Keeper:
         except StateError as error:
             self._backup_due_s = now + self._settings.backup_retry_s
             _log.error("state_not_backed_up", error=str(error))
+
+    async def _back_up_last(self) -> None:
+        if self._backup is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._backup.last)
+            except StateError as error:
+                _log.error("state_not_backed_up", error=str(error))
 
     async def _write_usage(self) -> None:
         amounts = self._ledger.take()

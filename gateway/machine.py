@@ -56,9 +56,18 @@ def trimmer() -> Callable[[], None]:
     return lambda: trim(0)
 
 
-def make_room(connections: int, agents: int) -> None:
-    """Raise the limit of open files to what so many clients and agents need, and say so if it cannot be."""
+def make_room(connections: int, agents: int) -> Callable[[], None]:
+    """Raise the limit of open files to what so many clients and agents need. What is given back says so if
+    that cannot be."""
     needed = connections + agents + RESERVE
     limit = raise_file_limit(max(needed, OPEN_FILES))
-    if limit is not None and limit < needed:
-        _log.warning("few_descriptors", limit=limit, connections=connections, agents=agents)
+    if limit is None or limit >= needed:
+        return lambda: None
+    told = (
+        f"The limit of open files is {limit}, which is less than {connections} connections and {agents} "
+        f"agents need: raise it to {needed} (ulimit -n, or LimitNOFILE of the service), or lower "
+        "http.connections and agents.max_agents."
+    )
+    return lambda: _log.warning(
+        told, code="few_descriptors", limit=limit, connections=connections, agents=agents
+    )

@@ -27,7 +27,7 @@ from gateway.audit.records import (
 )
 from gateway.audit.segments import HEAD, LOCK, names, next_name, of_day, order
 from gateway.store.errors import StateBusy, StateUnwritable
-from gateway.store.holding import Holding
+from gateway.store.locks import Holding
 
 _OWN = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 """A link in the log's place leads elsewhere: whoever may write here could have root write there."""

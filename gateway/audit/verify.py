@@ -12,7 +12,7 @@ import orjson
 from gateway.audit.records import LINE_BYTES, START, BadHead, Head, decode_head, hash_of
 from gateway.audit.segments import HEAD, LOCK, names
 from gateway.store.errors import StateBusy, StateMissing, StateUnwritable
-from gateway.store.holding import Holding
+from gateway.store.locks import Holding
 
 FINDINGS = 1000
 """Findings that are told; a log in which more is wrong is lost anyway."""

@@ -37,6 +37,9 @@ class Auditor(Protocol):
 _UNLOGGED = frozenset({"health", "metrics"})
 """Asked every few seconds by machines; logged only when they fail."""
 
+_POLLED = frozenset({"models"})
+"""Asked by clients at every turn; logged below ``info`` while it goes well."""
+
 PATH_CHARS = 200
 
 _THEIRS = 400
@@ -79,7 +82,9 @@ class RequestLog:
         if self._audit is not None:
             self._audit(exchange, status, failure, total_s)
         if self._lines and (exchange.route not in _UNLOGGED or status >= 500):
-            self._log.info("request", **facts(exchange, status, failure, total_s))
+            well = exchange.route in _POLLED and status < 400
+            say = self._log.debug if well else self._log.info
+            say("request", **facts(exchange, status, failure, total_s))
 
     def _count_answer(self, exchange: Exchange, response: Response, status: int, total_s: float) -> None:
         """Which agent it came from, and how soon and how fast the tokens of a stream went out."""

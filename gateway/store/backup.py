@@ -1,5 +1,6 @@
 """A copy of the state beside it, and its use: a gateway starts from it when the database is damaged."""
 
+import sqlite3
 import time
 from pathlib import Path
 
@@ -13,11 +14,10 @@ from gateway.store.copies import (
     make_backup,
     prepare_restoring,
     restoring_path,
-    set_aside_path,
     trouble_of,
 )
 from gateway.store.errors import StateCorrupt
-from gateway.store.holding import Holding
+from gateway.store.locks import Holding
 from gateway.store.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
 
 DAILY_S = 86_400.0
@@ -35,18 +35,55 @@ class Backup:
         self._path = path
         self._made_s = float("-inf")
         self._rights: tuple[int, ...] = ()
+        self._deleted = False
+        self._source: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Close what copies are made through. Idempotent."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
 
     def keep(self, now_s: float) -> None:
         """Make a backup if one is due: at first, daily, soon after keys, tokens, agents or aliases changed.
 
-        ``now_s`` is monotonic. Raises StateError; the backup there was is still there.
+        When somebody deletes the database the log says so, and the backup is made from what is still open: at
+        once, and at once after every change, since a gateway that starts again has nothing else. ``now_s`` is
+        monotonic. Raises StateError; the backup there was is still there.
         """
-        age_s = now_s - self._made_s
-        if age_s < SOON_S or (age_s < DAILY_S and self._read_rights() == self._rights):
+        fresh = self._notice_deletion()
+        age_s, rights = now_s - self._made_s, self._read_rights()
+        too_soon = age_s < SOON_S and not self._deleted
+        if not fresh and (too_soon or (age_s < DAILY_S and rights == self._rights)):
             return
-        rights = self._read_rights()
-        make_backup(self._path)
+        self._make()
         self._made_s, self._rights = now_s, rights
+
+    def last(self) -> None:
+        """Before the state is closed: of one that was deleted everything that is known is kept. Raises
+        StateError."""
+        if not self._database.is_in_place():
+            self._make()
+
+    def _make(self) -> None:
+        """Through a connection that was opened while the database was there."""
+        if self._source is None:
+            self._source = self._database.connect()
+        make_backup(self._path, self._source)
+
+    def _notice_deletion(self) -> bool:
+        """Whether the database was deleted, or another put in its place, since this was last asked."""
+        deleted = not self._database.is_in_place()
+        new, self._deleted = deleted and not self._deleted, deleted
+        if new:
+            _log.error(
+                "state_deleted",
+                path=str(self._path),
+                backup=str(backup_path(self._path)),
+                what="the database was deleted or replaced while this gateway runs on it; it serves on with "
+                "what it has open and keeps the backup up to date; started again it goes on from the backup",
+            )
+        return new
 
     def _read_rights(self) -> tuple[int, ...]:
         """Other numbers once keys, tokens, agents or aliases have changed."""
@@ -59,14 +96,11 @@ class Backup:
 
 
 def recover(path: Path, holding: Holding) -> None:
-    """Before a gateway opens its database: if it is damaged, go on from the backup, and say so.
+    """Before a gateway opens its database: if it is damaged or missing, go on from the backup, and say so.
 
     ``holding`` is shared before and afterwards. Raises StateCorrupt, having changed nothing, when there is no
     good backup or somebody else has the state open.
     """
-    if not path.exists() and not restoring_path(path).exists():
-        _keep_backup_of_another(path)
-        return
     reason = _damage(path)
     if not reason:
         return
@@ -85,7 +119,7 @@ def recover(path: Path, holding: Holding) -> None:
     _log.error(
         "state_restored_from_backup",
         damage=reason,
-        set_aside=str(restored.damaged),
+        set_aside=None if restored.damaged is None else str(restored.damaged),
         lost="what changed since the backup: keys, tokens, agents, aliases, revocations, usage",
         backup_age_s=round(time.time() - restored.backup_s),
     )
@@ -95,15 +129,9 @@ def _damage(path: Path) -> str:
     """Why the backup is to take its place, if it is to."""
     if restoring_path(path).exists():
         return "a restoring was interrupted"
+    if not path.exists():
+        return "it is missing" if backup_path(path).exists() else ""
     if not backup_path(path).exists() and path.stat().st_size == 0:
         return ""
     trouble = trouble_of(path)
     return "" if trouble == "it is empty" and not backup_path(path).exists() else trouble
-
-
-def _keep_backup_of_another(path: Path) -> None:
-    """The database was moved away to begin anew: the new one's backups do not overwrite the old one's."""
-    if backup_path(path).exists():
-        kept = set_aside_path(path, ".bak", time.time())
-        backup_path(path).rename(kept)
-        _log.warning("state_begun_anew", old_backup=str(kept))

@@ -25,8 +25,8 @@ class Restored:
     """A backup took a damaged database's place."""
 
     reason: str
-    damaged: Path
-    """Where what was found lies now."""
+    damaged: Path | None
+    """Where what was found lies now; None where there was nothing."""
     backup_s: float
     """When the backup was made: what changed later is lost."""
 
@@ -59,8 +59,9 @@ def trouble_of(path: Path, *, still: bool = False) -> str:
     return "" if tables else "it is empty"
 
 
-def make_backup(path: Path) -> None:
-    """Copy the database as it is now to its ``.bak``, while others use it. Raises StateError.
+def make_backup(path: Path, source: sqlite3.Connection) -> None:
+    """Copy the database as it is now, read through ``source``, to its ``.bak``, while others use it. Raises
+    StateError.
 
     The backup there was stays until the new one is whole and sound.
     """
@@ -68,10 +69,7 @@ def make_backup(path: Path) -> None:
     try:
         with _foreign_errors(fresh):
             _empty(fresh)
-            with (
-                contextlib.closing(sqlite3.connect(path)) as source,
-                contextlib.closing(sqlite3.connect(fresh)) as target,
-            ):
+            with contextlib.closing(sqlite3.connect(fresh)) as target:
                 source.backup(target)
             if trouble := trouble_of(fresh, still=True):
                 raise StateCorrupt(f"{path} is damaged ({trouble}); its backup was left as it is")
@@ -92,8 +90,8 @@ def prepare_restoring(path: Path, reason: str) -> None:
         )
     if trouble := trouble_of(backup, still=True):
         raise StateCorrupt(
-            f"{path} is damaged ({reason}), and so is {backup.name} ({trouble}): restore the state directory "
-            "from a backup; without one, move both files away and let every agent join again"
+            f"{path} cannot be used ({reason}), nor can {backup.name} ({trouble}): restore the state "
+            "directory from a backup; without one, move both files away and let every agent join again"
         )
     try:
         with _foreign_errors(fresh):
@@ -110,6 +108,7 @@ def prepare_restoring(path: Path, reason: str) -> None:
 def finish_restoring(path: Path, reason: str, wall_s: float) -> Restored:
     """Set the database aside with its log, nothing is deleted, and put what was prepared in its place."""
     restoring, damaged = restoring_path(path), set_aside_path(path, ".damaged", wall_s)
+    there = path.exists()
     with _foreign_errors(restoring):
         backup_s = restoring.stat().st_mtime
         for suffix in ("", *_LOG_FILES):
@@ -117,7 +116,7 @@ def finish_restoring(path: Path, reason: str, wall_s: float) -> Restored:
                 _beside(path, suffix).rename(_beside(damaged, suffix))
         restoring.replace(path)
         _sync(path.parent)
-    return Restored(reason, damaged, backup_s)
+    return Restored(reason, damaged if there else None, backup_s)
 
 
 def set_aside_path(path: Path, suffix: str, wall_s: float) -> Path:

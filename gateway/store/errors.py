@@ -3,7 +3,8 @@
 The tree::
 
     StateError                  the state as a whole cannot be used
-    ├── StateMissing            there is none where it was looked for
+    ├── StateMissing            there is none where it was looked for, or it was deleted
+    ├── StateInUse              another gateway runs on it
     ├── StateUnwritable         permissions, a full disk, a file system that cannot hold it
     ├── StateCorrupt            the database is damaged, or no database of ours
     ├── StateTooNew             a later version of Trunkline wrote it
@@ -31,7 +32,11 @@ class StateError(Exception):
 
 
 class StateMissing(StateError):
-    """There is no state in the directory."""
+    """There is no state in the directory, or its database was deleted."""
+
+
+class StateInUse(StateError):
+    """Another gateway runs on this state."""
 
 
 class StateUnwritable(StateError):

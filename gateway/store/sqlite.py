@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -24,6 +24,7 @@ from gateway.store.errors import (
     StateBusy,
     StateCorrupt,
     StateError,
+    StateMissing,
     StateTooNew,
     StateUnwritable,
 )
@@ -64,7 +65,9 @@ class SqliteDatabase:
         self._reader = _engine(path, READERS, "BEGIN")
         self._writer = _engine(path, 1, "BEGIN IMMEDIATE")
         with self._errors():
-            self._watch = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._watch = _connect(path)
+            self._watch.isolation_level = None
+        self._inode = path.stat().st_ino
         try:
             with self._errors():
                 self._prepare_database()
@@ -98,6 +101,25 @@ class SqliteDatabase:
         except sqlite3.Error as error:
             raise self._translated(error) from error
         return version
+
+    def is_in_place(self) -> bool:
+        """Whether the file is still where it was opened: neither deleted nor another one."""
+        try:
+            return self._path.stat().st_ino == self._inode
+        except OSError:
+            return False
+
+    def connect(self) -> sqlite3.Connection:
+        """Another connection, for one thread at a time, to be closed by the caller. It stays good when the
+        file is deleted. Raises StateError."""
+        with self._errors():
+            return _connect(self._path)
+
+    def hold_open(self) -> None:
+        """Open the connections now that are else opened at their first use: these go on working when the file
+        is deleted. Raises StateError."""
+        with self._errors(), self._writer.connect(), self._reader.connect():
+            pass
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
@@ -177,6 +199,11 @@ class SqliteDatabase:
 
     def _translated(self, error: BaseException | None) -> StateError:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+        if code == sqlite3.SQLITE_CANTOPEN and not self._path.exists():
+            return StateMissing(
+                f"{self._path} was deleted while it was in use: stop the gateway and start it again, it goes "
+                f"on from {self._path.name}.bak"
+            )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StateBusy(
                 f"another process has held {self._path} for over {BUSY_TIMEOUT_S:g} s: try again, "
@@ -225,7 +252,9 @@ def _prepare_file(path: Path) -> None:
 def _engine(path: Path, connections: int, begin: str) -> Engine:
     """A pool of connections whose transactions open with the statement ``begin``."""
     engine = create_engine(
-        URL.create("sqlite", database=str(path)),
+        "sqlite://",
+        creator=lambda: _connect(path),
+        poolclass=QueuePool,
         pool_size=connections,
         max_overflow=0,
         pool_timeout=BUSY_TIMEOUT_S,
@@ -233,6 +262,11 @@ def _engine(path: Path, connections: int, begin: str) -> Engine:
     event.listen(engine, "connect", _configure)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     return engine
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """To a database that is there: SQLite would make an empty one in place of one that was deleted."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, check_same_thread=False)
 
 
 def _configure(connection: Any, _record: object) -> None:

@@ -9,13 +9,14 @@ from gateway.store.acts import ActStore
 from gateway.store.agents import AgentStore
 from gateway.store.aliases import AliasStore
 from gateway.store.backup import Backup, recover
-from gateway.store.copies import restoring_path
+from gateway.store.copies import backup_path, restoring_path
 from gateway.store.errors import StateCorrupt, StateMissing, StateUnwritable
-from gateway.store.holding import Holding
 from gateway.store.identity import IdentityStore
 from gateway.store.keys import KeyStore
 from gateway.store.limits import LimitStore
+from gateway.store.locks import Holding
 from gateway.store.models import ModelStore
+from gateway.store.server_lock import PID_NAME, ServerLock, running_gateway
 from gateway.store.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
 from gateway.store.tokens import TokenStore
 from gateway.store.usage import UsageStore
@@ -45,11 +46,14 @@ class Store:
     identity: IdentityStore
 
     def __init__(
-        self, state_dir: Path, database: SqliteDatabase, identity: IdentityStore, holding: Holding
+        self,
+        state_dir: Path,
+        database: SqliteDatabase,
+        identity: IdentityStore,
     ) -> None:
         self.state_dir = state_dir
         self._database = database
-        self._holding = holding
+        self._locks = contextlib.ExitStack()
         self.identity = identity
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
@@ -62,36 +66,37 @@ class Store:
         self.backup = Backup(database, state_dir / DATABASE_NAME)
 
     @classmethod
-    def open(cls, state_dir: Path, *, create: bool = True, restore: bool = False) -> "Store":
+    def open(cls, state_dir: Path, *, create: bool = True, serve: bool = False) -> "Store":
         """Open the state in ``state_dir``; make it (directory 0700, files 0600) where there is none.
 
-        With ``create`` False a missing state is StateMissing. With ``restore``,
-        which is the gateway's, a damaged database is set aside and its backup takes its place. Raises
-        StateError.
+        With ``create`` False a missing state is StateMissing; so is one whose database was deleted,
+        whatever ``create`` says. With ``serve``, which is the gateway's, no other gateway may run on it, and
+        the backup takes the place of a damaged or missing database. Raises StateError.
         """
         path = state_dir / DATABASE_NAME
-        if not create and not _is_there(path):
-            raise StateMissing(
-                f"there is no gateway state in {state_dir}: give the --state of the gateway, or make a first "
-                "join token with: trunkline token create"
-            )
+        if not serve and not _is_there(path):
+            _refuse_missing(state_dir, create=create)
         _make_directory(state_dir)
-        holding = Holding(state_dir / LOCK_NAME)
-        try:
+        with contextlib.ExitStack() as locks:
+            if serve:
+                locks.callback(ServerLock(state_dir).close)
+            holding = Holding(state_dir / LOCK_NAME)
+            locks.callback(holding.close)
             holding.share(BUSY_TIMEOUT_S)
-            if restore:
+            if serve:
                 recover(path, holding)
             elif restoring_path(path).exists():
                 raise StateCorrupt(
                     f"{path} is damaged and half restored: start the gateway, which goes on with it"
                 )
-            return cls._opened(state_dir, path, holding)
-        except BaseException:
-            holding.close()
-            raise
+            store = cls._opened(state_dir, path)
+            store._locks = locks.pop_all()
+        if serve:
+            store._database.hold_open()
+        return store
 
     @classmethod
-    def _opened(cls, state_dir: Path, path: Path, holding: Holding) -> "Store":
+    def _opened(cls, state_dir: Path, path: Path) -> "Store":
         database = SqliteDatabase(path)
         try:
             identity = IdentityStore(database, state_dir)
@@ -99,7 +104,7 @@ class Store:
         except BaseException:
             database.close()
             raise
-        return cls(state_dir, database, identity, holding)
+        return cls(state_dir, database, identity)
 
     @property
     def gateway_identity(self) -> GatewayIdentity:
@@ -115,8 +120,9 @@ class Store:
 
     def close(self) -> None:
         """Close the database. Idempotent."""
+        self.backup.close()
         self._database.close()
-        self._holding.close()
+        self._locks.close()
 
     def __enter__(self) -> "Store":
         return self
@@ -125,6 +131,29 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _refuse_missing(state_dir: Path, *, create: bool) -> None:
+    """Raises StateMissing unless there never was a state here and one is to be made."""
+    path = state_dir / DATABASE_NAME
+    running = running_gateway(state_dir)
+    if running is not None:
+        raise StateMissing(
+            f"{path} was deleted while a gateway runs on it ({running}): stop that and start it again, it "
+            f"goes on from {path.name}.bak"
+        )
+    if restoring_path(path).exists():
+        return  # which is refused, too, once it is sure that nobody is at it
+    if backup_path(path).exists():
+        raise StateMissing(
+            f"{path} is missing: start the gateway, which goes on from {path.name}.bak; to begin anew, move "
+            "that away, too"
+        )
+    if not create:
+        raise StateMissing(
+            f"there is no gateway state in {state_dir}: give the --state of the gateway, or make a first "
+            "join token with: trunkline token create"
+        )
 
 
 def _is_there(path: Path) -> bool:
@@ -153,7 +182,8 @@ def _give_to_owner(state_dir: Path) -> None:
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     owner = state_dir.stat()
-    for path in (*state_dir.glob("gateway*.key"), *state_dir.glob(f"{DATABASE_NAME}*")):
+    names = ("gateway*.key", f"{DATABASE_NAME}*", PID_NAME)
+    for path in (found for name in names for found in state_dir.glob(name)):
         with contextlib.suppress(FileNotFoundError):
             if path.lstat().st_uid != owner.st_uid:
                 os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from gateway.keeper import Keeper, KeeperSettings
@@ -129,6 +130,9 @@ class Copies:
         if self.full:
             raise StateUnwritable("no room")
 
+    def last(self) -> None:
+        self.keep(float("inf"))
+
 
 async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_later() -> None:
     fleet, copies = Fleet(), Copies()
@@ -147,6 +151,18 @@ async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_
     assert [line["event"] for line in logs] == ["state_not_backed_up"]
 
 
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_keeper_that_stops_sees_to_the_backup_after_its_last_write(full: bool) -> None:
+    fleet, copies, book = Fleet(), Copies(), Book()
+    copies.full = full
+    keeper = Keeper(fleet.registry.index, book, Ledger(), book, backup=copies)
+    keeper.stop()
+    with capture_logs() as logs:
+        await keeper.run()
+    assert copies.asked == [float("inf")]
+    assert [line["event"] for line in logs] == (["state_not_backed_up"] if full else [])
+
+
 class SlowCopies:
     """A backup that takes until it is let go."""
 
@@ -156,6 +172,9 @@ class SlowCopies:
     def keep(self, now_s: float) -> None:
         self.begun.set()
         self.over.wait(5)
+
+    def last(self) -> None:
+        assert self.over.is_set(), "one copies at a time"
 
 
 async def test_usage_is_written_while_a_backup_takes_its_time() -> None:

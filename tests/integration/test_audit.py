@@ -36,7 +36,7 @@ from gateway.store import Account, Amount, Store
 
 def write(run):
     print("pid", os.getpid(), 0, flush=True)
-    with Store.open(Path(sys.argv[1]), restore=True) as store:
+    with Store.open(Path(sys.argv[1]), serve=True) as store:
         writer = audit_writer(store, AuditSettings(tick_s=0.1), Keep(segment_bytes=50_000))
         writer.start()
         for n in range(1000):
@@ -117,7 +117,7 @@ def test_kill_9_at_random_points_of_a_thousand_writes_loses_no_second_and_nothin
             [drawn.randrange(300), drawn.randrange(60), drawn.randrange(900, WRITES)]
         ):
             run = processes.killed_after(str(number), lines)
-            with Store.open(tmp_path, restore=True) as store:
+            with Store.open(tmp_path, serve=True) as store:
                 assert verify(tmp_path / DIRECTORY, trusted_keys(store)).findings == []
                 take_up_acts(store)
                 assert verify(tmp_path / DIRECTORY, trusted_keys(store)).findings == []

@@ -24,7 +24,7 @@ from gateway.store import Account, Amount, Store
 
 def write(run):
     print("pid", os.getpid(), flush=True)
-    with Store.open(Path(sys.argv[1]), restore=True) as store:
+    with Store.open(Path(sys.argv[1]), serve=True) as store:
         for n in range(100_000):
             store.keys.create(f"{run}-{n}", "t", 1.0)
             print("key", f"{run}-{n}", flush=True)
@@ -74,7 +74,7 @@ def test_everything_acknowledged_before_kill_9_is_there_at_the_next_start(
     acknowledged: list[list[str]] = []
     for run in range(5):
         acknowledged += killed_after(str(run), drawn.randrange(3, 60))
-        with Store.open(tmp_path, restore=True) as store:
+        with Store.open(tmp_path, serve=True) as store:
             keys = {key.name for key in store.keys.list()}
             tokens = {token.id for token in store.tokens.list()}
             used = {total.name: total.amount for total in store.usage.totals(By.MODEL)}
@@ -114,7 +114,7 @@ class Torn:
         (state / f"{DATABASE_NAME}-wal").write_bytes(log)
         if index is not None:
             (state / f"{DATABASE_NAME}-shm").write_bytes(index)
-        with Store.open(state, restore=True) as store:
+        with Store.open(state, serve=True) as store:
             names = sorted(key.name for key in store.keys.list())
             assert names == [f"key-{number:02}" for number in range(len(names))]
             used = sum(total.amount.requests for total in store.usage.totals(By.DAY))

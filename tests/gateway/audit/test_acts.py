@@ -7,7 +7,7 @@ from gateway.audit.records import Entry
 from gateway.audit.segments import DIRECTORY, HEAD
 from gateway.store import Store
 from gateway.store.errors import StateBusy
-from gateway.store.holding import Holding
+from gateway.store.locks import Holding
 from gateway.store.sqlite import SqliteDatabase
 from tests.gateway.audit.logs import NOON_S, entries, kinds, records
 

@@ -146,6 +146,15 @@ async def test_probes_are_counted_but_not_logged(surface: Surface) -> None:
     assert [route for route, _, _ in counter.counted] == ["health", "metrics"]
 
 
+async def test_lists_of_models_that_go_well_are_told_below_info(surface: Surface) -> None:
+    await surface.get("/v1/models")
+    await surface.get("/v1/models/nothing")
+    counter = Counter()
+    lines = lines_of(surface, counter)
+    assert [(line["status"], line["log_level"]) for line in lines] == [(200, "debug"), (404, "info")]
+    assert [(route, status) for route, _, status in counter.counted] == [("models", 200), ("models", 404)]
+
+
 async def test_lines_can_be_left_out(surface: Surface) -> None:
     await surface.post(CHAT, ASK)
     counter = Counter()

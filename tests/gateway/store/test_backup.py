@@ -1,5 +1,8 @@
 """The backup beside the database: fresh after changes that matter, and what a damaged state goes on from."""
 
+import contextlib
+import os
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -8,8 +11,8 @@ from structlog.testing import capture_logs
 
 from gateway.store import DATABASE_NAME, Store, backup, copies
 from gateway.store.copies import backup_path, restoring_path
-from gateway.store.errors import StateBusy, StateCorrupt
-from gateway.store.holding import Holding
+from gateway.store.errors import StateBusy, StateCorrupt, StateMissing
+from gateway.store.locks import Holding
 
 
 @pytest.fixture
@@ -30,8 +33,8 @@ def damage(path: Path) -> bytes:
     return bytes(content)
 
 
-def names(state_dir: Path, *, restore: bool = True) -> set[str]:
-    with Store.open(state_dir, restore=restore) as store:
+def names(state_dir: Path, *, serve: bool = True) -> set[str]:
+    with Store.open(state_dir, serve=serve) as store:
         return {key.name for key in store.keys.list()}
 
 
@@ -73,7 +76,7 @@ def test_without_a_backup_a_damaged_database_is_refused_and_nothing_is_changed(p
     backup_path(path).unlink()
     content = damage(path)
     with pytest.raises(StateCorrupt, match=r"is damaged .* there is no gateway\.db\.bak .* join again"):
-        Store.open(path.parent, restore=True)
+        Store.open(path.parent, serve=True)
     assert path.read_bytes() == content
     assert set_aside(path) == []
 
@@ -81,15 +84,15 @@ def test_without_a_backup_a_damaged_database_is_refused_and_nothing_is_changed(p
 def test_with_a_damaged_backup_a_damaged_database_is_refused(path: Path) -> None:
     damage(backup_path(path))
     content = damage(path)
-    with pytest.raises(StateCorrupt, match=r"and so is gateway\.db\.bak"):
-        Store.open(path.parent, restore=True)
+    with pytest.raises(StateCorrupt, match=r"nor can gateway\.db\.bak"):
+        Store.open(path.parent, serve=True)
     assert path.read_bytes() == content
 
 
 def test_a_command_restores_nothing(path: Path) -> None:
     content = damage(path)
     with pytest.raises(StateCorrupt, match="is damaged"):
-        names(path.parent, restore=False)
+        names(path.parent, serve=False)
     assert path.read_bytes() == content
     assert set_aside(path) == []
 
@@ -101,7 +104,7 @@ def test_nothing_is_restored_while_another_has_the_state_open(
     with Store.open(path.parent):
         path.write_bytes(b"x" * 20_000)
         with pytest.raises(StateCorrupt, match="another process has it open"):
-            Store.open(path.parent, restore=True)
+            Store.open(path.parent, serve=True)
     assert set_aside(path) == []
 
 
@@ -128,7 +131,7 @@ def test_a_restoring_that_was_interrupted_is_gone_on_with(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", power_cut)
         with pytest.raises(KeyboardInterrupt):
-            Store.open(path.parent, restore=True)
+            Store.open(path.parent, serve=True)
     path.unlink()
     with pytest.raises(StateCorrupt, match="half restored: start the gateway"):
         Store.open(path.parent)
@@ -161,17 +164,86 @@ def test_a_backup_follows_changes_of_rights_soon_and_others_daily(store: Store) 
 def test_a_damaged_database_does_not_overwrite_its_backup(path: Path) -> None:
     good = backup_path(path).read_bytes()
     damage(path)
-    with pytest.raises(StateCorrupt, match="is damaged"):
-        copies.make_backup(path)
+    with contextlib.closing(sqlite3.connect(path)) as source, pytest.raises(StateCorrupt, match="is damaged"):
+        copies.make_backup(path, source)
     assert backup_path(path).read_bytes() == good
     assert not list(path.parent.glob("*-new"))
 
 
-def test_a_state_begun_anew_keeps_the_backup_of_the_old_one(path: Path) -> None:
-    good = backup_path(path).read_bytes()
+@pytest.mark.parametrize("log_files", [False, True])
+def test_a_missing_database_is_restored_from_its_backup(path: Path, log_files: bool) -> None:
     path.unlink()
+    for name in ("-wal", "-shm"):
+        if log_files:
+            path.with_name(path.name + name).write_bytes(b"of the database that was here")
+    with capture_logs() as logs:
+        assert names(path.parent) == {"early"}
+    assert [(line["event"], line["damage"], line["set_aside"]) for line in logs] == [
+        ("state_restored_from_backup", "it is missing", None)
+    ]
+    assert names(path.parent, serve=False) == {"early"}
+
+
+def test_a_missing_database_with_a_damaged_backup_is_refused(path: Path) -> None:
+    path.unlink()
+    damage(backup_path(path))
+    with pytest.raises(StateCorrupt, match=r"it is missing.* nor can gateway\.db\.bak"):
+        Store.open(path.parent, serve=True)
+    assert not path.exists()
+
+
+def test_a_state_whose_files_were_moved_away_is_begun_anew(path: Path) -> None:
+    for each in (path, backup_path(path)):
+        each.rename(each.with_name(f"old-{each.name}"))
     with capture_logs() as logs:
         assert names(path.parent) == set()
-    assert [line["event"] for line in logs] == ["state_begun_anew"]
-    assert Path(logs[0]["old_backup"]).read_bytes() == good
-    assert not backup_path(path).exists()
+    assert logs == []
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_command_begins_no_state_anew_whose_database_is_missing(path: Path, create: bool) -> None:
+    path.unlink()
+    with pytest.raises(StateMissing, match=r"is missing: start the gateway, .*gateway\.db\.bak"):
+        Store.open(path.parent, create=create)
+    assert not path.exists()
+
+
+def test_a_database_deleted_under_a_gateway_is_noticed_once_and_nothing_of_it_is_lost(path: Path) -> None:
+    state_dir = path.parent
+    with Store.open(state_dir, serve=True) as store:
+        store.backup.keep(0.0)
+        for each in state_dir.glob(f"{DATABASE_NAME}*"):
+            each.unlink()
+        with capture_logs() as logs:
+            store.backup.keep(1.0)
+            store.keys.create("later", "t", 1.0)
+            store.backup.keep(2.0)
+        assert [(line["event"], line["log_level"]) for line in logs] == [("state_deleted", "error")]
+        for create in (False, True):
+            with pytest.raises(
+                StateMissing, match=rf"was deleted while a gateway runs on it \(process {os.getpid()} "
+            ):
+                Store.open(state_dir, create=create)
+        assert not path.exists()
+        store.keys.create("last", "t", 1.0)
+        store.backup.last()
+    with capture_logs() as logs:
+        assert names(state_dir) == {"early", "late", "later", "last"}
+    assert [line["event"] for line in logs] == ["state_restored_from_backup"]
+
+
+def test_another_database_in_its_place_is_noticed_too(path: Path) -> None:
+    with Store.open(path.parent, serve=True) as store:
+        store.backup.keep(0.0)
+        backup_path(path).rename(path)
+        with capture_logs() as logs:
+            store.backup.keep(1.0)
+        assert [line["event"] for line in logs] == ["state_deleted"]
+
+
+def test_no_connection_makes_a_database_where_one_was_deleted(path: Path) -> None:
+    with Store.open(path.parent, serve=True) as store:
+        path.unlink()
+        with store._database.read(), pytest.raises(StateMissing, match="deleted while it was in use"):
+            store.keys.list()
+        assert not path.exists()
