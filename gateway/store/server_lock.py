@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +45,7 @@ class ServerLock:
                 "half of the agents each: stop that one first, or give this one another --state"
             )
         try:
-            self._lock.write(f"{os.getpid()}\n{socket.gethostname()}\n{int(time.time())}\n".encode())
+            self._lock.write(f"{os.getpid()}\n{socket.gethostname()}\n".encode())
         except OSError as error:
             self._lock.close()
             raise StateUnwritable(f"cannot write {self._path} ({error.strerror})") from error
