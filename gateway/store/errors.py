@@ -26,6 +26,9 @@ The tree::
         └── AgentKeyRevoked
 """
 
+import errno
+from pathlib import Path
+
 
 class StateError(Exception):
     """The durable state cannot be used."""
@@ -41,6 +44,16 @@ class StateInUse(StateError):
 
 class StateUnwritable(StateError):
     """The state cannot be read or written: permissions, disk, file system."""
+
+    @classmethod
+    def opening(cls, path: Path, error: OSError) -> "StateUnwritable":
+        """``path`` could not be opened or looked at."""
+        what_to_do = {
+            errno.EROFS: "make its file system writable again, and look in the system's log for why it is not",
+            errno.ENOSPC: "make room and try again",
+        }
+        advice = what_to_do.get(error.errno or 0, "run as the user that owns the state directory")
+        return cls(f"cannot open {path} ({error.strerror}): {advice}")
 
 
 class StateCorrupt(StateError):

@@ -28,9 +28,7 @@ class Lock:
         try:
             self._file = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
         except OSError as error:
-            raise StateUnwritable(
-                f"cannot open {path} ({error.strerror}): run as the user that owns the state directory"
-            ) from error
+            raise StateUnwritable.opening(path, error) from error
 
     def take(self, *, exclusive: bool, wait_s: float) -> bool:
         """Have it alone or with others, also instead of what is held now; False when that cannot be had

@@ -244,9 +244,7 @@ def _prepare_file(path: Path) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        raise StateUnwritable(
-            f"cannot open {path} ({error.strerror}): run as the user that owns the state directory"
-        ) from error
+        raise StateUnwritable.opening(path, error) from error
 
 
 def _engine(path: Path, connections: int, begin: str) -> Engine:

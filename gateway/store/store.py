@@ -161,9 +161,7 @@ def _is_there(path: Path) -> bool:
     try:
         return path.exists()
     except OSError as error:
-        raise StateUnwritable(
-            f"cannot open {path} ({error.strerror}): run as the user that owns the state directory"
-        ) from error
+        raise StateUnwritable.opening(path, error) from error
 
 
 def _make_directory(state_dir: Path) -> None:
