@@ -49,7 +49,7 @@ class StateUnwritable(StateError):
     def opening(cls, path: Path, error: OSError) -> "StateUnwritable":
         """``path`` could not be opened or looked at."""
         what_to_do = {
-            errno.EROFS: "make its file system writable again, and look in the system's log for why it is not",
+            errno.EROFS: "make its file system writable again; the system's log says why it is not",
             errno.ENOSPC: "make room and try again",
         }
         advice = what_to_do.get(error.errno or 0, "run as the user that owns the state directory")
