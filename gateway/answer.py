@@ -168,7 +168,8 @@ class Answer:
         self._watch(attempt, now)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
-        """The stream ended in order."""
+        """The stream ended in order. An engine that said why its answer ends has answered, also when it omits
+        the event that ends its route's streams: the client gets that from here."""
         if attempt is not self.attempt or self.phase is Phase.OVER:
             return
         if self.phase is Phase.WAITING:
@@ -184,10 +185,14 @@ class Answer:
         if self._course is None or self._course.whole:
             self.response.flush()
             self._finish(attempt, trailers)
+        elif (missing := self._course.missing) is not None:
+            self.response.flush()
+            self.response.add(missing)
+            self._finish(attempt, trailers)
         else:
             now = self._home.timers.time()
             self._home.failed(attempt, Trouble.BROKEN, now)
-            self._broke(ErrorCode.ENGINE_FAILED, "the stream ended early", Trouble.BROKEN, ended=True)
+            self._broke(ErrorCode.ENGINE_FAILED, "the stream ended early", Trouble.BROKEN)
 
     def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
         """The stream was reset from the other side."""
@@ -232,9 +237,8 @@ class Answer:
 
     # --- Going on elsewhere ---
 
-    def _broke(self, code: ErrorCode, reason: str, trouble: Trouble | None, *, ended: bool = False) -> None:
-        """The engine is lost in the middle. Another one goes on, or the client is told why not. ``ended``:
-        the stream ended in order, only not as its route's streams do."""
+    def _broke(self, code: ErrorCode, reason: str, trouble: Trouble | None) -> None:
+        """The engine is lost in the middle. Another one goes on, or the client is told why not."""
         attempt, self.attempt = self.attempt, None
         why_not = self._prospects.why_not()
         if why_not is None:
@@ -243,10 +247,7 @@ class Answer:
             why_not = "trying again would do no better"
         if why_not is None and self._close():
             return
-        if ended and self._course is not None and self._course.finish_seen:
-            self.attempt = attempt
-            self._finish(attempt, None)
-        elif why_not is None and self._prospects.may_try(trouble):
+        if why_not is None and self._prospects.may_try(trouble):
             if attempt is not None:
                 attempt.give_up(ErrorCode.CANCELLED)  # what the reader still has of it is not credited to it
             self._wait_for_another()

@@ -1,6 +1,5 @@
 """What one answer needs to go on at another engine: what came of it, and the request that it answers."""
 
-import re
 from dataclasses import replace
 
 from gateway.continuation import NotContinuable, Progress, Record, RecordBudget, Splicer, read_progress
@@ -15,9 +14,6 @@ ROUTES = frozenset({"chat", "completions", "responses", "messages"})
 
 REQUEST_BYTES = limits.MIB
 """Longest request that is kept until its answer is complete."""
-
-_FINISH = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
-_TAIL_BYTES = 4096
 
 
 class Course:
@@ -83,14 +79,15 @@ class Course:
         return self.record.ends_well
 
     @property
+    def missing(self) -> bytes | None:
+        """What an answer lacks whose stream ended in order, with a reason why it ends, and not as its route's
+        streams end; None when it is not whole. See :meth:`gateway.continuation.Record.closing`."""
+        return self.record.closing()
+
+    @property
     def commentable(self) -> bool:
         """What the client has are whole events."""
         return not self.record.overflowed
-
-    @property
-    def finish_seen(self) -> bool:
-        """The engine said why the text ends, the last thing that matters of it."""
-        return _FINISH.search(self.record.data[-_TAIL_BYTES:]) is not None
 
     @property
     def continued(self) -> bool:

@@ -28,7 +28,7 @@ class ChunkProgress(TextProgress):
         self._said = said
         self._chat = chat
         self._ending = b""
-        expected = set(range(count(question.members.get("n"), 1) or 1))
+        expected = set(range(_choices(question)))
         self.finished = said.done or expected <= said.finished
         self.closing = None
         if said.done:
@@ -66,6 +66,13 @@ class ChunkProgress(TextProgress):
 
     def splicer(self) -> ChunkSplicer:
         return ChunkSplicer(self._said, Plan(self._seam(), self._tally(), self._chat, self._ending))
+
+
+def _choices(question: Question) -> int:
+    """How many choices the request asks for: ``n`` of each prompt. A list of numbers is one prompt's tokens."""
+    prompt = question.members.get("prompt")
+    several = isinstance(prompt, list) and any(isinstance(each, str | list) for each in prompt)
+    return (count(question.members.get("n"), 1) or 1) * (len(prompt) if several else 1)
 
 
 def read_chat(body: bytes, data: bytes, usage_wanted: bool | None) -> ChunkProgress:

@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.continuation.errors import NotContinuable, SpliceFailed
 from gateway.continuation.events import COMMENT, Event, EventReader, read_events, written
+from gateway.continuation.finish import MESSAGE_STOP
 from gateway.continuation.interface import Splicer
 from gateway.continuation.placing import Placed, in_messages
 from gateway.continuation.progress import TextProgress
@@ -75,7 +76,7 @@ class Said:
     def ending(self, tokens: int) -> bytes:
         """The events of an answer that is as long as it may be."""
         delta = {"stop_reason": "max_tokens", "stop_sequence": None}
-        end = _event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": tokens}}) + STOP
+        end = _event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": tokens}}) + MESSAGE_STOP
         return end if self.stopped or not self.started else BLOCK_STOP + end
 
 
@@ -83,7 +84,6 @@ def _event(value: dict[str, Any]) -> bytes:
     return written(value, value["type"])
 
 
-STOP = _event({"type": "message_stop"})
 BLOCK_STOP = _event({"type": "content_block_stop", "index": 0})
 
 
@@ -96,7 +96,7 @@ class MessagesProgress(TextProgress):
         self.finished = said.ended or said.done
         self.closing = None
         if self.finished:
-            self.closing = b"" if said.done else STOP
+            self.closing = b"" if said.done else MESSAGE_STOP
             return
         if said.trouble is not None:
             raise NotContinuable(said.trouble)

@@ -8,6 +8,8 @@ above :data:`HELD_BYTES`) makes the record overflow, and all it sends passes at 
 
 import re
 
+from gateway.continuation.finish import closing_of
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -38,6 +40,8 @@ _ENDS = {
 """The route's own end. In a JSON string quotes and line ends are escaped, so no text looks like it."""
 _END_BYTES = 64
 """Longer than any of these marks."""
+_TAIL_BYTES = 4 * KIB
+"""Of an answer that is no longer recorded so much is kept: longer than its last events."""
 
 
 class RecordBudget:
@@ -175,6 +179,20 @@ class Record:
             not self._size_bytes and not self._overflowed and not _is_begun(bytes(self._held[:_FIELD_BYTES]))
         )
 
+    def closing(self) -> bytes | None:
+        """What the stream lacks, which ended in order but not as its route's streams do, though its engine
+        had said why its answer ends; None when it had not, or the answer is cut within its last event.
+
+        Unless None, :meth:`finish` comes first: what it gives may be an event without its blank line.
+        """
+        self.settle()
+        kept, held = (self._tail, b"") if self._overflowed else (self.data, bytes(self._held))
+        unended = _last_line(kept + held)
+        if unended and _WHOLE_LINE.match(unended) is None:
+            return None
+        closing = closing_of(self.route, kept + held)
+        return closing if closing is None or not unended else b"\n\n" + closing
+
     def break_off(self) -> None:
         """The stream broke: its unfinished event is forgotten, as the client has none of it."""
         self._hold(b"")
@@ -206,7 +224,7 @@ class Record:
 
     def _overflow(self) -> None:
         self._ended = self.complete
-        self._tail = self.data[-_END_BYTES:]
+        self._tail = self.data[-_TAIL_BYTES:]
         self._overflowed, self.between = True, False
         self._drop()
 
@@ -218,8 +236,8 @@ class Record:
     def _look_for_end(self, data: bytes) -> None:
         if self._end is not None and not self._ended:
             seen = self._tail + data
-            self._ended = self._end.search(seen) is not None
-            self._tail = seen[-_END_BYTES:]
+            self._ended = self._end.search(seen, max(0, len(self._tail) - _END_BYTES)) is not None
+            self._tail = seen[-_TAIL_BYTES:]
 
     def _last_end(self) -> int:
         """Where the last whole event in what is held ends; 0 when none does."""
@@ -247,6 +265,14 @@ class Record:
 def _is_begun(held: bytes) -> bool:
     """Whether this may be the beginning of an event, or nothing yet."""
     return any(held.startswith(field) or field.startswith(held) for field in _FIELDS)
+
+
+def _last_line(data: bytes) -> bytes:
+    """The last line of an event that no blank line has ended; empty when the last event was ended."""
+    if data.endswith(_EVENT_ENDS):
+        return b""
+    rest = data[-HELD_BYTES:].rstrip(b"\r\n")
+    return rest[max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1 :]
 
 
 def _last_event(data: bytes) -> bytes:

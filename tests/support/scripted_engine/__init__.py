@@ -5,6 +5,6 @@ As a process: ``python -m tests.support.scripted_engine --port 0``; it prints it
 """
 
 from tests.support.scripted_engine.engine import ScriptedEngine, Stats
-from tests.support.scripted_engine.script import Fault, Script, Trouble, embedding_of, tokens_of
+from tests.support.scripted_engine.script import Fault, Habit, Script, Trouble, embedding_of, tokens_of
 
-__all__ = ["Fault", "Script", "ScriptedEngine", "Stats", "Trouble", "embedding_of", "tokens_of"]
+__all__ = ["Fault", "Habit", "Script", "ScriptedEngine", "Stats", "Trouble", "embedding_of", "tokens_of"]

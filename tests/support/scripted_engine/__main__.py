@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.support.scripted_engine import Script, ScriptedEngine
+from tests.support.scripted_engine import Habit, Script, ScriptedEngine
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -26,6 +26,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         api_key=arguments.api_key,
         continues=not arguments.never_continues,
         repeats_head=arguments.repeats_head,
+        habits=map(Habit, arguments.habit or ()),
     ) as engine:
         where = engine.url if arguments.unix is None else f"unix:{arguments.unix}"
         sys.stdout.write(f"listening {where}\ncontrol http://127.0.0.1:{engine.control_port}\n")
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--api-key", default=None)
     parser.add_argument("--never-continues", action="store_true", help="take every last message as asked")
     parser.add_argument("--repeats-head", action="store_true", help="say what it goes on from again first")
+    parser.add_argument("--habit", action="append", choices=[*Habit], help="may be repeated")
     parser.add_argument("--load-s", type=float, default=0.0, help="so long it takes before it listens")
     arguments = parser.parse_args()
     try:

@@ -173,17 +173,9 @@ def error_body(status: int, message: str) -> bytes:
     )
 
 
-def models_body(models: tuple[str, ...], context_tokens: int) -> bytes:
-    data = [
-        {
-            "id": model,
-            "object": "model",
-            "created": 1,
-            "owned_by": "scripted",
-            "max_model_len": context_tokens,
-        }
-        for model in models
-    ]
+def models_body(models: tuple[str, ...], context_tokens: int | None, owner: str = "scripted") -> bytes:
+    more = {} if context_tokens is None else {"created": 1, "max_model_len": context_tokens}
+    data = [{"id": model, "object": "model", "owned_by": owner} | more for model in models]
     return orjson.dumps({"object": "list", "data": data})
 
 

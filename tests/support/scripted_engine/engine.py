@@ -4,6 +4,7 @@ import asyncio
 import collections
 import itertools
 import secrets
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from tests.support.scripted_engine.script import Script, Trouble
+from tests.support.scripted_engine.script import Habit, Script, Trouble
 
 if TYPE_CHECKING:
     from tests.support.scripted_engine.http import EngineProtocol
@@ -28,6 +29,8 @@ class Stats:
     finished: int = 0
     cancelled: int = 0
     """Requests whose caller went away first."""
+    interrupted: int = 0
+    """Streams that were ended for another call's sake."""
     connections: int = 0
     """Connections open now."""
     received_bytes: int = 0
@@ -59,8 +62,11 @@ class ScriptedEngine:
         port: int = 0,
         continues: bool = True,
         repeats_head: bool = False,
+        habits: Iterable[Habit] = (),
     ) -> None:
         """``continues``: goes on with answers others began; ``repeats_head``: and says them again first."""
+        self.habits = frozenset(habits)
+        self.turns = Turns()
         self.models = models
         self.default = default or Script()
         self.once: collections.deque[Script] = collections.deque(maxlen=1000)
@@ -180,3 +186,29 @@ class ScriptedEngine:
         self.kv_use = float(order.get("kv_use", self.kv_use))
         self.healthy = bool(order.get("healthy", self.healthy))
         self.models = tuple(order.get("models", self.models))
+
+
+class Turns:
+    """Who may use an engine that does one thing at a time; the others wait in order."""
+
+    def __init__(self) -> None:
+        self._holder: EngineProtocol | None = None
+        self._waiting: dict[EngineProtocol, Callable[[], None]] = {}
+
+    def take(self, protocol: "EngineProtocol", work: "Callable[[], None]") -> bool:
+        """Do ``work`` when it is the turn of ``protocol``, which then ends it with :meth:`leave`. True when a
+        stream was ended for that."""
+        if self._holder is None:
+            self._holder = protocol
+            work()
+            return False
+        self._waiting[protocol] = work
+        return self._holder.interrupt()
+
+    def leave(self, protocol: "EngineProtocol") -> None:
+        """Its turn is over, or it waits no longer."""
+        self._waiting.pop(protocol, None)
+        if self._holder is protocol:
+            self._holder = next(iter(self._waiting), None)
+            if self._holder is not None:
+                self._waiting.pop(self._holder)()

@@ -11,7 +11,7 @@ import orjson
 from tests.support.scripted_engine import answers
 from tests.support.scripted_engine.engine import ScriptedEngine
 from tests.support.scripted_engine.planned import NotContinuable, plan
-from tests.support.scripted_engine.script import Fault, Script, Trouble, prompt_of
+from tests.support.scripted_engine.script import Fault, Habit, Script, Trouble, prompt_of
 from tests.support.scripted_engine.streams import STREAMED, Streamed
 from tests.support.scripted_engine.upload import Upload
 
@@ -68,6 +68,7 @@ class EngineProtocol(asyncio.Protocol):
         if self._running:
             self.engine.stats.cancelled += 1
             self._finish()
+        self.engine.turns.leave(self)
         self._answer = None
 
     def pause_writing(self) -> None:
@@ -119,7 +120,20 @@ class EngineProtocol(asyncio.Protocol):
         path = self._url.decode("latin-1")
         self.engine.stats.requests.append(f"{method} {path}")
         if not self._housekeeping(method, path):
-            self._begin(method, path)
+            if Habit.INTERRUPTS in self.engine.habits:
+                self._take_turn(lambda: self._begin(method, path))
+            else:
+                self._begin(method, path)
+
+    def _take_turn(self, work: Callable[[], None]) -> None:
+        self.engine.stats.interrupted += self.engine.turns.take(self, work)
+
+    def interrupt(self) -> bool:
+        """Another call came: end the running stream, if it is one."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.interrupt()
+        return answer is not None
 
     def _housekeeping(self, method: str, path: str) -> bool:
         """Answer the routes that are about the engine, not for a model. False if this is none of them."""
@@ -128,6 +142,8 @@ class EngineProtocol(asyncio.Protocol):
             self.send(200, engine.stats.as_json())
         elif path == "/_script" and method == "POST":
             own(self._obey(orjson.loads(self._upload.body)))
+        elif path in ("/health", "/metrics") and Habit.INTERRUPTS in engine.habits:
+            self.send(404, b'{"detail":"Not Found"}')
         elif path == "/metrics":
             text = answers.metrics_body(engine.models, engine.stats.running, engine.waiting, engine.kv_use)
             self.send(200, text, "text/plain; version=0.0.4")
@@ -137,11 +153,18 @@ class EngineProtocol(asyncio.Protocol):
             self.send(200, b"")
         elif engine.api_key is not None and self._headers.get("authorization") != f"Bearer {engine.api_key}":
             self.send(401, answers.error_body(401, "wrong key for this engine"))
+        elif path == "/v1/models" and Habit.INTERRUPTS in engine.habits:
+            self._take_turn(self._list_models)
         elif path == "/v1/models":
             self.send(200, answers.models_body(engine.models, engine.context_tokens))
         else:
             return False
         return True
+
+    def _list_models(self) -> None:
+        """As llama-cpp-python does: it says little, and keeps all others waiting meanwhile."""
+        self.send(200, answers.models_body(self.engine.models, None, owner="me"))
+        self.engine.turns.leave(self)
 
     async def _obey(self, order: dict[str, Any]) -> None:
         self.engine.direct(order)
@@ -187,6 +210,8 @@ class EngineProtocol(asyncio.Protocol):
             return self._reply(200, self._echo(method, path))
         if not body:
             return self._reply(400, answers.error_body(400, "the body is not a JSON object"))
+        if "stream_options" in body and Habit.REJECTS_STREAM_OPTIONS in self.engine.habits:
+            return self._reply(422, answers.error_body(422, "Unexpected fields: {'stream_options'}"))
         self._say(route, body, script)
 
     def _suffers(self, method: str, path: str, body: dict[str, Any], script: Script) -> bool:
@@ -215,7 +240,8 @@ class EngineProtocol(asyncio.Protocol):
         except NotContinuable as error:
             return self._reply(400, answers.error_body(400, str(error)))
         if body.get("stream") and route in STREAMED:
-            streamed = STREAMED[route](body, planned, script, engine.next_id)
+            ends = Habit.OMITS_END not in engine.habits
+            streamed = STREAMED[route](body, planned, script, engine.next_id, ends=ends)
             self._answer = StreamedAnswer(self, streamed)
             return self._answer.start()
         self._reply(200, orjson.dumps(answers.UNARY[route](body, planned, engine.next_id)))
@@ -268,6 +294,7 @@ class EngineProtocol(asyncio.Protocol):
         self._running = False
         self.engine.stats.running -= 1
         self.engine.stats.finished += in_order
+        self.engine.turns.leave(self)
 
 
 _FAULTS_OF = {Trouble.STALL: Fault.STALL, Trouble.CUT: Fault.DIE, Trouble.MALFORMED: Fault.GARBAGE}
@@ -349,6 +376,13 @@ class StreamedAnswer:
             self._write(b"\xff\xfe not an event")
             transport.write(b"0\r\n\r\n")
         return True
+
+    def interrupt(self) -> None:
+        """End it before its end, as if that were in order."""
+        self.stop()
+        self._write(b"data: [DONE]\n\n")
+        self._protocol.transport.write(b"0\r\n\r\n")
+        self._protocol.answer_over()
 
     def _end(self) -> None:
         self._write(self._streamed.closing())

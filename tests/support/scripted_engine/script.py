@@ -31,6 +31,21 @@ class Trouble(StrEnum):
     """Connections are cut and none is taken."""
 
 
+class Habit(StrEnum):
+    """What some engines do otherwise than most, all the time and to every request."""
+
+    OMITS_END = "omits-end"
+    """Streams of chat, completions and messages end with their finish reason (and usage, which comes with
+    it, asked for or not) and an orderly end of the body, without ``[DONE]`` or ``message_stop``: as
+    ``transformers serve`` does."""
+    REJECTS_STREAM_OPTIONS = "rejects-stream-options"
+    """A request with that member is answered 422, as servers do that forbid unknown members."""
+    INTERRUPTS = "interrupts"
+    """One request at a time; any other call, ``/v1/models`` too, ends a running stream with ``[DONE]`` and no
+    finish reason, and waits for an answer in one piece: as llama-cpp-python does (``interrupt_requests`` in
+    llama_cpp/server/app.py). It has neither ``/health`` nor ``/metrics``."""
+
+
 class Fault(StrEnum):
     """How an engine lets its caller down."""
 

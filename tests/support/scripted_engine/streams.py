@@ -35,8 +35,16 @@ class Streamed:
     """Engines of this dialect may say again what they go on from; the others have an option for that."""
 
     def __init__(
-        self, body: Mapping[str, Any], planned: Planned, script: Script, ids: Callable[[str], str]
+        self,
+        body: Mapping[str, Any],
+        planned: Planned,
+        script: Script,
+        ids: Callable[[str], str],
+        *,
+        ends: bool = True,
     ) -> None:
+        """``ends``: it sends the event that ends its dialect's streams."""
+        self.ends = ends
         self.body = body
         self.planned = planned
         self.script = script
@@ -92,7 +100,10 @@ class Completions(Streamed):
         return finish_of(self.planned)
 
     def closing(self) -> bytes:
-        ends = (self._choice(self.piece(""), self.finish(), place) for place in range(self.choices))
+        ends = [self._choice(self.piece(""), self.finish(), place) for place in range(self.choices)]
+        if not self.ends:
+            ends[-1]["usage"] = usage_of(self.planned)
+            return b"".join(event(end) for end in ends)
         last = b"".join(event(end) for end in ends)
         if (self.body.get("stream_options") or {}).get("include_usage"):
             last += event(self._base() | {"choices": [], "usage": usage_of(self.planned)})
@@ -208,7 +219,7 @@ class Messages(Streamed):
         return (
             named_event({"type": "content_block_stop", "index": 0})
             + named_event({"type": "message_delta", "delta": delta, "usage": usage})
-            + named_event({"type": "message_stop"})
+            + (named_event({"type": "message_stop"}) if self.ends else b"")
         )
 
 
