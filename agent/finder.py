@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
 
 import structlog
 
-from agent.backends.base import EngineError
-from agent.backends.engine_client import EngineClient
+from agent.backends.base import EngineError, EngineUnreachable
+from agent.backends.engine_client import Answer, EngineClient
 from agent.backends.engine_kind import GENERIC, USUAL_PORTS, EngineKind, kind_of
 from agent.backends.engine_models import read_models
 from agent.backends.settings import EngineSettings, EngineTimeouts
@@ -16,15 +18,53 @@ log = structlog.get_logger("agent.finder")
 LOOK_S = 3.0
 """How often the ports are tried. A refused connection on loopback costs some 100 µs."""
 
-PROBE_S = 2.0
+CONNECT_S = 2.0
+
+PROBE_S = 60.0
+"""How long a server may take to list its models. Long, because it is asked once: some engines answer no
+question while they generate."""
+
+MOST_ROUNDS = 20
+"""Most rounds between two questions to a server that says it will be ready later."""
 
 Found = Callable[[str, str], Awaitable[None]]
 """Called with an engine's URL and a name for it, each different."""
 
 
+class Seen(Enum):
+    """What was seen at a port where no engine is found."""
+
+    NOBODY = auto()
+    """Nothing accepts connections."""
+    LATER = auto()
+    """A server that answers 503, as an engine does that loads its model."""
+    BYSTANDER = auto()
+    """Some other server, which is not asked again for as long as it listens."""
+
+
+@dataclass(slots=True)
+class _Port:
+    number: int
+    seen: Seen = Seen.NOBODY
+    later: int = 0
+    """How often in a row it was to be asked later."""
+    pause: int = 0
+    """Rounds left until it is asked again."""
+    name: str | None = None
+    """Of the engine that was found there."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.number}"
+
+
 class Finder:
     """Asks each of ``ports`` of this host for its models; whoever has a list is an engine. Once found, it is
-    its backend that watches it, whether it goes or stays."""
+    its backend that watches it, whether it goes or stays.
+
+    A server that is no engine is sent one request and no more: after that it is only connected to, to see
+    whether it still listens. Another one at its port is asked anew.
+    """
 
     def __init__(
         self,
@@ -33,49 +73,93 @@ class Finder:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._found = found
-        self._ports = tuple(ports)
+        self._ports = tuple(_Port(port) for port in ports)
         self._sleep = sleep
-        self._names: dict[int, str] = {}
+        self._names: set[str] = set()
 
     async def run(self) -> None:
         """Runs until cancelled, or until there is an engine at every port."""
-        await self.look()
-        if not self._names:
-            log.info("no engine found yet, looking on", ports=list(self._ports))
-        while len(self._names) < len(self._ports):
-            await self._sleep(LOOK_S)
-            await self.look()
+        first = [asyncio.Event() for _ in self._ports]
+        async with asyncio.TaskGroup() as tasks:
+            for port, looked in zip(self._ports, first, strict=True):
+                tasks.create_task(self._until_found(port, looked), name=f"look at port {port.number}")
+            for looked in first:
+                await looked.wait()
+            if not self._names:
+                log.info("no engine found yet, looking on", ports=[port.number for port in self._ports])
 
     async def look(self) -> None:
         """One round."""
-        ports = [port for port in self._ports if port not in self._names]
-        kinds = await asyncio.gather(*(kind_at(_url(port)) for port in ports))
-        for port, kind in zip(ports, kinds, strict=True):
-            if kind is not None:
-                self._names[port] = self._name(kind, port)
-                await self._found(_url(port), self._names[port])
+        await asyncio.gather(*(self._look_at(port) for port in self._ports))
+
+    async def _until_found(self, port: _Port, looked: asyncio.Event) -> None:
+        try:
+            await self._look_at(port)
+        finally:
+            looked.set()
+        while port.name is None:
+            await self._sleep(LOOK_S)
+            await self._look_at(port)
+
+    async def _look_at(self, port: _Port) -> None:
+        if port.name is not None:
+            return
+        if port.seen is Seen.BYSTANDER:
+            port.seen = Seen.BYSTANDER if await listens(port.number) else Seen.NOBODY
+        elif port.pause:
+            port.pause -= 1
+        else:
+            await self._ask(port)
+
+    async def _ask(self, port: _Port) -> None:
+        found = await kind_at(port.url)
+        if isinstance(found, EngineKind):
+            port.name = self._name(found, port.number)
+            self._names.add(port.name)
+            await self._found(port.url, port.name)
+            return
+        port.seen = found
+        port.later = port.later + 1 if found is Seen.LATER else 0
+        port.pause = min(MOST_ROUNDS, 2**port.later - 2) if port.later else 0
+        if found is Seen.BYSTANDER:
+            log.info("a server lists no models, so it is left alone", port=port.number)
 
     def _name(self, kind: EngineKind, port: int) -> str:
         name = "engine" if kind is GENERIC else kind.name
-        return name if name not in self._names.values() else f"{name}-{port}"
+        return name if name not in self._names else f"{name}-{port}"
 
 
-def _url(port: int) -> str:
-    return f"http://127.0.0.1:{port}"
-
-
-async def kind_at(url: str) -> EngineKind | None:
-    """What kind of engine is at ``url``, as far as its list of models shows; None when there is no such
-    list."""
-    settings = EngineSettings(url=url, timeouts=EngineTimeouts(connect_s=PROBE_S, probe_s=PROBE_S))
+async def kind_at(url: str) -> EngineKind | Seen:
+    """What kind of engine is at ``url``, as far as its list of models shows, or what is there instead. Sends
+    one request."""
+    settings = EngineSettings(url=url, timeouts=EngineTimeouts(connect_s=CONNECT_S, probe_s=PROBE_S))
     client = EngineClient(settings)
     try:
         answer = await client.ask("/v1/models")
+    except EngineUnreachable:
+        return Seen.NOBODY
     except EngineError:
-        return None
+        return Seen.BYSTANDER
     finally:
         await client.close()
+    return _kind_of(answer)
+
+
+def _kind_of(answer: Answer) -> EngineKind | Seen:
     models = read_models(answer.json()) if answer.status == 200 else None
     if models is None:
-        return None
+        return Seen.LATER if answer.status == 503 else Seen.BYSTANDER
     return kind_of(models[0].owner if models else "", None)
+
+
+async def listens(port: int) -> bool:
+    """Whether anybody accepts connections at ``port`` of this host. Nothing is sent."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except TimeoutError:
+        return True  # its backlog is full
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -27,7 +27,8 @@ log = structlog.get_logger("agent.roster")
 
 SHARED_EXCESS = 2
 """An engine with several deployments may for a moment have twice its slots: the levels of two deployments are
-lowered only after a request for one of them has come, and a request for the other may be on its way."""
+lowered only after a request for one of them has come, and a request for the other may be on its way. Not
+one with a single slot, which a second request would wait in, or break."""
 
 STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
 
@@ -162,7 +163,8 @@ class Roster:
             raise EngineRefused(f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}")
         if engine.unloading:
             raise EngineRefused(UNLOADING)
-        most = engine.limit.slots * (SHARED_EXCESS if len(engine.deployments) > 1 else 1)
+        shared = len(engine.deployments) > 1 and engine.limit.slots > 1
+        most = engine.limit.slots * (SHARED_EXCESS if shared else 1)
         name = engine.backend.name
         if (
             self._ledger.at_deployment(deployment_id) >= engine.limit.slots

@@ -1,4 +1,4 @@
-"""What the agent asks of every kind of engine, and the three ways an engine can fail.
+"""What the agent asks of every kind of engine, and the ways an engine can fail.
 
 The tree of errors::
 
@@ -8,7 +8,8 @@ The tree of errors::
         ├── EngineRefused        REFUSED: the backend would not send it; the engine never saw it
         │   └── RequestUnfit     PROTOCOL_ERROR: nobody would (a path that leaves the engine, say)
         ├── EngineFailed         ENGINE_FAILED: died in the middle, or answered what is no HTTP
-        └── EngineTimeout        ENGINE_TIMEOUT: was silent for longer than it may be
+        ├── EngineTimeout        ENGINE_TIMEOUT: was silent for longer than it may be
+        └── EngineBusy           REFUSED: a question that was not asked, or not answered, while requests ran
 """
 
 from collections.abc import Callable
@@ -57,6 +58,13 @@ class EngineTimeout(EngineError):
     """The engine was silent for longer than its settings allow."""
 
     code = ErrorCode.ENGINE_TIMEOUT
+
+
+class EngineBusy(EngineError):
+    """The engine works on requests, so that it is not asked how it is, or that it does not answer says
+    nothing."""
+
+    code = ErrorCode.REFUSED
 
 
 class RequestBody(Protocol):

@@ -45,6 +45,11 @@ class EngineClient:
     async def close(self) -> None:
         await self._pool.close()
 
+    @property
+    def heard_s(self) -> float:
+        """When something of an answer came last, on the loop's clock; 0 if none ever did."""
+        return self._pool.heard_s
+
     def request(self, head: RequestHead, body: RequestBody) -> Call:
         """See :meth:`agent.backends.base.Backend.request`."""
         return Call(self._pool, self._form, self._timeouts, head, body)

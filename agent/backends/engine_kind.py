@@ -5,6 +5,7 @@ A kind only fills in what an engine does not say of itself; nothing here is need
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from shared.messages import CONTINUATION_WAYS
@@ -20,6 +21,18 @@ EVERY_ROUTE = (
     "messages",
     "any",
 )
+
+
+class WhileBusy(Enum):
+    """What an engine does with a question (models, health, load) that comes while it works on requests."""
+
+    ANSWERS = auto()
+    """It answers beside them: its HTTP server is not what computes."""
+    UNKNOWN = auto()
+    """It may answer late, and its answer says little: it is not asked."""
+    INTERRUPTS = auto()
+    """It ends the running stream for it: it is not asked, and no request is sent before a question is
+    answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +51,10 @@ class EngineKind:
     continues: Mapping[str, str] = field(default_factory=dict)
     """Route → how it is asked to go on with an answer that another engine began (PROTOCOL §4.7); only what
     its documentation or source says, as an engine that begins anew instead would spoil the answer."""
+    while_busy: WhileBusy = WhileBusy.ANSWERS
 
 
-GENERIC = EngineKind("generic", 8, EVERY_ROUTE)
+GENERIC = EngineKind("generic", 8, EVERY_ROUTE, while_busy=WhileBusy.UNKNOWN)
 """Eight: enough to keep a batching engine busy, few enough not to pile up before one that has no batch."""
 
 BUILT_IN = EngineKind(
@@ -97,6 +111,27 @@ LLAMA_CPP = EngineKind(
     continues={"chat": "prefill", "messages": "prefill", "completions": "prompt"},
 )
 
+LLAMA_CPP_PYTHON = EngineKind(
+    "llama-cpp-python",
+    1,  # there is one model behind one lock; by its default (interrupt_requests) a second call ends the first
+    ("chat", "completions", "embeddings", "any"),
+    ("me",),
+    # create_completion goes on from the prompt as it is; what its chat formats do with a final message of the
+    # assistant depends on the format (llama_cpp/llama_chat_format.py).
+    continues={"completions": "prompt"},
+    # Every route that uses the model, /v1/models among them, waits for its lock, and a stream ends when it
+    # sees somebody wait (llama_cpp/server/app.py, get_llama_proxy and get_event_publisher).
+    while_busy=WhileBusy.INTERRUPTS,
+)
+
+TRANSFORMERS = EngineKind(
+    "transformers",
+    1,  # it generates one answer after the other, unless it was started with --continuous-batching
+    ("chat", "completions", "responses", "audio", "any"),
+    # Nothing: it always adds a generation prompt (transformers/cli/serving/chat_completion.py).
+    while_busy=WhileBusy.UNKNOWN,
+)
+
 OLLAMA = EngineKind(
     "ollama",
     4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
@@ -115,7 +150,7 @@ LM_STUDIO = EngineKind(
     # Nothing: its documentation does not say.
 )
 
-KINDS = (BUILT_IN, VLLM, SGLANG, TGI, LLAMA_CPP, OLLAMA, LM_STUDIO)
+KINDS = (BUILT_IN, VLLM, SGLANG, TGI, LLAMA_CPP, LLAMA_CPP_PYTHON, TRANSFORMERS, OLLAMA, LM_STUDIO)
 
 USUAL_PORTS: Mapping[int, EngineKind] = {
     8000: VLLM,
@@ -137,6 +172,17 @@ def kind_of(owner: str, info: Any) -> EngineKind:
     if isinstance(info, dict) and "max_concurrent_requests" in info and "model_id" in info:
         return TGI
     return GENERIC
+
+
+_OF_TRANSFORMERS = frozenset({"/load_model", "/reset", "/v1/chat/completions"})
+"""Paths that ``transformers serve`` has beside each other, and nobody else is known to have. As the owners of
+its models it names their authors."""
+
+
+def kind_of_paths(openapi: Any) -> EngineKind:
+    """The kind of engine whose ``/openapi.json`` (or None) this is."""
+    paths = openapi.get("paths") if isinstance(openapi, dict) else None
+    return TRANSFORMERS if isinstance(paths, dict) and paths.keys() >= _OF_TRANSFORMERS else GENERIC
 
 
 def slots_from(facts: Any, kind: EngineKind) -> int | None:

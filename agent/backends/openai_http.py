@@ -3,12 +3,21 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import structlog
 
-from agent.backends.base import EngineError, EngineRefused, EngineResponse, RequestBody
-from agent.backends.engine_client import EngineClient
+from agent.backends.base import (
+    EngineBusy,
+    EngineError,
+    EngineRefused,
+    EngineResponse,
+    EngineTimeout,
+    RequestBody,
+)
+from agent.backends.engine_client import Answer, EngineClient
+from agent.backends.engine_kind import WhileBusy
+from agent.backends.interrupted import Uninterrupted
 from agent.backends.probe import EngineView, Prober
 from agent.backends.settings import EngineSettings, EngineTimeouts
 from shared.messages import DeploymentState, RequestHead
@@ -20,6 +29,13 @@ log = structlog.get_logger("agent.engine")
 GONE_REFRESH_S = 1.0
 """How often an engine that is not there is asked for; a refused connection on this host costs nothing."""
 
+FOREIGN_REFRESH_S = 60.0
+"""Where something answers that is no engine it is asked less and less often, down to this."""
+
+BUSY_SILENCE_S = 15.0
+"""While requests run, an engine that answers no question is not taken for lost before nothing of any answer
+has come for so long. Only engines that are known to answer beside requests are asked then at all."""
+
 ERROR_REFRESH_S = 0.2
 """After a failed request the engine is looked at at once, but not more often than this."""
 
@@ -29,6 +45,9 @@ class OpenAIHTTPBackend:
 
     One task looks at the engine every ``refresh_s``, more often while it is gone, and at once after a request
     failed. Whatever an engine does not offer (health, metrics, facts) is found out once each time it appears.
+
+    While requests run, what comes of their answers is the engine's sign of life. It is asked for its load
+    then only if it is known to answer beside requests; a question left unanswered shows that it is busy.
     """
 
     def __init__(self, settings: EngineSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,13 +60,20 @@ class OpenAIHTTPBackend:
         self._watch: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
         self._looking = asyncio.Lock()
+        self._question = asyncio.Lock()
+        """Held while an engine is asked that must not be asked anything else meanwhile."""
+        self._running = 0
+        self._busy_since_s = 0.0
+        """On the loop's clock, when the first of those that run began."""
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._on_change: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Looks at the engine once, then watches it until :meth:`close`."""
         assert self._watch is None, "started twice"
         self._client = EngineClient(self._settings)
-        self._prober = Prober(self._settings, self._client.ask)
+        self._prober = Prober(self._settings, self._ask)
         await self.refresh()
         self._watch = asyncio.create_task(self._watch_engine(), name=f"watch {self.name}")
 
@@ -82,33 +108,81 @@ class OpenAIHTTPBackend:
     @asynccontextmanager
     async def _request(self, head: RequestHead, body: RequestBody) -> AsyncIterator[EngineResponse]:
         assert self._client is not None, "not started"
+        self._begin()
         try:
+            if self._interrupts:
+                async with self._question:
+                    pass  # whoever asked is done
             async with self._client.request(head, body) as response:
-                yield response
+                yield Uninterrupted(response) if self._interrupts else response
         except EngineRefused:
             raise
         except EngineError:
             self._look.set()
+            raise
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        if not self._running:
+            self._busy_since_s = asyncio.get_running_loop().time()
+            self._idle.clear()
+        self._running += 1
+
+    def _end(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
+    @property
+    def _interrupts(self) -> bool:
+        return self._view.while_busy is WhileBusy.INTERRUPTS
+
+    @property
+    def _may_be_asked(self) -> bool:
+        return not self._running or self._view.while_busy is WhileBusy.ANSWERS
+
+    async def _ask(self, path: str) -> Answer:
+        """One question. Raises :class:`EngineBusy`, and what :meth:`EngineClient.ask` raises."""
+        assert self._client is not None, "not started"
+        if not self._may_be_asked:
+            raise EngineBusy("requests run")
+        try:
+            async with self._question if self._interrupts else nullcontext():
+                return await self._client.ask(path)
+        except EngineTimeout:
+            heard_s = max(self._client.heard_s, self._busy_since_s)
+            if self._running and asyncio.get_running_loop().time() - heard_s < BUSY_SILENCE_S:
+                raise EngineBusy("it works on requests") from None
             raise
 
     def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
         return self._request(head, body)
 
     async def _watch_engine(self) -> None:
+        foreign = 0
         while True:
-            gone = self._view.gone
-            rest_s = min(self._settings.refresh_s, GONE_REFRESH_S) if gone else self._settings.refresh_s
+            foreign = foreign + 1 if self._view.foreign else 0
             try:
-                async with asyncio.timeout(rest_s):
+                async with asyncio.timeout(self._rest_s(foreign)):
                     await self._look.wait()
             except TimeoutError:
                 pass
+            if not self._may_be_asked:
+                await self._idle.wait()
             self._look.clear()
             try:
                 await self.refresh()
             except Exception:
                 log.exception("looking at the engine failed", engine=self.name)
             await asyncio.sleep(ERROR_REFRESH_S)
+
+    def _rest_s(self, foreign: int) -> float:
+        """Until the next look, after so many in a row at something that is no engine."""
+        if not self._view.gone:
+            return self._settings.refresh_s
+        rest_s = min(self._settings.refresh_s, GONE_REFRESH_S)
+        return min(FOREIGN_REFRESH_S, rest_s * 2.0 ** min(foreign, 30))
 
     def _say_change(self, before: EngineView) -> None:
         now = self._view

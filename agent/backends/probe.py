@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.backends.base import EngineError, EngineTimeout
+from agent.backends.base import EngineBusy, EngineError, EngineTimeout
 from agent.backends.engine_client import Answer
-from agent.backends.engine_kind import GENERIC, EngineKind, kind_of, slots_from
+from agent.backends.engine_kind import GENERIC, EngineKind, WhileBusy, kind_of, kind_of_paths, slots_from
 from agent.backends.engine_load import Load, load_of, read_load
 from agent.backends.engine_models import ModelInfo, read_models
 from agent.backends.settings import EngineSettings
@@ -18,10 +18,14 @@ MODELS_PATH = "/v1/models"
 HEALTH_PATH = "/health"
 METRICS_PATH = "/metrics"
 INFO_PATH = "/info"
+OPENAPI_PATH = "/openapi.json"
 
 PATIENCE = 2
 """So many looks in a row must time out before an engine that is connected to counts as gone: one that is
 busy with a long prompt may be late once."""
+
+BLOCKED_PATIENCE = 6
+"""The same of engines that are not known to answer while they work: they may work for somebody else."""
 
 Ask = Callable[[str], Awaitable[Answer]]
 
@@ -41,6 +45,16 @@ class EngineView:
     was_well: bool = False
     """It has said so, so it knows what it says when it does not."""
     has_metrics: bool = True
+    tells_load: bool = False
+    """Its ``/metrics`` has told of its load."""
+    foreign: bool = False
+    """What answers there is no engine, or not any more."""
+
+    @property
+    def while_busy(self) -> WhileBusy:
+        """What comes of asking it while requests run. One that tells of its load is asked for it."""
+        known = self.kind.while_busy
+        return WhileBusy.ANSWERS if known is WhileBusy.UNKNOWN and self.tells_load else known
 
     def models(self) -> tuple[str, ...]:
         return tuple(
@@ -62,24 +76,54 @@ class _Health:
     """It said so itself."""
 
 
+class NoModelList(EngineError):
+    """The engine answered, and not with a list of models."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(_why_no_models(answer))
+        self.foreign = answer.status < 500 and answer.status not in (401, 403, 408, 429)
+        """The answer of something that is no engine; not that of one that has a trouble."""
+
+
 class Prober:
-    """Asks the engine of ``settings`` through ``ask``."""
+    """Asks the engine of ``settings`` through ``ask``, which raises :class:`EngineBusy` where the engine is
+    not to be asked because requests run, or did not answer because they do.
+
+    One that ends its streams when it is asked for its models is asked for them once each time it appears;
+    whether it lives shows from a path that it does not have.
+    """
 
     def __init__(self, settings: EngineSettings, ask: Ask) -> None:
         self._settings = settings
         self._ask = ask
 
     async def look(self, before: EngineView) -> EngineView:
-        """What there is to see now. Never raises for what the engine does or does not do."""
+        """What there is to see now. Never raises for what the engine does or does not do. A look that
+        requests have overtaken shows nothing new."""
         try:
+            return await self._look(before)
+        except EngineBusy:
+            return before
+
+    async def _look(self, before: EngineView) -> EngineView:
+        spared = before.while_busy is WhileBusy.INTERRUPTS and not before.gone and before.deployments
+        patience = PATIENCE if before.while_busy is WhileBusy.ANSWERS else BLOCKED_PATIENCE
+        try:
+            if spared:
+                await self._ask(HEALTH_PATH)
+                return replace(before, late=0)
             models = await self._models()
+        except EngineBusy:
+            raise
         except EngineTimeout as error:
-            if not before.gone and before.late + 1 < PATIENCE:
+            if not before.gone and before.late + 1 < patience:
                 return replace(before, late=before.late + 1)
             return self._lost(before, error.reason)
+        except NoModelList as error:
+            return replace(self._lost(before, error.reason), foreign=error.foreign)
         except EngineError as error:
             return self._lost(before, error.reason)
-        seen = replace(before, gone=False, reason="", late=0)
+        seen = replace(before, gone=False, reason="", late=0, foreign=False)
         if before.gone or not before.deployments:
             seen = await self._get_acquainted(seen, models)
         (health, loads) = await asyncio.gather(self._health(seen), self._loads(seen))
@@ -88,6 +132,7 @@ class Prober:
             has_health=seen.has_health and health.known,
             was_well=seen.was_well or health.well,
             has_metrics=loads is not None,
+            tells_load=bool(loads) or seen.tells_load,
             deployments=tuple(self._deployment(seen, model, health, loads or {}) for model in models),
         )
 
@@ -96,7 +141,7 @@ class Prober:
         answer = await self._ask(MODELS_PATH)
         models = read_models(answer.json()) if answer.status == 200 else None
         if models is None:
-            raise EngineError(_why_no_models(answer))
+            raise NoModelList(answer)
         wanted = self._settings.models
         return tuple(model for model in models if not wanted or model.id in wanted)
 
@@ -105,6 +150,8 @@ class Prober:
         kind = kind_of(models[0].owner if models else "", None)
         if kind is GENERIC:
             kind = kind_of("", await self._document(INFO_PATH))
+        if kind is GENERIC:
+            kind = kind_of_paths(await self._document(OPENAPI_PATH))
         facts = None if kind.facts_path is None else await self._document(kind.facts_path)
         return replace(
             view,
@@ -113,11 +160,14 @@ class Prober:
             has_health=True,
             was_well=False,
             has_metrics=True,
+            tells_load=False,
         )
 
     async def _document(self, path: str) -> Any:
         try:
             answer = await self._ask(path)
+        except EngineBusy:
+            raise
         except EngineError:
             return None
         return answer.json() if answer.status == 200 else None
@@ -127,6 +177,8 @@ class Prober:
             return _Health()
         try:
             answer = await self._ask(HEALTH_PATH)
+        except EngineBusy:
+            raise
         except EngineError:
             return _Health()  # the list of models has come; the next look will tell
         if answer.status == 503:
@@ -147,6 +199,8 @@ class Prober:
             return None
         try:
             answer = await self._ask(METRICS_PATH)
+        except EngineBusy:
+            raise
         except EngineError:
             return {}
         return read_load(answer.body) if answer.status == 200 else None
@@ -191,7 +245,7 @@ class Prober:
             )
             for deployment in before.deployments
         )
-        return replace(before, deployments=failed, gone=True, reason=reason, late=0)
+        return replace(before, deployments=failed, gone=True, reason=reason, late=0, foreign=False)
 
 
 def _why_no_models(answer: Answer) -> str:

@@ -76,7 +76,10 @@ class Said:
     def ending(self, tokens: int) -> bytes:
         """The events of an answer that is as long as it may be."""
         delta = {"stop_reason": "max_tokens", "stop_sequence": None}
-        end = _event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": tokens}}) + MESSAGE_STOP
+        end = (
+            _event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": tokens}})
+            + MESSAGE_STOP
+        )
         return end if self.stopped or not self.started else BLOCK_STOP + end
 
 

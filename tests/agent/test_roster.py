@@ -31,6 +31,15 @@ async def test_places_are_given_until_they_are_all_taken() -> None:
     roster.enter("s", "e/m")
 
 
+async def test_an_engine_with_one_slot_never_has_two_requests_however_many_models_it_serves() -> None:
+    roster, _ = roster_of(PlayedBackend(deployment("a", slots=1), deployment("b", slots=1)))
+    seat = roster.enter("s", "e/a")
+    with pytest.raises(EngineRefused, match="1 slots are taken"):
+        roster.enter("s", "e/b")
+    roster.leave(seat, failed=False)
+    roster.enter("s", "e/b")
+
+
 async def test_nobody_is_let_in_where_nothing_is_loaded_or_known() -> None:
     backend = PlayedBackend(deployment(status=DeploymentStatus.FAILED, reason="it died"))
     roster, _ = roster_of(backend)

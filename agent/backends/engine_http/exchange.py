@@ -132,6 +132,11 @@ class Exchange(asyncio.Protocol):
         return self._closed_early
 
     @property
+    def heard_s(self) -> float:
+        """When something of its answer came last, on the loop's clock; 0 before its head."""
+        return self._heard_s if self.status else 0.0
+
+    @property
     def answered(self) -> bool:
         """Something of an answer has come, whatever it is."""
         return self.status != 0 or self._mute_bytes > 0

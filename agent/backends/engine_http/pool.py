@@ -46,6 +46,13 @@ class Pool:
         self._exchanges: set[Exchange] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+        self._heard_s = 0.0
+        """Of exchanges that are over."""
+
+    @property
+    def heard_s(self) -> float:
+        """When something of an answer came last, on the loop's clock; 0 if none ever did."""
+        return max(self._heard_s, *(exchange.heard_s for exchange in self._exchanges), 0.0)
 
     def kept(self) -> Connection | None:
         """The connection that has been at rest for the shortest time, if there is one."""
@@ -70,6 +77,7 @@ class Pool:
     def end(self, connection: Connection, exchange: Exchange, *, keep: bool) -> None:
         """Keeps the connection, if ``keep`` and it can be; else closes it."""
         self._exchanges.discard(exchange)
+        self._heard_s = max(self._heard_s, exchange.heard_s)
         keep = keep and exchange.reusable and len(self._idle) < IDLE and not self._closed
         exchange.let_go(cut=not keep)
         if keep:

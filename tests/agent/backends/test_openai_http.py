@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import orjson
 import pytest
 
-from agent.backends.base import EngineError, EngineUnreachable
-from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
+from agent.backends.base import EngineError, EngineFailed, EngineTimeout, EngineUnreachable
+from agent.backends.openai_http import BUSY_SILENCE_S, EngineSettings, OpenAIHTTPBackend
 from shared.messages import DeploymentStatus, RequestHead
-from tests.agent.canned import once, read
-from tests.support.scripted_engine import ScriptedEngine
+from tests.agent.canned import added, once, read, until
+from tests.support.scripted_engine import Fault, Habit, Script, ScriptedEngine
 
 BODY = orjson.dumps({"model": "scripted", "messages": [{"role": "user", "content": "hi"}]})
 HEAD = RequestHead(
@@ -89,3 +89,111 @@ async def test_an_unwell_engine_is_not_offered() -> None:
         await made.refresh()
         assert made.deployments()[0].status is DeploymentStatus.FAILED
         assert "503" in made.deployments()[0].reason
+
+
+STREAM = orjson.dumps(orjson.loads(BODY) | {"stream": True})
+
+
+@asynccontextmanager
+async def streaming(made: OpenAIHTTPBackend, got: bytearray) -> AsyncIterator["asyncio.Task[None]"]:
+    """A streamed answer that runs; its bytes go to ``got``."""
+
+    async def carry() -> None:
+        async with made.request(HEAD, once(STREAM)) as response:
+            await response.pour(lambda piece: added(got, piece))
+
+    task = asyncio.create_task(carry())
+    try:
+        await until(lambda: got or task.done())
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_looks_while_a_stream_runs_leave_an_engine_alone_that_they_would_interrupt(
+    no_leaks: None,
+) -> None:
+    engine = ScriptedEngine(habits=[Habit.INTERRUPTS], default=Script(fault=Fault.STALL, after=3))
+    async with engine, backend(engine.url) as made:
+        assert (made.kind, made.deployments()[0].slots) == ("llama-cpp-python", 1)
+        before, asked = made.deployments(), len(engine.stats.requests)
+        async with streaming(made, bytearray()) as task:
+            for _ in range(5):
+                await made.refresh()
+            assert not task.done()
+        assert len(engine.stats.requests) == asked + 1
+        assert engine.stats.interrupted == 0
+        assert made.deployments() == before
+        await made.refresh()
+        assert made.deployments() == before
+
+
+async def test_a_look_while_an_answer_is_generated_does_not_take_its_engine_for_lost() -> None:
+    engine = ScriptedEngine(habits=[Habit.INTERRUPTS])
+    async with engine, backend(engine.url) as made:
+        engine.default = Script(fault=Fault.HANG)
+        running = asyncio.create_task(ask(made))
+        await until(lambda: engine.stats.running)
+        for _ in range(3):
+            await made.refresh()
+        assert made.deployments()[0].status is DeploymentStatus.LOADED
+        assert engine.stats.requests.count("GET /v1/models") == 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_stream_that_somebody_else_interrupts_is_no_whole_answer() -> None:
+    engine = ScriptedEngine(habits=[Habit.INTERRUPTS], default=Script(fault=Fault.STALL, after=3))
+    async with engine, backend(engine.url) as made, backend(engine.url) as other:
+        got = bytearray()
+        engine.default = Script(fault=Fault.STALL, after=3)
+        async with streaming(made, got) as task:
+            await until(lambda: got.count(b"data:") >= 4)
+            await other.close()
+            async with backend(engine.url):
+                with pytest.raises(EngineFailed, match="somebody else"):
+                    await task
+        assert engine.stats.interrupted == 1
+        assert got.endswith(b"\n\n")
+        assert b"[DONE]" not in got
+
+
+async def test_its_own_end_is_passed_on() -> None:
+    async with ScriptedEngine(habits=[Habit.INTERRUPTS]) as engine, backend(engine.url) as made:
+        got = bytearray()
+        async with streaming(made, got) as task:
+            await task
+        assert got.endswith(b"data: [DONE]\n\n")
+
+
+async def test_an_engine_that_tells_of_its_load_is_asked_for_it_while_it_works() -> None:
+    engine = ScriptedEngine(default=Script(fault=Fault.STALL, after=3))
+    async with engine, backend(engine.url) as made, streaming(made, bytearray()):
+        engine.waiting = 7
+        await made.refresh()
+        assert made.deployments()[0].waiting == 7
+
+
+async def test_a_question_left_unanswered_while_requests_run_shows_a_busy_engine_until_it_is_silent_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = ScriptedEngine(default=Script(fault=Fault.STALL, after=3))
+    async with engine, backend(engine.url) as made:
+        assert made._client is not None
+        loop = asyncio.get_running_loop()
+
+        async def unanswered(path: str) -> None:
+            raise EngineTimeout("the engine fell silent")
+
+        monkeypatch.setattr(made._client, "ask", unanswered)
+        async with streaming(made, bytearray()):
+            for _ in range(5):
+                await made.refresh()
+            assert made.deployments()[0].status is DeploymentStatus.LOADED
+            now_s = loop.time()
+            monkeypatch.setattr(loop, "time", lambda: now_s + BUSY_SILENCE_S + 1.0)
+            for _ in range(2):
+                await made.refresh()
+            monkeypatch.undo()
+            assert made.deployments()[0].status is DeploymentStatus.FAILED

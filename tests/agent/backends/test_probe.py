@@ -7,9 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from agent.backends.base import EngineError, EngineFailed, EngineTimeout, EngineUnreachable
+from agent.backends.base import EngineBusy, EngineError, EngineFailed, EngineTimeout, EngineUnreachable
 from agent.backends.engine_client import Answer
-from agent.backends.probe import EngineView, Prober
+from agent.backends.engine_kind import WhileBusy
+from agent.backends.probe import BLOCKED_PATIENCE, EngineView, Prober
 from agent.backends.settings import EngineSettings
 from shared.messages import DeploymentStatus
 
@@ -167,3 +168,65 @@ async def test_an_engine_that_never_knew_of_health_is_not_judged_by_it() -> None
     second = await look({"/v1/models": MODELS, "/health": 500}, first)
     assert not second.has_health
     assert second.deployments[0].status is DeploymentStatus.LOADED
+
+
+PYTHON = {"data": [{"id": "m", "owned_by": "me"}]}
+
+
+async def test_an_engine_that_questions_interrupt_is_asked_for_its_models_once() -> None:
+    engine = FakeEngine({"/v1/models": PYTHON})
+    prober = Prober(EngineSettings(url="http://e", name="e"), engine.ask)
+    view = await prober.look(EngineView())
+    assert (view.kind.name, view.deployments[0].slots) == ("llama-cpp-python", 1)
+    for _ in range(5):
+        view = await prober.look(view)
+    assert engine.asked.count("/v1/models") == 1
+    assert engine.asked[-1] == "/health", "which it does not have"
+    engine.answers = {"/health": EngineUnreachable("refused")}
+    gone = await prober.look(view)
+    assert (gone.gone, gone.deployments[0].status) == (True, DeploymentStatus.FAILED)
+    engine.answers = {"/v1/models": {"data": [{"id": "other", "owned_by": "me"}]}}
+    assert (await prober.look(gone)).models() == ("other",)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/metrics", "/info", "/openapi.json"])
+async def test_a_look_that_requests_overtake_changes_nothing(path: str) -> None:
+    engine = FakeEngine({"/v1/models": {"data": [{"id": "m"}]}})
+    prober = Prober(EngineSettings(url="http://e", name="e"), engine.ask)
+    gone = EngineView(gone=True)
+    engine.answers[path] = EngineBusy("requests run")
+    assert await prober.look(gone) is gone
+
+
+async def test_one_that_may_be_working_for_others_may_be_late_more_often() -> None:
+    view = await look({"/v1/models": {"data": [{"id": "m"}]}})
+    for _ in range(BLOCKED_PATIENCE - 1):
+        view = await look({"/v1/models": EngineTimeout("slow")}, view)
+        assert not view.gone
+    assert (await look({"/v1/models": EngineTimeout("slow")}, view)).gone
+
+
+async def test_one_that_tells_of_its_load_is_asked_for_it_while_it_works() -> None:
+    unknown = {"/v1/models": {"data": [{"id": "m"}]}}
+    assert (await look(unknown)).while_busy is WhileBusy.UNKNOWN
+    assert (await look(unknown | {"/metrics": METRICS})).while_busy is WhileBusy.ANSWERS
+
+
+async def test_transformers_serve_is_known_by_its_paths() -> None:
+    openapi: dict[str, Any] = {"paths": {"/load_model": {}, "/reset": {}, "/v1/chat/completions": {}}}
+    view = await look({"/v1/models": {"data": [{"id": "a/m", "owned_by": "a"}]}, "/openapi.json": openapi})
+    assert (view.kind.name, view.deployments[0].slots) == ("transformers", 1)
+    assert view.deployments[0].continues == {}
+
+
+async def test_what_is_no_engine_is_told_from_one_that_has_a_trouble() -> None:
+    for answer, foreign in [
+        (404, True),
+        (302, True),
+        (b"<html>", True),
+        (503, False),
+        (500, False),
+        (401, False),
+    ]:
+        assert (await look({"/v1/models": answer})).foreign is foreign
+    assert not (await look({"/v1/models": EngineUnreachable("refused")})).foreign
