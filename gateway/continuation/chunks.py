@@ -69,10 +69,11 @@ class ChunkProgress(TextProgress):
 
 
 def _choices(question: Question) -> int:
-    """How many choices the request asks for: ``n`` of each prompt. A list of numbers is one prompt's tokens."""
+    """How many choices the request asks for: ``n`` of each prompt. A list of numbers is one prompt."""
     prompt = question.members.get("prompt")
-    several = isinstance(prompt, list) and any(isinstance(each, str | list) for each in prompt)
-    return (count(question.members.get("n"), 1) or 1) * (len(prompt) if several else 1)
+    listed = prompt if isinstance(prompt, list) else []
+    prompts = [each for each in listed if isinstance(each, str | list)]
+    return (count(question.members.get("n"), 1) or 1) * (len(prompts) or 1)
 
 
 def read_chat(body: bytes, data: bytes, usage_wanted: bool | None) -> ChunkProgress:

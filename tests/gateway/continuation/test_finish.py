@@ -97,7 +97,12 @@ def test_what_was_kept_or_not_and_however_it_came_the_client_gets_a_whole_stream
         closing = record.closing()
         assert closing is not None
         seen = going_on.events(stream + closing)
-        assert [event and event["choices"][0]["finish_reason"] for event in seen] == [None, None, "stop", None]
+        assert [event and event["choices"][0]["finish_reason"] for event in seen] == [
+            None,
+            None,
+            "stop",
+            None,
+        ]
 
 
 @given(st.lists(st.integers(1, 60)), st.sampled_from([100, 1 << 20]), st.data())

@@ -236,3 +236,13 @@ def test_a_stop_string_across_the_seam_is_not_joined() -> None:
         else:
             with pytest.raises(SpliceFailed, match="stop string"):
                 splicer.feed(rest)
+
+
+def test_a_completion_of_several_prompts_is_not_whole_when_the_first_of_them_is() -> None:
+    begun = _completion("W") + _completion("W", index=1)
+    ended = _completion("", finish_reason="stop")
+    body = orjson.dumps(COMPLETION | {"prompt": ["a", "b"]})
+    with pytest.raises(NotContinuable):
+        read_progress("completions", body, _record("completions", begun, ended), usage_wanted=False)
+    both = _record("completions", begun, ended, _completion("", index=1, finish_reason="stop"))
+    assert read_progress("completions", body, both, usage_wanted=False).closing == DONE
