@@ -131,7 +131,8 @@ class Pipeline:
 
             # and back, on whose account
             try:
-                await relay(response, exchange.reply, facts=self._facts, more=more)
+                target = exchange.head.target
+                await relay(response, exchange.reply, facts=self._facts, more=more, target=target)
             finally:
                 usage = response.trailers.usage if response.trailers is not None else None
                 if held is not None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from gateway.engine_paths import rewritten_headers
 from gateway.errors import (
     DeadlineExceeded,
     EngineError,
@@ -15,6 +16,7 @@ from gateway.errors import (
     StreamBroken,
 )
 from gateway.response import Sink, is_event_stream
+from gateway.surface import Target
 from shared.errors import ErrorCode
 from shared.messages import Headers, Trailers
 
@@ -77,7 +79,12 @@ class Answer(Protocol):
 
 
 async def relay(
-    response: Response, answer: Answer, *, facts: bool = True, more: Sequence[tuple[bytes, bytes]] = ()
+    response: Response,
+    answer: Answer,
+    *,
+    facts: bool = True,
+    more: Sequence[tuple[bytes, bytes]] = (),
+    target: Target | None = None,
 ) -> None:
     """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
 
@@ -86,7 +93,8 @@ async def relay(
     the client keeps up, and its server has a short way for the body, pieces take that one as they come, and
     this sleeps until there is something to wait for.
     ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further ones, and
-    comments in a stream that has begun.
+    comments in a stream that has begun. ``target`` is what the engine was asked for: addresses in its header
+    fields are passed on as far as they lie under it (:mod:`gateway.engine_paths.references`).
     """
     try:
         await answer.settle()
@@ -95,7 +103,7 @@ async def relay(
             if more:  # the head is out
                 await answer.write(b"".join(b": %s: %s\n\n" % field for field in more))
         else:
-            await _start(response, answer, facts, more)
+            await _start(response, answer, facts, more, target)
             if response.status in _BODILESS:
                 await _drop_body(response)
         while chunks := await response.next_chunks(answer.direct):
@@ -110,11 +118,16 @@ async def relay(
 
 
 async def _start(
-    response: Response, answer: Answer, facts: bool, more: Sequence[tuple[bytes, bytes]]
+    response: Response,
+    answer: Answer,
+    facts: bool,
+    more: Sequence[tuple[bytes, bytes]],
+    target: Target | None,
 ) -> None:
     bodiless = response.status in _BODILESS
     event_stream = not bodiless and is_event_stream(response.headers)
-    headers = relayed_headers(response.headers, event_stream=event_stream)
+    engines = rewritten_headers(response.status, response.headers, target)
+    headers = relayed_headers(engines, event_stream=event_stream)
     if bodiless:
         headers = [field for field in headers if field[0] != b"content-length"]
     if facts:

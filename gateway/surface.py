@@ -10,7 +10,7 @@ path in it.
 import difflib
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
@@ -110,6 +110,8 @@ class Target:
 
     path: str
     model: str | None = None
+    base: str = ""
+    """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
 
 
 def target(endpoint: Endpoint, path: str, raw_path: str, query: bytes) -> Target | None:
@@ -130,7 +132,7 @@ def target(endpoint: Endpoint, path: str, raw_path: str, query: bytes) -> Target
         found = Target(path)
     else:
         found = Target(endpoint.path)
-    return Target(f"{found.path}?{query.decode('ascii')}", found.model) if query else found
+    return replace(found, path=f"{found.path}?{query.decode('ascii')}") if query else found
 
 
 def engine_target(raw_path: str) -> Target:
@@ -156,7 +158,7 @@ def engine_target(raw_path: str) -> Target:
         _check_segment(unquote_to_bytes(segment))
         if "%25" in segment:
             _check_readings(unquote_to_bytes(segment))
-    return Target("/" + rest, model)
+    return Target("/" + rest, model, ENGINES + model_segment)
 
 
 def _check_segment(segment: bytes) -> None:

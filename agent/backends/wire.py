@@ -10,6 +10,7 @@ from shared import limits
 from shared.messages import Headers
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_ADDRESSES = frozenset(("location", "content-location", "operation-location"))
 BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose requests have no body unless they say so."""
 
@@ -94,7 +95,7 @@ class RequestFormat:
     """The heads of requests to the engine at ``base``; what is the same in all of them is encoded once."""
 
     def __init__(self, base: str, api_key: str | None) -> None:
-        parts = urlsplit(base)
+        parts = self._base = urlsplit(base)
         self._prefix = quote(parts.path, safe=_PATH_CHARS).encode()
         self._same = b" HTTP/1.1\r\nhost: %b\r\n" % _host(parts)
         if api_key is not None:
@@ -108,6 +109,37 @@ class RequestFormat:
         lines = "".join([f"{name}: {text}\r\n" for name, text in request_headers(headers, None)])
         place = (method.encode(), self._prefix, path.encode())
         return b"%b %b%b%b%b%b\r\n" % (*place, self._same, framing, lines.encode())
+
+    def response_headers(self, raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+        """As :func:`response_headers`, with addresses on the engine itself as paths of it: many engines write
+        them out with the host they were asked by (Starlette's redirects), which is nobody else's name. Those
+        on its host that are not under ``base`` become whole, for they lead elsewhere."""
+        headers = response_headers(raw)
+        if not any(name in _ADDRESSES for name, _ in headers):
+            return headers
+        return tuple((name, self._as_path(text) if name in _ADDRESSES else text) for name, text in headers)
+
+    def _as_path(self, address: str) -> str:
+        base = self._base
+        try:
+            parts = urlsplit(address)
+            own = (parts.scheme, _authority(parts)) == (base.scheme, _authority(base))
+        except ValueError:
+            return address
+        rooted = not parts.scheme and not parts.netloc and address.startswith("/")
+        if not (own or rooted) or (rooted and address.startswith("//")):
+            return address
+        prefix, path = base.path.rstrip("/"), parts.path or "/"
+        if path == prefix or path.startswith(f"{prefix}/"):
+            return parts._replace(scheme="", netloc="", path=path[len(prefix) :] or "/").geturl()
+        return parts._replace(scheme=base.scheme, netloc=base.netloc).geturl()
+
+
+def _authority(parts: SplitResult) -> tuple[str | None, int | None]:
+    """Raises ValueError for a port that is none."""
+    if parts.username is not None or parts.password is not None:
+        return None, -1
+    return parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _host(parts: SplitResult) -> bytes:

@@ -100,7 +100,7 @@ class Call:
             await exchange.head()
         if exchange.status < 200:
             raise EngineFailed(f"the engine answered with status {exchange.status}")
-        self.status, self.headers = exchange.status, wire.response_headers(exchange.raw_headers)
+        self.status, self.headers = exchange.status, self._format.response_headers(exchange.raw_headers)
         exchange.expect_within(self._timeouts.idle_s)
 
     async def _begin_again(self, upload: Upload, error: EngineError) -> Exchange:

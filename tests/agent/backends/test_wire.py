@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from agent.backends.base import EngineFailed, EngineRefused
 from agent.backends.settings import base_url
-from agent.backends.wire import check_method, check_path, declared_length, request_headers, response_headers
+from agent.backends.wire import (
+    RequestFormat,
+    check_method,
+    check_path,
+    declared_length,
+    request_headers,
+    response_headers,
+)
 from shared import limits
 from shared.errors import ErrorCode
 
@@ -154,3 +161,27 @@ def test_an_engines_url_is_brought_to_its_base(url: str, base: str) -> None:
 def test_what_is_no_engines_url_is_an_error(url: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         base_url(url)
+
+
+@pytest.mark.parametrize(
+    ("base", "said", "told"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000/docs/?a=1", "/docs/?a=1"),
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000", "/"),
+        ("http://engine", "HTTP://ENGINE:80/docs/", "/docs/"),
+        ("http://engine/llm", "http://engine/llm/docs/", "/docs/"),
+        ("http://engine/llm", "/llm/docs/", "/docs/"),
+        ("http://engine/llm", "/docs/", "http://engine/docs/"),
+        ("http://engine/llm", "http://engine/llmx/", "http://engine/llmx/"),
+        ("http://engine", "docs/", "docs/"),
+        ("http://engine", "//engine/docs/", "//engine/docs/"),
+        ("http://engine", "https://engine/docs/", "https://engine/docs/"),
+        ("http://engine", "http://engine:8001/", "http://engine:8001/"),
+        ("http://engine", "http://user@engine/", "http://user@engine/"),
+        ("http://engine", "http://engine:x/", "http://engine:x/"),
+        ("http://engine", "http://evil.example/", "http://evil.example/"),
+    ],
+)
+def test_an_address_on_the_engine_itself_becomes_a_path_of_it(base: str, said: str, told: str) -> None:
+    raw = [(b"Location", said.encode()), (b"x", b"http://engine/")]
+    assert RequestFormat(base, None).response_headers(raw) == (("location", told), ("x", "http://engine/"))

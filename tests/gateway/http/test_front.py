@@ -529,3 +529,32 @@ async def test_being_cancelled_from_outside_is_not_taken_for_a_client_that_left(
 async def test_nothing_is_left_running(surface: Surface, no_leaks: None) -> None:
     for body in (ASK, STREAM, b"{"):
         await surface.post(CHAT, body)
+
+
+AWAY = ["https://evil.example/", "//evil.example/v1", "/..//evil.example", "../../../healthz"]
+
+
+@pytest.mark.parametrize("location", ["/docs/", *AWAY])
+async def test_a_redirect_of_an_engine_is_not_passed_on(location: str) -> None:
+    surface = Surface()
+    surface.dispatcher.answer(FakeResponse(307, (("location", location), ("refresh", f"0; url={location}"))))
+    call = await surface.post(CHAT, ASK, JSON_TYPE)
+    assert (call.status, orjson.loads(call.content)["error"]["code"]) == (502, "engine_redirect")
+    assert "location" not in call.headers
+    assert "refresh" not in call.headers
+    assert b"evil" not in call.content
+
+
+@pytest.mark.parametrize("location", AWAY)
+async def test_below_engines_a_redirect_that_leads_away_is_not_passed_on(location: str) -> None:
+    surface = Surface()
+    surface.dispatcher.answer(FakeResponse(307, (("location", location),)))
+    call = await surface.post("/engines/m/generate", b"{}", JSON_TYPE)
+    assert (call.status, orjson.loads(call.content)["error"]["code"]) == (502, "engine_redirect")
+
+
+async def test_below_engines_a_redirect_to_the_engine_stays_there() -> None:
+    surface = Surface()
+    surface.dispatcher.answer(FakeResponse(307, (("location", "/docs/?a=1"),)))
+    call = await surface.post("/engines/org%2Fm/docs", b"{}", JSON_TYPE)
+    assert (call.status, call.headers["location"]) == (307, "/engines/org%2Fm/docs/?a=1")
