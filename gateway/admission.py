@@ -8,6 +8,7 @@ import orjson
 
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request, Tier
+from gateway.engine_paths import EnginePaths
 from gateway.errors import (
     BadRequest,
     ContextTooLong,
@@ -18,6 +19,7 @@ from gateway.errors import (
     QueueFull,
 )
 from gateway.queue import Capacity, Fit, Ticket, WaitingRoom
+from gateway.scheduling.base import ANY_ROUTE
 from shared.limits import CONTROL_PAYLOAD_BYTES
 
 RETRY_AFTER_S = 2.0
@@ -78,6 +80,8 @@ class Admission:
         self._index = index
         self._room = room
         self._grace_s = reconnect_grace_s
+        self.engine_paths = EnginePaths()
+        """Who may manage engines by their own paths."""
         self.loads: Loads | None = None
         """None: nothing is loaded on demand."""
 
@@ -86,8 +90,9 @@ class Admission:
 
         Raises HeadersTooLarge, ModelNotFound, NoDeployment (also when the model is served, but only where the
         request may not run, and when it cannot be loaded), BadRequest when the model is served but not for
-        this route, ContextTooLong, DeadlineExceeded when it is too late already, and QueueFull when the queue
-        is at a bound or the wait predicted is longer than the request may wait.
+        this route, Forbidden when it manages its engine and its key may not, ContextTooLong, DeadlineExceeded
+        when it is too late already, and QueueFull when the queue is at a bound or the wait predicted is
+        longer than the request may wait.
         """
         _check_head(request)
         model = request.model
@@ -109,6 +114,7 @@ class Admission:
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
         self._check_context(request)
+        self._check_managing(request)
         capacity = self._capacity(request)
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self._yielding(model, capacity.slots))
@@ -161,6 +167,12 @@ class Admission:
         most_tokens = int(FILL_SHARE * limit)
         request.input_tokens = min(request.input_tokens, most_tokens)
         request.output_tokens = most_tokens - request.input_tokens
+
+    def _check_managing(self, request: Request) -> None:
+        """Raises Forbidden where it manages an engine and its key may not."""
+        if request.route == ANY_ROUTE:
+            self.engine_paths.check(request, self._index.kinds(request.model))
+            request.barred = self.engine_paths.bars
 
     def misses_version(self, model: str, fit: Fit) -> bool:
         """Whether nothing serves the version of ``model`` that such requests are for, or could be loaded for

@@ -324,7 +324,7 @@ class AgentSession:
         deployment.listed = True
         deployment.version = claim.version
         deployment.routes = ROUTES.intersection(claim.routes)
-        deployment.continues = claim.continues
+        deployment.continues, deployment.kind = claim.continues, claim.kind
         deployment.device = ",".join(sorted({gpu.name for gpu in self._state.gpus}))
         deployment.rtt_s = self.endpoint.rtt_s or 0.0
         deployment.slots = self._level(claim.id)

@@ -33,6 +33,7 @@ from gateway.parts import (
     agent_settings,
     client_of,
     connection_limits,
+    engine_paths,
     http_settings,
     make_audit,
     make_dispatcher,
@@ -163,13 +164,14 @@ class Gateway:
     def retune(self, settings: Settings) -> None:
         """Take up what can change while it runs (:data:`gateway.reload.CHANGEABLE`). Raises ConfigError, and
         has changed nothing then."""
-        dispatch = settings.dispatch
+        dispatch, paths = settings.dispatch, engine_paths(settings)
         try:
             self._dispatcher.retune(
                 dispatch.policy, dispatch.policies, self._weights(settings.queue.tenant_weights)
             )
         except ValueError as error:
             raise no_such_policy(error) from error
+        self._dispatcher.set_engine_paths(paths)
         self._tenant_weights = settings.queue.tenant_weights
         self._reuse.retune(reuse_rules(settings), by_header=settings.reuse.by_header)
 

@@ -61,7 +61,11 @@ def create_key(
         str | None, typer.Option(help="How long it works: 24h, 30d … [default: for ever]", metavar="DURATION")
     ] = None,
     role: Annotated[
-        Role | None, typer.Option(help="What it may do on the admin API. [default: nothing]")
+        Role | None,
+        typer.Option(
+            help="What it may do on the admin API; an operator may also manage engines by their own paths. "
+            "[default: nothing]"
+        ),
     ] = None,
     rpm: RpmOption = None,
     tpm: TpmOption = None,

@@ -64,6 +64,8 @@ class Deployment(DeploymentView):
     """Those it will have once it is loaded, as its agent says."""
     reason: str = ""
     """What its agent says of its status."""
+    kind: str = ""
+    """Of its engine, as its agent says; empty: it does not."""
     loading_s: float = float("-inf")
     loaded_s: float = float("-inf")
     """When it was seen to begin loading, and to be loaded."""

@@ -305,6 +305,14 @@ class ModelIndex:
         fit = Fit(route, version=version, where=where)
         return Capacity(slots, self.free(model, fit, enough), record.hold_s)
 
+    def kinds(self, model: str) -> frozenset[str]:
+        """The kinds of engine that serve ``model``, or would once it is loaded, as agents tell them."""
+        record = self._models.get(model)
+        if record is None:
+            return frozenset()
+        there = (record.serving, record.loadable, record.managed)
+        return frozenset(each.kind for deployments in there for each in deployments.values())
+
     def slots(self, model: str) -> int:
         """Slots that serve ``model`` now, free or not."""
         record = self._models.get(model)

@@ -17,6 +17,7 @@ from gateway.decisions import Decisions
 from gateway.deployments import Availability, Deployment
 from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Request, Tier
+from gateway.engine_paths import EnginePaths
 from gateway.errors import (
     DeadlineExceeded,
     QueueTimeout,
@@ -182,6 +183,10 @@ class Dispatcher:
     def stop_accepting(self) -> None:
         """From now on :meth:`run` raises ShuttingDown; what waits or runs goes on."""
         self._accepting = False
+
+    def set_engine_paths(self, paths: EnginePaths) -> None:
+        """Who may manage engines by their own paths from now on."""
+        self._admission.engine_paths = paths
 
     def retune(self, policy: str, policies: Mapping[str, str], weights: Mapping[str, float]) -> None:
         """Policies and tenants' weights from now on, for what waits too. Raises ValueError for a policy there

@@ -133,6 +133,8 @@ class Request:
     """How often it gave its slot back for a more urgent one."""
     seen_tokens: int = 0
     """Of answers to it that were streamed, as far as they came; for when nobody counts them."""
+    barred: Callable[["Request", str], bool] | None = None
+    """Says of a kind of engine whether it manages such, and may not go there; None: it may go to all."""
     gpu_s: float = 0.0
     """GPU-seconds it used in attempts that are over (:mod:`gateway.limits.company`)."""
     troubles: list[tuple[str, str]] | None = None

@@ -20,6 +20,8 @@ def head_for(
     for where in (request.where, request.principal.where):
         if where is not None and not where.allows(deployment.labels):
             raise Misplaced(f"{deployment.key} is not where {request.id} may run")
+    if request.barred is not None and request.barred(request, deployment.kind):
+        raise Misplaced(f"{request.id} manages {deployment.key} and its key may not")
     left_s = None
     if request.deadline_s is not None and not request.streaming:
         left_s = max(0.0, request.deadline_s - now)

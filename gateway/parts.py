@@ -9,6 +9,7 @@ from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_
 from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request
+from gateway.engine_paths import BadRule, EnginePaths
 from gateway.http.cors import Cors
 from gateway.http.exchange import HttpSettings
 from gateway.http.inbound import BodyLimits
@@ -21,6 +22,7 @@ from gateway.placement import PlacementSettings
 from gateway.queue import Fit
 from gateway.registry import Registry
 from gateway.reuse import Cache, Reuse, ReuseFigures, ReuseSettings, Rule
+from gateway.scopes import Role
 from gateway.store import Store
 from gateway.usage import Ledger
 
@@ -104,8 +106,9 @@ def placement_settings(settings: Settings) -> PlacementSettings | None:
 
 def make_dispatcher(settings: Settings, registry: Registry, metrics: Metrics, ledger: Ledger) -> Dispatcher:
     queue, dispatch = settings.queue, settings.dispatch
+    paths = engine_paths(settings)
     try:
-        return Dispatcher(
+        dispatcher = Dispatcher(
             registry,
             metrics,
             asyncio.get_running_loop(),
@@ -118,6 +121,18 @@ def make_dispatcher(settings: Settings, registry: Registry, metrics: Metrics, le
         )
     except ValueError as error:
         raise no_such_policy(error) from error
+    dispatcher.set_engine_paths(paths)
+    return dispatcher
+
+
+def engine_paths(settings: Settings) -> EnginePaths:
+    """Who may manage engines by their own paths. Raises ConfigError."""
+    table = settings.engines
+    role = None if table.manage_role == "none" else Role(table.manage_role)
+    try:
+        return EnginePaths(role, table.manage, table.allow)
+    except BadRule as error:
+        raise ConfigError(f"engines.manage, engines.allow: {error}") from error
 
 
 def reuse_rules(settings: Settings) -> dict[str, Rule]:

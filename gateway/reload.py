@@ -13,6 +13,9 @@ CHANGEABLE = frozenset(
     {
         ("dispatch", "policy"),
         ("dispatch", "policies"),
+        ("engines", "manage_role"),
+        ("engines", "manage"),
+        ("engines", "allow"),
         ("queue", "tenant_weights"),
         ("reuse", "models"),
         ("reuse", "by_header"),

@@ -201,6 +201,8 @@ class DeploymentState:
     waiting: int = 0
     kv_use: float | None = None
     reason: str = ""
+    kind: str = ""
+    """Of its engine, as the agent found it: ``vllm``, ``ollama``, …, ``generic``; empty: not told."""
     continues: Mapping[str, str] = field(default_factory=dict)
     """Route → how the engine can be asked to go on with an answer that another one began: ``final_message``,
     ``prefill`` or ``prompt`` (PROTOCOL §4.7)."""
@@ -239,6 +241,7 @@ class DeploymentState:
             waiting=read_integer(value, "waiting", 0),
             kv_use=read_number(value, "kv_use"),
             reason=read_text(value, "reason", "")[: limits.REASON_CHARS],
+            kind=read_text(value, "kind", "")[: limits.LABEL_CHARS],
             continues=_continues(value.get("continues", {})),
             managed=read_flag(value, "managed"),
             memory_bytes=read_amount(value, "memory_bytes"),
@@ -275,6 +278,9 @@ _NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2]
 """The members of loading as most deployments have them: at their defaults, and so left out. In a string no
 quotation mark stands without a backslash before it, so this is found where it is meant and nowhere else."""
 
+_NO_KIND = b',"kind":""'
+"""The same of an engine whose kind is not told."""
+
 _NO_LABELS = b',"labels":{}}'
 
 
@@ -291,7 +297,7 @@ class AgentState:
     """What its host says of itself; only what its identity says, too, is true for a gateway."""
 
     def to_payload(self) -> bytes:
-        payload = orjson.dumps(self).replace(_NOT_MANAGED, b"")
+        payload = orjson.dumps(self).replace(_NOT_MANAGED, b"").replace(_NO_KIND, b"")
         return payload if self.labels else payload.removesuffix(_NO_LABELS) + b"}"
 
     @classmethod

@@ -226,6 +226,7 @@ class Prober:
             waiting=load.waiting,
             kv_use=load.kv_use,
             reason=(model.reason if well else health.reason)[: limits.REASON_CHARS],
+            kind=view.kind.name,
             continues=continues,
             kv_tokens=load.kv_tokens,
         )

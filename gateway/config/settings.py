@@ -19,6 +19,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Rule = Annotated[str, Field(min_length=2, max_length=200)]
 Weight = Annotated[float, Field(ge=0.001, le=1000)]
 
 
@@ -234,6 +235,17 @@ class MachineTable(_Table):
     """Used, large request bodies are refused; half-way from here to full all are."""
 
 
+class EnginesTable(_Table):
+    """Engines' own paths, /engines/…."""
+
+    manage_role: Literal["viewer", "operator", "admin", "none"] = "operator"
+    """What a key needs for the paths that manage an engine (load, delete, flush …); none: nothing."""
+    manage: Annotated[dict[str, list[Rule]], Field(max_length=64)] = {}
+    """Further paths that manage, by kind of engine or "*", each as "/path" or "POST,DELETE /path"."""
+    allow: Annotated[dict[str, list[Rule]], Field(max_length=64)] = {}
+    """Paths for every key though they are known to manage, written in the same way."""
+
+
 class AuditTable(_Table):
     """The log of who did what, and where it ran."""
 
@@ -288,6 +300,7 @@ class Settings(BaseSettings):
     machine: MachineTable = MachineTable()
     oidc: Annotated[list[OidcTable], Field(max_length=16)] = []
     """Issuers whose tokens let clients in."""
+    engines: EnginesTable = EnginesTable()
     audit: AuditTable = AuditTable()
     log: LogTable = LogTable()
 

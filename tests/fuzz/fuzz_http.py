@@ -1,20 +1,28 @@
 """Bytes at random, near misses and pipelines at the HTTP port, in memory: documented answers or none.
 
+Behind it are engines that say anything of where to go next, and engines whose paths some manage.
+
 Of every connection: what comes back is HTTP with statuses that the OpenAPI document names, nothing fails
-unforeseen, the connection is closed or still answers, and once it is gone nothing of it is left.
+unforeseen, the connection is closed or still answers, and once it is gone nothing of it is left. No answer
+leads its client anywhere but to its own engine, and no path by which an engine is managed gets there with a
+plain key, however an engine may read it.
 """
 
 import asyncio
 import logging
 import re
+from functools import partial
 from random import Random
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from structlog.testing import capture_logs
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from gateway.domain import Request
+from gateway.engine_paths import EnginePaths
 from gateway.http.openapi import document
 from gateway.http.places import Places
 from gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits, bounded
@@ -74,7 +82,46 @@ _PIECES = [
         b"x-model: m\r\n",
     ),
 ]
+_REDIRECTS = {301, 302, 303, 307, 308}
+_ENGINES = _REDIRECTS | {200, 201, 204, 304, 404}
+"""Statuses of the engines behind it."""
 _TURNS = 400
+_PATHS = EnginePaths()
+_MANAGING = (
+    *("/api/delete", "/api/pull", "/sleep", "/flush_cache", "/slots/0", "/v1/load_lora_adapter"),
+    *("/v2/repository/models/n/unload", "/interrupt", "/shutdown"),
+)
+_SEEDS += [
+    b"POST /engines/m%b HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\ncontent-length: 0\r\n\r\n"
+    % (path.encode(), _GOOD_KEY)
+    for path in (*_MANAGING, "/docs", "/a/b")
+] * 3
+_ADDRESSES = (
+    *(
+        "/docs/",
+        "b",
+        "?x",
+        "#x",
+        "../../../v1/models",
+        "//evil.example/",
+        "/\\evil.example",
+        "https://evil.example",
+    ),
+    *(
+        "/%2e%2e/x",
+        "/..;/x",
+        "/a//b",
+        "javascript:x",
+        "///evil.example",
+        "/\tevil",
+        " /a",
+        "/./..//evil.example",
+    ),
+)
+_LEADS = re.compile(
+    rb"\r\n(?:(?:location|content-location|operation-location|sourcemap): "
+    rb"|refresh: \d+; url=|link: <)([^\r>]*)"
+)
 
 
 class _Wire(asyncio.Transport):
@@ -218,21 +265,51 @@ async def _one(random: Random, surface: Surface, config: Config, places: Places,
 
 def _check(sent: bytes, out: bytes) -> None:
     found = [int(status) for status in re.findall(rb"(?:\A|\n)HTTP/1\.1 (\d{3}) ", out)]
-    assert _DOCUMENTED.issuperset(found), found
+    assert (_DOCUMENTED | _ENGINES).issuperset(found), found
+    assert b"engines" in sent or _REDIRECTS.isdisjoint(found), found
     assert 500 not in found, "it failed unforeseen"
+    for address in _LEADS.findall(out):
+        assert re.match(rb"/engines/[^/]+/(?!/)[^\\\t]*\Z", address), address
+        assert b"/../" not in address + b"/", address
     assert _GOOD_KEY not in out or b"model" in out, "the key was told back"
     if b"HEAD" in sent:
         return
     answers = _Answers()
     answers.parser.feed_data(out)
-    assert _DOCUMENTED.issuperset(answers.statuses), answers.statuses
+    assert (_DOCUMENTED | _ENGINES).issuperset(answers.statuses), answers.statuses
+
+
+def _leading(random: Random) -> FakeResponse:
+    """An engine's answer that says where to go."""
+    fields = []
+    for name in ("location", "content-location", "operation-location", "sourcemap", "refresh", "link"):
+        if random.random() < 0.4:
+            address = random.choice(_ADDRESSES)
+            shape = {"refresh": "0; url=%s", "link": "<%s>; rel=next"}.get(name, "%s")
+            fields.append((name, shape % address))
+    return FakeResponse(random.choice(tuple(_ENGINES)), tuple(fields))
+
+
+def _readings(path: str) -> set[str]:
+    """As engines may read it: decoded once or twice, without regard to case, slashes and parameters."""
+    found = set()
+    for place in (path, unquote(path), unquote(unquote(path))):
+        place = place.partition("?")[0].lower()
+        bare = "/".join(part.partition(";")[0].strip() for part in place.split("/"))
+        for each in (place, bare, re.sub("/+", "/", bare)):
+            found |= {each, each.rstrip("/")}
+    return found
 
 
 async def _round(random: Random, inputs: int) -> int:
     surface, places = Surface(), Places(1)
 
-    async def serve(request: object) -> FakeResponse:
-        return json_response()
+    async def serve(request: Request) -> FakeResponse:
+        _PATHS.check(request, ())
+        if request.route == "any":
+            for read in _readings(request.path):
+                assert read not in _MANAGING, f"{request.path} came to the engine"
+        return random.choice((json_response, partial(_leading, random)))()
 
     surface.dispatcher.serve = serve
     config = Config(

@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from gateway.config import ConfigError, Settings
 from gateway.domain import Principal
+from gateway.parts import engine_paths
 from gateway.queue import Capacity, QueueSettings, WaitingRoom
 from gateway.reload import Reload
 from shared.messages import ResponseHead, Trailers
@@ -56,6 +57,27 @@ def test_rules_of_reuse_are_taken_up_and_its_bounds_are_not() -> None:
     assert said[0]["changed"] == ["reuse.models"]
     assert said[1]["settings"] == ["reuse.entries"]
     assert site.applied[0].reuse.models["m"].cache_s == 5
+
+
+def test_who_may_manage_engines_is_taken_up() -> None:
+    site = Site(settings())
+    said = site.say(settings(engines={"manage_role": "admin", "allow": {"*": ["/free"]}}))
+    assert said[0]["changed"] == ["engines.allow", "engines.manage_role"]
+    assert len(said) == 1
+    assert site.applied[0].engines.manage_role == "admin"
+
+
+@pytest.mark.parametrize("table", [{"manage": {"vlm": ["/a"]}}, {"allow": {"*": ["a path"]}}])
+def test_rules_for_engines_paths_that_are_none_are_settings_errors(table: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"engines\.manage, engines\.allow: '(vlm|a path)' is no"):
+        engine_paths(settings(engines=table))
+
+
+def test_engines_paths_are_made_of_the_settings() -> None:
+    table = {"manage_role": "none", "manage": {"vllm": ["/a"]}, "allow": {"*": ["/sleep"]}}
+    paths = engine_paths(settings(engines=table))
+    assert (paths.role, paths.manages("vllm", "GET", "/a")) == (None, True)
+    assert not paths.manages("vllm", "POST", "/sleep")
 
 
 def test_what_cannot_is_said_each_time_until_a_restart() -> None:

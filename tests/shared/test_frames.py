@@ -201,3 +201,25 @@ def test_a_name_that_looks_like_a_member_survives() -> None:
     state = AgentState.from_payload(payload)
     assert state.deployments[0].reason == reason
     assert AgentState.from_payload(state.to_payload()) == state
+
+
+def test_the_kind_of_an_engine_is_an_optional_member_that_older_agents_do_not_tell() -> None:
+    told = b'{"status":"READY","deployments":[{"id":"a","model":"m","status":"loaded","kind":"vllm"}]}'
+    (deployment,) = AgentState.from_payload(told).deployments
+    assert deployment.kind == "vllm"
+    assert b'"kind":"vllm"' in AgentState.from_payload(told).to_payload()
+    (silent,) = AgentState.from_payload(told.replace(b',"kind":"vllm"', b"")).deployments
+    assert silent.kind == ""
+    assert b"kind" not in AgentState.from_payload(told.replace(b"vllm", b"")).to_payload()
+    long = told.replace(b"vllm", b"v" * 200)
+    assert AgentState.from_payload(long).deployments[0].kind == "v" * limits.LABEL_CHARS
+    with pytest.raises(FrameMalformed):
+        AgentState.from_payload(told.replace(b'"vllm"', b"1"))
+
+
+def test_a_name_that_looks_like_an_untold_kind_survives() -> None:
+    reason = ',"kind":""'
+    payload = frame_vectors.MANAGED.replace(b'"reason":""', b'"reason":' + orjson.dumps(reason))
+    state = AgentState.from_payload(payload)
+    assert state.deployments[0].reason == reason
+    assert AgentState.from_payload(state.to_payload()) == state

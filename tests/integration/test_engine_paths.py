@@ -1,0 +1,123 @@
+"""Engines' own paths through a real gateway and agent: who may manage engines, and where answers lead."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.scopes import Role
+from gateway.store import Store
+from tests.support.processes import Gateway, House
+
+MODEL = "llama"
+
+
+@dataclass
+class Engine:
+    """In Ollama's manner. It redirects as Starlette does, and elsewhere as one that was taken over may."""
+
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+    stolen: list[str] = field(default_factory=list)
+    """What came to the place elsewhere."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, engine: Engine, *arguments: Any) -> None:
+        self.engine = engine
+        super().__init__(*arguments)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        host = self.headers["host"]
+        if self.path == "/v1/models":
+            self.say(200, {"data": [{"id": MODEL, "owned_by": "library"}]})
+            return
+        if self.path == "/steal":
+            self.engine.stolen.append(str(self.headers.get("authorization")))
+        self.engine.asked.append(f"{self.command} {self.path}")
+        if self.path == "/docs":
+            self.say(307, {}, location=f"http://{host}/docs/")
+        elif self.path in ("/away", "/v1/chat/completions"):
+            self.say(307, {}, location=f"http://localhost:{host.rpartition(':')[2]}/steal")
+        else:
+            self.say(200, {"path": self.path})
+
+    do_GET = do_DELETE = do_POST  # noqa: N815 - the names it calls
+
+    def say(self, status: int, body: dict[str, Any], **fields: str) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        fields |= {"content-type": "application/json", "content-length": str(len(data))}
+        for name, value in fields.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, engine)) as server:
+        engine.url = f"http://127.0.0.1:{server.server_port}"
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        yield engine
+        server.shutdown()
+        serving.join()
+
+
+@pytest.fixture(scope="module")
+def gateway(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with House(tmp_path_factory.mktemp("engine-paths")) as house:
+        gateway = house.gateway()
+        house.agent(gateway, engine.url)
+        house.wait_for_model(gateway, gateway.key("waiting"), MODEL)
+        yield gateway
+
+
+def session(gateway: Gateway, name: str, role: Role | None = None) -> aiohttp.ClientSession:
+    with Store.open(gateway.state) as store:
+        key = store.keys.create(name, "default", time.time(), role=role)
+    return aiohttp.ClientSession(gateway.url, headers={"authorization": f"Bearer {key}"})
+
+
+async def test_a_plain_key_does_not_manage_an_engine_and_an_operators_does(
+    gateway: Gateway, engine: Engine
+) -> None:
+    path = f"/engines/{MODEL}/api/delete"
+    async with session(gateway, "plain") as plain, session(gateway, "boss", Role.OPERATOR) as operator:
+        for written in (path, path.upper().replace("ENGINES/LLAMA", "engines/llama"), f"{path}/"):
+            async with plain.delete(written, json={"model": "other"}) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (403, "role_required")
+        assert not [each for each in engine.asked if "delete" in each.lower()]
+        async with operator.delete(path, json={"model": "other"}) as response:
+            assert (response.status, engine.asked[-1]) == (200, "DELETE /api/delete")
+        async with plain.post(f"/engines/{MODEL}/api/show", json={}) as response:
+            assert (response.status, engine.asked[-1]) == (200, "POST /api/show")
+
+
+async def test_a_client_that_follows_redirects_stays_with_its_engine(
+    gateway: Gateway, engine: Engine
+) -> None:
+    async with session(gateway, "follower") as client:
+        async with client.post(f"/engines/{MODEL}/docs", json={}) as response:
+            assert (response.status, (await response.json())["path"]) == (200, "/docs/")
+            assert response.url.path == f"/engines/{MODEL}/docs/"
+        asked = {"model": MODEL, "messages": [{"role": "user", "content": "a secret"}]}
+        for path in (f"/engines/{MODEL}/away", "/v1/chat/completions"):
+            async with client.post(path, json=asked) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (502, "engine_redirect")
+    assert not engine.stolen
