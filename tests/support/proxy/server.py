@@ -70,6 +70,8 @@ class FaultyProxy:
         """How many connections there have been."""
         self.refusing = False
         """True: new connections are reset at once."""
+        self.recordings: list[bytearray] | None = None
+        """A list: what each new connection's client sends is kept in an entry of its own."""
         self._listener = socket.socket()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: list[socket.socket] = []
@@ -179,10 +181,23 @@ class FaultyProxy:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(client, server, self.link)
         self.connections.add(connection)
+        if self.recordings is not None:
+            connection.up.tamper = _recorder(self.recordings)
         try:
             await connection.run()
         finally:
             self.connections.discard(connection)
+
+
+def _recorder(recordings: list[bytearray]) -> Callable[[int, bytes], bytes]:
+    kept = bytearray()
+    recordings.append(kept)
+
+    def record(offset: int, data: bytes) -> bytes:
+        kept.extend(data)
+        return data
+
+    return record
 
 
 def _flip_once(pipe: Pipe) -> Callable[[int, bytes], bytes]:
