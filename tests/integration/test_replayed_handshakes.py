@@ -18,10 +18,15 @@ from tests.support.nginx import PACKAGES, nginx_before
 from tests.support.processes import answer_to
 from tests.support.proxy import FaultyProxy
 
-pytestmark = pytest.mark.skipif(
-    programs.install(PACKAGES) is not None, reason=str(programs.install(PACKAGES))
-)
 _MODEL = "recorded"
+
+
+@pytest.fixture(scope="module")
+def nginx() -> None:
+    """nginx is there."""
+    missing = programs.install(PACKAGES)
+    if missing is not None:
+        pytest.skip(missing)
 
 
 async def _replay(port: int, sent: bytes) -> bytes:
@@ -60,6 +65,7 @@ def _messages(came: bytes) -> list[bytes]:
     ]
 
 
+@pytest.mark.usefixtures("nginx")
 async def test_a_recorded_handshake_gets_nobody_in_and_does_the_agent_no_harm(
     faulty: Site, watched: aiohttp.ClientSession, tmp_path: Path
 ) -> None:

@@ -19,10 +19,8 @@ _START_S = 20.0
 def nginx_before(gateway_port: int, directory: Path) -> Iterator[int]:
     """The port at which nginx listens, until the context is left. It passes WebSocket upgrades on."""
     port = free_port()
-    temporary = " ".join(
-        f"{kind}_temp_path {directory}/{kind};"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = " ".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
     configuration = directory / "nginx.conf"
     configuration.write_text(f"""
         daemon off; worker_processes 1; pid {directory}/nginx.pid; error_log {directory}/nginx.err warn;
