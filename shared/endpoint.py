@@ -164,8 +164,8 @@ class Stream:
 
     def reset(self, code: ErrorCode, reason: str = "") -> None:
         """Gives the stream up, and what it still holds. Any number of times, at any time."""
-        self._endpoint.session.reset(self.id, code, reason)
-        self._endpoint.wake()
+        if self._endpoint.session.reset(self.id, code, reason):
+            self._endpoint.wake()
 
     def consumed(self, size_bytes: int) -> None:
         """Bytes of ``on_data`` were taken for good: the peer may send more. Harmless after the end."""

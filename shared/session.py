@@ -153,10 +153,12 @@ class Session:
         self._check_open()
         self._streams.end(stream_id, trailers)
 
-    def reset(self, stream_id: int, code: ErrorCode, reason: str = "") -> None:
-        """Gives the stream up: forgets what has not left, drops what has come. Harmless when it is closed."""
-        if not self.closed:
-            self._streams.reset(stream_id, code, reason)
+    def reset(self, stream_id: int, code: ErrorCode, reason: str = "") -> bool:
+        """Gives the stream up: forgets what has not left, drops what has come. Harmless when it is closed.
+
+        False: it was over and nothing of it was held, so that nothing is to be sent.
+        """
+        return not self.closed and self._streams.reset(stream_id, code, reason)
 
     def consumed(self, stream_id: int, size_bytes: int, now: float) -> None:
         """Says that the consumer has taken bytes for good; grants credit (PROTOCOL §6.2).

@@ -194,17 +194,21 @@ class StreamTable:
         if self._role is Role.AGENT:
             self._discard(stream_id, stream.credit)
 
-    def reset(self, stream_id: int, code: ErrorCode, reason: str) -> None:
-        """Gives the stream up: forgets what has not left, drops what has come. Harmless when closed."""
+    def reset(self, stream_id: int, code: ErrorCode, reason: str) -> bool:
+        """Gives the stream up: forgets what has not left, drops what has come. Harmless when closed. False:
+        nothing has changed."""
         stream = self._streams.get(stream_id)
         if stream is None:
             owed = self._owed.get(stream_id)
             if owed is not None:
                 self._discard(stream_id, owed)
-        elif stream.local is not Half.RESET:
-            self._drop_local(stream_id, stream, code, reason)
-            self._discard(stream_id, stream.credit)
-            self._close_if_over(stream_id, stream)
+            return owed is not None
+        if stream.local is Half.RESET:
+            return False
+        self._drop_local(stream_id, stream, code, reason)
+        self._discard(stream_id, stream.credit)
+        self._close_if_over(stream_id, stream)
+        return True
 
     def consume(self, stream_id: int, size_bytes: int) -> bool:
         """Counts bytes as taken for good. True when a :meth:`grant` is due. Harmless after a reset."""

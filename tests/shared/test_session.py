@@ -413,6 +413,20 @@ def test_a_stream_number_is_never_used_twice(pair: SessionPair) -> None:
         pair.agent.receive_message(encode(FrameType.OPEN, stream_id, request_head().to_payload()), pair.now)
 
 
+def test_a_reset_of_what_is_over_and_taken_says_that_nothing_is_to_be_sent(pair: SessionPair) -> None:
+    stream_id = opened(pair)
+    pair.gateway.end(stream_id)
+    pair.agent.send_head(stream_id, OK)
+    pair.agent.send_data(stream_id, b"token")
+    pair.agent.end(stream_id)
+    pair.settle()
+    assert pair.gateway.reset(stream_id, ErrorCode.CANCELLED), "its last bytes are held"
+    assert not pair.gateway.reset(stream_id, ErrorCode.CANCELLED)
+    other = opened(pair)
+    assert pair.gateway.reset(other, ErrorCode.CANCELLED)
+    assert not pair.gateway.reset(other, ErrorCode.CANCELLED)
+
+
 def test_reset_and_credit_of_a_closed_stream_are_ignored(pair: SessionPair) -> None:
     stream_id = opened(pair)
     pair.gateway.reset(stream_id, ErrorCode.CANCELLED)
