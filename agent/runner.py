@@ -192,7 +192,8 @@ class _Run:
             return _Outcome(code=ErrorCode.INTERNAL, reason="the agent failed; its log says why")
 
     async def _serve(self) -> _Outcome:
-        """Woken for the answer's head and for its end; its pieces go through :meth:`_pass_on`."""
+        """Woken for the answer's head and for its end; its pieces go through :meth:`_pass_on`. Over once the
+        engine has said all: what of it waits to leave needs no engine."""
         head = self._stream.head
         async with self.seat.backend.request(head, self._body) as response:
             reader = self._reader = reader_for(head.usage, response.headers)
@@ -204,10 +205,10 @@ class _Run:
                 await response.pour(self._pass_on if response.status < 500 else self._pass_error_on)
             finally:
                 self._response = None
-            await self._writable.wait()
             rest = reader.finish()
-            if rest and not self._send(rest):
+            if rest:
                 await self._writable.wait()
+                self._stream.send_data(rest)
         trailers = Trailers(
             usage=reader.usage(),
             queue_s=0.0,  # a request goes to its engine at once: who waits, waits at the gateway
@@ -233,13 +234,6 @@ class _Run:
 
     def _tells_of_memory(self) -> bool:
         return bool(self._message) and tells_of_memory(bytes(self._message))
-
-    def _send(self, data: bytes) -> bool:
-        """False: not before :meth:`on_writable` again."""
-        if self._stream.send_data(data):
-            return True
-        self._writable.clear()
-        return False
 
     def finish(self, outcome: _Outcome) -> None:
         """The engine has let go."""

@@ -1,6 +1,6 @@
 """A stream through the engine and back, at the pace of the slower side, and every way it can end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from agent.backends.base import EngineFailed, EngineTimeout, EngineUnreachable
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from shared.errors import ErrorCode
+from shared.limits import STREAM_WINDOW_BYTES
 from shared.messages import Trailers, Usage, UsageMode
 from tests.agent.canned import until
 from tests.agent.requests_in import TOKEN, Set, agent_with, played, standing_still
@@ -160,6 +161,25 @@ async def test_an_answer_nobody_reads_holds_the_engine_and_only_what_was_granted
         await until(lambda: backend.response.sent_bytes > held)
         stream.reset(ErrorCode.CANCELLED)
         await answer.until("closed")
+
+
+@pytest.mark.parametrize("usage", [UsageMode.KEEP, UsageMode.STRIP])
+async def test_a_place_is_free_when_the_engine_has_said_all_though_nobody_reads_it(usage: UsageMode) -> None:
+    backend = played()
+
+    async def pour(take: Callable[[bytes], bool]) -> None:
+        """The whole answer comes in one turn, with its end."""
+        assert not take(b": " + b"x" * (STREAM_WINDOW_BYTES + 60_000) + b"\n\n")
+
+    backend.response.pour = pour  # type: ignore[method-assign]
+    async with agent_with(backend) as here:
+        stream, answer = here.ask(usage=usage)
+        await until(lambda: backend.released == 1)
+        await until(lambda: here.roster.running == 0)
+        assert "end" not in answer.names(), "it waits behind what is not read"
+        await until(lambda: len(answer.body) == STREAM_WINDOW_BYTES)
+        stream.consumed(STREAM_WINDOW_BYTES)
+        await answer.until("end")
 
 
 async def test_a_body_is_credited_only_as_the_engine_takes_it() -> None:
