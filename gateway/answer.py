@@ -125,6 +125,18 @@ class Answer:
         else:
             self.break_off(ErrorCode.INTERNAL, reason)
 
+    def read_too_slowly(self, rate_bytes_s: float) -> None:
+        """Its client reads so slowly that the engine waits for it, and others wait for the engine."""
+        if self.phase is Phase.OVER:
+            return
+        self._home.metrics.broken(self._asker.request.model, "read_too_slowly")
+        reason = (
+            f"The answer was read at {rate_bytes_s:.0f} bytes a second while its engine had to wait and "
+            "other requests waited for the engine; read faster, or send the request again later."
+        )
+        self.response.break_off(ErrorCode.CANCELLED, reason, read_slowly=True)
+        self.stop(ErrorCode.CANCELLED, "its client reads too slowly")
+
     def break_off(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
         """It cannot go on."""
         if self.phase is Phase.OVER:

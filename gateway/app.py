@@ -100,6 +100,7 @@ class Gateway:
         ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
         self._dispatcher = make_dispatcher(settings, registry, metrics, ledger)
+        self._dispatcher.unread.roomy = lambda: not self._machine.pressure.level
         self._limits = Limits(
             store.limits, spending, self._dispatcher.bounds, loop.time, refused=metrics.refused
         )

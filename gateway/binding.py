@@ -21,6 +21,7 @@ from gateway.preemption import LOOK_AGAIN_S, Preemption
 from gateway.queue import Fit, WaitingRoom
 from gateway.scheduling.base import Assignment, Waiting
 from gateway.scheduling.handover import shown
+from gateway.slow_readers import SlowReaders
 from gateway.timers import Cancellable, Timers
 from shared.errors import SessionClosed, TooManyStreams
 
@@ -43,6 +44,7 @@ class Binder:
         preemption: Preemption,
         metrics: Metrics,
         timers: Timers,
+        slow_readers: SlowReaders,
     ) -> None:
         self.waiting: dict[int, Exchange] = {}
         """By ticket's number, those in ``room``; its owner puts them in and takes them out."""
@@ -55,6 +57,7 @@ class Binder:
         self._preemption = preemption
         self._metrics = metrics
         self._timers = timers
+        self._slow_readers = slow_readers
         self._marked: dict[str, None] = {}
         self._turn: Cancellable | None = None
         self._grace: dict[str, Cancellable] = {}
@@ -120,6 +123,18 @@ class Binder:
             self._watch_for_loss(model)
             if self._preemption.make_room(model, now):
                 self._look_again(model, now + LOOK_AGAIN_S)
+            self._end_slow_readers(model, now)
+
+    def _end_slow_readers(self, model: str, now: float) -> None:
+        """Those who wait get the slots of answers whose engines wait for their readers, if these are slow."""
+        lanes = self._room.lanes(model)
+
+        def suits(view: Deployment) -> bool:
+            return any(view.suits(fit.route, fit.version, fit.continuing, fit.where) for fit in lanes)
+
+        again_s = self._slow_readers.make_room(model, self._room.depth(model), suits, now)
+        if again_s is not None:
+            self._look_again(model, again_s)
 
     def _assign_front(self, model: str, most: int, now: float) -> bool:
         """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so

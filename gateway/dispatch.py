@@ -36,7 +36,9 @@ from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
 from gateway.scheduling.base import ANY_ROUTE
+from gateway.slow_readers import SlowReaders
 from gateway.timers import Timers
+from gateway.unread import UnreadBudget
 from shared.errors import ErrorCode
 from shared.messages import Usage
 
@@ -86,8 +88,17 @@ class Dispatcher:
         self._admission = Admission(
             self._index, self.room, self.settings.reconnect_grace_s, self._preemption.yielding
         )
+        self.unread = UnreadBudget(self.settings.unread_bytes)
+        self.slow_readers = SlowReaders(self.settings.least_read_bytes_s)
         self._binder = Binder(
-            self._index, self.room, self._decisions, self._admission, self._preemption, metrics, timers
+            self._index,
+            self.room,
+            self._decisions,
+            self._admission,
+            self._preemption,
+            metrics,
+            timers,
+            self.slow_readers,
         )
         self._waiting = self._binder.waiting
         self._placer: Placer | None = None
@@ -116,6 +127,7 @@ class Dispatcher:
         self._idle: asyncio.Event | None = None
         metrics.watch_queue(self.room.depths)
         metrics.watch_predictions(self._decisions.predictions)
+        metrics.watch_unread(lambda: self.unread.used_bytes)
 
     # --- For the request path ---
 

@@ -41,6 +41,12 @@ class DispatchSettings:
     """Of each streamed answer so much is kept until it is complete, so that it can go on elsewhere."""
     records_total_bytes: int = 64 * MIB
     """Of all answers together. Those for which there is no room cannot go on elsewhere."""
+    unread_bytes: int = 256 * MIB
+    """Memory for what clients have not read of their answers (:mod:`gateway.unread`); a tenant may hold half
+    of it, a key a quarter. 0: engines wait for their clients."""
+    least_read_bytes_s: float = 4096.0
+    """Whoever reads less while an engine waits for it, and others wait for the engine, loses its answer; 0:
+    nobody does."""
     reserved_share: float = 0.1
     """Of a model's slots, rounded down, what realtime requests get at once: whatever has borrowed them gives
     way. 0 for none."""

@@ -15,6 +15,7 @@ The tree::
     ├── MethodNotAllowed              405     invalid_request_error   method_not_allowed
     ├── BodyTimeout                   408     timeout_error           request_timeout
     ├── NameInUse                     409     invalid_request_error   name_in_use
+    ├── ReadTooSlowly                 408     timeout_error           read_too_slowly
     ├── BodyTooLarge                  413     invalid_request_error   request_too_large
     ├── PathTooLong                   414     invalid_request_error   path_too_long
     ├── UnsupportedEncoding           415     invalid_request_error   unsupported_content_encoding
@@ -120,6 +121,12 @@ class MethodNotAllowed(RequestError):
 
 class BodyTimeout(RequestError):
     status, type, code = 408, "timeout_error", "request_timeout"
+
+
+class ReadTooSlowly(RequestError):
+    """The client read its answer too slowly while others waited for the engine that writes it."""
+
+    status, type, code = 408, "timeout_error", "read_too_slowly"
 
 
 class BodyTooLarge(RequestError):
@@ -254,11 +261,14 @@ class StreamBroken(Exception):
     """A response that had begun and cannot be finished.
 
     ``code`` is the wire code of what happened; ``reason`` is fit for the client to read. ``not_continued``:
-    it was looked into whether another engine could go on with it.
+    it was looked into whether another engine could go on with it. ``read_slowly``: its client was the reason.
     """
 
-    def __init__(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
+    def __init__(
+        self, code: ErrorCode, reason: str, *, not_continued: bool = False, read_slowly: bool = False
+    ) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         self.not_continued = not_continued
+        self.read_slowly = read_slowly

@@ -320,6 +320,8 @@ class Exchange:
             record=None if course is None else course.record,
             on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
             version=attempt.deployment.version,
+            unread=self._home.unread.share(self.request.principal.key_id, self.request.principal.tenant),
+            on_behind=self._reader_behind,
         )
 
     def _begin_answer(self, attempt: Attempt, course: Course | None) -> None:
@@ -336,9 +338,14 @@ class Exchange:
         self._answer = Answer(self, self._home, attempt, response, course, self._alarm)
         self._say(response)
 
+    def _reader_behind(self) -> None:
+        if self._answer is not None:
+            self._home.slow_readers.behind(self.request.model, self._answer, self._home.timers.time())
+
     def _reader_done(self, ending: Ending) -> None:
         assert self._answer is not None
         attempt = self._answer.attempt
+        self._home.slow_readers.forget(self.request.model, self._answer)
         if ending is Ending.ABORTED:
             self._answer.stop(ErrorCode.CANCELLED)
         if attempt is not None and attempt.deployment.session.full:

@@ -73,6 +73,7 @@ class Sources(Collector):
         self.tunnels: Callable[[], TunnelFigures] = TunnelFigures
         self.predictions: Callable[[], Iterable[PredictionFigures]] = tuple
         self.skew: Callable[[], Mapping[str, int]] = dict
+        self.unread_bytes: Callable[[], int] = int
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """See prometheus_client's Collector."""
@@ -94,6 +95,12 @@ class Sources(Collector):
             self.skew(),
         )
         yield _gauge("trunkline_streams_open", "Streams open in all sessions.", [], {(): fleet.streams})
+        yield _gauge(
+            "trunkline_unread_bytes",
+            "Bytes of answers kept for clients that have not read them.",
+            [],
+            {(): self.unread_bytes()},
+        )
         tunnels = self.tunnels()
         yield _counter(
             "trunkline_tunnel_bytes",

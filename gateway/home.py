@@ -12,7 +12,9 @@ from gateway.domain import Request, RequestBody
 from gateway.failover import Trouble
 from gateway.metrics import Metrics
 from gateway.queue import Ticket
+from gateway.slow_readers import SlowReaders
 from gateway.timers import Timers
+from gateway.unread import UnreadBudget
 from shared.messages import Usage
 
 
@@ -23,6 +25,8 @@ class Home(Protocol):
     settings: DispatchSettings
     metrics: Metrics
     records: RecordBudget
+    unread: UnreadBudget
+    slow_readers: SlowReaders
 
     def spawn(self, work: Coroutine[Any, Any, None], /) -> "asyncio.Task[None]":
         """Starts a task and owns it."""

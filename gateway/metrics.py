@@ -331,6 +331,10 @@ class Metrics:
         """Read how far predictions were off from here."""
         self._sources.predictions = figures
 
+    def watch_unread(self, used_bytes: Callable[[], int]) -> None:
+        """``used_bytes`` is asked for at each scrape."""
+        self._sources.unread_bytes = used_bytes
+
     def watch_skew(self, figures: Callable[[], Mapping[str, int]]) -> None:
         """Read by how many a model's versions are more than one, where nothing tells them apart, from
         here."""

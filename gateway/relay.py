@@ -11,6 +11,7 @@ from gateway.errors import (
     DeadlineExceeded,
     EngineError,
     EngineRefused,
+    ReadTooSlowly,
     RequestError,
     ShuttingDown,
     StreamBroken,
@@ -21,6 +22,10 @@ from shared.errors import ErrorCode
 from shared.messages import Headers, Trailers
 
 HeaderList = list[tuple[bytes, bytes]]
+
+WRITE_BYTES = 64 * 1024
+"""A client's connection is given so much at once: more would wait there, beside what waits here, and nobody
+could tell how much of it was taken."""
 
 REFUSAL_BYTES = 64 * 1024
 """As much of an engine's refusal is read to tell it to a client whose stream has already begun."""
@@ -88,14 +93,15 @@ async def relay(
 ) -> None:
     """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
 
-    One ``write`` for everything that has arrived, and only after it the engine may send as much again: a
-    client that reads slowly stops its own stream, and the gateway holds what was granted and no more. While
-    the client keeps up, and its server has a short way for the body, pieces take that one as they come, and
-    this sleeps until there is something to wait for.
+    One ``write`` for what has arrived, ``WRITE_BYTES`` at most, and only after it these bytes are taken: the
+    gateway holds what was granted, and what the client's key may leave unread (:mod:`gateway.unread`), and no
+    more. While the client keeps up, and its server has a short way for the body, pieces take that one as they
+    come, and this sleeps until there is something to wait for.
     ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further ones, and
     comments in a stream that has begun. ``target`` is what the engine was asked for: addresses in its header
     fields are passed on as far as they lie under it (:mod:`gateway.engine_paths.references`).
     """
+    ended = False
     try:
         await answer.settle()
         if answer.started:
@@ -107,14 +113,25 @@ async def relay(
             if response.status in _BODILESS:
                 await _drop_body(response)
         while chunks := await response.next_chunks(answer.direct):
-            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            await answer.write(data)
-            response.consumed(len(data))
+            await _write(response, answer, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        ended = True
         await answer.end()
     except StreamBroken as broken:
         raise as_request_error(broken) from broken
     finally:
-        response.abort()
+        if not ended:
+            response.abort()
+
+
+async def _write(response: Response, answer: Answer, data: bytes) -> None:
+    if len(data) <= WRITE_BYTES:
+        await answer.write(data)
+        response.consumed(len(data))
+        return
+    for start in range(0, len(data), WRITE_BYTES):
+        piece = data[start : start + WRITE_BYTES]
+        await answer.write(piece)
+        response.consumed(len(piece))
 
 
 async def _start(
@@ -182,6 +199,8 @@ def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
 
 def as_request_error(broken: StreamBroken) -> RequestError:
     """What to tell a client whose answer broke off."""
+    if broken.read_slowly:
+        return ReadTooSlowly(broken.reason)
     if broken.code is ErrorCode.DRAINING:
         return ShuttingDown(broken.reason)
     if broken.code is ErrorCode.DEADLINE:

@@ -6,13 +6,18 @@ from enum import Enum, auto
 from typing import Protocol
 
 from gateway.errors import StreamBroken
+from gateway.unread import ChunkQueue, UnreadShare
 from shared.endpoint import Stream
 from shared.errors import ErrorCode
+from shared.limits import STREAM_WINDOW_FLOOR_BYTES
 from shared.messages import Headers, ResponseHead, Trailers
 
-MANY_CHUNKS = 1024
-"""Chunks are joined when there are this many, so that a peer that sends single bytes costs bytes only."""
+READ_BYTES = 64 * 1024
+"""A reader gets so much at a time, so that it is known how far its client came."""
 
+HOLD_BACK_BYTES = STREAM_WINDOW_FLOOR_BYTES // 2
+"""A reader that leaves less than this unread holds no engine back: at half the smallest window more is
+granted."""
 
 HELD_BYTES = 8 * 1024
 """An answer in one piece is kept back until it is whole or so much of it is there, so that most can be asked
@@ -74,7 +79,8 @@ class EngineResponse:
 
     Its reader must call :meth:`abort` whenever it stops before the end (``finally:`` is a good place; after
     the end it does no harm), and :meth:`consumed` for what the client's socket took: that is what lets the
-    engine go on sending. The buffer holds no more than the credit granted.
+    engine go on sending. The buffer holds no more than the credit granted, and what ``unread`` allows
+    besides: for that the engine is given credit at once, so that it can finish and its slot be free.
     """
 
     def __init__(
@@ -90,9 +96,13 @@ class EngineResponse:
         record: Recorder | None = None,
         on_full: Callable[[], None] | None = None,
         version: str = "",
+        unread: UnreadShare | None = None,
+        on_behind: Callable[[], None] | None = None,
     ) -> None:
         """``on_done`` is called once, when the reader is done with the response one way or the other;
-        ``on_full`` once, when ``HELD_BYTES`` are there. What comes passes through ``record``."""
+        ``on_full`` once, when ``HELD_BYTES`` are there. What comes passes through ``record``.
+        ``on_behind`` is called each time the engine has to wait for the reader, because ``unread`` has no
+        room for more."""
         self.status: int = head.status
         self.headers: Headers = head.headers
         self.agent = agent
@@ -108,7 +118,9 @@ class EngineResponse:
         """What the agent reports after the end; None before it, and when the agent had nothing to say."""
         self._stream = stream
         self._on_done = on_done
-        self._chunks: list[bytes] = []
+        self.taken_bytes = 0
+        """How much its client took."""
+        self._chunks = ChunkQueue()
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
         """Only while the reader waits: then nothing is buffered, and nothing is joined."""
@@ -121,7 +133,10 @@ class EngineResponse:
         self._owed_bytes = 0
         """Of the stream now joined, bytes that came and are not yet said consumed."""
         self._older_bytes = 0
-        """Outstanding bytes that are not of the stream there is now."""
+        """Outstanding bytes that the stream there is now does not wait for: they came from another, or there
+        is room for them in ``_unread``."""
+        self._unread = unread
+        self._on_behind = on_behind
         self._ended = False
         self._broken: StreamBroken | None = None
         self._ending: Ending | None = None
@@ -129,7 +144,7 @@ class EngineResponse:
     # --- The reader's side ---
 
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
-        """Every chunk that has arrived since the last call, waiting for at least one.
+        """What has arrived since the last call, about ``READ_BYTES`` at most, waiting for at least one chunk.
 
         While it waits, what comes is offered to ``sink``. What that takes is consumed, is in no list, and
         wakes nobody.
@@ -148,8 +163,7 @@ class EngineResponse:
                 self._waiter = None
                 self._close_sink()
         if self._chunks:
-            chunks, self._chunks = self._chunks, []
-            return chunks
+            return self._chunks.take(READ_BYTES)
         if self._broken is not None:
             self._done(Ending.BROKEN)
             raise self._broken
@@ -158,6 +172,9 @@ class EngineResponse:
 
     def consumed(self, size_bytes: int) -> None:
         """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
+        self.taken_bytes += size_bytes
+        if self._unread is not None and self._unread.held_bytes:
+            self._unread.give_back(min(size_bytes, self._unread.held_bytes))
         if self._older_bytes:
             older = min(size_bytes, self._older_bytes)
             self._older_bytes -= older
@@ -175,7 +192,9 @@ class EngineResponse:
         The deployment's slot is free once the agent has confirmed that the engine let go.
         """
         self._chunks.clear()
-        self._outstanding_bytes = 0
+        self._outstanding_bytes = self._older_bytes = 0
+        if self._unread is not None:
+            self._unread.close()
         if not (self._ended or self._broken):
             self._broken = StreamBroken(ErrorCode.CANCELLED, "The response was given up.")
             self._wake()
@@ -191,8 +210,8 @@ class EngineResponse:
 
     @property
     def behind(self) -> bool:
-        """Whether the reader holds bytes it has not consumed: then silence is not the engine's."""
-        return self._outstanding_bytes > 0
+        """Whether the reader holds the engine back: then silence is not the engine's."""
+        return self._outstanding_bytes - self._older_bytes >= HOLD_BACK_BYTES
 
     def feed(self, data: bytes) -> None:
         """Body bytes came."""
@@ -252,6 +271,7 @@ class EngineResponse:
         size_bytes, self._sunk_bytes = self._sunk_bytes, 0
         if self._record is not None:
             self._record.settle()
+        self.taken_bytes += size_bytes
         self._stream.consumed(size_bytes)
 
     def _held_back(self, size_bytes: int) -> None:
@@ -283,33 +303,55 @@ class EngineResponse:
     def _put(self, data: bytes) -> None:
         if not data:
             return
-        self._chunks.append(data)
+        self._chunks.put(data)
         self._outstanding_bytes += len(data)
-        if len(self._chunks) >= MANY_CHUNKS:
-            self._chunks = [b"".join(self._chunks)]
+        if self.behind:
+            self._read_ahead()
         if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
             on_full, self._on_full = self._on_full, None
             on_full()
         self._wake()
 
-    def _consumed_joined(self, size_bytes: int) -> None:
-        """Of a joined stream as large a share counts as consumed as of what was made of it."""
+    def _read_ahead(self) -> None:
+        """Have memory take what the client has not, so that the engine need not wait for it."""
         own_bytes = self._outstanding_bytes - self._older_bytes
+        size_bytes = 0 if self._unread is None or self._ending is not None else self._unread.take(own_bytes)
+        if size_bytes:
+            self._count_consumed(size_bytes, own_bytes)
+            self._older_bytes += size_bytes
+        if self.behind and self._unread is not None and self._ending is None:
+            self._unread.ask_again(self._read_ahead)
+            if self._on_behind is not None:
+                self._on_behind()
+
+    def _count_consumed(self, size_bytes: int, own_bytes: int) -> None:
+        """Of a joined stream as large a share counts as consumed as of what was made of it."""
+        if self._joiner is None:
+            self._stream.consumed(size_bytes)
+            return
         share = self._owed_bytes if size_bytes >= own_bytes else self._owed_bytes * size_bytes // own_bytes
-        self._outstanding_bytes -= size_bytes
         self._owed_bytes -= share
         self._stream.consumed(share)
 
+    def _consumed_joined(self, size_bytes: int) -> None:
+        own_bytes = self._outstanding_bytes - self._older_bytes
+        self._outstanding_bytes -= size_bytes
+        self._count_consumed(size_bytes, own_bytes)
+
     def end(self, trailers: Trailers | None) -> None:
         """The body is complete."""
+        if self._waiter is None and self._outstanding_bytes > self._older_bytes:
+            self._read_ahead()  # or the stream's window would be held until the last byte is read
         self._ended = True
         self.trailers = trailers
         self._wake()
 
-    def break_off(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
+    def break_off(
+        self, code: ErrorCode, reason: str, *, not_continued: bool = False, read_slowly: bool = False
+    ) -> None:
         """The response cannot be finished. Without effect once it has ended."""
         if not self._ended and self._broken is None:
-            self._broken = StreamBroken(code, reason, not_continued=not_continued)
+            self._broken = StreamBroken(code, reason, not_continued=not_continued, read_slowly=read_slowly)
             self._wake()
 
     def _wake(self) -> None:
@@ -321,6 +363,9 @@ class EngineResponse:
         if self._ending is None:
             self._ending = ending
             on_done, self._on_done, self._on_full = self._on_done, _nothing, None
+            self._on_behind = None
+            if self._unread is not None:
+                self._unread.ask_no_more()
             on_done(ending)
 
 

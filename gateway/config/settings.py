@@ -143,6 +143,10 @@ class DispatchTable(_Table):
     """Longest answer that is kept so that another agent can go on with it."""
     records_total_bytes: Annotated[int, Field(ge=4096)] = 64 * MIB
     """Of all answers kept together."""
+    unread_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
+    """Memory for what clients have not read of their answers; a tenant may hold half, a key a quarter."""
+    least_read_bytes_s: Annotated[float, Field(ge=0, le=1_000_000_000)] = 4096.0
+    """Who reads less while an engine waits for it, and others for the engine, is cut off; 0: nobody."""
     slow_start_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """How long the slots of a new or recovered deployment ramp up; 0 for not at all."""
     retry_share: Share = 0.2

@@ -2,7 +2,15 @@ import orjson
 import pytest
 
 from gateway.errors import DeadlineExceeded, EngineError, RequestError, ShuttingDown, StreamBroken
-from gateway.relay import REFUSAL_BYTES, HeaderList, as_request_error, engine_refusal, relay, relayed_headers
+from gateway.relay import (
+    REFUSAL_BYTES,
+    WRITE_BYTES,
+    HeaderList,
+    as_request_error,
+    engine_refusal,
+    relay,
+    relayed_headers,
+)
 from gateway.response import Sink
 from shared.errors import ErrorCode
 from shared.messages import Headers
@@ -36,7 +44,7 @@ class Answer:
 async def relayed(response: FakeResponse, *, started: bool = False, facts: bool = True) -> Answer:
     answer = Answer(response, started=started)
     await relay(response, answer, facts=facts)
-    assert response.aborted
+    assert not response.aborted, "there is nothing left to give up"
     assert answer.settled
     return answer
 
@@ -204,3 +212,12 @@ def test_every_break_has_its_error(code: ErrorCode, kind: type[RequestError]) ->
 def test_an_engines_words_are_found_in_any_shape(body: bytes, message: str) -> None:
     error = engine_refusal(503, body)
     assert (error.status, error.message) == (503, message)
+
+
+async def test_a_long_piece_is_written_in_steps_each_of_which_is_taken_before_the_next() -> None:
+    body = bytes(range(256)) * 1024
+    response = FakeResponse(chunks=(body,))
+    answer = await relayed(response)
+    assert b"".join(data for data, _ in answer.writes) == body
+    assert [taken for _, taken in answer.writes] == list(range(0, len(body), WRITE_BYTES))
+    assert response.consumed_bytes == len(body)

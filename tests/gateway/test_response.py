@@ -71,13 +71,13 @@ async def test_what_a_sink_refuses_waits_for_the_reader_and_so_does_all_that_fol
     engine.stream.send_data(b"one")
     fleet.settle()
     sink.open = False
+    assert not response.behind
     engine.stream.send_data(b"two")
     fleet.settle()
     sink.open = True
     engine.stream.send_data(b"three")
     fleet.settle()
     assert (sink.taken, await task) == (b"one", [b"two", b"three"])
-    assert response.behind
     response.consumed(8)
     task = await reading(response, sink)
     engine.stream.send_data(b"four")

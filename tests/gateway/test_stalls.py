@@ -77,13 +77,27 @@ async def test_a_slow_rhythm_is_no_stall() -> None:
     quiet(fleet)
 
 
-async def test_a_reader_that_does_not_keep_up_is_no_stall() -> None:
-    fleet, one, two, client = speaking(0.1, stall_s=10)
+async def test_an_engine_that_has_to_wait_for_the_reader_does_not_stall() -> None:
+    fleet, one, two, client = speaking(0.1, stall_s=10, unread_bytes=0)
+    while one.streams[0].stream.send_data(EVENTS[5]):
+        fleet.settle()
     wait(fleet, 60)
     assert not two.streams
     assert one.streams[0].reset_code is None
     client.response.abort()
     fleet.settle()
+    quiet(fleet)
+
+
+async def test_an_engine_that_stalls_while_its_reader_is_slow_stalls_all_the_same() -> None:
+    fleet, one, two, client = speaking(0.1, stall_s=10)
+    wait(fleet, 30)
+    assert one.streams[0].reset_code is ErrorCode.ENGINE_TIMEOUT
+    assert len(two.streams) == 1
+    client.response.abort()
+    fleet.settle()
+    for agent in (one, two):
+        agent.streams[0].confirm()
     quiet(fleet)
 
 

@@ -1,0 +1,57 @@
+"""What came of a body and waits for its reader."""
+
+from collections import deque
+
+BLOCK_BYTES = 16 * 1024
+"""Small pieces are joined to blocks of about this size, so that a token that waits costs its bytes and no
+object of its own. Each byte is joined once, however much waits."""
+
+PIECES = 1024
+"""So many pieces are joined to a block whatever their size: a peer may send single bytes."""
+
+
+class ChunkQueue:
+    """Bytes in order. Whoever puts them in bounds how many there are."""
+
+    __slots__ = ("_blocks", "_fresh", "_fresh_bytes")
+
+    def __init__(self) -> None:
+        self._blocks: deque[bytes] = deque()
+        self._fresh: list[bytes] = []
+        """The latest, not yet joined."""
+        self._fresh_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._fresh or self._blocks)
+
+    def put(self, data: bytes) -> None:
+        """``data`` is not empty."""
+        fresh = self._fresh
+        fresh.append(data)
+        self._fresh_bytes += len(data)
+        if self._fresh_bytes >= BLOCK_BYTES or len(fresh) >= PIECES:
+            self._blocks.append(fresh[0] if len(fresh) == 1 else b"".join(fresh))
+            fresh.clear()
+            self._fresh_bytes = 0
+
+    def take(self, most_bytes: int) -> list[bytes]:
+        """The oldest pieces, as many as there are in ``most_bytes``, but one at least if there is any."""
+        blocks = self._blocks
+        if not blocks:  # nearly always
+            return self._take_fresh()
+        taken = [blocks.popleft()]
+        room_bytes = most_bytes - len(taken[0])
+        while blocks and len(blocks[0]) <= room_bytes:
+            room_bytes -= len(blocks[0])
+            taken.append(blocks.popleft())
+        if not blocks and self._fresh_bytes <= room_bytes:
+            taken += self._take_fresh()
+        return taken
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._take_fresh()
+
+    def _take_fresh(self) -> list[bytes]:
+        fresh, self._fresh, self._fresh_bytes = self._fresh, [], 0
+        return fresh
