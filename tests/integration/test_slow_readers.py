@@ -1,0 +1,86 @@
+"""Clients that hardly read their answers, over real sockets: their engines' slots are free all the same."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from tests.integration.conftest import MODEL, Site
+from tests.support.scripted_engine import tokens_of
+
+SLOTS = 8
+TOKENS = 3000
+PAD_BYTES = 600
+PROMPT = "a long answer"
+WAITS_S = 15.0
+"""Another client's request waits for so long at most; for a slot a slow reader holds it would be 60 s."""
+
+
+def body(**more: object) -> bytes:
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "stream": True}
+    return json.dumps(asked | {"max_tokens": TOKENS, "script": {"pad_bytes": PAD_BYTES}} | more).encode()
+
+
+class SlowReader:
+    """Asks for a long streamed answer and takes next to nothing of it, with a small window at that."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.got = b""
+
+    async def ask(self) -> None:
+        loop = asyncio.get_running_loop()
+        url = urlsplit(self._site.gateway.url)
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.setblocking(False)
+        await loop.sock_connect(self.socket, (url.hostname, url.port))
+        asked = body()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: {url.netloc}\r\n"
+            f"authorization: Bearer {self._site.key}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(asked)}\r\nconnection: close\r\n\r\n"
+        )
+        await loop.sock_sendall(self.socket, head.encode() + asked)
+        self.got = await loop.sock_recv(self.socket, 1000)
+
+    async def read_on(self) -> bytes:
+        """The rest of the answer, body and all."""
+        loop = asyncio.get_running_loop()
+        while data := await loop.sock_recv(self.socket, 1 << 20):
+            self.got += data
+        return self.got
+
+
+def said(answer: bytes) -> str:
+    """The text of a streamed chat in chunked HTTP."""
+    data = answer.partition(b"\r\n\r\n")[2]
+    whole = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        whole, data = whole + data[: int(size, 16)], data[int(size, 16) + 2 :]
+    assert whole.endswith(b"data: [DONE]\n\n")
+    events = [json.loads(line[6:]) for line in whole.splitlines() if line.startswith(b"data: {")]
+    return "".join(each["choices"][0]["delta"].get("content") or "" for each in events if each["choices"])
+
+
+async def test_slow_readers_hold_no_slot_once_their_engine_is_done(new_site: Callable[..., Site]) -> None:
+    site = await asyncio.to_thread(new_site, "--slots", str(SLOTS))
+    slow = [SlowReader(site) for _ in range(SLOTS)]
+    await asyncio.gather(*(each.ask() for each in slow))
+    other = await asyncio.to_thread(site.gateway.key, "other")
+    headers = {"authorization": f"Bearer {other}", "content-type": "application/json"}
+    headers["x-trunkline-tier"] = "realtime"
+    async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
+        asked = session.post("/v1/chat/completions", data=body(max_tokens=3))
+        async with asyncio.timeout(WAITS_S), asked as response:
+            assert response.status == 200, await response.text()
+    for each in slow:
+        assert said(await each.read_on()) == "".join(tokens_of(PROMPT, TOKENS, PAD_BYTES))
+        each.socket.close()
+    async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
+        figures = await (await session.get("/metrics")).text()
+    assert "trunkline_unread_bytes 0.0" in figures
