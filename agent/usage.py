@@ -64,8 +64,8 @@ class UsageReader(Protocol):
 def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
     """The reader for a response with ``headers`` (lower-case names)."""
     values = dict(headers)
-    if values.get("content-encoding", "identity") != "identity":
-        return PassThrough()
+    if values.get("content-encoding", "").strip().lower() not in ("", "identity"):
+        return PassThrough()  # engines are asked not to; what one compresses all the same passes as it is
     kind = values.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         return EventUsage(strip=mode is UsageMode.STRIP)

@@ -37,7 +37,6 @@ class Course:
             and not request.shadow
             and head.status == 200
             and is_event_stream(head.headers)
-            and not any(name == "content-encoding" for name, _ in head.headers)
         )
 
     def read(self) -> Progress:

@@ -16,7 +16,7 @@ from gateway.errors import (
     ShuttingDown,
     StreamBroken,
 )
-from gateway.response import Sink, is_event_stream
+from gateway.response import Sink, is_encoded, is_event_stream
 from gateway.surface import Target
 from shared.errors import ErrorCode
 from shared.messages import Headers, Trailers
@@ -168,7 +168,8 @@ async def _require_events(response: Response) -> None:
     if response.status == 200 and is_event_stream(response.headers):
         return
     if response.status < 400:
-        raise EngineError("The engine answered a request for a stream with something else.")
+        what = "a compressed one" if is_encoded(response.headers) else "something else"
+        raise EngineError(f"The engine answered a request for a stream with {what}.")
     body = bytearray()
     while len(body) < REFUSAL_BYTES and (chunks := await response.next_chunks()):
         for chunk in chunks:

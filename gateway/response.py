@@ -25,8 +25,18 @@ for again when the engine is lost in the middle. Half of what every stream may s
 
 
 def is_event_stream(headers: Headers) -> bool:
-    return any(
+    """Whether the body is server-sent events as they stand: in an encoded one nothing can be read, and to it
+    nothing be added."""
+    return not is_encoded(headers) and any(
         name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
+    )
+
+
+def is_encoded(headers: Headers) -> bool:
+    """Whether the body is compressed, or encoded otherwise (RFC 9110 §8.4). Engines are asked not to."""
+    return any(
+        name == "content-encoding" and value.strip().lower() not in ("", "identity")
+        for name, value in headers
     )
 
 

@@ -97,7 +97,7 @@ class RequestFormat:
     def __init__(self, base: str, api_key: str | None) -> None:
         parts = self._base = urlsplit(base)
         self._prefix = quote(parts.path, safe=_PATH_CHARS).encode()
-        self._same = b" HTTP/1.1\r\nhost: %b\r\n" % _host(parts)
+        self._same = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % _host(parts)
         if api_key is not None:
             self._same += b"authorization: Bearer %b\r\n" % api_key.encode()
 

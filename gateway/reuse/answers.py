@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from gateway.relay import Response
-from gateway.response import Sink, is_event_stream
+from gateway.response import Sink, is_encoded, is_event_stream
 from gateway.reuse.cache import Entry
 from shared.messages import Headers, Trailers
 
@@ -23,7 +23,7 @@ _TAIL_BYTES = 256
 
 def sharable(status: int, headers: Headers, *, streaming: bool) -> bool:
     """Whether an answer with this head may serve others, if the rest is well."""
-    if status != 200 or is_event_stream(headers) != streaming:
+    if status != 200 or is_encoded(headers) or is_event_stream(headers) != streaming:
         return False
     return not any(name == "cache-control" and "no-store" in value.lower() for name, value in headers)
 

@@ -128,6 +128,25 @@ async def test_an_answer_that_is_no_stream_after_a_promise_is_an_engine_error() 
         await relay(response, Answer(response, started=True))
 
 
+PACKED = (*EVENTS, ("content-encoding", "gzip"))
+
+
+async def test_nothing_is_added_to_a_stream_that_its_engine_compressed() -> None:
+    answer = await relayed(FakeResponse(headers=(*PACKED, ("content-length", "6")), chunks=(b"packed",)))
+    assert answer.head is not None
+    status, headers, event_stream = answer.head
+    assert (status, event_stream) == (200, False), "an error at its end would be no part of it"
+    assert (headers[b"content-encoding"], headers[b"content-length"]) == (b"gzip", b"6")
+    assert [data for data, _ in answer.writes] == [b"packed"]
+
+
+async def test_a_compressed_stream_after_a_promise_of_a_plain_one_is_an_engine_error() -> None:
+    response = FakeResponse(headers=PACKED, chunks=(b"packed",))
+    with pytest.raises(EngineError, match="compressed"):
+        await relay(response, Answer(response, started=True))
+    assert response.consumed_bytes == 0
+
+
 def test_headers_of_the_connection_are_the_servers_own_business() -> None:
     headers = (
         ("content-type", "application/json"),

@@ -180,6 +180,7 @@ async def test_a_stream_is_told_again_as_it_was_written() -> None:
         lambda site: setattr(site.engine, "body", STREAM.removesuffix(b"data: [DONE]\n\n")),
         lambda site: setattr(site.engine, "body", b'data: {"error": {"code": 500}}\n\n' + STREAM),
         lambda site: setattr(site.engine, "headers", (*site.engine.headers, ("cache-control", "no-store"))),
+        lambda site: setattr(site.engine, "headers", (*site.engine.headers, ("content-encoding", "gzip"))),
     ],
 )
 async def test_a_stream_that_did_not_end_well_is_not_kept(spoil: Callable[[Site], None]) -> None:

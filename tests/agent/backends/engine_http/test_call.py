@@ -244,7 +244,9 @@ async def test_head_and_body_leave_together_and_nothing_is_added() -> None:
     async with engine(serve) as (played, client):
         await ask(client)
     host = played.url.removeprefix("http://").encode()
-    assert seen == [b"POST /x HTTP/1.1\r\nhost: %b\r\ncontent-length: 5\r\n\r\nhello" % host]
+    assert seen == [
+        b"POST /x HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\ncontent-length: 5\r\n\r\nhello" % host
+    ]
 
 
 async def test_closing_the_client_cuts_off_what_runs() -> None:
