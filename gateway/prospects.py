@@ -6,6 +6,10 @@ from gateway.domain import Request
 from gateway.failover import ENGINES_FAULT, Tries, Trouble
 from gateway.home import Home
 
+MOST_FAULTS = 12
+"""So many engines may fail on one answer, however far it gets: a request can have engine after engine write a
+word and die of it."""
+
 
 class Prospects:
     """Of one answer. Another engine must serve the same ``version``. ``course`` is None for answers that
@@ -19,6 +23,8 @@ class Prospects:
         self._tries = Tries(home.settings.max_attempts)
         """Without the answer getting further than ``_size_bytes``."""
         self._size_bytes = 0
+        self._faults = 0
+        """Of engines, all told."""
 
     def wanted(self) -> None:
         """From now on the request is one for engines that can go on with its answer."""
@@ -63,8 +69,9 @@ class Prospects:
     def may_try(self, trouble: Trouble | None) -> bool:
         """Whether one more try is allowed, after ``trouble`` (None: the engine is not known to be at fault);
         counts it. No budget is asked: an answer that has begun is not dropped to save work."""
+        self._faults += trouble in ENGINES_FAULT
         if self._course is not None and self._course.record.size_bytes > self._size_bytes:
             self._size_bytes = self._course.record.size_bytes
             self._tries.start_over()
             self._request.forget_failures(but_last=trouble is None or trouble in ENGINES_FAULT)
-        return self._tries.count(trouble)
+        return self._tries.count(trouble) and self._faults < MOST_FAULTS

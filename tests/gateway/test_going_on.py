@@ -9,6 +9,7 @@ import pytest
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody
 from gateway.errors import EngineError, StreamBroken
+from gateway.prospects import MOST_FAULTS
 from gateway.relay import as_request_error
 from shared.errors import ErrorCode
 from shared.messages import DeploymentState, ResponseHead, Trailers, Usage, UsageMode
@@ -152,6 +153,25 @@ async def test_an_answer_may_lose_engine_after_engine_while_it_gets_further() ->
         answer(stream, 380 if turn < 5 else None)
         fleet.settle()
     await whole(fleet, client)
+    quiet(fleet)
+
+
+async def test_an_answer_that_engine_after_engine_dies_of_is_given_up_however_far_it_gets() -> None:
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0, rest_s=0.01))
+    agents = [fleet.connect("a", able()), fleet.connect("b", able())]
+    model = Model(tuple(f" word{n}" for n in range(50)))
+    client = ask(fleet)
+    for _ in range(MOST_FAULTS):
+        (stream,) = (each for agent in agents for each in agent.open_streams)
+        stream.stream.send_head(HEAD)
+        events = list(engines.chat_events(model, orjson.loads(stream.body), Style()))
+        stream.stream.send_data(b"".join(events[:3]))
+        fleet.settle()
+        stream.stream.reset(ErrorCode.ENGINE_FAILED, "why")
+        fleet.advance(70.0)
+    assert sum(len(agent.streams) for agent in agents) == MOST_FAULTS
+    with pytest.raises(StreamBroken, match="too many engines"):
+        await read(client)
     quiet(fleet)
 
 
