@@ -19,6 +19,8 @@ PATHS: Mapping[str, str] = {
     "messages": "/v1/messages",
 }
 _RECORDED = Path(__file__).parents[2] / "agent/backends/torch_engine/demo/answers.json"
+_LONG_BYTES = 800_000
+"""An answer that does not fit into the sockets between, and of which a gateway keeps a record (1 MiB)."""
 _MORE_TOKENS = 50
 """How far above an answer's own end the length allowed lies."""
 
@@ -29,6 +31,8 @@ class Behaviour(StrEnum):
     """Reads a little, then nothing for a while."""
     VANISHING = "vanishing"
     """Goes away in the middle."""
+    UNREADING = "unreading"
+    """Asks for a long answer, reads nothing until its engine is done, or nearly, and then all of it."""
 
 
 class Special(StrEnum):
@@ -61,6 +65,8 @@ class Ask:
     """Asks a stream for its usage."""
     patience_s: float = 0.0
     """When a vanishing client goes."""
+    pad_bytes: int = 0
+    """Each token has at least so many."""
     recorded: str = ""
     """The answer of the demo model."""
 
@@ -83,7 +89,7 @@ class Ask:
         if self.recorded:
             return (self.recorded,)
         prompts = [self.prompt, f"{self.prompt}#1"] if self.special is Special.SEVERAL else [self.prompt]
-        return tuple("".join(tokens_of(prompt, self.tokens)) for prompt in prompts)
+        return tuple("".join(tokens_of(prompt, self.tokens, self.pad_bytes)) for prompt in prompts)
 
     def body(self) -> dict[str, Any]:
         """The JSON that is sent."""
@@ -99,6 +105,8 @@ class Ask:
     def script(self) -> dict[str, Any]:
         """What the scripted engine is told."""
         script: dict[str, Any] = {"tokens_per_s": self.tokens_per_s}
+        if self.pad_bytes:
+            script["pad_bytes"] = self.pad_bytes
         if self.stopped:
             script["ends_after"] = self.tokens
         if not self.stream:
@@ -142,9 +150,14 @@ def draw_ask(town: Town, seed: int, number: int) -> Ask:
         ((3, 15, 5, 40), (15, 50, 10, 50), (80, 160, 20, 60)), (70, 26, 4)
     )[0]
     tokens, pace = random.randint(low, high), random.uniform(slowest, fastest)
-    behaviour = random.choices(tuple(Behaviour), (91, 4, 5))[0]
+    behaviour = random.choices(tuple(Behaviour), (89, 4, 5, 2))[0]
+    unreading = behaviour is Behaviour.UNREADING
     special = Special.NONE
-    if route == "chat" and random.random() < 0.06:
+    if unreading and route in ("responses", "completions"):
+        # The last event of one repeats the whole answer, too long for the record; scripted engines do not
+        # know the beginning of a padded answer behind the bare prompt of the other.
+        route = "chat"
+    if route == "chat" and random.random() < 0.06 and not unreading:
         special = random.choice((Special.SEVERAL, Special.LOGPROBS, Special.TOOLS))
     sdk = behaviour is Behaviour.PLAIN and not special and route != "messages" and random.random() < 0.06
     return Ask(
@@ -154,13 +167,14 @@ def draw_ask(town: Town, seed: int, number: int) -> Ask:
         prompt=f"request {number} of run {seed}: count",
         tokens=tokens,
         stopped=special is Special.TOOLS or random.random() < 0.5,
-        stream=bool(special) or behaviour is Behaviour.SLOW or random.random() < 0.75,
+        stream=bool(special) or behaviour is Behaviour.SLOW or unreading or random.random() < 0.75,
         tokens_per_s=round(pace, 1),
         behaviour=behaviour,
         special=special,
         sdk=sdk,
         usage=random.random() < 0.5,
         patience_s=random.uniform(0.0, tokens / pace),
+        pad_bytes=_LONG_BYTES // tokens if unreading else 0,
     )
 
 

@@ -59,6 +59,8 @@ async def _converse(
         if not ask.stream or response.status != 200:
             seen.data += await response.read()
             return
+        if ask.behaviour is Behaviour.UNREADING:
+            await asyncio.sleep(ask.tokens / ask.tokens_per_s)
         turns = _SLOW_TURNS if ask.behaviour is Behaviour.SLOW else 0
         random = Random(ask.number)
         async for data in response.content.iter_any():

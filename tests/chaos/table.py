@@ -82,6 +82,7 @@ def draw_plain(town: Town, seed: int, number: int, *, special: bool = False) -> 
         sdk=False,
         tokens=_TOKENS,
         tokens_per_s=_TOKENS_PER_S,
+        pad_bytes=0,
         model=_MODEL,
     )
 
