@@ -348,6 +348,7 @@ class AgentSession:
             deployment.loading_s = now
         elif known and claim.status is DeploymentStatus.LOADED:
             deployment.loaded_s = now
+            deployment.takes_usage_option = None  # it may be another engine now
         self._owner.index.moved(deployment, before if known else None)
 
     def _unlist(self, deployment: Deployment) -> None:

@@ -426,6 +426,8 @@ class Answer:
         if trailers is not None and trailers.usage is not None:
             self._home.metrics.used(request.model, trailers.usage)
             self._home.spent(self._asker.ticket, work_done(trailers.usage))
+        elif attempt is not None and request.streaming:
+            self._home.spent(self._asker.ticket, work_so_far(attempt))
         if attempt is not None and self.response.status < 500:
             first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
             self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now, own)

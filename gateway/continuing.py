@@ -6,6 +6,7 @@ from gateway.continuation import NotContinuable, Progress, Record, RecordBudget,
 from gateway.deployments import Deployment
 from gateway.domain import Request, RequestBody
 from gateway.response import is_event_stream
+from gateway.splice import without_usage
 from shared import limits
 from shared.messages import ResponseHead, Trailers, UsageMode
 
@@ -59,7 +60,10 @@ class Course:
         way = deployment.continues.get(self._request.route)
         if way is None:
             raise NotContinuable("no other engine can go on with an answer that was begun elsewhere")
-        return RequestBody(self._progress.ask(way))
+        body = self._progress.ask(way)
+        if deployment.takes_usage_option is False and self._request.usage is UsageMode.STRIP:
+            body = without_usage(body) or body
+        return RequestBody(body)
 
     def splicer(self) -> Splicer:
         """For the answer to what :meth:`ask` asked."""

@@ -75,6 +75,8 @@ class Deployment(DeploymentView):
     """It gets nothing new, because it is to go."""
     told_to_go: bool = False
     """It has been told to unload."""
+    takes_usage_option: bool | None = None
+    """Whether its engine takes the option by which a stream tells its usage; None: not known yet."""
     context_tokens: int | None = None
     """Of one request, prompt and answer together."""
 

@@ -38,8 +38,12 @@ from gateway.response import Ending, EngineResponse, is_event_stream
 from gateway.rhythm import ANSWER_S
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.upload import Upload
+from gateway.usage_option import fit, is_rejected, note_taken
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.messages import ResponseHead, Trailers
+
+USAGE_OPTION = "usage_option"
+"""Why a request is asked again that its engine may have rejected for what the gateway added to it."""
 
 
 class State(Enum):
@@ -100,6 +104,8 @@ class Exchange:
         self._opening = Opening()
         self._answer: Answer | None = None
         self._queue_s = 0.0
+        self._rejecting: Deployment | None = None
+        """Which seemed to reject the option that asks for usage."""
         self._tries = Tries(home.settings.max_attempts)
         self._alarm = Alarm(home.timers, self._on_time)
         self._alarm.due(ticket.expires_s)
@@ -113,6 +119,7 @@ class Exchange:
             self._answer.begin(deployment, now)
             return
         assert self.state is State.WAITING
+        fit(self.request, deployment)
         attempt = self.open(deployment, now, self.request.body)
         self.state = State.OPENING
         self._queue_s += now - self.ticket.entered_s
@@ -197,6 +204,8 @@ class Exchange:
                 return
         else:
             self._home.answered(attempt, now)
+            if self._is_asked_again(attempt, head.status):
+                return
         if attempt is not self._opening.attempts[0]:
             self._home.metrics.hedge_won(self.request.model)
         self._opening.give_up(ErrorCode.CANCELLED, but=attempt)
@@ -208,6 +217,21 @@ class Exchange:
         attempt.response = self._response(attempt, head, course, held)
         if not held:
             self._begin_answer(attempt, course)
+
+    def _is_asked_again(self, attempt: Attempt, status: int) -> bool:
+        """Ask again, and without the option that asks for usage, where the engine may have rejected that."""
+        request, deployment = self.request, attempt.deployment
+        if not request.streaming:
+            return False
+        if status < 400:
+            note_taken(request, deployment, self._rejecting)
+        elif self._rejecting is None and is_rejected(request, deployment, status):
+            self._rejecting = deployment
+            request.note_trouble(deployment.key, USAGE_OPTION)
+            self._home.metrics.retried(request.model, USAGE_OPTION)
+            self._wait_again()
+            return True
+        return False
 
     def began(self, attempt: Attempt) -> None:
         """The first of a response's body is there."""

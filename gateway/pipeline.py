@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gateway.classify import ClientBody, ClientHead, classify
 from gateway.domain import Principal, Request
-from gateway.limits import Held, Limits
+from gateway.limits import Held, Limits, untold
 from gateway.relay import Answer, HeaderList, Response, relay
 from gateway.reuse import Reuse, Use
 from gateway.versions import Way
@@ -137,5 +137,7 @@ class Pipeline:
                 usage = response.trailers.usage if response.trailers is not None else None
                 if held is not None:
                     usage = held.used(request, usage, response.status, response.attempts)
+                elif usage is None and response.trailers is not None:
+                    usage = untold(request, response.status, response.attempts)
                 if self._accounts is not None:
                     self._accounts.finished(request, usage)

@@ -109,6 +109,8 @@ class Ticket(Turn):
     entered_s: float
     expires_s: float
     """When it has waited as long as it may; not later than its request's deadline."""
+    body_bytes: int = 0
+    """Of its body, those that were counted when it came in."""
     counted: bool = False
     """Against its tenant's share of the places."""
     seen: Waiting | None = None
@@ -214,7 +216,7 @@ class WaitingRoom:
         if ticket.counted:
             ticket.counted = False
             self.shares.left(ticket.tenant, ticket.request.model)
-        self.body_bytes -= len(ticket.request.body.prefix)
+        self.body_bytes -= ticket.body_bytes
 
     def settle(self, ticket: Ticket, work: float, now: float) -> None:
         """What a request really cost that has left for a slot; until then its estimate counts."""
@@ -345,7 +347,8 @@ class WaitingRoom:
         self.requests += 1
         if self.shares:
             ticket.counted = self.shares.entered(ticket.tenant, ticket.request.model)
-        self.body_bytes += len(ticket.request.body.prefix)
+        ticket.body_bytes = len(ticket.request.body.prefix)
+        self.body_bytes += ticket.body_bytes
 
     def _queue(self, model: str, now: float) -> "_ModelQueue":
         queue = self._queues.get(model)

@@ -33,6 +33,12 @@ def with_usage(body: bytes, options: Mapping[str, Any] | None, *, present: bool)
     return b"".join((*pieces, body[position:]))
 
 
+def without_usage(body: bytes) -> bytes | None:
+    """``body`` as it was before :func:`with_usage` put the option in front of it; None if it did not."""
+    start = body.find(b"{") + 1
+    return body[:start] + body[start + len(_ASK) :] if start and body.startswith(_ASK, start) else None
+
+
 def _member_values(body: bytes) -> Iterator[tuple[int, int]]:
     """Start and end of every value of the member ``stream_options`` at the top of the object ``body``."""
     depth, key, start = 0, b"", -1

@@ -4,6 +4,6 @@ settled by what engines report."""
 from gateway.limits.company import Company
 from gateway.limits.shares import QueueShares
 from gateway.limits.spending import Spending
-from gateway.limits.stage import Guard, Held, Limits
+from gateway.limits.stage import Guard, Held, Limits, untold
 
-__all__ = ["Company", "Guard", "Held", "Limits", "QueueShares", "Spending"]
+__all__ = ["Company", "Guard", "Held", "Limits", "QueueShares", "Spending", "untold"]

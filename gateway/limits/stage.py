@@ -25,7 +25,7 @@ from gateway.limits.spending import Amounts, Spending
 from gateway.quotas import Price, TenantLimits
 from gateway.store.limits import Terms
 from gateway.store.prices import OTHER_MODELS
-from shared.messages import Usage
+from shared.messages import Usage, UsageMode
 
 MOST_IDLE = 4096
 """Keys in memory, at least, before those that hold nothing are looked for and forgotten."""
@@ -262,6 +262,13 @@ def estimated(request: Request) -> Usage:
     of an answer in one piece nothing is seen, and it is taken to have come as far as was expected."""
     output_tokens = request.seen_tokens if request.streaming else request.output_tokens
     return Usage(request.input_tokens, output_tokens)
+
+
+def untold(request: Request, status: int, attempts: int) -> Usage | None:
+    """What ``request`` used of an engine that was to tell it at its stream's end, and did not; None where
+    none was asked to tell, and the answer counts as a request."""
+    asked = request.usage is not UsageMode.NONE and status == 200 and attempts > 0
+    return estimated(request) if asked else None
 
 
 def refusal_error(refusal: Refusal) -> RequestError:

@@ -151,12 +151,15 @@ class ChaosHouse:
             "find_engines = false",
             "[[engine]]",
             source,
-            "" if post.is_demo else f"slots = {SLOTS}\nrefresh_s = 2",
+            "" if post.is_demo else "refresh_s = 2",
+            "" if post.has_one_slot else f"slots = {SLOTS}",
         ]
         (self.directory / f"{post.name}.toml").write_text("\n".join(lines) + "\n")
 
     def _start_engine(self, post: Post) -> None:
-        arguments = ("--model", post.model, *(("--repeats-head",) if post.repeats_head else ()))
+        arguments = ["--model", post.model, *(("--repeats-head",) if post.repeats_head else ())]
+        for habit in post.habits:
+            arguments += ["--habit", habit]
         child = self._child(f"{post.name}-engine", "tests.support.scripted_engine", *arguments)
         self.engines[post.name] = EngineProcess(child, "", "")
 
@@ -214,8 +217,7 @@ class ChaosHouse:
         )
 
     def _slots(self, model: str) -> int:
-        posts = self.town.of_model(model)
-        return len(posts) * (1 if posts[0].is_demo else SLOTS)
+        return sum(1 if post.has_one_slot else SLOTS for post in self.town.of_model(model))
 
     async def until(
         self, what: str, condition: Callable[[], Awaitable[bool]], timeout_s: float = START_S

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tests.support.scripted_engine import Habit
+
 DEMO = "trunkline-demo"
 
 
@@ -14,6 +16,13 @@ class Post:
     model: str
     repeats_head: bool = False
     """Its engine says an answer's beginning again when it goes on with it."""
+    habits: tuple[Habit, ...] = ()
+    """What its engine does otherwise than most."""
+
+    @property
+    def has_one_slot(self) -> bool:
+        """Its engine does one thing at a time, as its agent is to find out."""
+        return self.is_demo or Habit.INTERRUPTS in self.habits
 
     @property
     def is_demo(self) -> bool:
@@ -41,16 +50,18 @@ class Town:
 
 
 def build_town(*, demo: bool, small: bool = False) -> Town:
-    """Three agents for one model, two for another, and two more for the demo model if it is wanted.
+    """Three agents for each of two models, and two more for the demo model if it is wanted. Their engines
+    have habits of real ones: some omit their streams' end, one ends what it does when anybody else calls.
 
     A small town has the first three alone.
     """
     posts = [
         Post("alpha-1", "alpha"),
-        Post("alpha-2", "alpha", repeats_head=True),
+        Post("alpha-2", "alpha", repeats_head=True, habits=(Habit.OMITS_END,)),
         Post("alpha-3", "alpha"),
         Post("beta-1", "beta"),
-        Post("beta-2", "beta"),
+        Post("beta-2", "beta", habits=(Habit.OMITS_END,)),
+        Post("beta-3", "beta", habits=(Habit.INTERRUPTS,)),
     ]
     if small:
         return Town(tuple(posts[:3]))

@@ -11,6 +11,7 @@ from tests.gateway.http.support import EVENTS, FakeResponse, Surface, json_respo
 
 PATH = "/v1/chat/completions"
 ASK = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+LONG = [{"role": "user", "content": "a word " * 146}]
 MINE = Account("1970-01-01", "k1", "default", "m")
 
 
@@ -32,6 +33,15 @@ async def test_an_answer_without_reported_usage_counts_as_a_request() -> None:
         front.dispatcher.answer(json_response()).trailers = trailers
         await front.post(PATH, ASK)
         assert ledger.take() == {MINE: Amount(1)}
+
+
+async def test_a_stream_that_was_to_tell_its_usage_and_did_not_counts_as_what_was_seen_of_it() -> None:
+    front, ledger = surface()
+    front.dispatcher.answer(FakeResponse(200, EVENTS, (b"data: [DONE]\n\n",))).trailers = Trailers()
+    await front.post(PATH, orjson.dumps(orjson.loads(ASK) | {"stream": True, "messages": LONG}))
+    (amount,) = ledger.take().values()
+    assert (amount.requests, amount.completion_tokens) == (1, 0)
+    assert 250 <= amount.prompt_tokens <= 270
 
 
 async def test_an_answer_that_breaks_counts_as_a_request() -> None:

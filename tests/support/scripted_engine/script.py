@@ -35,9 +35,8 @@ class Habit(StrEnum):
     """What some engines do otherwise than most, all the time and to every request."""
 
     OMITS_END = "omits-end"
-    """Streams of chat, completions and messages end with their finish reason (and usage, which comes with
-    it, asked for or not) and an orderly end of the body, without ``[DONE]`` or ``message_stop``: as
-    ``transformers serve`` does."""
+    """Streams of chat, completions and messages end with their finish reason and usage and an orderly end
+    of the body, without ``[DONE]`` or ``message_stop``: as ``transformers serve`` does."""
     REJECTS_STREAM_OPTIONS = "rejects-stream-options"
     """A request with that member is answered 422, as servers do that forbid unknown members."""
     INTERRUPTS = "interrupts"

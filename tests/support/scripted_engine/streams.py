@@ -100,14 +100,11 @@ class Completions(Streamed):
         return finish_of(self.planned)
 
     def closing(self) -> bytes:
-        ends = [self._choice(self.piece(""), self.finish(), place) for place in range(self.choices)]
-        if not self.ends:
-            ends[-1]["usage"] = usage_of(self.planned)
-            return b"".join(event(end) for end in ends)
+        ends = (self._choice(self.piece(""), self.finish(), place) for place in range(self.choices))
         last = b"".join(event(end) for end in ends)
         if (self.body.get("stream_options") or {}).get("include_usage"):
             last += event(self._base() | {"choices": [], "usage": usage_of(self.planned)})
-        return last + b"data: [DONE]\n\n"
+        return last + b"data: [DONE]\n\n" if self.ends else last
 
     def _base(self) -> dict[str, Any]:
         return {"id": self.id, "object": self.kind, "created": self.created, "model": self.model}
