@@ -151,8 +151,7 @@ class ChaosHouse:
             "find_engines = false",
             "[[engine]]",
             source,
-            "" if post.is_demo else "refresh_s = 2",
-            "" if post.has_one_slot else f"slots = {SLOTS}",
+            "" if post.is_demo else f"slots = {SLOTS}\nrefresh_s = 2",
         ]
         (self.directory / f"{post.name}.toml").write_text("\n".join(lines) + "\n")
 
@@ -217,7 +216,8 @@ class ChaosHouse:
         )
 
     def _slots(self, model: str) -> int:
-        return sum(1 if post.has_one_slot else SLOTS for post in self.town.of_model(model))
+        posts = self.town.of_model(model)
+        return len(posts) * (1 if posts[0].is_demo else SLOTS)
 
     async def until(
         self, what: str, condition: Callable[[], Awaitable[bool]], timeout_s: float = START_S

@@ -20,11 +20,6 @@ class Post:
     """What its engine does otherwise than most."""
 
     @property
-    def has_one_slot(self) -> bool:
-        """Its engine does one thing at a time, as its agent is to find out."""
-        return self.is_demo or Habit.INTERRUPTS in self.habits
-
-    @property
     def is_demo(self) -> bool:
         """Its engine is the built-in one with the demo model."""
         return self.model == DEMO
@@ -50,8 +45,8 @@ class Town:
 
 
 def build_town(*, demo: bool, small: bool = False) -> Town:
-    """Three agents for each of two models, and two more for the demo model if it is wanted. Their engines
-    have habits of real ones: some omit their streams' end, one ends what it does when anybody else calls.
+    """Three agents for one model, two for another, and two more for the demo model if it is wanted. Some of
+    their engines have habits of real ones.
 
     A small town has the first three alone.
     """
@@ -60,8 +55,7 @@ def build_town(*, demo: bool, small: bool = False) -> Town:
         Post("alpha-2", "alpha", repeats_head=True, habits=(Habit.OMITS_END,)),
         Post("alpha-3", "alpha"),
         Post("beta-1", "beta"),
-        Post("beta-2", "beta", habits=(Habit.OMITS_END,)),
-        Post("beta-3", "beta", habits=(Habit.INTERRUPTS,)),
+        Post("beta-2", "beta", habits=(Habit.OMITS_END, Habit.LOOKS_INTERRUPT)),
     ]
     if small:
         return Town(tuple(posts[:3]))

@@ -142,7 +142,7 @@ class EngineProtocol(asyncio.Protocol):
             self.send(200, engine.stats.as_json())
         elif path == "/_script" and method == "POST":
             own(self._obey(orjson.loads(self._upload.body)))
-        elif path in ("/health", "/metrics") and Habit.INTERRUPTS in engine.habits:
+        elif path in ("/health", "/metrics") and engine.habits & _OF_LLAMA_CPP_PYTHON:
             self.send(404, b'{"detail":"Not Found"}')
         elif path == "/metrics":
             text = answers.metrics_body(engine.models, engine.stats.running, engine.waiting, engine.kv_use)
@@ -153,16 +153,24 @@ class EngineProtocol(asyncio.Protocol):
             self.send(200, b"")
         elif engine.api_key is not None and self._headers.get("authorization") != f"Bearer {engine.api_key}":
             self.send(401, answers.error_body(401, "wrong key for this engine"))
-        elif path == "/v1/models" and Habit.INTERRUPTS in engine.habits:
-            self._take_turn(self._list_models)
         elif path == "/v1/models":
-            self.send(200, answers.models_body(engine.models, engine.context_tokens))
+            self._list_models()
         else:
             return False
         return True
 
     def _list_models(self) -> None:
-        """As llama-cpp-python does: it says little, and keeps all others waiting meanwhile."""
+        engine = self.engine
+        if Habit.INTERRUPTS in engine.habits:
+            self._take_turn(self._say_little)
+        elif Habit.LOOKS_INTERRUPT in engine.habits:
+            engine.stats.interrupted += engine.interrupt()
+            self._say_little()
+        else:
+            self.send(200, answers.models_body(engine.models, engine.context_tokens))
+
+    def _say_little(self) -> None:
+        """As llama-cpp-python does, which keeps all others waiting meanwhile."""
         self.send(200, answers.models_body(self.engine.models, None, owner="me"))
         self.engine.turns.leave(self)
 
@@ -296,6 +304,8 @@ class EngineProtocol(asyncio.Protocol):
         self.engine.stats.finished += in_order
         self.engine.turns.leave(self)
 
+
+_OF_LLAMA_CPP_PYTHON = {Habit.INTERRUPTS, Habit.LOOKS_INTERRUPT}
 
 _FAULTS_OF = {Trouble.STALL: Fault.STALL, Trouble.CUT: Fault.DIE, Trouble.MALFORMED: Fault.GARBAGE}
 """What becomes of running streams in an engine's trouble."""
