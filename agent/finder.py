@@ -79,50 +79,61 @@ class Finder:
 
     async def run(self) -> None:
         """Runs until cancelled, or until there is an engine at every port."""
-        first = [asyncio.Event() for _ in self._ports]
         async with asyncio.TaskGroup() as tasks:
-            for port, looked in zip(self._ports, first, strict=True):
-                tasks.create_task(self._until_found(port, looked), name=f"look at port {port.number}")
-            for looked in first:
-                await looked.wait()
+            looks = [tasks.create_task(self._look_at(port)) for port in self._ports]
+            if looks:
+                await asyncio.wait(looks, timeout=LOOK_S)
+            done = [look.done() for look in looks]
+            for port, look, over in zip(self._ports, looks, done, strict=True):
+                if over:
+                    await self._take(port, look.result())
             if not self._names:
                 log.info("no engine found yet, looking on", ports=[port.number for port in self._ports])
+            for port, look, over in zip(self._ports, looks, done, strict=True):
+                tasks.create_task(self._until_found(port, None if over else look))
 
     async def look(self) -> None:
         """One round."""
-        await asyncio.gather(*(self._look_at(port) for port in self._ports))
+        kinds = await asyncio.gather(*(self._look_at(port) for port in self._ports))
+        for port, kind in zip(self._ports, kinds, strict=True):
+            await self._take(port, kind)
 
-    async def _until_found(self, port: _Port, looked: asyncio.Event) -> None:
-        try:
-            await self._look_at(port)
-        finally:
-            looked.set()
+    async def _until_found(self, port: _Port, begun: "asyncio.Task[EngineKind | None] | None") -> None:
+        if begun is not None:
+            await self._take(port, await begun)
         while port.name is None:
             await self._sleep(LOOK_S)
-            await self._look_at(port)
+            await self._take(port, await self._look_at(port))
 
-    async def _look_at(self, port: _Port) -> None:
+    async def _look_at(self, port: _Port) -> EngineKind | None:
+        """The kind of the engine that has appeared there, None if none has."""
         if port.name is not None:
-            return
+            return None
         if port.seen is Seen.BYSTANDER:
             port.seen = Seen.BYSTANDER if await listens(port.number) else Seen.NOBODY
-        elif port.pause:
+            return None
+        if port.pause:
             port.pause -= 1
-        else:
-            await self._ask(port)
+            return None
+        return await self._ask(port)
 
-    async def _ask(self, port: _Port) -> None:
+    async def _ask(self, port: _Port) -> EngineKind | None:
         found = await kind_at(port.url)
         if isinstance(found, EngineKind):
-            port.name = self._name(found, port.number)
-            self._names.add(port.name)
-            await self._found(port.url, port.name)
-            return
+            return found
         port.seen = found
         port.later = port.later + 1 if found is Seen.LATER else 0
         port.pause = min(MOST_ROUNDS, 2**port.later - 2) if port.later else 0
         if found is Seen.BYSTANDER:
             log.info("a server lists no models, so it is left alone", port=port.number)
+        return None
+
+    async def _take(self, port: _Port, kind: EngineKind | None) -> None:
+        """Those that are found at once are named in the order of their ports."""
+        if kind is not None:
+            port.name = self._name(kind, port.number)
+            self._names.add(port.name)
+            await self._found(port.url, port.name)
 
     def _name(self, kind: EngineKind, port: int) -> str:
         name = "engine" if kind is GENERIC else kind.name

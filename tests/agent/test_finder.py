@@ -126,7 +126,8 @@ async def test_an_engine_that_still_loads_is_asked_less_and_less_often_and_found
     assert [name for _, name in notes.found] == ["engine"]
 
 
-async def test_a_server_that_does_not_answer_holds_up_no_other_port() -> None:
+async def test_a_server_that_does_not_answer_holds_up_no_other_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.finder.LOOK_S", 0.01)
     notes = Notes()
     async with canned(deaf=True) as silent, ScriptedEngine() as engine:
         finder = Finder(notes.note, [port_of(silent.url), engine.port], notes.sleep)
