@@ -4,6 +4,9 @@ Tokens are never parsed: an event is looked at with two regular expressions, and
 that looks like a usage chunk, and of the last usage object of a response when it is over. In a JSON string
 quotes are escaped, so text that a model writes cannot look like the member ``"usage": {``.
 
+What engines tell at paths of their own is read from the end of the answer when it is over
+(:mod:`agent.native_usage`).
+
 What is held back, and how long: in STRIP mode the bytes of one unfinished event that may yet turn out to be
 a usage chunk, at most ``HELD_BYTES``. A finished event is passed on or taken out at once; an unfinished one
 that has a choice in it is passed on at once. In the other modes nothing is held back.
@@ -16,6 +19,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from agent.native_usage import native_usage, usage_in_headers
 from shared.messages import Headers, Usage, UsageMode
 
 KIB = 1024
@@ -31,6 +35,11 @@ JSON_HEAD_BYTES = 8 * KIB
 JSON_TAIL_BYTES = 64 * KIB
 """Of a plain JSON answer the first and last so many bytes are remembered: usage is among the first or,
 mostly, the last members, and what follows it is small."""
+
+JSON_LINES = frozenset(
+    ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+)
+"""Types of streams of JSON documents, one a line (Ollama's)."""
 
 USAGE_OBJECT_CHARS = 8 * KIB
 """Longest usage object that is read."""
@@ -64,18 +73,27 @@ class UsageReader(Protocol):
 def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
     """The reader for a response with ``headers`` (lower-case names)."""
     values = dict(headers)
+    counted = usage_in_headers(headers)
     if values.get("content-encoding", "").strip().lower() not in ("", "identity"):
-        return PassThrough()  # engines are asked not to; what one compresses all the same passes as it is
+        return PassThrough(
+            counted
+        )  # engines are asked not to; what one compresses all the same passes as it is
     kind = values.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "text/event-stream":
-        return EventUsage(strip=mode is UsageMode.STRIP)
+        events = EventUsage(strip=mode is UsageMode.STRIP)
+        return events if mode is not UsageMode.NONE else NativeUsage(events, counted)
+    if kind in JSON_LINES:
+        return NativeUsage(PassThrough(), counted)
     if kind == "application/json" or kind.endswith("+json"):
-        return JsonUsage()
-    return PassThrough()
+        return JsonUsage(counted)
+    return PassThrough(counted)
 
 
 class PassThrough:
-    """For bodies that say nothing of usage."""
+    """For bodies that say nothing of usage; what the head said of it may be known."""
+
+    def __init__(self, counted: Usage | None = None) -> None:
+        self._counted = counted
 
     def feed(self, data: bytes) -> bytes:
         return data
@@ -84,31 +102,85 @@ class PassThrough:
         return b""
 
     def usage(self) -> Usage | None:
-        return None
+        return self._counted
+
+
+class Tail:
+    """The end of a body, :data:`JSON_TAIL_BYTES` at least, or all of it."""
+
+    __slots__ = ("_pieces", "_size_bytes", "whole")
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size_bytes = 0
+        self.whole = True
+        """Nothing was let go."""
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size_bytes += len(data)
+        while self._size_bytes - len(self._pieces[0]) >= JSON_TAIL_BYTES:
+            self._size_bytes -= len(self._pieces.popleft())
+            self.whole = False
+
+    def read(self) -> bytes:
+        """It, in one piece."""
+        return b"".join(self._pieces)
+
+
+class NativeUsage:
+    """For a stream in a shape of its engine's own, beside what ``inner`` does with it."""
+
+    def __init__(self, inner: UsageReader, counted: Usage | None = None) -> None:
+        self._inner = inner
+        self._counted = counted
+        self._tail = Tail()
+
+    def feed(self, data: bytes) -> bytes:
+        self._tail.add(data)
+        return self._inner.feed(data)
+
+    def finish(self) -> bytes:
+        return self._inner.finish()
+
+    def usage(self) -> Usage | None:
+        found = self._inner.usage() or native_usage(self._tail.read(), whole=self._tail.whole)
+        return found or self._counted
 
 
 class JsonUsage:
     """For an answer that is one JSON document."""
 
-    def __init__(self) -> None:
+    def __init__(self, counted: Usage | None = None) -> None:
         self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
+        self._tail = Tail()
+        self._counted = counted
 
     def feed(self, data: bytes) -> bytes:
         if len(self._head) < JSON_HEAD_BYTES:
             self._head += data[: JSON_HEAD_BYTES - len(self._head)]
-        self._tail.append(data)
-        self._tail_bytes += len(data)
-        while self._tail_bytes - len(self._tail[0]) >= JSON_TAIL_BYTES:
-            self._tail_bytes -= len(self._tail.popleft())
+        self._tail.add(data)
         return data
 
     def finish(self) -> bytes:
         return b""
 
     def usage(self) -> Usage | None:
-        return read_usage(b"".join(self._tail)) or read_usage(bytes(self._head))
+        tail = self._tail.read()
+        if self._tail.whole:  # outermost members first: in what a model calls tools with may be anything
+            return self._of_whole(tail) or read_usage(tail) or self._counted
+        found = read_usage(tail) or read_usage(bytes(self._head))
+        return found or native_usage(tail, whole=False) or self._counted
+
+    @staticmethod
+    def _of_whole(body: bytes) -> Usage | None:
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return None
+        usage = document.get("usage") if isinstance(document, dict) else None
+        found = usage_from(usage) if isinstance(usage, dict) else None
+        return found or native_usage(body, whole=True)
 
 
 class EventUsage:
