@@ -1,5 +1,9 @@
 """Whether a request at an engine's own path manages the engine, and who may. Pure.
 
+The tables of all kinds hold for every engine: one that is taken for vLLM may be a program in front of
+several, and no kind has a path for its users that is another's for managing. By its kind go the rules of the
+settings.
+
 Paths are compared as the most generous reader would read them: percent-decoded as often as anybody might,
 without regard to case, parameters behind a semicolon, doubled and trailing slashes.
 """
@@ -71,10 +75,9 @@ class EnginePaths:
         check_rules(free)
         self._managing: dict[str, _Rules] = {}
         self._allowed: dict[str, _Rules] = {}
-        everything = [rule for table in TABLES.values() for rule in table]
+        known = [*EVERYWHERE, *(rule for table in TABLES.values() for rule in table), *OTHERS]
         for kind in KINDS:
-            own = TABLES.get(kind, (*everything, *OTHERS))
-            self._managing[kind] = _Rules([*EVERYWHERE, *own, *more.get(ALL, ()), *more.get(kind, ())])
+            self._managing[kind] = _Rules([*known, *more.get(ALL, ()), *more.get(kind, ())])
             self._allowed[kind] = _Rules([*free.get(ALL, ()), *free.get(kind, ())], anchored=True)
 
     def manages(self, kind: str, method: str, path: str, *, overridden: bool = False) -> bool:

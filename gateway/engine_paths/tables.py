@@ -186,5 +186,4 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "comfyui": COMFYUI,
     "trunkline": (),
 }
-"""Kind of engine → rules, beside those that hold everywhere. An engine of any other kind, or of one that its
-agent does not tell, has all of these, and those of ``OTHERS``."""
+"""Kind of engine that agents tell → rules."""

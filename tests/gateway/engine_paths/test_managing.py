@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain import Principal
-from gateway.engine_paths import BadRule, EnginePaths, check_rules
+from gateway.engine_paths import KINDS, BadRule, EnginePaths, check_rules
 from gateway.engine_paths.managing import canonical_path
 from gateway.engine_paths.tables import TABLES
 from gateway.errors import Forbidden
@@ -107,9 +107,12 @@ def test_what_only_asks_is_for_everybody(kind: str, method: str, path: str) -> N
         assert not PATHS.manages(each, method, path)
 
 
-def test_a_known_kind_has_its_own_table_and_no_others() -> None:
-    assert PATHS.manages("comfyui", "POST", "/queue")
-    assert not PATHS.manages("vllm", "POST", "/queue")
+def test_an_engine_that_is_taken_for_another_kind_is_held_to_all_tables() -> None:
+    for kind in KINDS:
+        for _, method, path in MANAGING:
+            assert PATHS.manages(kind, method, path)
+        for _, method, path in PLAIN:
+            assert not PATHS.manages(kind, method, path)
 
 
 WRITTEN = [
@@ -236,11 +239,13 @@ def test_an_agent_that_tells_no_kind_is_taken_for_every_kind() -> None:
     assert isinstance(fleet.submit(managing(fleet)).error, Forbidden)
 
 
-def test_a_model_of_two_kinds_is_held_to_both() -> None:
+def test_a_model_of_two_kinds_is_held_to_the_rules_of_both() -> None:
     fleet = Fleet()
+    fleet.dispatcher.set_engine_paths(EnginePaths(manage={"ollama": ["/of/ollama"]}))
     fleet.connect("a", serving("vllm"))
+    assert fleet.submit(managing(fleet, "/of/ollama")).exchange is not None
     fleet.connect("b", serving("ollama"))
-    assert isinstance(fleet.submit(managing(fleet)).error, Forbidden)
+    assert isinstance(fleet.submit(managing(fleet, "/of/ollama")).error, Forbidden)
 
 
 def test_a_kind_that_comes_later_gets_nothing_that_manages_it() -> None:
@@ -249,9 +254,9 @@ def test_a_kind_that_comes_later_gets_nothing_that_manages_it() -> None:
     fleet.connect("b", serving("comfyui"))
     vllm = fleet.session(fleet.agents[0]).deployments["d-m-vllm"]
     comfyui = fleet.session(fleet.agents[1]).deployments["d-m-comfyui"]
-    request = managing(fleet, "/queue")
-    request.method, request.barred = "POST", PATHS.bars
-    assert head_for(request, vllm, 0.0).path == "/queue"
+    request = managing(fleet, "/of/comfyui")
+    request.barred = EnginePaths(manage={"comfyui": ["/of/comfyui"]}).bars
+    assert head_for(request, vllm, 0.0).path == "/of/comfyui"
     with pytest.raises(Misplaced):
         head_for(request, comfyui, 0.0)
 
