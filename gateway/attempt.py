@@ -55,6 +55,7 @@ class Attempt:
 
     __slots__ = (
         "_noted",
+        "_noted_bytes",
         "_owner",
         "_wanted",
         "asked_s",
@@ -104,7 +105,7 @@ class Attempt:
         """Since when its tunnel is gone or silent; None while it is not."""
         self.response: EngineResponse | None = None
         self.upload: Upload | None = None
-        self._noted = 0
+        self._noted = self._noted_bytes = 0
         self._owner = owner
         self._wanted = True
         self.stream: Stream = deployment.session.endpoint.open(head, self)
@@ -196,8 +197,10 @@ class Attempt:
     def _note_tokens(self) -> None:
         """The request has had what came; each piece is noted once, as a token, or as several."""
         seen = max(self.pieces, self.received_bytes // EVENT_BYTES)
-        self._owner.request.seen_tokens += seen - self._noted
-        self._noted = seen
+        request = self._owner.request
+        request.seen_tokens += seen - self._noted
+        request.seen_bytes += self.received_bytes - self._noted_bytes
+        self._noted, self._noted_bytes = seen, self.received_bytes
 
     def _stop_upload(self) -> None:
         if self.upload is not None:

@@ -13,6 +13,8 @@ import orjson
 from gateway.access.permit import check_named, check_one_model, check_query, permitted_tier
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
+from gateway.limits.asked import LIMITS, Asked, asked_of
+from gateway.limits.unread import asked_unread, tokens_unread
 from gateway.prompt import prompt_of
 from gateway.scheduling.prefix import fingerprints
 from gateway.splice import with_usage
@@ -63,7 +65,8 @@ _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 
 _WHERE = b"x-trunkline-where"
 
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+ENGINE_OUTPUT_TOKENS = 256
+"""Taken for the length of an answer at an engine's own path."""
 
 
 class BodyKind(StrEnum):
@@ -134,7 +137,10 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
                 check_named(scopes, members)
     streaming = _streaming(head, body.kind, members)
     prompt = prompt_of(members) if is_json else b""
-    most_tokens = _most_tokens(head.endpoint, members)
+    asked = _asked(head, body.kind, body.content, members)
+    input_tokens = len(prompt) // 4
+    if body.kind is BodyKind.OPAQUE:
+        input_tokens = tokens_unread(body.content.prefix, body.content.size_bytes)
     usage = UsageMode.NONE
     if is_json and streaming and head.endpoint.asks_usage:
         usage, body.content.prefix = _ask_usage(body.content.prefix, members)
@@ -154,10 +160,12 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         tier=tier or Tier.STANDARD,
         deadline_s=None if streaming else _deadline_s(head),
         where=_where(head, principal) if _WHERE in head.fields else principal.where,
-        input_tokens=len(prompt) // 4,
-        output_tokens=head.endpoint.output_tokens if most_tokens is None else most_tokens,
+        input_tokens=input_tokens,
+        output_tokens=_guess(head.endpoint) if asked.most_tokens is None else asked.most_tokens,
         prompt_bytes=len(prompt),
-        most_tokens=most_tokens,
+        most_tokens=asked.most_tokens,
+        choices=asked.choices,
+        endless=asked.endless,
         session_key=_session_key(members),
         prefix=fingerprints(prompt),
         ttft_s=_ttft_s(head.fields),
@@ -227,29 +235,23 @@ def _ask_usage(body: bytes, members: Mapping[str, Any]) -> tuple[UsageMode, byte
     return UsageMode.STRIP, with_usage(body, options, present="stream_options" in members)
 
 
-def _most_tokens(endpoint: Endpoint, members: Mapping[str, Any]) -> int | None:
-    """The most tokens the answer may have, all its choices together; None if the request does not say. Of
-    several limits the largest: which of them its engine goes by is the engine's affair."""
-    if not endpoint.output_tokens:
-        return 0
-    given = [(name, value) for name in _LIMITS if (value := members.get(name)) is not None]
-    for name, value in given:
-        if not isinstance(value, int) or isinstance(value, bool):
+def _asked(head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapping[str, Any]) -> Asked:
+    """What the answer may have. Raises BadRequest for OpenAI's limits that are no integers."""
+    if not (head.endpoint.output_tokens or head.endpoint.any_method):
+        return Asked(0)
+    if kind is BodyKind.OPAQUE:
+        return asked_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
+    for name in LIMITS:
+        value = members.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise _wrong_type(name, "an integer", value)
-    if not given:
-        return None
-    most: int = max(value for _, value in given)
-    return max(0, min(most, 10**7)) * _choices(endpoint, members)
-
-
-def _choices(endpoint: Endpoint, members: Mapping[str, Any]) -> int:
-    """How many answers the request makes its engine write: ``n`` to each of its prompts, of which only
-    completions have several."""
-    wanted = (members.get(name) for name in ("n", "best_of"))
-    choices = max((each for each in wanted if isinstance(each, int)), default=1)
-    prompts = members.get("prompt") if endpoint.route == "completions" else None
+    prompts = members.get("prompt") if head.endpoint.route == "completions" else None
     several = isinstance(prompts, list) and len(prompts) > 1 and not isinstance(prompts[0], int)
-    return max(1, min(choices, 128)) * (len(prompts or ()) if several else 1)
+    return asked_of(members, head.endpoint.path, len(prompts or ()) if several else 1)
+
+
+def _guess(endpoint: Endpoint) -> int:
+    return ENGINE_OUTPUT_TOKENS if endpoint.any_method else endpoint.output_tokens
 
 
 def _where(head: ClientHead, principal: Principal) -> Where | None:

@@ -21,6 +21,9 @@ from shared.messages import Usage
 QUANTILES = (0.5, 0.9)
 """Of prediction errors, for export."""
 
+CONTEXT_TOKENS = 4096
+"""Of a model whose agents do not say what it holds."""
+
 _NOTHING_LEARNT = Outcome(ok=False, total_s=0.0)
 
 
@@ -29,6 +32,7 @@ class Decisions:
 
     def __init__(self, index: ModelIndex, policy: str, clock: Callable[[], float]) -> None:
         """Raises ValueError for a policy there is none of."""
+        self._index = index
         self._scheduler = Scheduler(policy)
         self._estimates = Estimates()
         self._clock = clock
@@ -74,15 +78,18 @@ class Decisions:
 
     def bounds(self, request: Request) -> tuple[int, int]:
         """How many tokens its prompt has, as far as can be known, and how many its answer has at most:
-        as many as it allows, else what few answers like it go beyond. Nothing is changed."""
+        as many as it allows, else what few answers go beyond that nothing limits, and where too few such
+        are known, as many as the model's context holds. Nothing is changed."""
         input_tokens, most_tokens = request.input_tokens, request.most_tokens
         if request.prompt_bytes:
             input_tokens = self._estimates.input_tokens(request.model, request.prompt_bytes)
         if most_tokens is not None or not request.output_tokens:
             return input_tokens, most_tokens or 0
-        guess = request.output_tokens
-        output = self._estimates.output(request.model, request.principal.tenant, None, guess)
-        return input_tokens, output.high
+        context = self._index.largest_context(request.model) or CONTEXT_TOKENS
+        room = max(1, context - input_tokens)
+        if not request.endless:
+            room = self._estimates.unlimited(request.model, request.principal.tenant, room)
+        return input_tokens, room * request.choices
 
     def assign(
         self, model: str, waiting: Sequence[Waiting], open_now: Mapping[str, Deployment], now: float
@@ -132,6 +139,9 @@ class Decisions:
                 input_tokens=usage.prompt_tokens,
                 output_tokens=usage.completion_tokens,
             )
+            if request.most_tokens is None and not request.endless:
+                each = -(-usage.completion_tokens // request.choices)
+                self._estimates.learn_unlimited(request.model, request.principal.tenant, each)
         if attempt.away_s:
             return  # its times are the tunnel's too
         first_s = None if attempt.first_piece_s is None else attempt.first_piece_s - attempt.opened_s

@@ -281,6 +281,12 @@ class ModelIndex:
             record.limit = (max(known) if known and len(known) == len(limits) else None,)
         return record.limit[0]
 
+    def largest_context(self, model: str) -> int | None:
+        """The most tokens a request can have at deployments of ``model`` that say so; None: none does."""
+        record = self._models.get(model)
+        there = () if record is None else (*record.serving.values(), *record.loadable.values())
+        return max((each.most_tokens for each in there if each.most_tokens), default=None)
+
     def forget_limit(self, model: str) -> None:
         """A deployment of ``model`` says something else of how much it holds."""
         record = self._models.get(model)

@@ -105,6 +105,10 @@ class Request:
     """Of what its engine reads as the prompt; 0 where nothing is known of it."""
     most_tokens: int | None = None
     """What the request allows its answer to have, all choices together; None: it does not say."""
+    choices: int = 1
+    """Answers that it makes its engine write."""
+    endless: bool = False
+    """Where it does not say, each of them is as long as there is room."""
     prefix: tuple[int, ...] = ()
     """The prompt's chain of fingerprints (:mod:`gateway.scheduling.prefix`)."""
     ttft_s: float | None = None
@@ -133,6 +137,8 @@ class Request:
     """How often it gave its slot back for a more urgent one."""
     seen_tokens: int = 0
     """Of answers to it that were streamed, as far as they came; for when nobody counts them."""
+    seen_bytes: int = 0
+    """Of the bodies of answers to it."""
     barred: Callable[["Request", str], bool] | None = None
     """Says of a kind of engine whether it manages such, and may not go there; None: it may go to all."""
     gpu_s: float = 0.0

@@ -136,7 +136,7 @@ class Pipeline:
             finally:
                 usage = response.trailers.usage if response.trailers is not None else None
                 if held is not None:
-                    usage = held.used(request, usage, response.status, response.attempts)
+                    usage = held.used(request, usage, response.status, response.attempts, response.headers)
                 elif usage is None and response.trailers is not None:
                     usage = untold(request, response.status, response.attempts)
                 if self._accounts is not None:

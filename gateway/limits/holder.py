@@ -12,6 +12,9 @@ LEAST_WAIT_S = 0.05
 HOLD_WEIGHT = 0.1
 """Of the latest request in how long requests last."""
 
+NO_END = 1 << 60
+"""More tokens than any budget has."""
+
 NO_RATES = Rates()
 NO_BUDGETS = Budgets()
 
@@ -88,6 +91,36 @@ class Holder:
         self.rates, self.budgets = rates, budgets or NO_BUDGETS
         self.requests = _window(self.requests, rates.rpm)
         self.tokens = _window(self.tokens, rates.tpm)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether something of it is held to tokens, or to money, which is paid for them."""
+        budgets = self.budgets
+        amounts = (budgets.tokens_per_day, budgets.tokens_per_month, budgets.money_per_day)
+        return self.rates.tpm is not None or any(
+            each is not None for each in (*amounts, budgets.money_per_month)
+        )
+
+    def left(self, spending: Spending, wall_s: float) -> Amounts:
+        """Of its budgets, spent and reserved taken off; without one as much as there is of anything."""
+        left = Amounts(NO_END, float("inf"), float("inf"))
+        if self.budgets is NO_BUDGETS or self._tenant is None:
+            return left
+        budgets, held = self.budgets, self.reserved
+        for spent, tokens, gpu_s, money in zip(
+            spending.of(self._tenant, wall_s),
+            (budgets.tokens_per_day, budgets.tokens_per_month),
+            (budgets.gpu_seconds_per_day, budgets.gpu_seconds_per_month),
+            (budgets.money_per_day, budgets.money_per_month),
+            strict=True,
+        ):
+            if tokens is not None:
+                left.tokens = min(left.tokens, tokens - spent.tokens - held.tokens)
+            if gpu_s is not None:
+                left.gpu_s = min(left.gpu_s, gpu_s - spent.gpu_s - held.gpu_s)
+            if money is not None:
+                left.money = min(left.money, money - spent.money - held.money)
+        return left
 
     @property
     def idle(self) -> bool:
@@ -230,6 +263,20 @@ def fitting(holders: tuple[Holder, ...], tokens: int, least: int) -> int:
         if holder.tokens is not None and tokens > holder.tokens.limit:
             tokens = max(least, holder.tokens.limit)
     return tokens
+
+
+def affordable(
+    guess: Amounts, holders: tuple[Holder, ...], least: int, spending: Spending, wall_s: float
+) -> Amounts:
+    """A guess cut to half of what is left of each budget, and ``least`` tokens at least: a guess alone uses
+    up no budget, however many requests come at once."""
+    tokens, gpu_s, money = guess.tokens, guess.gpu_s, guess.money
+    for holder in holders:
+        left = holder.left(spending, wall_s)
+        tokens = min(tokens, max(least, left.tokens // 2))
+        gpu_s = min(gpu_s, max(0.0, left.gpu_s / 2))
+        money = min(money, max(0.0, left.money / 2))
+    return Amounts(tokens, gpu_s, money)
 
 
 def _window(before: Window | None, limit: int | None) -> Window | None:

@@ -1,8 +1,10 @@
 """The stage of a request's way at which what it may use is set aside, before anything is done for it.
 
 **What is reserved.** The tokens of its prompt, estimated, and those of its answer: as many as the
-request allows (``max_tokens``), and where it does not say, what nine of ten answers of this model to
-this tenant stayed within. What the engine counted is settled when the answer is over.
+request allows (``max_tokens`` and what else engines read, :mod:`gateway.limits.asked`), and where it does
+not say, what nine of ten unlimited answers of this model to this tenant stayed within; the model's context
+while too few of them are known. What the engine counted is settled when the answer is over, and where it
+did not count, what was seen of the answer.
 
 **What is guaranteed.** Requests let in within any 60 s never have more tokens together than the limit,
 whatever their number at once, as long as none uses more than was reserved for it. One that does (its
@@ -18,14 +20,26 @@ from types import TracebackType
 from typing import Protocol
 
 from gateway.domain import Principal, Request
-from gateway.errors import DeadlineExceeded, QuotaExceeded, RateLimited, RequestError
+from gateway.errors import DeadlineExceeded, Forbidden, QuotaExceeded, RateLimited, RequestError
 from gateway.limits.headers import HeaderList, limit_headers
-from gateway.limits.holder import NO_BUDGETS, RATES, Holder, Limit, Refusal, Reservation, fitting, reserve
+from gateway.limits.holder import (
+    NO_BUDGETS,
+    RATES,
+    Holder,
+    Limit,
+    Refusal,
+    Reservation,
+    affordable,
+    fitting,
+    reserve,
+)
 from gateway.limits.spending import Amounts, Spending
+from gateway.limits.unread import EVENTS, tokens_seen
 from gateway.quotas import Price, TenantLimits
 from gateway.store.limits import Terms
 from gateway.store.prices import OTHER_MODELS
-from shared.messages import Usage, UsageMode
+from gateway.surface import ENGINE
+from shared.messages import Headers, Usage, UsageMode
 
 MOST_IDLE = 4096
 """Keys in memory, at least, before those that hold nothing are looked for and forgotten."""
@@ -143,8 +157,8 @@ class Limits:
     def need(self, request: Request, holders: tuple[Holder, ...]) -> Amounts:
         """What to set aside for ``request``."""
         input_tokens, output_tokens = self.bounds(request)
-        tokens = input_tokens + output_tokens
-        if request.most_tokens is None:
+        tokens, guessed = input_tokens + output_tokens, request.most_tokens is None
+        if guessed:
             tokens = fitting(holders, tokens, input_tokens)
         for holder in holders:
             if holder.budgets is not NO_BUDGETS:
@@ -154,7 +168,8 @@ class Limits:
         price = self.price(request.model)
         gpu_s = tokens * self._gpu_per_token.get(request.model, 0.0)
         money = price.of_tokens(input_tokens, tokens - input_tokens) + gpu_s * price.gpu_second
-        return Amounts(tokens, gpu_s, money)
+        need = Amounts(tokens, gpu_s, money)
+        return affordable(need, holders, input_tokens, self.spending, self.wall()) if guessed else need
 
     def learn(self, request: Request, tokens: int) -> None:
         """``request`` is over and took so many tokens."""
@@ -195,12 +210,15 @@ class Guard:
         return limit_headers(self._holders, self._limits.clock())
 
     def reserve(self, request: Request, accounts: Accounts | None = None) -> "Held":
-        """Set aside what ``request`` may use. Raises RateLimited and QuotaExceeded, and nothing is then.
+        """Set aside what ``request`` may use. Raises RateLimited and QuotaExceeded, and Forbidden for an
+        engine's own path where the key's routes do not name such; nothing is then.
 
         Use it as a context manager around all that is done for the request; what it is found to have
         used without an engine having counted it is told to ``accounts``."""
         limits = self._limits
         self._holders = limits.holders(request.principal, new=False)
+        if request.route == ENGINE.route:
+            _check_named(request.principal, self._holders)
         need = limits.need(request, self._holders)
         outcome = reserve(self._holders, need, limits.clock(), limits.spending, limits.wall())
         if isinstance(outcome, Refusal):
@@ -228,12 +246,15 @@ class Held:
         """``request`` is the one that is made of it: another than at first after a fallback."""
         self._request = request
 
-    def used(self, request: Request, usage: Usage | None, status: int, attempts: int) -> Usage | None:
+    def used(
+        self, request: Request, usage: Usage | None, status: int, attempts: int, headers: Headers = ()
+    ) -> Usage | None:
         """What ``request``, the one that was answered, used: as its engine counted it, or else what it
-        must have been. Nothing where no engine was asked, or it refused."""
+        must have been, by an answer with ``headers``. Nothing where no engine was asked, or it refused."""
         self._request = request
         if usage is None and attempts and status < 400:
-            usage = estimated(request)
+            content_type = next((value for name, value in headers if name == "content-type"), "")
+            usage = estimated(request, content_type)
         self._usage = usage or Usage(0, 0)
         return usage
 
@@ -257,9 +278,15 @@ class Held:
         self._limits.learn(request, tokens)
 
 
-def estimated(request: Request) -> Usage:
+def estimated(request: Request, content_type: str | None = None) -> Usage:
     """What ``request`` used of an engine that did not count: of a stream each event is taken for a token;
-    of an answer in one piece nothing is seen, and it is taken to have come as far as was expected."""
+    of an answer in one piece nothing is seen, and it is taken to have come as far as was expected. At an
+    engine's own path an answer of that ``content_type`` counts as it came; but not one that was only fetched.
+    """
+    if request.route == ENGINE.route and content_type is not None:
+        seen = tokens_seen(content_type, request.seen_tokens, request.seen_bytes)
+        fetched = not request.output_tokens and not content_type.startswith(EVENTS)
+        return Usage(request.input_tokens, 0 if fetched else seen)
     output_tokens = request.seen_tokens if request.streaming else request.output_tokens
     return Usage(request.input_tokens, output_tokens)
 
@@ -269,6 +296,19 @@ def untold(request: Request, status: int, attempts: int) -> Usage | None:
     none was asked to tell, and the answer counts as a request."""
     asked = request.usage is not UsageMode.NONE and status == 200 and attempts > 0
     return estimated(request) if asked else None
+
+
+def _check_named(principal: Principal, holders: tuple[Holder, ...]) -> None:
+    """Raises Forbidden for one held to tokens whose routes do not name engines' own paths."""
+    scopes = principal.scopes
+    named = scopes is not None and scopes.routes is not None and ENGINE.route in scopes.routes
+    whose = [holder.whose for holder in holders if holder.counts_tokens]
+    if whose and not named:
+        raise Forbidden(
+            f"{whose[0]} is limited in tokens, so this key may use /engines/… only when its routes name "
+            f"{ENGINE.route!r} (trunkline key create --routes any,chat,…): not every engine counts there.",
+            code="route_not_allowed",
+        )
 
 
 def refusal_error(refusal: Refusal) -> RequestError:

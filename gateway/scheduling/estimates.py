@@ -66,6 +66,9 @@ class Estimates:
         self._inputs: OrderedDict[str, _Ratio] = OrderedDict()
         self._models: OrderedDict[str, _Lengths] = OrderedDict()
         self._tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
+        self._free_models: OrderedDict[str, _Lengths] = OrderedDict()
+        self._free_tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
+        """The same of answers that nothing limited."""
 
     def input_tokens(self, model: str, size_bytes: int) -> int:
         """Of a request of so many bytes."""
@@ -86,6 +89,24 @@ class Estimates:
                 expected += trust * (known_expected - expected)
                 high += trust * (known_high - high)
         return Output(round(expected), round(high))
+
+    def unlimited(self, model: str, tenant: str, room: int) -> int:
+        """What nine of ten answers stay within that nothing limits; ``room``, which they have, while fewer
+        than :data:`FAMILIAR` such are known of the model. Answers that were cut short say nothing of it."""
+        of_model = self._free_models.get(model)
+        if of_model is None or of_model.count < FAMILIAR:
+            return room
+        _, high = of_model.within(NO_LIMIT)
+        of_tenant = self._free_tenants.get((model, tenant))
+        if of_tenant is not None:
+            high += of_tenant.trust * (of_tenant.within(NO_LIMIT)[1] - high)
+        return min(round(high), room)
+
+    def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
+        """An answer that nothing limited came whole, and had so many tokens."""
+        if output_tokens > 0:
+            _kept(self._free_models, model, _Lengths, self._most_models).note(output_tokens)
+            _kept(self._free_tenants, (model, tenant), _Lengths, self._most_tenants).note(output_tokens)
 
     def learn(
         self,
@@ -135,6 +156,11 @@ class _Lengths:
         self._high = 0
         self.trust = 0.0
         """0 to 1: what they weigh against what is known without them."""
+
+    @property
+    def count(self) -> int:
+        """How many are remembered."""
+        return len(self._latest)
 
     def note(self, tokens: int) -> None:
         latest = self._latest

@@ -12,7 +12,7 @@ def test_output_is_what_the_request_allows_times_its_choices() -> None:
     assert asked({"max_completion_tokens": 1, "max_tokens": 5}, COMPLETIONS).output_tokens == 5
     assert asked({"max_tokens": 5, "n": 2, "best_of": 4}, COMPLETIONS).output_tokens == 20
     assert asked({"max_tokens": 5, "n": True}).output_tokens == 5
-    assert asked({"max_tokens": -1}).output_tokens == 0
+    assert asked({"max_tokens": -1}).output_tokens == CHAT.output_tokens
     assert asked({"max_output_tokens": 9}, RESPONSES).output_tokens == 9
     assert asked({}).output_tokens == CHAT.output_tokens
     assert asked({"max_tokens": 9}, EMBEDDINGS).output_tokens == 0

@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.scopes import Role
+from gateway.quotas import Rates
+from gateway.scopes import Role, limited
 from gateway.store import Store
 from tests.support.processes import Gateway, House
 
@@ -47,6 +48,13 @@ class Handler(BaseHTTPRequestHandler):
         self.engine.asked.append(f"{self.command} {self.path}")
         if self.path == "/docs":
             self.say(307, {}, location=f"http://{host}/docs/")
+        elif self.path == "/api/generate":
+            lines = [{"response": "a", "done": False}] * 3
+            lines.append({"done": True, "prompt_eval_count": 26, "eval_count": 290})
+            data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+            self.say(200, data, **{"content-type": "application/x-ndjson"})
+        elif self.path == "/api/silent":
+            self.say(200, {"text": "x" * 989})
         elif self.path in ("/away", "/v1/chat/completions"):
             self.say(307, {}, location=f"http://localhost:{host.rpartition(':')[2]}/steal")
         else:
@@ -54,10 +62,10 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_DELETE = do_POST  # noqa: N815 - the names it calls
 
-    def say(self, status: int, body: dict[str, Any], **fields: str) -> None:
-        data = json.dumps(body).encode()
+    def say(self, status: int, body: dict[str, Any] | bytes, **fields: str) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        fields |= {"content-type": "application/json", "content-length": str(len(data))}
+        fields = {"content-type": "application/json", **fields, "content-length": str(len(data))}
         for name, value in fields.items():
             self.send_header(name, value)
         self.end_headers()
@@ -88,9 +96,9 @@ def gateway(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield gateway
 
 
-def session(gateway: Gateway, name: str, role: Role | None = None) -> aiohttp.ClientSession:
+def session(gateway: Gateway, name: str, role: Role | None = None, **more: Any) -> aiohttp.ClientSession:
     with Store.open(gateway.state) as store:
-        key = store.keys.create(name, "default", time.time(), role=role)
+        key = store.keys.create(name, "default", time.time(), role=role, **more)
     return aiohttp.ClientSession(gateway.url, headers={"authorization": f"Bearer {key}"})
 
 
@@ -121,3 +129,35 @@ async def test_a_client_that_follows_redirects_stays_with_its_engine(
             async with client.post(path, json=asked) as response:
                 assert (response.status, (await response.json())["error"]["code"]) == (502, "engine_redirect")
     assert not engine.stolen
+
+
+async def left(client: aiohttp.ClientSession, tokens: int) -> None:
+    """Wait until the key has so many tokens left: what an answer took is settled just after its end."""
+    told = -1
+    for _ in range(100):
+        async with client.get(f"/engines/{MODEL}/api/tags") as response:
+            told = int(response.headers["x-ratelimit-remaining-tokens"])
+        if told == tokens:
+            return
+    assert told == tokens
+
+
+async def test_engines_own_counts_are_held_against_limits_and_what_nobody_counts_is_estimated(
+    gateway: Gateway, engine: Engine
+) -> None:
+    path = f"/engines/{MODEL}/api/generate"
+    unnamed = session(gateway, "unnamed", rates=Rates(tpm=5000))
+    async with unnamed, unnamed.post(path, json={"prompt": "hi"}) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (403, "route_not_allowed")
+    async with session(gateway, "named", rates=Rates(tpm=5000), scopes=limited(routes=["any"])) as client:
+        asked = {"prompt": "hi", "options": {"num_predict": 24_000}}
+        async with client.post(path, json=asked) as response:
+            assert response.status == 429
+            assert "requested 24,0" in (await response.json())["error"]["message"]
+        asked = {"prompt": "hi", "options": {"num_predict": 400}}
+        async with client.post(path, json=asked) as response:
+            assert b'"eval_count": 290' in await response.read()
+        await left(client, 5000 - 26 - 290)
+        async with client.post(f"/engines/{MODEL}/api/silent", data=b"x" * 40) as response:
+            assert len(await response.read()) == 1001
+        await left(client, 5000 - 26 - 290 - 10 - 250)

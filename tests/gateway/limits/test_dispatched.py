@@ -1,6 +1,7 @@
 """What the dispatcher tells limits, and they tell it: GPU-seconds, tokens seen, bounds, shares, weights."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,7 +78,8 @@ async def test_the_bounds_of_a_request_are_what_it_allows_or_what_few_answers_go
         return fleet.dispatcher.bounds(fleet.request(prompt_bytes=400, input_tokens=1, **more))
 
     assert bounds(most_tokens=7, output_tokens=7) == (100, 7)
-    assert bounds(output_tokens=256) == (100, 256)
+    assert bounds(output_tokens=256) == (100, 4096 - 100), "all there may be while nothing is known"
+    assert bounds(output_tokens=256, choices=3) == (100, 3 * 3996)
     assert bounds(most_tokens=0) == (100, 0)
     for pieces in [10] * 50 + [90] * 10:
         client = fleet.submit(fleet.request(prompt_bytes=200, output_tokens=256))
@@ -87,6 +89,28 @@ async def test_the_bounds_of_a_request_are_what_it_allows_or_what_few_answers_go
     assert input_tokens == pytest.approx(200, rel=0.05)
     assert output_tokens > 80, "one in six has 90"
     assert (request.input_tokens, request.output_tokens) == (0, 256), "nothing is changed"
+
+
+async def test_without_a_history_the_context_of_the_model_is_reserved() -> None:
+    fleet = Fleet()
+    agent = fleet.connect("a", replace(deployment(), context_tokens=32_768))
+
+    def output_tokens(**more: Any) -> int:
+        request = fleet.request(prompt_bytes=400, input_tokens=1, output_tokens=256, **more)
+        return fleet.dispatcher.bounds(request)[1]
+
+    assert output_tokens() == 32_768 - 100
+    for _ in range(20):  # their client cut them short: they say nothing of those that nobody cuts
+        await answer(fleet, agent, fleet.submit(fleet.request(output_tokens=1, most_tokens=1)), 1)
+    assert output_tokens() > 32_000
+    for _ in range(7):
+        await answer(fleet, agent, fleet.submit(fleet.request(output_tokens=256)), 20)
+    assert output_tokens() > 32_000, "too few to tell"
+    await answer(fleet, agent, fleet.submit(fleet.request(output_tokens=256)), 20)
+    assert output_tokens() == 20
+    assert output_tokens(choices=4) == 80
+    assert output_tokens(endless=True) > 32_000
+    assert output_tokens(most_tokens=5) == 5
 
 
 def of_tenant(fleet: Fleet, tenant: str, model: str = "m") -> Request:
