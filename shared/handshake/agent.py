@@ -194,10 +194,13 @@ class AgentHandshake:
     def _stranger(self, found: str) -> str:
         pinned = gateway_id(self._pinned)
         if self._join_token is not None:
-            return (
+            said = (
                 f"the join token is for gateway {pinned}, but gateway {found} answered: "
                 "make a token on the gateway that the URL leads to"
             )
+            if self._join_token.has_checksum:
+                return said
+            return f"{said} (or copy this one again: it is of a form that does not show when it is damaged)"
         return (
             f"this agent belongs to gateway {pinned}, but gateway {found} answered: check the URL. If the "
             "gateway's key was changed while this agent was away, or it is to join the other gateway, "

@@ -16,6 +16,11 @@ TOKEN_ID_BYTES = 8
 SECRET_BYTES = 16
 VERSION = 1
 _KEY_LABEL = b"trunkline.1 JOIN KEY\0"
+_CHECK_LABEL = b"trunkline.1 JOIN CHECK\0"
+_CHECK_BYTES = 5
+_CHECKED = bytes.fromhex("c3c35a")
+"""The end of an id whose beginning is a checksum. An id made before there were any ends so by chance, once in
+16 million."""
 _RAW_BYTES = 1 + TOKEN_ID_BYTES + SECRET_BYTES + FINGERPRINT_BYTES
 TEXT_CHARS = len(PREFIX) + _RAW_BYTES * 4 // 3
 """80: the raw 57 bytes are 76 characters of base64url, without padding."""
@@ -42,8 +47,9 @@ class JoinToken:
 
     @classmethod
     def new(cls, fingerprint: bytes) -> "JoinToken":
-        """A token with a random id and secret for the gateway with this fingerprint."""
-        return cls(secrets.token_bytes(TOKEN_ID_BYTES), secrets.token_bytes(SECRET_BYTES), fingerprint)
+        """A token with a random secret for the gateway with this fingerprint; its id is the checksum of both."""
+        secret = secrets.token_bytes(SECRET_BYTES)
+        return cls(_checksum(secret, fingerprint) + _CHECKED, secret, fingerprint)
 
     @property
     def id_text(self) -> str:
@@ -71,7 +77,18 @@ class JoinToken:
             )
         secret_at = 1 + TOKEN_ID_BYTES
         fingerprint_at = secret_at + SECRET_BYTES
-        return cls(raw[1:secret_at], raw[secret_at:fingerprint_at], raw[fingerprint_at:])
+        token = cls(raw[1:secret_at], raw[secret_at:fingerprint_at], raw[fingerprint_at:])
+        if token.id.endswith(_CHECKED) and not token.has_checksum:
+            raise JoinTokenInvalid(
+                "the join token is damaged: its checksum is wrong, so some of its characters are not those that "
+                "`trunkline token create` printed; copy it again"
+            )
+        return token
+
+    @property
+    def has_checksum(self) -> bool:
+        """Its text is known to be whole. Tokens made by earlier versions have no checksum."""
+        return self.id == _checksum(self.secret, self.fingerprint) + _CHECKED
 
     def verifier(self) -> bytes:
         """What the gateway stores: the raw public half of the key that the secret yields, 32 bytes."""
@@ -84,6 +101,10 @@ class JoinToken:
     def _key(self) -> Ed25519PrivateKey:
         seed = hashlib.sha256(_KEY_LABEL + self.id + self.secret).digest()
         return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _checksum(secret: bytes, fingerprint: bytes) -> bytes:
+    return hashlib.sha256(_CHECK_LABEL + secret + fingerprint).digest()[:_CHECK_BYTES]
 
 
 def _check_shape(text: str) -> None:

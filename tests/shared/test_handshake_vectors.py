@@ -73,6 +73,13 @@ def test_the_join_token_reads_as_specified() -> None:
     assert token.fingerprint == octets("gateway", "fingerprint")
 
 
+def test_the_checksum_of_a_join_token_follows_the_specification() -> None:
+    raw = base64.urlsafe_b64decode(VECTORS["join_token"]["checked"].removeprefix("tlj_"))
+    digest = hashlib.sha256(b"trunkline.1 JOIN CHECK\0" + raw[9:]).digest()
+    assert raw[1:9] == digest[:5] + b"\xc3\xc3\x5a"
+    assert JoinToken.decode(VECTORS["join_token"]["checked"]).has_checksum
+
+
 def test_the_announcement_of_the_next_key_follows_the_specification() -> None:
     told = VECTORS["succession"]
     command = told["command"]["succession"]

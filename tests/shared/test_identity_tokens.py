@@ -1,5 +1,7 @@
 """Join tokens as text."""
 
+import base64
+import string
 from contextlib import suppress
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import JoinTokenInvalid
 from shared.identity import JoinToken
-from tests.support.identities import GATEWAY, TOKEN
+from tests.support.identities import CHECKED_TOKEN, GATEWAY, TOKEN
 
 TEXT = TOKEN.encode()
 
@@ -57,6 +59,35 @@ def test_a_token_cut_off_anywhere_is_said_to_be_cut_off(length: int) -> None:
 def test_a_token_that_is_wrong_says_how(text: str, complaint: str) -> None:
     with pytest.raises(JoinTokenInvalid, match=complaint):
         JoinToken.decode(text)
+
+
+@given(st.integers(4, len(TEXT) - 1), st.sampled_from(string.ascii_letters + string.digits + "-_"))
+def test_a_token_with_a_changed_character_is_said_to_be_damaged(place: int, letter: str) -> None:
+    """Wherever it is: those of the version and of the mark that there is a checksum are noticed later."""
+    text = CHECKED_TOKEN.encode()
+    changed = text[:place] + letter + text[place + 1 :]
+    if changed == text:
+        assert JoinToken.decode(changed) == CHECKED_TOKEN
+    elif base64.urlsafe_b64decode(changed[4:])[6:9] != CHECKED_TOKEN.id[5:]:
+        with suppress(JoinTokenInvalid):  # the version's
+            assert not JoinToken.decode(changed).has_checksum
+    else:
+        with pytest.raises(JoinTokenInvalid, match="is damaged|version"):
+            JoinToken.decode(changed)
+
+
+def test_a_token_of_an_earlier_version_has_no_checksum_and_is_read_all_the_same() -> None:
+    token = JoinToken.decode(TEXT)
+    assert token == TOKEN
+    assert not token.has_checksum
+    assert JoinToken.new(GATEWAY.fingerprint).has_checksum
+
+
+def test_an_agent_of_an_earlier_version_reads_a_token_with_a_checksum() -> None:
+    """As it did: the version, and three pieces of which each may be anything."""
+    raw = base64.urlsafe_b64decode(CHECKED_TOKEN.encode().removeprefix("tlj_"))
+    assert (len(CHECKED_TOKEN.encode()), raw[0]) == (80, 1)
+    assert (raw[9:25], raw[25:]) == (CHECKED_TOKEN.secret, CHECKED_TOKEN.fingerprint)
 
 
 @given(st.text(max_size=120))

@@ -14,6 +14,7 @@ from shared.identity import Succession, public_bytes
 from tests.support.identities import (
     AGENT_KEY,
     AGENT_NONCE,
+    CHECKED_TOKEN,
     GATEWAY,
     GATEWAY_NONCE,
     NAME,
@@ -55,6 +56,7 @@ def build() -> dict[str, Any]:
             "secret": TOKEN.secret.hex(),
             "text": TOKEN.encode(),
             "verifier": TOKEN.verifier().hex(),
+            "checked": CHECKED_TOKEN.encode(),
         },
         "certificate": {
             "serial": SERIAL,

@@ -31,6 +31,8 @@ UNTIL_S = int(WALL_S) + 30 * 86_400
 """When the key before ``NEXT_GATEWAY`` counts no more."""
 AGENT_KEY = key_of("agent")
 TOKEN = JoinToken(bytes.fromhex("0011223344556677"), bytes(range(16)), GATEWAY.fingerprint)
+"""As versions before there was a checksum made them."""
+CHECKED_TOKEN = JoinToken(bytes.fromhex("62b362d458c3c35a"), bytes(range(16)), GATEWAY.fingerprint)
 
 
 def certificate_of(
