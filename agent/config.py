@@ -237,8 +237,12 @@ def tunnel_url(gateway: str) -> str:
     if scheme is None or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a gateway's URL is written https://HOST[:PORT]")
     _ = parts.port  # raises ValueError for what is no port
+    before, clients, _ = f"{parts.path}/".partition("/v1/")
+    if clients:
+        base = f"{parts.scheme}://{parts.netloc}{before}"
+        raise ValueError(f"/v1 is where clients ask; agents dial the gateway itself: write {base}")
     if scheme == "ws" and not is_loopback(parts.hostname):
-        raise ValueError("http:// goes to loopback only: across a network, use https://")
+        raise ValueError(f"http:// goes to loopback only; across a network, write https://{parts.netloc}")
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/tunnel')}/tunnel"
 
 

@@ -47,7 +47,7 @@ class JoinToken:
 
     @classmethod
     def new(cls, fingerprint: bytes) -> "JoinToken":
-        """A token with a random secret for the gateway with this fingerprint; its id is the checksum of both."""
+        """A token with a random secret for the gateway with this fingerprint; its id is their checksum."""
         secret = secrets.token_bytes(SECRET_BYTES)
         return cls(_checksum(secret, fingerprint) + _CHECKED, secret, fingerprint)
 
@@ -80,8 +80,8 @@ class JoinToken:
         token = cls(raw[1:secret_at], raw[secret_at:fingerprint_at], raw[fingerprint_at:])
         if token.id.endswith(_CHECKED) and not token.has_checksum:
             raise JoinTokenInvalid(
-                "the join token is damaged: its checksum is wrong, so some of its characters are not those that "
-                "`trunkline token create` printed; copy it again"
+                "the join token is damaged: its checksum is wrong, so some of its characters are not those "
+                "that `trunkline token create` printed; copy it again"
             )
         return token
 

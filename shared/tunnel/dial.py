@@ -18,6 +18,7 @@ from shared.frames import Frame, FrameType, encode
 from shared.handshake import AgentHandshake, Welcome
 from shared.streams import Role
 from shared.tunnel.base import GATEWAYS_HEADER, SUBPROTOCOL, Tunnel
+from shared.tunnel.dial_errors import explain_dial_error, gateway_of
 
 
 class _DiallingConnection(ClientConnection):
@@ -131,7 +132,10 @@ async def dial(
     except TimeoutError:
         if tunnel is not None:
             tunnel.abort()
-        raise DialFailed(f"{url} did not answer within {timeout_s:g} s") from None
+        raise DialFailed(
+            f"{gateway_of(url)} did not answer within {timeout_s:g} s: is the address right, and does a "
+            "firewall let it through?"
+        ) from None
     except BaseException:
         if tunnel is not None:
             tunnel.abort()
@@ -161,5 +165,5 @@ async def _connect(
     except InvalidProxy as error:
         raise DialFailed(f"the proxy's URL cannot be used: {error.msg}") from None
     except (OSError, InvalidURI, InvalidHandshake, ValueError) as error:  # ValueError: no name, no port
-        raise DialFailed(f"{url}: {error or type(error).__name__}") from error
+        raise DialFailed(explain_dial_error(url, error, proxy)) from error
     return cast(_DiallingConnection, connection)

@@ -72,7 +72,7 @@ def test_a_token_with_a_changed_character_is_said_to_be_damaged(place: int, lett
         with suppress(JoinTokenInvalid):  # the version's
             assert not JoinToken.decode(changed).has_checksum
     else:
-        with pytest.raises(JoinTokenInvalid, match="is damaged|version"):
+        with pytest.raises(JoinTokenInvalid, match=r"is damaged|version"):
             JoinToken.decode(changed)
 
 
