@@ -171,6 +171,9 @@ LINK_FRAMES = 64
 GPUS = 64
 """GPUs of one host."""
 
+ENGINES = 64
+"""Engines of one agent that it tells the state of."""
+
 MODEL_NAME_CHARS = 256
 
 REASON_CHARS = 512

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Any, TypeVar
 
 import orjson
@@ -135,3 +136,17 @@ def read_objects(value: Mapping[str, Any], key: str, most: int) -> list[dict[str
     if not isinstance(items, list) or len(items) > most or not all(isinstance(item, dict) for item in items):
         raise FrameMalformed(f"member {key!r} must be a list of at most {most} objects")
     return items
+
+
+def read_labels(value: Mapping[str, Any]) -> Mapping[str, str]:
+    """The member ``labels``: label → value, as far as there is room. What can be no label is left out."""
+    labels = value.get("labels", {})
+    if not isinstance(labels, dict):
+        raise FrameMalformed("member 'labels' must be an object")
+    pairs = ((name, text) for name, text in labels.items() if isinstance(text, str))
+    fitting = (
+        (name, text)
+        for name, text in pairs
+        if max(len(name), len(text)) <= limits.LABEL_CHARS and (name + text).isprintable()
+    )
+    return dict(islice(fitting, limits.LABELS))

@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
 from typing import Any
 
 import orjson
 
 from shared import limits
+from shared.engine_state import DeploymentStatus as DeploymentStatus
+from shared.engine_state import EngineState, read_engines
 from shared.errors import FrameMalformed
 from shared.frozen import frozen
 from shared.members import Headers as Headers
@@ -23,6 +24,7 @@ from shared.members import (
     read_flag,
     read_headers,
     read_integer,
+    read_labels,
     read_number,
     read_objects,
     read_optional_text,
@@ -43,13 +45,6 @@ class UsageMode(StrEnum):
     STRIP = "strip"
 
 
-class DeploymentStatus(StrEnum):
-    LOADED = "loaded"
-    LOADABLE = "loadable"
-    LOADING = "loading"
-    FAILED = "failed"
-
-
 class AgentStatus(StrEnum):
     READY = "READY"
     BUSY = "BUSY"
@@ -66,19 +61,6 @@ def _continues(value: Any) -> Mapping[str, str]:
     if not isinstance(value, dict) or len(value) > 32:
         raise FrameMalformed("member 'continues' must be an object with at most 32 members")
     return {route: way for route, way in value.items() if isinstance(way, str) and way in CONTINUATION_WAYS}
-
-
-def _labels(value: Any) -> Mapping[str, str]:
-    """Label → value, as far as there is room. What can be no label is left out."""
-    if not isinstance(value, dict):
-        raise FrameMalformed("member 'labels' must be an object")
-    pairs = ((name, text) for name, text in value.items() if isinstance(text, str))
-    fitting = (
-        (name, text)
-        for name, text in pairs
-        if max(len(name), len(text)) <= limits.LABEL_CHARS and (name + text).isprintable()
-    )
-    return dict(islice(fitting, limits.LABELS))
 
 
 @dataclass(slots=True)
@@ -282,6 +264,7 @@ _NO_KIND = b',"kind":""'
 """The same of an engine whose kind is not told."""
 
 _NO_LABELS = b',"labels":{}}'
+_NO_ENGINES = b',"engines":[],"reason":""}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +278,16 @@ class AgentState:
     """Room for all its managed deployments together; None: no bound is known."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What its host says of itself; only what its identity says, too, is true for a gateway."""
+    engines: tuple[EngineState, ...] = ()
+    """Every engine, also those without a deployment; empty where the agent is of an earlier version."""
+    reason: str = ""
+    """Why it serves nothing; for people."""
 
     def to_payload(self) -> bytes:
         payload = orjson.dumps(self).replace(_NOT_MANAGED, b"").replace(_NO_KIND, b"")
+        if not payload.endswith(_NO_ENGINES):
+            return payload
+        payload = payload.removesuffix(_NO_ENGINES) + b"}"
         return payload if self.labels else payload.removesuffix(_NO_LABELS) + b"}"
 
     @classmethod
@@ -314,7 +304,9 @@ class AgentState:
             deployments,
             gpus,
             read_amount(value, "model_memory_bytes"),
-            _labels(value.get("labels", {})),
+            read_labels(value),
+            read_engines(value),
+            read_text(value, "reason", "")[: limits.REASON_CHARS],
         )
 
 

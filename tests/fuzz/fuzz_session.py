@@ -6,10 +6,11 @@ import orjson
 
 from shared import limits
 from shared.credit import WindowSettings
+from shared.engine_state import EngineState
 from shared.errors import ErrorCode, LocalError, ProtocolError
 from shared.events import StreamOpened
 from shared.frames import FrameType, encode, encode_offset, encode_reason
-from shared.messages import AgentState, AgentStatus, ResponseHead
+from shared.messages import AgentState, AgentStatus, DeploymentStatus, ResponseHead
 from shared.session import Session
 from shared.streams import PeerLimits, Role
 from tests.fuzz.fuzz_frames import spoil
@@ -61,7 +62,11 @@ def _payload(random: Random, frame_type: FrameType) -> bytes:
         case FrameType.CREDIT | FrameType.ACK | FrameType.PING | FrameType.PONG:
             return encode_offset(random.choice((0, 1, 5, 10**5, 2**62, 2**63)))
         case FrameType.STATE:
-            return AgentState(AgentStatus.READY).to_payload()
+            status = random.choice(list(DeploymentStatus))
+            engines = (
+                EngineState("e" * random.randint(0, 300), status, load_progress=random.random() * 1.1),
+            )
+            return AgentState(AgentStatus.READY, engines=engines * random.choice((0, 1, 1, 65))).to_payload()
         case _:
             return b"" if frame_type is FrameType.END else b'{"d1":3}'
 

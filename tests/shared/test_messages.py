@@ -6,8 +6,9 @@ import orjson
 import pytest
 
 from shared import limits
+from shared.engine_state import EngineState
 from shared.errors import FrameMalformed
-from shared.messages import AgentState, AgentStatus, DeploymentState
+from shared.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus
 
 
 def test_a_state_without_labels_says_nothing_of_labels() -> None:
@@ -35,3 +36,70 @@ def test_labels_that_can_be_none_are_left_out() -> None:
 def test_labels_that_are_no_object_are_malformed() -> None:
     with pytest.raises(FrameMalformed):
         AgentState.from_payload(b'{"status": "READY", "deployments": [], "labels": ["a"]}')
+
+
+ENGINES = (
+    EngineState("127.0.0.1-8000", DeploymentStatus.FAILED, "connection refused"),
+    EngineState("torch", DeploymentStatus.LOADING, "loading weights", "trunkline", 0.25, 6.0, 24.5),
+)
+NEW_MEMBERS = {"engines", "reason"}
+
+
+def test_engines_are_read_as_they_were_written() -> None:
+    state = AgentState(AgentStatus.FAILED, engines=ENGINES, reason="no engine serves")
+    assert AgentState.from_payload(state.to_payload()) == state
+
+
+@pytest.mark.parametrize("labels", [{}, {"region": "eu"}])
+def test_a_gateway_that_knows_nothing_of_engines_reads_what_it_always_did(labels: dict[str, str]) -> None:
+    """It ignores members it does not know, and the others are byte for byte as they were."""
+    old = AgentState(AgentStatus.READY, (DeploymentState("torch/m", "m"),), labels=labels)
+    new = AgentState(AgentStatus.READY, (DeploymentState("torch/m", "m"),), (), None, labels, ENGINES)
+    assert not NEW_MEMBERS & orjson.loads(old.to_payload()).keys()
+    known = {key: value for key, value in orjson.loads(new.to_payload()).items() if key not in NEW_MEMBERS}
+    assert {"labels": {}} | orjson.loads(old.to_payload()) == known
+
+
+def test_an_agent_that_says_nothing_of_engines_is_read_as_ever() -> None:
+    state = AgentState.from_payload(b'{"status": "READY", "deployments": []}')
+    assert (state.engines, state.reason) == ((), "")
+
+
+def test_an_engine_with_a_status_of_a_later_version_is_left_out() -> None:
+    said = [{"name": "a", "status": "asleep"}, {"name": "b", "status": "loaded", "newer": 1}]
+    read = AgentState.from_payload(orjson.dumps({"status": "READY", "engines": said}))
+    assert read.engines == (EngineState("b", DeploymentStatus.LOADED),)
+
+
+@pytest.mark.parametrize(
+    "engines",
+    [
+        "torch",
+        ["torch"],
+        [{"status": "loaded"}],
+        [{"name": "a" * 300, "status": "loaded"}],
+        [{"name": "a", "status": "loading", "load_progress": 2}],
+        [{"name": "a", "status": "loading", "loading_s": -1}],
+        [{"name": "a", "status": "loaded"}] * 65,
+    ],
+)
+def test_engines_that_cannot_be_are_malformed(engines: Any) -> None:
+    with pytest.raises(FrameMalformed):
+        AgentState.from_payload(orjson.dumps({"status": "READY", "engines": engines}))
+
+
+@pytest.mark.parametrize(
+    ("progress", "loading_s", "load_s", "words"),
+    [
+        (None, None, None, ""),
+        (None, 4.4, None, "4 s"),
+        (None, 4.4, 24.5, "4 s of about 24 s"),
+        (0.456, 12.0, 27.0, "46 %, 12 s of about 27 s"),
+        (1.0, 0.2, 0.1, "100 %, 0 s of about 1 s"),
+    ],
+)
+def test_how_far_loading_is_in_words(
+    progress: float | None, loading_s: float | None, load_s: float | None, words: str
+) -> None:
+    state = EngineState("e", DeploymentStatus.LOADING, "", "", progress, loading_s, load_s)
+    assert state.loading_words == words

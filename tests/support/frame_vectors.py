@@ -24,6 +24,13 @@ MANAGED = (
     b'"reason":"","continues":{},"managed":true,"memory_bytes":15032385536,"load_s":41.5,'
     b'"load_progress":0.25,"kv_tokens":null}],"gpus":[],"model_memory_bytes":85899345920}'
 )
+ENGINES = (
+    b'{"status":"FAILED","deployments":[],"gpus":[],"model_memory_bytes":null,"labels":{},"engines":['
+    b'{"name":"127.0.0.1-8000","status":"failed","reason":"connection refused",'
+    b'"load_progress":null,"loading_s":null,"load_s":null},'
+    b'{"name":"torch","status":"loading","reason":"loading weights","kind":"trunkline",'
+    b'"load_progress":0.25,"loading_s":6.0,"load_s":24.5}],"reason":"no engine serves"}'
+)
 FRAMES: list[tuple[str, int, int, bytes]] = [
     ("OPEN", 0x10, 1, OPEN),
     ("HEAD", 0x11, 1, HEAD),
@@ -36,6 +43,7 @@ FRAMES: list[tuple[str, int, int, bytes]] = [
     ("SLOTS", 0x20, 0, b'{"d1":8}'),
     ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[],"model_memory_bytes":null}'),
     ("STATE", 0x21, 0, MANAGED),
+    ("STATE", 0x21, 0, ENGINES),
     ("DEMAND", 0x22, 0, b'{"demo":3}'),
     ("COMMAND", 0x23, 0, b'{"id":1,"verb":"load","deployment":"d2"}'),
     ("RESULT", 0x24, 0, b'{"id":1,"ok":false,"error":"no room"}'),
