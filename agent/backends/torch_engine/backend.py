@@ -115,6 +115,7 @@ class TorchBackend(ManagedBackend):
         end = EngineEnd("the engine is being stopped")
         try:
             process = await self._launch(engine_command(options), engine_environment(key, os.environ))
+            process.on_progress = self._note_progress
             ready = await process.ready()
             if ready is not None:
                 await self._connect(ready, options.socket, key)

@@ -24,6 +24,7 @@ from agent.backends.torch_engine.parsing import (
     EmbeddingRequest,
     TextRequest,
 )
+from agent.backends.torch_engine.progress import PREPARING, READING
 from agent.backends.torch_engine.rendering import Rendered, render
 
 _log = logging.getLogger(__name__)
@@ -74,9 +75,11 @@ class Engine:
         )
 
     @classmethod
-    def load(cls, options: EngineOptions) -> "Engine":
-        """Blocks for as long as loading takes. Raises ModelUnusable."""
+    def load(cls, options: EngineOptions, tell: Callable[[str], None] = lambda step: None) -> "Engine":
+        """Blocks for as long as loading takes, and tells each step of it. Raises ModelUnusable."""
+        tell(READING)
         model, manager = load(options), None
+        tell(PREPARING)
         if model.generates:
             model, manager = batching.start(model)
         engine = cls(model, manager, model.slots if options.queue is None else options.queue)

@@ -1,7 +1,7 @@
 """The life of an engine process: load, say so, serve, end with whoever started it.
 
-Standard output carries one line of JSON, when the engine is ready (:class:`ReadyLine`); standard error the
-log; standard input, with ``--exit-with-parent``, nothing but its own end.
+Standard output carries a line of JSON for each step of loading (:mod:`.progress`) and one when the engine is
+ready (:func:`ready_line`); standard error the log; standard input, with ``--exit-with-parent``, only its end.
 """
 
 import asyncio
@@ -23,9 +23,11 @@ from agent.backends.torch_engine.faults import ModelUnusable
 from agent.backends.torch_engine.options import (
     EXIT_UNUSABLE,
     KEY_VARIABLE,
+    NOT_INSTALLED,
     EngineOptions,
     parse,
 )
+from agent.backends.torch_engine.progress import IMPORTING, LoadProgress
 
 if TYPE_CHECKING:
     from agent.backends.torch_engine.engine import Engine
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         _end_with_parent(options.socket)
     sys.setswitchinterval(_SWITCH_S)
     try:
-        engine = _load(options)
+        engine = _load(options, LoadProgress(say))
     except ModelUnusable as error:
         _log.error("%s", error)
         return EXIT_UNUSABLE
@@ -68,7 +70,15 @@ def main(arguments: Sequence[str]) -> int:
             os._exit(1)
 
 
-def _load(options: EngineOptions) -> "Engine":
+def _load(options: EngineOptions, progress: LoadProgress) -> "Engine":
+    progress.at(IMPORTING)
+    try:
+        return _load_by(options, progress)
+    except ImportError as error:
+        raise ModelUnusable(f"{NOT_INSTALLED} ({error})") from error
+
+
+def _load_by(options: EngineOptions, progress: LoadProgress) -> "Engine":
     from transformers.utils import logging as library
 
     from agent.backends.torch_engine.engine import Engine  # imports torch: after the environment is set
@@ -80,7 +90,8 @@ def _load(options: EngineOptions) -> "Engine":
     batching.handlers.clear()
     batching.propagate = True
     batching.setLevel(logging.WARNING)
-    return Engine.load(options)
+    library.set_tqdm_hook(progress.bar)
+    return Engine.load(options, progress.at)
 
 
 async def _serve(engine: "Engine", options: EngineOptions, say: Callable[[bytes], None]) -> int:
@@ -162,7 +173,7 @@ def _listen(options: EngineOptions) -> socket.socket:
 
 
 def _take_standard_output() -> Callable[[bytes], None]:
-    """Keep standard output for the ready line: whatever a library prints goes to standard error."""
+    """Keep standard output for what is told of loading: whatever a library prints goes to standard error."""
     sys.stdout.flush()
     ours = os.dup(1)
     os.dup2(2, 1)
@@ -170,7 +181,6 @@ def _take_standard_output() -> Callable[[bytes], None]:
     def say(line: bytes) -> None:
         with suppress(BrokenPipeError):
             os.write(ours, line)
-        os.close(ours)
 
     return say
 

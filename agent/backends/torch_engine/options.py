@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from agent.backends.torch_engine.demo import DEMO_MODEL_DIR, DEMO_MODEL_NAME
@@ -20,6 +21,9 @@ CUDA_SLOTS = 64
 
 EXIT_UNUSABLE = 3
 """Exit status when the model cannot be served at all, so that starting again cannot help."""
+
+PACKAGES = ("accelerate", "jinja2", "psutil", "safetensors", "tokenizers", "torch", "transformers")
+NOT_INSTALLED = "the built-in engine needs PyTorch and transformers: pip install 'trunkline[torch]'"
 
 KEY_VARIABLE = "TRUNKLINE_ENGINE_KEY"
 """Environment variable with the bearer key that requests must carry; needed on TCP, as any local user
@@ -86,6 +90,11 @@ class EngineOptions:
             if value is not None:
                 words += [f"--{name.replace('_', '-')}", str(value)]
         return [*words, "--exit-with-parent"] if self.exit_with_parent else words
+
+
+def is_installed() -> bool:
+    """Whether what the engine computes with is there; nothing of it is imported."""
+    return all(find_spec(package) is not None for package in PACKAGES)
 
 
 def locate(model: str | Path) -> tuple[Path, str]:

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class EngineProcess(ChildProcess):
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         super().__init__(process, process.stderr)
+        self.on_progress: Callable[[float | None, str], None] = lambda share, step: None
+        """Called with what loading is at, and the share of the weights that are read (0 to 1, or None)."""
 
     @classmethod
     async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> "EngineProcess":
@@ -74,10 +76,15 @@ class EngineProcess(ChildProcess):
         )
 
     async def ready(self) -> EngineReady | None:
-        """The engine's facts as soon as it can serve; None when it ended before that."""
+        """The engine's facts as soon as it can serve; None when it ended before that. What it says of loading
+        goes to ``on_progress``."""
         assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        return _read_ready(line) if line.endswith(b"\n") else None
+        while (line := await self._process.stdout.readline()).endswith(b"\n"):
+            progress = _read_progress(line)
+            if progress is None:
+                return _read_ready(line)
+            self.on_progress(*progress)
+        return None
 
     async def ended(self) -> EngineEnd:
         """Wait for the process's end."""
@@ -102,6 +109,16 @@ class EngineProcess(ChildProcess):
         words = line[found.end() :] if found else line
         self._last.append((level, words))
         log.log(level or logging.WARNING, "engine says", line=words, logger_name=found[2] if found else "")
+
+
+def _read_progress(line: bytes) -> tuple[float | None, str] | None:
+    """None for a line that tells of something else."""
+    try:
+        told = orjson.loads(line)["loading"]
+        share = told["progress"]
+        return (None if share is None else min(1.0, max(0.0, float(share)))), str(told["step"])[:100]
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _read_ready(line: bytes) -> EngineReady:

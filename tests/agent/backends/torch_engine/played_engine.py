@@ -50,6 +50,8 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def serve(path: str) -> None:
+    say(json.dumps({"loading": {"step": "importing", "progress": None}}))
+    say(json.dumps({"loading": {"step": "reading", "progress": 0.5}}))
     if path:
         server = await asyncio.start_unix_server(answer, path)
         say(json.dumps(READY))

@@ -16,6 +16,7 @@ from agent.backends.managed import Loading
 from agent.backends.restarts import RestartPolicy
 from agent.backends.torch_engine.backend import TorchBackend, estimate_memory_bytes
 from agent.backends.torch_engine.process import EngineProcess
+from shared.engine_state import EngineState
 from shared.messages import DeploymentState, DeploymentStatus, RequestHead, UsageMode
 from tests.agent.backends.torch_engine import played_engine
 from tests.agent.canned import Body, added, until
@@ -125,7 +126,10 @@ async def test_a_model_is_loading_until_its_engine_is_ready(houses: list[House],
     with pytest.raises(EngineUnreachable, match="loading"):
         async with house.backend.request(HEAD, Body()):
             pass
+    assert house.backend.engine().status is DeploymentStatus.LOADING
     loaded = await house.until(DeploymentStatus.LOADED)
+    assert {state.load_progress for state in house.seen} == {None, 0.5}
+    assert house.backend.engine() == EngineState("t", DeploymentStatus.LOADED, kind="trunkline")
     assert loaded.id == "t/played"
     assert loaded.slots == 3
     assert loaded.routes == ("completions",)

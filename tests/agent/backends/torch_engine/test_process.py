@@ -42,6 +42,14 @@ async def test_the_engine_says_when_it_is_ready(start: Started) -> None:
     assert ready.routes == ("completions",)
 
 
+async def test_what_the_engine_says_of_loading_is_told_until_it_is_ready(start: Started) -> None:
+    process = await start("serve")
+    told: list[tuple[float | None, str]] = []
+    process.on_progress = lambda share, step: told.append((share, step))
+    assert await process.ready() is not None
+    assert told == [(None, "importing"), (0.5, "reading")]
+
+
 async def test_an_engine_that_ends_early_is_never_ready_and_says_why(start: Started) -> None:
     process = await start("crash")
     assert await process.ready() is None
