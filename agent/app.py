@@ -17,7 +17,7 @@ from agent.config import AgentConfig, EngineConfig, default_name
 from agent.config_errors import ConfigError
 from agent.device import GpuSampler
 from agent.dialer import Dial, Dialer, Rejected, dial_with
-from agent.finder import Finder
+from agent.finder import NO_ENGINE, Finder
 from agent.load_times import FILE as LOAD_TIMES_FILE
 from agent.load_times import LoadTimes
 from agent.membership import Membership, MembershipError
@@ -66,6 +66,8 @@ class Agent:
         self._gpus = GpuSampler(GPU_SAMPLE_S)
         self._gpu_memory_bytes: int | None = None
         self._roster = Roster(room=Room(self._model_memory_bytes))
+        if config.looks_for_engines:
+            self._roster.without_engines = NO_ENGINE
         self._publisher = Publisher(self._roster, lambda: self._gpus.latest, labels=config.labels)
         self._opened: list[Backend] = []
 
@@ -98,7 +100,7 @@ class Agent:
             services.append(tasks.create_task(self._tick()))
             services.append(tasks.create_task(Watchdog().run()))
             if self._config.looks_for_engines:
-                services.append(tasks.create_task(Finder(self._found).run()))
+                services.append(tasks.create_task(Finder(self._found, self._config.usual_ports).run()))
             dialling = tasks.create_task(_failure_of(dialer))
             services.append(dialling)
             try:
@@ -172,6 +174,8 @@ class Agent:
         self._roster.add(backend)
 
     async def _found(self, url: str, name: str) -> None:
+        if any(engine.name == name for engine in self._config.engines):
+            name = f"found-{name}"
         log.info("engine found", engine=name, url=url)
         engine = self._config.found_engine.model_copy(update={"url": url, "name": name})
         await self._open(OpenAIHTTPBackend(engine.settings()))
@@ -207,7 +211,10 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
     if engine.torch is None:
         return OpenAIHTTPBackend(engine.settings())
     from agent.backends.torch_engine.backend import TorchBackend
+    from agent.backends.torch_engine.options import NOT_INSTALLED, is_installed
 
+    if not is_installed():
+        raise ConfigError(NOT_INSTALLED)
     try:
         return TorchBackend(
             engine.torch,

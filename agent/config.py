@@ -21,7 +21,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from agent.backends.engine_kind import check_continues
+from agent.backends.engine_kind import USUAL_PORTS, check_continues
 from agent.config_errors import ConfigError, TomlFile, explain, unknown_variables
 from agent.dialer import DialSettings
 from agent.engine_config import EngineConfig as EngineConfig
@@ -169,6 +169,13 @@ class AgentConfig(BaseSettings):
     @property
     def looks_for_engines(self) -> bool:
         return not self.engine if self.find_engines is None else self.find_engines
+
+    @property
+    def usual_ports(self) -> tuple[int, ...]:
+        """Local ports to look for engines at: the usual ones but those of engines that are named."""
+        urls = [urlsplit(engine.url) for engine in self.engine if engine.url is not None]
+        named = {url.port for url in urls if is_loopback(url.hostname or "")}
+        return tuple(port for port in USUAL_PORTS if port not in named)
 
     @property
     def found_engine(self) -> EngineConfig:

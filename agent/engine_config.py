@@ -11,7 +11,7 @@ from agent.backends.command_process import PORT
 from agent.backends.engine_kind import check_continues
 from agent.backends.engine_models import MODELS, is_nameable
 from agent.backends.managed import Loading
-from agent.backends.settings import EngineSettings, EngineTimeouts, base_url
+from agent.backends.settings import EngineSettings, EngineTimeouts, base_url, origin_name
 from shared.identity import NAME_RULE, is_name
 
 Slots = Annotated[int, Field(ge=1, le=100_000)]
@@ -22,6 +22,7 @@ Memory = Annotated[ByteSize, Field(gt=0, le=2**50)]
 IDLE_TIMEOUT_S = 600.0
 """Of engines that are loaded on demand, unless they say otherwise."""
 
+_NO_NAME = "it must not be empty, hold blanks or be too long"
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
 
@@ -52,6 +53,9 @@ class EngineConfig(BaseModel):
     slots: Slots | None = None
     api_key: SecretStr | None = None
     models: Annotated[tuple[str, ...], Field(max_length=MODELS)] = ()
+    health: Annotated[str | None, Field(max_length=1024)] = None
+    """For ``url``, where the engine has no list of models: a path that answers below 400 while it serves
+    ``models``."""
     version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     """Kept beside the engine; no gateway is told of them yet."""
@@ -87,6 +91,13 @@ class EngineConfig(BaseModel):
     @classmethod
     def _check_url(cls, value: str | None) -> str | None:
         return None if value is None else base_url(value)
+
+    @field_validator("health")
+    @classmethod
+    def _check_health(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith("/") or not value.isprintable() or " " in value):
+            raise ValueError("a path begins with / and holds no blanks")
+        return value
 
     @field_validator("command", mode="before")
     @classmethod
@@ -144,15 +155,25 @@ class EngineConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_health_has_models(self) -> Self:
+        if self.health is None:
+            return self
+        if self.url is None:
+            raise ValueError("health is for engines with a url")
+        if not self.models:
+            raise ValueError("health stands in for a list of models: name them, with models = […]")
+        if bad := [model for model in self.models if not is_nameable(model)]:
+            raise ValueError(f"models: {bad[0]!r} is no name: {_NO_NAME}")
+        return self
+
+    @model_validator(mode="after")
     def _check_can_be_asked(self) -> Self:
         if self.command is None:
             return self
         if self.on_demand and not self.models:
             raise ValueError("an engine that is loaded on demand needs models: the names that it serves")
         if bad := [model for model in self.models if not is_nameable(model)]:
-            raise ValueError(
-                f"models: {bad[0]!r} is no name: it must not be empty, hold blanks or be too long"
-            )
+            raise ValueError(f"models: {bad[0]!r} is no name: {_NO_NAME}")
         if not self.port and not any(PORT in text for text in (*self.command, *self.environment.values())):
             raise ValueError(f"write {PORT} where the command takes its port, or say port = …")
         return self
@@ -163,9 +184,11 @@ class EngineConfig(BaseModel):
 
     @property
     def kind(self) -> str:
-        """What it is called when it has no name."""
+        """What it is called when it has no name: one that runs already by where it does."""
         if self.torch is not None:
             return "torch"
+        if self.url is not None:
+            return origin_name(self.url)
         program = "" if self.command is None else Path(self.command[0]).name.lower()
         return program if is_name(program) else "engine"
 
@@ -185,6 +208,7 @@ class EngineConfig(BaseModel):
             api_key=None if self.api_key is None else self.api_key.get_secret_value(),
             slots=self.slots,
             models=self.models,
+            health=self.health,
             version=self.version,
             continues=self.continues,
             refresh_s=self.refresh_s,

@@ -27,6 +27,11 @@ question while they generate."""
 MOST_ROUNDS = 20
 """Most rounds between two questions to a server that says it will be ready later."""
 
+NO_ENGINE = (
+    f"no engine is found on the usual local ports ({', '.join(map(str, USUAL_PORTS))}): start one, or name "
+    "one with --engine URL or --torch DIR"
+)
+
 Found = Callable[[str, str], Awaitable[None]]
 """Called with an engine's URL and a name for it, each different."""
 
@@ -75,7 +80,6 @@ class Finder:
         self._found = found
         self._ports = tuple(_Port(port) for port in ports)
         self._sleep = sleep
-        self._names: set[str] = set()
 
     async def run(self) -> None:
         """Runs until cancelled, or until there is an engine at every port."""
@@ -87,7 +91,7 @@ class Finder:
             for port, look, over in zip(self._ports, looks, done, strict=True):
                 if over:
                     await self._take(port, look.result())
-            if not self._names:
+            if not any(port.name for port in self._ports):
                 log.info("no engine found yet, looking on", ports=[port.number for port in self._ports])
             for port, look, over in zip(self._ports, looks, done, strict=True):
                 tasks.create_task(self._until_found(port, None if over else look))
@@ -129,15 +133,15 @@ class Finder:
         return None
 
     async def _take(self, port: _Port, kind: EngineKind | None) -> None:
-        """Those that are found at once are named in the order of their ports."""
+        """Those that are found at once are told of in the order of their ports."""
         if kind is not None:
-            port.name = self._name(kind, port.number)
-            self._names.add(port.name)
+            port.name = _name(kind, port.number)
             await self._found(port.url, port.name)
 
-    def _name(self, kind: EngineKind, port: int) -> str:
-        name = "engine" if kind is GENERIC else kind.name
-        return name if name not in self._names else f"{name}-{port}"
+
+def _name(kind: EngineKind, port: int) -> str:
+    """The same each time, whichever engines are found and in which order."""
+    return f"{'engine' if kind is GENERIC else kind.name}-{port}"
 
 
 async def kind_at(url: str) -> EngineKind | Seen:

@@ -10,7 +10,7 @@ import structlog
 from agent.roster import Roster
 from shared.endpoint import Endpoint
 from shared.errors import TrunklineError
-from shared.messages import AgentState, AgentStatus, GpuState
+from shared.messages import AgentState, AgentStatus, DeploymentStatus, GpuState
 
 log = structlog.get_logger("agent.publisher")
 
@@ -50,6 +50,10 @@ class Publisher:
         self._endpoint, self._session = endpoint, session
         self._state, self._levels = None, {}
         self._flush()
+        if self._state is not None and self._state.reason:
+            loading = any(engine.status is DeploymentStatus.LOADING for engine in self._state.engines)
+            say = log.info if loading else log.warning
+            say("connected, but nothing is served yet", reason=self._state.reason)
 
     def detach(self, session: Hashable) -> None:
         """That session is over."""
@@ -98,4 +102,5 @@ def _lasting(state: AgentState) -> AgentState:
     lasting = tuple(
         replace(d, running=0, waiting=0, kv_use=None, load_progress=None) for d in state.deployments
     )
-    return replace(state, status=status, deployments=lasting, gpus=())
+    engines = tuple(replace(engine, load_progress=None, loading_s=None) for engine in state.engines)
+    return replace(state, status=status, deployments=lasting, gpus=(), engines=engines)

@@ -4,14 +4,17 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
+import orjson
 import structlog
 
 from agent.backends.base import Backend, EngineRefused
 from agent.backends.engine_models import is_nameable
+from agent.backends.engine_states import EngineReports, reason_nothing_is_served
 from agent.backends.managed import UNLOADING, ManagedBackend
 from agent.capacity import EngineLimit, Ledger
 from agent.room import Room
 from shared import limits
+from shared.engine_state import EngineState
 from shared.messages import (
     AgentState,
     AgentStatus,
@@ -29,6 +32,9 @@ SHARED_EXCESS = 2
 """An engine with several deployments may for a moment have twice its slots: the levels of two deployments are
 lowered only after a request for one of them has come, and a request for the other may be on its way. Not
 one with a single slot, which a second request would wait in, or break."""
+
+ENGINES_BYTES = 16 * 1024
+"""Of a state's bytes, at most so many tell of engines."""
 
 STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
 
@@ -75,6 +81,9 @@ class Roster:
         self._told: Hashable = None
         """The session that was told its levels last."""
         self.on_change: Callable[[], None] = lambda: None
+        self._reports = EngineReports()
+        self.without_engines = "no engine is named in its settings"
+        """Why nothing is served while there is no engine; for people."""
 
     @property
     def running(self) -> int:
@@ -151,6 +160,7 @@ class Roster:
         before = [engine.limit.current for engine in self._engines.values()]
         for engine in self._engines.values():
             self._observe(engine)
+            self._report(engine)
         if before != [engine.limit.current for engine in self._engines.values()]:
             self.on_change()
 
@@ -216,13 +226,28 @@ class Roster:
     def state(self, gpus: tuple[GpuState, ...] = ()) -> AgentState:
         """All there is to say, cut to what fits into a frame."""
         memory_bytes = self._room.for_managed_bytes(self._all_that_load())
-        state = AgentState(self._status(), self._all_deployments(), gpus[: limits.GPUS], memory_bytes)
+        engines = self._engine_states()
+        state = AgentState(
+            self._status(),
+            self._all_deployments(),
+            gpus[: limits.GPUS],
+            memory_bytes,
+            engines=engines,
+            reason=reason_nothing_is_served(engines, self.without_engines),
+        )
         while len(state.to_payload()) > STATE_BYTES and state.deployments:
             state = replace(state, deployments=state.deployments[: len(state.deployments) * 9 // 10])
             if not self._cut:
                 self._cut = True
                 log.warning("too many models to offer them all; name the ones wanted in the configuration")
         return state
+
+    def _engine_states(self) -> tuple[EngineState, ...]:
+        """As many as there is room for beside the deployments."""
+        states = tuple(engine.backend.engine() for engine in self._engines.values())[: limits.ENGINES]
+        while len(orjson.dumps(states)) > ENGINES_BYTES:
+            states = states[: len(states) * 9 // 10]
+        return states
 
     def _all_deployments(self) -> tuple[DeploymentState, ...]:
         found = [
@@ -246,6 +271,7 @@ class Roster:
         if self._draining:
             return AgentStatus.DRAINING
         every = [deployment.status for engine in self._engines.values() for deployment in engine.deployments]
+        every = every or [engine.backend.engine().status for engine in self._engines.values()]
         if every and all(status is DeploymentStatus.FAILED for status in every):
             return AgentStatus.FAILED
         loaded = [
@@ -276,7 +302,12 @@ class Roster:
         if slots:
             engine.limit.set_slots(slots)
         self._observe(engine)
+        self._report(engine)
         self.on_change()
+
+    def _report(self, engine: _Engine) -> None:
+        started_here = engine.loads is not None
+        self._reports.note(engine.backend.engine(), self._clock(), started_here=started_here)
 
     def _observe(self, engine: _Engine) -> None:
         waiting = max((deployment.waiting for deployment in engine.deployments), default=0)

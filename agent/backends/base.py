@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from shared.engine_state import EngineState
 from shared.errors import ErrorCode, TrunklineError
 from shared.messages import DeploymentState, Headers, RequestHead
 
@@ -124,8 +125,12 @@ class Backend(Protocol):
     def deployments(self) -> tuple[DeploymentState, ...]:
         """What is so now, from memory. ``slots`` is what the engine can take in all."""
 
+    def engine(self) -> EngineState:
+        """What is so now of the engine as a whole, also while there are no deployments; from memory."""
+
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Call ``on_change`` after each change of ``deployments()``. One subscriber: the last."""
+        """Call ``on_change`` after each change of ``deployments()``, or of why ``engine()`` is failed. One
+        subscriber: the last."""
 
     def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
         """Send a request; entering gives the response once its head has been read.

@@ -170,11 +170,6 @@ class CommandBackend(ManagedBackend):
         states, wanted = super()._served_now(), self._engine.models
         return tuple(state for state in states if not wanted or state.model in wanted)
 
-    def _note_progress(self, progress: float) -> None:
-        if progress != self._progress and self._status is DeploymentStatus.LOADING:
-            self._progress = progress
-            self._changed()
-
 
 async def _clean_up(http: OpenAIHTTPBackend, process: Process | None) -> None:
     try:

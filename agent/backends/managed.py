@@ -11,9 +11,11 @@ from typing import Protocol
 import structlog
 
 from agent.backends.base import EngineRefused, EngineResponse, EngineUnreachable, RequestBody
+from agent.backends.engine_states import engine_state
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.backends.restarts import EngineEnd, RestartPolicy
 from shared import limits
+from shared.engine_state import EngineState
 from shared.messages import DeploymentState, DeploymentStatus, RequestHead
 
 log = structlog.get_logger("agent.engine")
@@ -97,6 +99,8 @@ class ManagedBackend(ABC):
         self._reason = LOADING if loading.at_start else ""
         self._progress: float | None = None
         """How much of the load is done, where that can be known."""
+        self._step = ""
+        """What loading is at, where that is known."""
 
     @property
     def wanted(self) -> bool:
@@ -118,6 +122,7 @@ class ManagedBackend(ABC):
         if self.unloading:
             raise EngineRefused(UNLOADING)
         if not self.wanted:
+            self._began_s = self._clock()
             self._become(DeploymentStatus.LOADING, LOADING)
             self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
         elif self._status is DeploymentStatus.FAILED:
@@ -147,9 +152,30 @@ class ManagedBackend(ABC):
         if self.unloading:
             return tuple(replace(state, reason=UNLOADING) for state in self._known)
         states = self._served_now() or tuple(self._as_now(state) for state in self._known)
-        measured_s, managed = self._durations.of(self.name), self.loading.managed
-        load_s = self.loading.load_s if measured_s is None else measured_s
+        managed, load_s = self.loading.managed, self._load_s()
         return tuple(replace(state, managed=managed, load_s=load_s) for state in states)
+
+    def _load_s(self) -> float | None:
+        """How long loading takes, as measured, else as told."""
+        measured_s = self._durations.of(self.name)
+        return self.loading.load_s if measured_s is None else measured_s
+
+    def engine(self) -> EngineState:
+        states = self.deployments()
+        kind = "" if self._http is None else self._http.kind
+        state = engine_state(self.name, states, kind=kind, without=self._reason)
+        if (
+            states and state.status is not DeploymentStatus.LOADING
+        ) or self._status is not DeploymentStatus.LOADING:
+            return state
+        return replace(
+            state,
+            status=DeploymentStatus.LOADING,
+            reason=self._step or self._reason,
+            load_progress=self._progress,
+            loading_s=round(self._clock() - self._began_s, 1),
+            load_s=self._load_s(),
+        )
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -173,9 +199,9 @@ class ManagedBackend(ABC):
         """Keep an engine running. Ends when it would end the same way each time."""
         crashes = 0
         while True:
-            self._progress = None
-            self._become(DeploymentStatus.LOADING, LOADING)
+            self._progress, self._step = None, ""
             self._began_s, self._served = self._clock(), False
+            self._become(DeploymentStatus.LOADING, LOADING)
             try:
                 end = await self._one_life()
             except Exception as error:
@@ -244,6 +270,12 @@ class ManagedBackend(ABC):
     def _become(self, status: DeploymentStatus, reason: str) -> None:
         self._status, self._reason = status, reason[: limits.REASON_CHARS]
         self._changed()
+
+    def _note_progress(self, progress: float | None, step: str = "") -> None:
+        """Loading is at ``step`` now, of which ``progress`` (0 to 1) is done, where that can be told."""
+        if (progress, step) != (self._progress, self._step) and self._status is DeploymentStatus.LOADING:
+            self._progress, self._step = progress, step
+            self._changed()
 
     def _changed(self) -> None:
         if self.unloading:

@@ -16,11 +16,13 @@ from agent.backends.base import (
     RequestBody,
 )
 from agent.backends.engine_client import Answer, EngineClient
-from agent.backends.engine_kind import WhileBusy
+from agent.backends.engine_kind import CONTINUED_ROUTES, GENERIC, WhileBusy
+from agent.backends.engine_states import engine_state
 from agent.backends.interrupted import Uninterrupted
 from agent.backends.probe import EngineView, Prober
 from agent.backends.settings import EngineSettings, EngineTimeouts
-from shared.messages import DeploymentState, RequestHead
+from shared.engine_state import EngineState
+from shared.messages import DeploymentState, DeploymentStatus, RequestHead
 
 __all__ = ["EngineSettings", "EngineTimeouts", "OpenAIHTTPBackend"]
 
@@ -35,6 +37,13 @@ FOREIGN_REFRESH_S = 60.0
 BUSY_SILENCE_S = 15.0
 """While requests run, an engine that answers no question is not taken for lost before nothing of any answer
 has come for so long. Only engines that are known to answer beside requests are asked then at all."""
+
+CONTINUED = frozenset(CONTINUED_ROUTES)
+CONTINUES_HINT = (
+    "if it goes on with a last message of the assistant: TRUNKLINE_AGENT_CONTINUES=chat=prefill, or "
+    "continues in the agent's file; if not: none"
+)
+NO_MODELS = "the engine answers, and lists no models: load one into it"
 
 ERROR_REFRESH_S = 0.2
 """After a failed request the engine is looked at at once, but not more often than this."""
@@ -87,6 +96,16 @@ class OpenAIHTTPBackend:
     def deployments(self) -> tuple[DeploymentState, ...]:
         return self._view.deployments
 
+    def engine(self) -> EngineState:
+        view = self._view
+        kind = "" if view.kind is GENERIC else view.kind.name
+        if view.gone:
+            status = DeploymentStatus.LOADING if view.loading else DeploymentStatus.FAILED
+            return EngineState(self.name, status, view.reason, kind)
+        wanted = ", ".join(self._settings.models)
+        without = f"the engine lists none of the models named for it ({wanted})" if wanted else NO_MODELS
+        return engine_state(self.name, view.deployments, kind=kind, without=without)
+
     @property
     def kind(self) -> str:
         """What kind of engine it is found to be: ``vllm``, ``ollama``, …, ``generic``."""
@@ -99,10 +118,12 @@ class OpenAIHTTPBackend:
         """Look at the engine now, outside the rhythm: after it was seen to start or to fail."""
         assert self._prober is not None, "not started"
         async with self._looking:
-            before = self._view
+            before, engine = self._view, self.engine()
             self._view = await self._prober.look(before)
         if self._view.deployments != before.deployments:
             self._say_change(before)
+            self._on_change()
+        elif self.engine() != engine:
             self._on_change()
 
     @asynccontextmanager
@@ -184,12 +205,25 @@ class OpenAIHTTPBackend:
         rest_s = min(self._settings.refresh_s, GONE_REFRESH_S)
         return min(FOREIGN_REFRESH_S, rest_s * 2.0 ** min(foreign, 30))
 
+    def _say_whether_it_continues(self) -> None:
+        """An operator may know more of the engine than is known of its kind."""
+        serving = [d for d in self._view.deployments if d.status is DeploymentStatus.LOADED]
+        asked = any(not d.continues and CONTINUED.intersection(d.routes) for d in serving)
+        if asked and self._settings.continues is None:
+            log.info(
+                "answers that broke off elsewhere do not go on here",
+                engine=self.name,
+                reason=f"it is not known whether an engine of the kind {self.kind} can",
+                hint=CONTINUES_HINT,
+            )
+
     def _say_change(self, before: EngineView) -> None:
         now = self._view
         if now.gone and not before.gone:
             log.warning("engine lost", engine=self.name, reason=now.reason)
         elif before.models() != now.models():
             log.info("engine serves", engine=self.name, kind=now.kind.name, models=list(now.models()))
+            self._say_whether_it_continues()
         for deployment in now.deployments:
             if deployment.reason and deployment.reason != before.reason_of(deployment.id) and not now.gone:
                 log.warning(

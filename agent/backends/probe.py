@@ -20,6 +20,9 @@ METRICS_PATH = "/metrics"
 INFO_PATH = "/info"
 OPENAPI_PATH = "/openapi.json"
 
+LOADING = "the engine is loading its model"
+NAME_MODELS = "if it has no such list, name its models in the agent's file, with models and health"
+
 PATIENCE = 2
 """So many looks in a row must time out before an engine that is connected to counts as gone: one that is
 busy with a long prompt may be late once."""
@@ -38,6 +41,8 @@ class EngineView:
     kind: EngineKind = GENERIC
     gone: bool = True
     reason: str = "the engine has not been looked at"
+    loading: bool = False
+    """It is gone, and says that it is loading."""
     late: int = 0
     """Looks in a row that timed out."""
     reported_slots: int | None = None
@@ -77,11 +82,13 @@ class _Health:
 
 
 class NoModelList(EngineError):
-    """The engine answered, and not with a list of models."""
+    """The engine answered, and not with a list of models; or, at ``health``, not that it is well."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(_why_no_models(answer))
-        self.foreign = answer.status < 500 and answer.status not in (401, 403, 408, 429)
+    def __init__(self, answer: Answer, health: str = "") -> None:
+        self.loading = answer.status == 503 and b"oading" in answer.body
+        unwell = f"the engine is not well ({health} answers {answer.status})" if health else ""
+        super().__init__(LOADING if self.loading else unwell or _why_no_models(answer))
+        self.foreign = not health and answer.status < 500 and answer.status not in (401, 403, 408, 429)
         """The answer of something that is no engine; not that of one that has a trouble."""
 
 
@@ -120,10 +127,10 @@ class Prober:
                 return replace(before, late=before.late + 1)
             return self._lost(before, error.reason)
         except NoModelList as error:
-            return replace(self._lost(before, error.reason), foreign=error.foreign)
+            return replace(self._lost(before, error.reason), foreign=error.foreign, loading=error.loading)
         except EngineError as error:
             return self._lost(before, error.reason)
-        seen = replace(before, gone=False, reason="", late=0, foreign=False)
+        seen = replace(before, gone=False, reason="", late=0, foreign=False, loading=False)
         if before.gone or not before.deployments:
             seen = await self._get_acquainted(seen, models)
         (health, loads) = await asyncio.gather(self._health(seen), self._loads(seen))
@@ -137,13 +144,22 @@ class Prober:
         )
 
     async def _models(self) -> tuple[ModelInfo, ...]:
-        """Raises :class:`EngineError` when the engine gives no list of models."""
+        """Raises :class:`EngineError` for an engine without a list of models, unless it needs none."""
+        if self._settings.health is not None:
+            return await self._declared(self._settings.health)
         answer = await self._ask(MODELS_PATH)
         models = read_models(answer.json()) if answer.status == 200 else None
         if models is None:
             raise NoModelList(answer)
         wanted = self._settings.models
         return tuple(model for model in models if not wanted or model.id in wanted)
+
+    async def _declared(self, health: str) -> tuple[ModelInfo, ...]:
+        """The models of the settings, of an engine that answers at ``health``."""
+        answer = await self._ask(health)
+        if answer.status >= 400:
+            raise NoModelList(answer, health)
+        return tuple(ModelInfo(id=model) for model in self._settings.models)
 
     async def _get_acquainted(self, view: EngineView, models: tuple[ModelInfo, ...]) -> EngineView:
         """For an engine that has just appeared: its kind, and how much it takes."""
@@ -157,7 +173,7 @@ class Prober:
             view,
             kind=kind,
             reported_slots=slots_from(facts, kind),
-            has_health=True,
+            has_health=self._settings.health is None,
             was_well=False,
             has_metrics=True,
             tells_load=False,
@@ -184,9 +200,7 @@ class Prober:
         if answer.status == 503:
             loading = b"oading" in answer.body
             status = DeploymentStatus.LOADING if loading else DeploymentStatus.FAILED
-            return _Health(
-                status, "the engine is loading its model" if loading else "the engine says it is not well"
-            )
+            return _Health(status, LOADING if loading else "the engine says it is not well")
         if answer.status >= 500 and view.was_well:  # vLLM's when its engine is dead: vllm-project/vllm#5060
             return _Health(
                 DeploymentStatus.FAILED, f"the engine is not well ({HEALTH_PATH} answers {answer.status})"
@@ -246,7 +260,9 @@ class Prober:
             )
             for deployment in before.deployments
         )
-        return replace(before, deployments=failed, gone=True, reason=reason, late=0, foreign=False)
+        return replace(
+            before, deployments=failed, gone=True, reason=reason, late=0, foreign=False, loading=False
+        )
 
 
 def _why_no_models(answer: Answer) -> str:
@@ -254,6 +270,7 @@ def _why_no_models(answer: Answer) -> str:
         return f"the engine wants another api_key ({MODELS_PATH} answers {answer.status})"
     if answer.status == 503:
         return f"the engine is not ready ({MODELS_PATH} answers 503)"
-    if answer.status != 200:
-        return f"the engine lists no models ({MODELS_PATH} answers {answer.status})"
-    return f"the engine lists no models ({MODELS_PATH} answers with something else)"
+    if answer.status >= 500:
+        return f"the engine is not well ({MODELS_PATH} answers {answer.status})"
+    other = answer.status if answer.status != 200 else "with something else"
+    return f"the engine lists no models ({MODELS_PATH} answers {other}): {NAME_MODELS}"

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+NAME_CHARS = 60
+"""Of a name made of a host; two more tell engines of one host and port apart."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTimeouts:
@@ -36,6 +39,9 @@ class EngineSettings:
     """Requests it may have at once; None: what the engine reports, else the default of its kind."""
     models: tuple[str, ...] = ()
     """Only these are offered; empty: all it lists."""
+    health: str | None = None
+    """A path that answers below 400 while the engine serves ``models``, which are then not asked for: for an
+    engine without ``/v1/models``."""
     version: str = ""
     """What its deployments are said to be a version of; nothing is made of it but choosing."""
     continues: Mapping[str, str] | None = None
@@ -43,6 +49,15 @@ class EngineSettings:
     refresh_s: float = 5.0
     """How often models, health and load are asked for."""
     timeouts: EngineTimeouts = EngineTimeouts()
+
+
+def origin_name(url: str) -> str:
+    """The host and the port of ``url`` as a name may be written: ``127.0.0.1-8000``."""
+    parts = urlsplit(url)
+    host = "localhost" if parts.hostname == "::1" else parts.hostname or "engine"
+    words = [host, *([] if parts.port is None else [str(parts.port)])]
+    letters = [c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in "-".join(words).lower()]
+    return "".join(letters).strip("._-")[:NAME_CHARS].rstrip("._-") or "engine"
 
 
 def base_url(url: str) -> str:

@@ -41,9 +41,9 @@ class Canned:
 
 @asynccontextmanager
 async def canned(
-    answer: bytes | None = None, *, close: bool = False, deaf: bool = False
+    answer: bytes | None = None, *, close: bool = False, deaf: bool = False, port: int = 0
 ) -> AsyncIterator[Canned]:
-    """A :class:`Canned` server on a free port of loopback."""
+    """A :class:`Canned` server on ``port`` of loopback, by default a free one."""
     script = Canned(close=close, deaf=deaf)
     if answer is not None:
         script.answer = answer
@@ -54,7 +54,7 @@ async def canned(
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, "127.0.0.1", port)
     script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield script

@@ -7,8 +7,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from agent.backends.base import EngineError, RequestBody
+from agent.backends.engine_states import engine_state
 from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
 from shared.endpoint import Endpoint, SessionListener
+from shared.engine_state import EngineState
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import GatewayHandshake, Hello
 from shared.identity import issue_certificate
@@ -123,6 +125,9 @@ class PlayedBackend:
 
     def deployments(self) -> tuple[DeploymentState, ...]:
         return self.offered
+
+    def engine(self) -> EngineState:
+        return engine_state(self.name, self.offered, without="it offers nothing")
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self.on_change = on_change

@@ -16,6 +16,8 @@ GIB = 1024**3
 class _Http:
     """What a running engine says it serves."""
 
+    kind = "generic"
+
     def __init__(self, states: tuple[DeploymentState, ...]) -> None:
         self.states = states
 

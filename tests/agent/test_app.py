@@ -50,7 +50,7 @@ async def agent_on(engine_url: str, directory: Path, **settings: Any) -> AsyncIt
             "gateway": url,
             "join": TOKEN.encode(),
             "state": directory,
-            "engine": [{"url": engine_url}],
+            "engine": [{"url": engine_url, "name": "engine"}],
             **settings,
         }
         task = asyncio.ensure_future(Agent(load(flags, None), stop).run())

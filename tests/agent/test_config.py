@@ -62,8 +62,8 @@ def test_everything_can_come_from_the_environment(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv(f"TRUNKLINE_AGENT_{name}", value)
     config = load({}, None)
     assert [(e.name, e.url, e.slots) for e in config.engines] == [
-        ("engine-1", "http://a:1", 5),
-        ("engine-2", "http://b:2", 5),
+        ("a-1", "http://a:1", 5),
+        ("b-2", "http://b:2", 5),
     ]
     assert config.engines[0].settings().api_key == "secret"
     assert config.labels == {"region": "eu", "zone": "a"}
@@ -100,7 +100,7 @@ labels = { size = "small" }
 """,
     )
     config = load({}, file)
-    assert [(e.name, e.slots) for e in config.engines] == [("vllm", 64), ("torch", 9), ("engine", 9)]
+    assert [(e.name, e.slots) for e in config.engines] == [("vllm", 64), ("torch", 9), ("localhost-8001", 9)]
     settings = config.engines[0].settings()
     assert (settings.url, settings.api_key, settings.models) == ("http://localhost:8000", "k", ("a", "b"))
     assert (settings.timeouts.first_byte_s, settings.timeouts.idle_s) == (30, 300)
@@ -262,6 +262,59 @@ def test_other_urls_are_refused_and_plain_http_beyond_loopback(gateway: str) -> 
     with pytest.raises(ValueError, match="https://"):
         tunnel_url(gateway) if gateway != "https://x:99999" else tunnel_url("x")
     assert "--gateway" in mistakes({"gateway": gateway})
+
+
+@pytest.mark.parametrize(
+    ("gateway", "instead"),
+    [
+        ("https://gw.example.com/v1", "write https://gw.example.com"),
+        ("http://127.0.0.1:8700/v1/", "write http://127.0.0.1:8700"),
+        ("https://gw.example.com/llm/v1/chat/completions", "write https://gw.example.com/llm"),
+    ],
+)
+def test_the_clients_url_is_refused_with_the_agents(gateway: str, instead: str) -> None:
+    assert mistakes({"gateway": gateway}).endswith(instead)
+    assert tunnel_url("https://gw/v10") == "wss://gw/v10/tunnel"
+
+
+@pytest.mark.parametrize(
+    ("urls", "names"),
+    [
+        (["http://127.0.0.1:8000"], ["127.0.0.1-8000"]),
+        (["http://gpu_1.internal/v1"], ["gpu_1.internal"]),
+        (["http://[::1]:8000", "http://[fd00::7]:1"], ["localhost-8000", "fd00--7-1"]),
+        (["https://GPU.Example:1"], ["gpu.example-1"]),
+        (["http://a:1/x", "http://a:1/y", "http://b:1"], ["a-1-1", "a-1-2", "b-1"]),
+        ([f"http://{'a' * 63}.{'b' * 63}:65535"] * 2, ["a" * 60 + "-1", "a" * 60 + "-2"]),
+    ],
+)
+def test_an_engine_without_a_name_is_called_after_where_it_is(urls: list[str], names: list[str]) -> None:
+    config = load({**HERE, "engine": [{"url": url} for url in urls]}, None)
+    assert [engine.name for engine in config.engines] == names
+    assert all(is_name(name) for name in names)
+
+
+def test_engines_that_are_named_are_not_looked_for_again() -> None:
+    engines = [{"url": "http://localhost:8000"}, {"url": "http://gpu.internal:8080"}]
+    config = load({**HERE, "engine": engines, "find_engines": True}, None)
+    assert 8000 not in config.usual_ports
+    assert {8080, 11434} <= set(config.usual_ports)
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ({"url": "http://a:1", "health": "/ping"}, "name them, with models"),
+        ({"url": "http://a:1", "health": "ping", "models": ["m"]}, "a path begins with /"),
+        ({"url": "http://a:1", "health": "/a b", "models": ["m"]}, "holds no blanks"),
+        ({"url": "http://a:1", "health": "/ping", "models": ["a b"]}, "'a b' is no name"),
+        ({"torch": "demo", "health": "/ping", "models": ["m"]}, "health is for engines with a url"),
+    ],
+)
+def test_a_health_path_stands_in_for_a_list_of_models(engine: dict[str, Any], reason: str) -> None:
+    assert reason in mistakes({**HERE, "engine": [engine]})
+    good = {"url": "http://a:1", "health": "/ping", "models": ["m"]}
+    assert load({**HERE, "engine": [good]}, None).engines[0].settings().health == "/ping"
 
 
 def test_tls_and_the_proxy_are_worked_out_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ async def test_an_engine_is_found_once_and_called_after_its_kind(no_leaks: None)
         finder = Finder(notes.note, [port_of(one.url), port_of(two.url), 9], notes.sleep)
         await finder.look()
         await finder.look()
-    assert notes.found == [(one.url, "vllm"), (two.url, f"vllm-{port_of(two.url)}")]
+    assert notes.found == [(each.url, f"vllm-{port_of(each.url)}") for each in (one, two)]
 
 
 async def test_an_engine_that_comes_later_is_found_too(no_leaks: None) -> None:
@@ -52,7 +52,7 @@ async def test_an_engine_that_comes_later_is_found_too(no_leaks: None) -> None:
     assert notes.found == []
     async with ScriptedEngine(port=port):
         await finder.run()  # ends, as every port has its engine
-    assert notes.found == [(f"http://127.0.0.1:{port}", "engine")]
+    assert notes.found == [(f"http://127.0.0.1:{port}", f"engine-{port}")]
 
 
 async def test_it_keeps_looking_while_there_is_nothing(no_leaks: None) -> None:
@@ -107,7 +107,7 @@ async def test_another_server_at_a_bystanders_port_is_asked_anew(no_leaks: None)
     await finder.look()
     async with ScriptedEngine(port=port):
         await finder.look()
-    assert notes.found == [(f"http://127.0.0.1:{port}", "engine")]
+    assert notes.found == [(f"http://127.0.0.1:{port}", f"engine-{port}")]
 
 
 async def test_an_engine_that_still_loads_is_asked_less_and_less_often_and_found(no_leaks: None) -> None:
@@ -123,7 +123,7 @@ async def test_an_engine_that_still_loads_is_asked_less_and_less_often_and_found
         engine.healthy = True
         for _ in range(21):
             await finder.look()
-    assert [name for _, name in notes.found] == ["engine"]
+    assert [name for _, name in notes.found] == [f"engine-{engine.port}"]
 
 
 async def test_a_server_that_does_not_answer_holds_up_no_other_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,4 +135,4 @@ async def test_a_server_that_does_not_answer_holds_up_no_other_port(monkeypatch:
         await until(lambda: notes.found)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert notes.found == [(engine.url, "engine")]
+    assert notes.found == [(engine.url, f"engine-{engine.port}")]

@@ -2,8 +2,11 @@
 
 import asyncio
 
+import structlog
+
 from agent.publisher import DRIFT_S, Publisher
 from agent.roster import Roster
+from shared.engine_state import EngineState
 from shared.messages import AgentStatus, DeploymentState, DeploymentStatus, Drain, GpuState
 from tests.agent.canned import until
 from tests.agent.joined import Joined, PlayedBackend
@@ -116,3 +119,38 @@ async def test_what_the_host_says_of_itself_is_told() -> None:
     here.publisher.attach(here.joined.agent, "s")
     await here.settled()
     assert [value.labels for name, value in here.gateway.calls if name == "state"] == [{"region": "eu"}]
+
+
+async def test_whoever_connects_with_nothing_to_serve_is_told_why_in_the_log() -> None:
+    here = Here()
+    with structlog.testing.capture_logs() as logs:
+        here.publisher.attach(here.joined.agent, "s")
+        assert logs == []
+        here.backend.offer()
+        here.publisher.attach(here.joined.agent, "s")
+        here.backend.offer(
+            DeploymentState(id="e/m", model="m", status=DeploymentStatus.LOADING, reason="slow")
+        )
+        here.publisher.attach(here.joined.agent, "s")
+    said = [line for line in logs if "nothing is served" in line["event"]]
+    assert [(line["log_level"], line["reason"]) for line in said] == [
+        ("warning", "e is failed: it offers nothing"),
+        ("info", "e is loading: slow"),
+    ]
+    await here.settled()
+
+
+async def test_how_far_loading_is_is_told_no_more_often_than_what_drifts() -> None:
+    here = Here()
+    here.publisher.attach(here.joined.agent, "s")
+    await here.settled()
+    here.clock.advance(DRIFT_S)
+    before = len(here.states())
+    engine = EngineState("e", DeploymentStatus.LOADED, "", "", 0.1, 1.0)
+    here.backend.engine = lambda: engine  # type: ignore[method-assign]
+    here.publisher.changed()
+    await here.settled()
+    assert len(here.states()) == before
+    here.publisher.tick()
+    await here.settled()
+    assert len(here.states()) == before + 1

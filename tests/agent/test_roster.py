@@ -5,6 +5,7 @@ import pytest
 from agent.backends.base import EngineRefused
 from agent.capacity import GRACE_S
 from agent.roster import STATE_BYTES, Roster
+from shared.engine_state import EngineState
 from shared.messages import AgentStatus, DeploymentState, DeploymentStatus, GpuState
 from tests.agent.joined import PlayedBackend
 from tests.support.clock import ManualClock
@@ -110,7 +111,7 @@ async def test_an_engine_out_of_memory_gets_less_and_the_gateway_hears_of_it() -
 async def test_the_status_says_how_it_goes() -> None:
     backend = PlayedBackend()
     roster, _ = roster_of(backend)
-    assert roster.state().status is AgentStatus.READY
+    assert roster.state().status is AgentStatus.FAILED  # there is nothing to offer
     backend.offer(deployment())
     assert roster.state().status is AgentStatus.READY
     seats = [roster.enter("s", "e/m") for _ in range(2)]
@@ -160,3 +161,39 @@ async def test_a_state_too_long_for_a_frame_is_cut() -> None:
     assert len(state.to_payload()) <= STATE_BYTES
     assert 50 < len(state.deployments) < 200
     assert len(state.gpus) == 64
+
+
+async def test_every_engine_is_told_of_also_without_a_deployment() -> None:
+    away, there = PlayedBackend(name="away"), PlayedBackend(deployment(engine="there"), name="there")
+    roster, _ = roster_of(away, there)
+    state = roster.state()
+    assert [(e.name, e.status, e.reason) for e in state.engines] == [
+        ("away", DeploymentStatus.FAILED, "it offers nothing"),
+        ("there", DeploymentStatus.LOADED, ""),
+    ]
+    assert (state.status, state.reason) == (AgentStatus.READY, "")
+    there.offer()
+    state = roster.state()
+    assert (state.status, state.reason) == (
+        AgentStatus.FAILED,
+        "away is failed: it offers nothing; there is failed: it offers nothing",
+    )
+
+
+async def test_an_agent_without_engines_says_why() -> None:
+    roster, _ = roster_of()
+    assert roster.state().reason == "no engine is named in its settings"
+    roster.without_engines = "no engine is found"
+    assert (roster.state().status, roster.state().reason) == (AgentStatus.READY, "no engine is found")
+
+
+async def test_engines_take_no_more_of_a_state_than_there_is_room_for() -> None:
+    class Wordy(PlayedBackend):
+        def engine(self) -> EngineState:
+            return EngineState(self.name, DeploymentStatus.FAILED, "\x01" * 512)
+
+    roster, _ = roster_of(*(Wordy(deployment(engine=f"e{n}"), name=f"e{n}") for n in range(80)))
+    state = roster.state()
+    assert len(state.deployments) == 80
+    assert 1 <= len(state.engines) < 64
+    assert len(state.to_payload()) <= 49_152

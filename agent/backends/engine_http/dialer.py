@@ -45,7 +45,27 @@ class Dialer:
             raise EngineUnreachable("the engine does not accept connections (timed out)") from None
         except (OSError, ValueError) as error:
             self._known_until_s = 0.0
-            raise EngineUnreachable(_why(error)) from error
+            raise EngineUnreachable(self._why(error)) from error
+
+    def _why(self, error: OSError | ValueError) -> str:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in (errno.EMFILE, errno.ENFILE):
+            return "the agent has no file descriptors left for connections"
+        return f"the engine cannot be connected to: {self._words(error)}"
+
+    def _words(self, error: OSError | ValueError) -> str:
+        match error:
+            case ConnectionRefusedError() | FileNotFoundError():
+                return f"nobody listens at {self._unix_socket or f'{self._host} port {self._port}'}"
+            case socket.gaierror():
+                return f"the name {self._host} cannot be resolved"
+            case ssl.SSLCertVerificationError():
+                return f"its certificate is not trusted ({error.verify_message})"
+            case ssl.SSLError():
+                return "it speaks no TLS that is understood here; is it http:// in place of https://?"
+            case OSError():
+                return error.strerror or str(error)
+        return str(error)
 
     async def _connect(self, protocol: Callable[[], P]) -> P:
         loop = asyncio.get_running_loop()
@@ -77,11 +97,3 @@ def _tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-def _why(error: OSError | ValueError) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.EMFILE, errno.ENFILE):
-        return "the agent has no file descriptors left for connections"
-    said = error.strerror if isinstance(error, OSError) else None
-    return f"the engine cannot be connected to: {said or error}"

@@ -6,6 +6,7 @@ import pytest
 
 from agent.backends.base import EngineRefused
 from agent.load_times import LoadTimes
+from shared.engine_state import EngineState
 from shared.messages import DeploymentState, DeploymentStatus
 from tests.agent.played_loading import PlayedLoading, settled
 from tests.support.clock import ManualClock
@@ -143,4 +144,23 @@ async def test_one_whose_process_runs_and_does_not_answer_has_to_be_unloaded_fir
     assert state_of(engine).reason == "the engine hangs"
     with pytest.raises(EngineRefused, match="unload it first"):
         engine.load()
+    await engine.close()
+
+
+async def test_loading_says_for_how_long_of_how_long_and_what_it_is_at(clock: ManualClock) -> None:
+    engine = PlayedLoading(clock=clock, load_s=24.0)
+    assert engine.engine().status is DeploymentStatus.LOADABLE
+    engine.load()
+    await settled()
+    clock.advance(6.0)
+    engine._note_progress(None, "importing")
+    assert engine.engine() == EngineState(
+        "e", DeploymentStatus.LOADING, "importing", loading_s=6.0, load_s=24.0
+    )
+    engine._note_progress(0.5, "reading")
+    assert (engine.engine().load_progress, engine.deployments()[0].load_progress) == (0.5, 0.5)
+    await engine.come_up()
+    assert engine.engine() == EngineState("e", DeploymentStatus.LOADED, kind="generic")
+    await engine.end("it crashed")
+    assert engine.engine().reason == "it crashed (again in 1 s)"
     await engine.close()

@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import orjson
 import pytest
+import structlog
 
 from agent.backends.base import EngineError, EngineFailed, EngineTimeout, EngineUnreachable
-from agent.backends.openai_http import BUSY_SILENCE_S, EngineSettings, OpenAIHTTPBackend
+from agent.backends.openai_http import BUSY_SILENCE_S, NO_MODELS, EngineSettings, OpenAIHTTPBackend
+from shared.engine_state import EngineState
 from shared.messages import DeploymentStatus, RequestHead
-from tests.agent.canned import added, once, read, until
+from tests.agent.canned import added, canned, once, read, until
 from tests.support.scripted_engine import Fault, Habit, Script, ScriptedEngine
 
 BODY = orjson.dumps({"model": "scripted", "messages": [{"role": "user", "content": "hi"}]})
@@ -49,6 +52,55 @@ async def test_an_engine_that_is_not_there_yet_is_no_error(no_leaks: None) -> No
         assert made.deployments() == ()
         with pytest.raises(EngineUnreachable):
             await ask(made)
+
+
+async def test_why_an_engine_is_not_served_is_known_and_each_change_of_it_told(no_leaks: None) -> None:
+    engine = ScriptedEngine()
+    await engine.start()
+    port = engine.port
+    await engine.close()
+    async with backend(engine.url) as made:
+        changes: list[EngineState] = []
+        made.subscribe(lambda: changes.append(made.engine()))
+        assert made.engine().status is DeploymentStatus.FAILED
+        assert f"nobody listens at 127.0.0.1 port {port}" in made.engine().reason
+        await made.refresh()
+        assert changes == []
+        async with canned(b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n", close=True, port=port):
+            await made.refresh()
+            await made.refresh()
+        assert [change.reason for change in changes] == ["the engine is not well (/v1/models answers 500)"]
+
+
+async def test_an_engine_that_says_it_is_loading_is_loading(no_leaks: None) -> None:
+    body = b'{"error":{"message":"Loading model","code":503}}'
+    answer = b"HTTP/1.1 503 Unavailable\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    async with canned(answer, close=True) as server, backend(server.url) as made:
+        assert made.engine() == EngineState("e", DeploymentStatus.LOADING, "the engine is loading its model")
+
+
+async def test_an_engine_without_models_says_so(no_leaks: None) -> None:
+    async with ScriptedEngine(models=()) as engine, backend(engine.url) as made:
+        assert made.engine().reason == NO_MODELS
+    async with ScriptedEngine(models=("a",)) as engine:
+        made = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", models=("b",), refresh_s=3600))
+        await made.start()
+        assert made.engine().reason == "the engine lists none of the models named for it (b)"
+        await made.close()
+
+
+async def test_an_engine_whose_kind_is_not_known_to_continue_answers_says_which_setting_there_is() -> None:
+    settings = EngineSettings(url="", name="e", refresh_s=3600)
+    async with ScriptedEngine() as engine:
+        for continues in (None, {}, {"chat": "prefill"}):
+            made = OpenAIHTTPBackend(replace(settings, url=engine.url, continues=continues))
+            with structlog.testing.capture_logs() as logs:
+                await made.start()
+                await made.refresh()
+            await made.close()
+            said = [line for line in logs if "do not go on here" in line["event"]]
+            assert len(said) == (1 if continues is None else 0)
+            assert all("TRUNKLINE_AGENT_CONTINUES=chat=prefill" in line["hint"] for line in said)
 
 
 async def test_a_change_is_told_once_and_no_change_not_at_all() -> None:

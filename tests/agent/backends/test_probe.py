@@ -230,3 +230,45 @@ async def test_what_is_no_engine_is_told_from_one_that_has_a_trouble() -> None:
     ]:
         assert (await look({"/v1/models": answer})).foreign is foreign
     assert not (await look({"/v1/models": EngineUnreachable("refused")})).foreign
+
+
+async def test_an_engine_without_a_list_of_models_serves_those_named_while_its_health_is_good() -> None:
+    named: dict[str, Any] = {"models": ("a", "b"), "health": "/ping"}
+    view = await look({"/ping": b"pong"}, **named)
+    assert [(d.id, d.status) for d in view.deployments] == [
+        ("e/a", DeploymentStatus.LOADED),
+        ("e/b", DeploymentStatus.LOADED),
+    ]
+    lost = await look({"/ping": 500}, view, **named)
+    assert (lost.gone, lost.foreign) == (True, False)
+    assert lost.reason == "the engine is not well (/ping answers 500)"
+    assert {d.status for d in lost.deployments} == {DeploymentStatus.FAILED}
+    back = await look({"/ping": 204}, lost, **named)
+    assert {d.status for d in back.deployments} == {DeploymentStatus.LOADED}
+
+
+async def test_an_engine_with_a_health_path_is_not_asked_for_models_or_another_health() -> None:
+    engine = FakeEngine({"/ping": b"", "/health": 503})
+    prober = Prober(EngineSettings(url="http://e", name="e", models=("m",), health="/ping"), engine.ask)
+    view = await prober.look(await prober.look(EngineView()))
+    assert view.models() == ("m",)
+    assert "/v1/models" not in engine.asked
+    assert "/health" not in engine.asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "loading"),
+    [
+        (401, "wants another api_key", False),
+        (404, "answers 404): if it has no such list, name its models", False),
+        (b"<html>", "answers with something else): if it has no such list", False),
+        (500, "is not well (/v1/models answers 500)", False),
+        (503, "is not ready", False),
+        ((503, b"Loading model"), "is loading its model", True),
+    ],
+)
+async def test_why_an_engine_shows_no_models_is_said(answer: Any, reason: str, loading: bool) -> None:
+    view = await look({"/v1/models": answer})
+    assert reason in view.reason
+    assert (view.gone, view.loading) == (True, loading)
+    assert not (await look({"/v1/models": MODELS}, view)).loading
