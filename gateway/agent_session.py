@@ -12,6 +12,7 @@ from gateway.domain import AgentPrincipal
 from gateway.metrics import Metrics
 from shared import limits
 from shared.endpoint import Endpoint, Stream
+from shared.engine_state import EngineState
 from shared.errors import ErrorCode, FrameMalformed, TrunklineError
 from shared.messages import (
     AgentState,
@@ -48,6 +49,10 @@ class AgentInfo:
     streams: int
     deployments: tuple[DeploymentState, ...]
     gpus: tuple[GpuState, ...]
+    engines: tuple[EngineState, ...] = ()
+    """Empty for agents of earlier versions."""
+    reason: str = ""
+    """Why it serves nothing."""
 
 
 class SessionOwner(Protocol):
@@ -146,6 +151,8 @@ class AgentSession:
             streams=len(self.endpoint.streams),
             deployments=tuple(state for state in self._state.deployments if state.id in listed),
             gpus=self._state.gpus,
+            engines=self._state.engines,
+            reason=self._state.reason,
         )
 
     def close(self, code: ErrorCode, reason: str) -> None:

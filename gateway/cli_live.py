@@ -74,6 +74,9 @@ def status(
     )
     columns = ["AGENT", "STATE", "RUNNING", "RTT", "MODELS"]
     print_table(columns, [_agent_row(each) for each in agents], "no agents have joined")
+    if engines := [row for each in connected for row in _engine_rows(each)]:
+        typer.echo()
+        print_table(["AGENT", "ENGINE", "KIND", "STATE", "MODELS", "WHY"], engines, "")
 
 
 def models(
@@ -141,6 +144,42 @@ def _agent_row(facts: dict[str, Any]) -> list[str]:
     if not facts["connected"]:
         return [facts["name"], "away", "", "", ""]
     rtt = "" if facts["rtt_s"] is None else f"{facts['rtt_s'] * 1000:.1f} ms"
-    state = "draining" if facts["draining"] else str(facts["status"]).lower()
+    state = "draining" if facts["draining"] else _working_state(facts)
     served = sorted({each["model"] for each in facts["deployments"]})
     return [facts["name"], state, str(facts["streams"]), rtt, " ".join(served)]
+
+
+def _working_state(facts: dict[str, Any]) -> str:
+    """An agent that could take work and has nothing that does it is not ready."""
+    status = str(facts["status"]).lower()
+    if status not in ("ready", "failed"):
+        return status
+    if not facts.get("engines"):  # it has none, or is of an earlier version
+        return status if facts["deployments"] else "no engine" if facts.get("reason") else "no models"
+    said = {str(each["status"]) for each in facts["engines"]}
+    if said & {"loaded", "loadable"}:
+        return status
+    return "loading" if "loading" in said else "failed"
+
+
+def _engine_rows(facts: dict[str, Any]) -> list[list[str]]:
+    """A line for each engine, and one for an agent that has none; none for agents of earlier versions."""
+    engines = facts.get("engines", ())
+    if not engines and facts.get("reason"):
+        return [[facts["name"], "", "", "none", "", _plain(facts["reason"])]]
+    return [
+        [
+            facts["name"],
+            _plain(each["name"]),
+            _plain(each["kind"]),
+            each["status"],
+            str(len(each["models"])),
+            _plain(", ".join(filter(None, (each["reason"], each["loading"])))),
+        ]
+        for each in engines
+    ]
+
+
+def _plain(text: str) -> str:
+    """What an agent wrote, fit for a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

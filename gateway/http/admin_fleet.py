@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.routing import Route
@@ -15,6 +15,7 @@ from gateway.pipeline import Keys
 from gateway.registry import ModelInfo
 from gateway.scopes import Role
 from gateway.store import AgentStore
+from shared.engine_state import EngineState
 from shared.messages import DeploymentState
 
 REASON_CHARS = 500
@@ -159,9 +160,27 @@ class FleetAdmin:
             "connected_for_s": round(self._clock() - info.connected_s, 3),
             "rtt_s": info.rtt_s,
             "streams": info.streams,
+            "reason": info.reason,
+            "engines": [_engine(each, info.deployments) for each in info.engines],
             "deployments": [_claimed(each) for each in info.deployments],
             "gpus": list(info.gpus),
         }
+
+
+def _engine(state: EngineState, deployments: Sequence[DeploymentState]) -> Json:
+    """What an agent says of an engine, and which models it offers from there."""
+    ours = (each for each in deployments if each.id.startswith(f"{state.name}/"))
+    return {
+        "name": state.name,
+        "kind": state.kind,
+        "status": state.status.value,
+        "reason": state.reason,
+        "models": sorted({each.model for each in ours}),
+        "loading": state.loading_words,
+        "load_progress": state.load_progress,
+        "loading_s": state.loading_s,
+        "load_s": state.load_s,
+    }
 
 
 def _claimed(state: DeploymentState) -> Json:

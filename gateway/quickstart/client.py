@@ -49,6 +49,16 @@ class Client:
         except (OSError, http.client.HTTPException, WrongAnswer):
             return ()
 
+    def loading(self) -> str:
+        """What the engines do that do not serve yet, in words; empty where nobody has said."""
+        try:
+            agents = self.get("/admin/agents")["agents"]
+        except (OSError, http.client.HTTPException, WrongAnswer):
+            return ""
+        engines = [engine for agent in agents for engine in agent.get("engines", ())]
+        said = ((engine["reason"], engine["loading"]) for engine in engines if engine["status"] != "loaded")
+        return "; ".join(", ".join(filter(None, words)) for words in said)
+
     def get(self, path: str) -> Any:
         return self._json("GET", path, None)
 

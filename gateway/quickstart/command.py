@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -16,10 +17,12 @@ from gateway.quickstart.client import Client, Streamed
 from gateway.quickstart.errors import QuickstartFailed
 from gateway.quickstart.page import how_to_go_on
 from gateway.quickstart.processes import Children, free_port
+from gateway.scopes import Role
 from gateway.store import Store
 
 PREFERRED_PORT = 8787
 DEMO = "demo"
+_PACKAGES = ("accelerate", "jinja2", "psutil", "safetensors", "tokenizers", "torch", "transformers")
 _GATEWAY_START_S = 60.0
 _AGENT_START_S = 180.0
 """Importing torch and loading a model from a cold disk."""
@@ -48,6 +51,9 @@ def quickstart(
 
     Everything it makes is in a temporary directory and goes when it ends.
     """
+    if not all(find_spec(package) is not None for package in _PACKAGES):
+        _say("error: the model needs PyTorch and transformers: pip install 'trunkline[torch]'")
+        raise typer.Exit(2)
     if model != DEMO and not (Path(model) / "config.json").is_file():
         raise typer.BadParameter(f"{model} is no Hugging Face model directory", param_hint="--model")
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -91,7 +97,7 @@ def _run(directory: Path, port: int, model: str, check: bool) -> None:
 def _start(children: Children, directory: Path, port: int, model: str) -> _House:
     state = directory / "gateway"
     with Store.open(state) as store:
-        key = store.keys.create("quickstart", "quickstart", time.time())
+        key = store.keys.create("quickstart", "quickstart", time.time(), role=Role.VIEWER)
         _, token = store.tokens.create(_TOKEN_LIFE_S, 1, ["*"], {}, time.time())
     client = Client(port, key)
     began_s = time.monotonic()
@@ -102,7 +108,12 @@ def _start(children: Children, directory: Path, port: int, model: str) -> _House
     dial = ["--gateway", f"http://127.0.0.1:{port}", "--name", "quickstart"]
     serve = ["--torch", model, "--state", str(directory / "agent")]
     children.start("agent", "agent", *dial, *serve, environment={"TRUNKLINE_AGENT_JOIN": token})
-    children.wait_until(lambda: bool(client.models()), "a model is on offer", _AGENT_START_S)
+    children.wait_until(
+        lambda: bool(client.models()),
+        "a model is on offer",
+        _AGENT_START_S,
+        lambda: _say(f"  {client.loading() or 'the agent starts'}"),
+    )
     _say(f"ready after {time.monotonic() - began_s:.1f} s\n")
     return _House(children, client, f"http://127.0.0.1:{port}/v1", key, client.models()[0])
 

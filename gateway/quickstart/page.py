@@ -13,6 +13,10 @@ base URL  {base_url}
 API key   {key}
 model     {model}
 
+Who serves what:
+
+  TRUNKLINE_KEY={key} trunkline status --gateway {base_url.removesuffix("/v1")}
+
 With curl:
 
   curl -N {base_url}/chat/completions -H 'authorization: Bearer {key}' \\

@@ -17,6 +17,7 @@ from gateway.quickstart.errors import ProcessEnded
 
 STOP_GRACE_S = 10.0
 """How long a process may take to stop when asked before it is killed."""
+TELL_S = 3.0
 _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -134,11 +135,22 @@ class Children:
         for child in self._children:
             child.check()
 
-    def wait_until(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Return once ``ready`` says so. Raises ProcessEnded if a child ends first or it takes too long."""
+    def wait_until(
+        self,
+        ready: Callable[[], bool],
+        what: str,
+        timeout_s: float,
+        tell: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Return once ``ready`` says so; ``tell`` is called every few seconds until then. Raises ProcessEnded
+        if a child ends first or it takes too long."""
         deadline_s = time.monotonic() + timeout_s
+        tell_s = time.monotonic() + TELL_S
         while not ready():
             self.check()
+            if time.monotonic() >= tell_s:
+                tell_s += TELL_S
+                tell()
             if time.monotonic() > deadline_s:
                 tails = "\n".join(f"the {child.name} said:\n{child.tail()}" for child in self._children)
                 raise ProcessEnded(f"{what}: not after {timeout_s:.0f} s\n{tails}")

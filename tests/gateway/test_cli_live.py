@@ -101,6 +101,65 @@ def test_status_shows_agents_and_how_much_runs_and_waits(server: Server) -> None
     assert {credentials for *_, credentials in server.asked} == {f"Bearer {KEY}"}
 
 
+def engine(name: str, status: str, **facts: Any) -> dict[str, Any]:
+    return {"name": name, "status": status, "kind": "", "reason": "", "models": [], "loading": ""} | facts
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "engines"),
+    [
+        ({"status": "READY", "deployments": []}, "no models", []),
+        (
+            {"status": "READY", "deployments": [], "engines": [], "reason": "no engine is found"},
+            "no engine",
+            ["gpu-1 none no engine is found"],
+        ),
+        (
+            {
+                "status": "FAILED",
+                "deployments": [],
+                "engines": [engine("127.0.0.1-8000", "failed", reason="connection refused")],
+            },
+            "failed",
+            ["gpu-1 127.0.0.1-8000 failed 0 connection refused"],
+        ),
+        (
+            {
+                "status": "READY",
+                "deployments": [{"model": "demo"}],
+                "engines": [
+                    engine(
+                        "torch", "loading", reason="reading the weights", loading="45 %, 12 s of about 27 s"
+                    ),
+                    engine("b", "failed", reason="\x1b[31mred\n"),
+                ],
+            },
+            "loading",
+            [
+                "gpu-1 torch loading 0 reading the weights, 45 %, 12 s of about 27 s",
+                "gpu-1 b failed 0 ?[31mred?",
+            ],
+        ),
+        (
+            {
+                "status": "READY",
+                "deployments": [{"model": "llama"}],
+                "engines": [engine("vllm-8000", "loaded", kind="vllm", models=["llama"])],
+            },
+            "ready",
+            ["gpu-1 vllm-8000 vllm loaded 1"],
+        ),
+    ],
+)
+def test_status_says_of_every_engine_how_it_is_and_why(
+    server: Server, facts: dict[str, Any], state: str, engines: list[str]
+) -> None:
+    server.answers["GET", "/admin/agents"] = [(200, {"agents": [AGENT | facts, AWAY]})]
+    lines = run(server, "status").stdout.splitlines()
+    assert lines[1].startswith(f"gpu-1  {state}")
+    assert [" ".join(line.split()) for line in lines[5:]] == engines
+
+
 def test_models_shows_where_they_are_and_how_full(server: Server) -> None:
     assert run(server, "models").stdout.splitlines()[1].split() == ["llama", "ready", "2/8", "1", "gpu-1"]
     assert json.loads(run(server, "models", "--json").stdout) == [MODEL]

@@ -22,6 +22,8 @@ from gateway.lifecycle import Lifecycle
 from gateway.pipeline import Pipeline
 from gateway.scopes import Role, limited
 from gateway.store import Enrolment, Store
+from shared.engine_state import EngineState
+from shared.messages import AgentState, AgentStatus, DeploymentStatus
 from tests.gateway.fleet import Fleet, deployment
 from tests.gateway.http.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
 
@@ -239,6 +241,29 @@ async def test_agents_are_shown_connected_or_not(house: House) -> None:
     assert (one["name"], one["connected"], one["status"], one["draining"]) == ("gpu-1", True, "READY", False)
     assert (one["may_serve"], one["deployments"][0]["model"]) == (["llama-*"], "m")
     assert (two["name"], two["connected"], two["labels"]) == ("gpu-2", False, {"region": "eu"})
+
+
+async def test_every_engine_of_an_agent_is_shown_and_why_it_does_not_serve(house: House) -> None:
+    agent = house.fleet.connect("gpu-1")
+    engines = (
+        EngineState("e", DeploymentStatus.LOADED, kind="vllm"),
+        EngineState("torch", DeploymentStatus.LOADING, "reading the weights", "", 0.25, 6.0, 24.0),
+    )
+    agent.endpoint.send_state(
+        AgentState(AgentStatus.READY, (deployment("m", id="e/m"),), engines=engines, reason="r")
+    )
+    house.fleet.settle()
+    _, found, _ = await house.ask("GET", "/admin/agents", Role.VIEWER)
+    (one,) = found["agents"]
+    assert one["reason"] == "r"
+    assert [(e["name"], e["status"], e["kind"]) for e in one["engines"]] == [
+        ("e", "loaded", "vllm"),
+        ("torch", "loading", ""),
+    ]
+    assert [e["models"] for e in one["engines"]] == [["m"], []]
+    torch = one["engines"][1]
+    assert (torch["reason"], torch["loading"]) == ("reading the weights", "25 %, 6 s of about 24 s")
+    assert (torch["load_progress"], torch["loading_s"], torch["load_s"]) == (0.25, 6.0, 24.0)
 
 
 async def test_an_operator_keeps_work_from_an_agent_and_gives_it_back(house: House) -> None:

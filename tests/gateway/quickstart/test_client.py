@@ -47,3 +47,26 @@ async def test_the_models_on_offer_are_listed_and_none_when_nobody_answers() -> 
         assert await asyncio.to_thread(Client(port, "k").models) == ("a", "b")
     assert await asyncio.to_thread(Client(port, "k").models) == ()
     assert not await asyncio.to_thread(Client(port, "k").ready)
+
+
+@pytest.mark.parametrize(
+    ("engines", "words"),
+    [
+        ([], ""),
+        ([{"status": "loaded", "reason": "", "loading": ""}], ""),
+        ([{"status": "loading", "reason": "reading", "loading": "45 %, 12 s"}], "reading, 45 %, 12 s"),
+        ([{"status": "failed", "reason": "no memory", "loading": ""}], "no memory"),
+    ],
+)
+def test_what_engines_do_that_do_not_serve_yet_is_told(
+    engines: list[dict[str, str]], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(1, "k")
+    monkeypatch.setattr(
+        Client, "get", lambda self, path: {"agents": [{"engines": engines}, {"name": "away"}]}
+    )
+    assert client.loading() == words
+
+
+def test_while_nobody_answers_nothing_is_told_of_engines() -> None:
+    assert Client(9, "k").loading() == ""

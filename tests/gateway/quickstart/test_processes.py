@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.quickstart import processes
 from gateway.quickstart.errors import ProcessEnded
 from gateway.quickstart.processes import Children, free_port
 
@@ -40,3 +41,11 @@ def test_a_port_in_use_is_not_taken() -> None:
         port = taken.getsockname()[1]
         assert free_port(port) not in (0, port)
     assert free_port(port) == port
+
+
+def test_a_long_wait_says_now_and_then_how_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "TELL_S", 0.0)
+    told: list[int] = []
+    with Children(tmp_path) as children:
+        children.wait_until(lambda: len(told) == 3, "three lines", 30, lambda: told.append(1))
+    assert len(told) == 3
