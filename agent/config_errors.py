@@ -12,6 +12,9 @@ from pydantic import ValidationError
 SECRETS = frozenset({"join", "api_key", "engine_key", "command", "environment"})
 FLAGS = {"labels": "--label", "ca_file": "--ca-file", "drain_s": "--drain-s"}
 
+_LISTED: Mapping[str, Collection[str]] = {"engine": ("url", "torch")}
+"""Settings that are lists of tables, and which of their keys have a flag, whose value is the key's."""
+
 _USER_INFO = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
 """Of a URL: the name and the password that may precede its host."""
 
@@ -96,6 +99,9 @@ def _explain(
         return message
     first = str(place[0])
     flag = FLAGS.get(first, f"--{first.replace('_', '-')}")
+    if first in flags and len(place) == 3 and place[2] in _LISTED.get(first, ()):
+        flag = "--engine" if place[2] == "url" else f"--{place[2]}"
+        return f"{flag} {value}: {message}"
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
     if kind == "missing" and len(place) == 1:
         return f"{first} is not given: use {flag}, {prefix}{first.upper()}, or {first} in the --config file"

@@ -62,6 +62,9 @@ class EngineConfig(BaseModel):
     continues: dict[str, str] | None = None
     """Route → how it is asked to go on with an answer that another engine began: ``final_message`` or
     ``prefill``, for completions ``prompt``. Empty: not at all. Default: what is known of its kind."""
+    stateful: bool | None = None
+    """Whether requests for its own paths that belong together must go to this same engine. Default: what is
+    known of its kind; of an engine of no known kind, yes."""
     device: str = "auto"
     """For ``torch``: auto, cpu or cuda."""
     connect_s: Seconds = 5.0
@@ -211,6 +214,7 @@ class EngineConfig(BaseModel):
             health=self.health,
             version=self.version,
             continues=self.continues,
+            stateful=self.stateful,
             refresh_s=self.refresh_s,
             timeouts=timeouts,
         )

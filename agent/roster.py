@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import orjson
 import structlog
@@ -25,6 +25,7 @@ from shared.messages import (
     DeploymentStatus,
     GpuState,
 )
+from shared.routes import LACKED
 
 log = structlog.get_logger("agent.roster")
 
@@ -46,6 +47,8 @@ class _Engine:
     deployments: tuple[DeploymentState, ...] = ()
     used_s: float = 0.0
     """When it was loaded, or a request last began or ended there."""
+    lacks: dict[str, set[str]] = field(default_factory=dict)
+    """Deployment id → known paths that its engine answered not to have, as needs."""
 
     @property
     def loads(self) -> ManagedBackend | None:
@@ -201,6 +204,15 @@ class Roster:
         if shared or engine.limit.current != before:
             self.on_change()
 
+    def note_lack(self, seat: Seat, need: str) -> None:
+        """The engine answered that it has nothing at the path of ``need``. It counts until the engine, or
+        another one in its place, is there anew."""
+        lacks = self._engines[seat.engine].lacks.setdefault(seat.deployment, set())
+        if need not in lacks and len(lacks) < LACKED:
+            lacks.add(need)
+            log.info("the engine has no such path", deployment=seat.deployment, path=need)
+            self.on_change()
+
     def _spare(self, engine: _Engine) -> None:
         before = engine.limit.current
         engine.limit.ran_out_of_memory(self._clock())
@@ -237,9 +249,13 @@ class Roster:
         )
         while len(state.to_payload()) > STATE_BYTES and state.deployments:
             state = replace(state, deployments=state.deployments[: len(state.deployments) * 9 // 10])
-            if not self._cut:
-                self._cut = True
-                log.warning("too many models to offer them all; name the ones wanted in the configuration")
+        if not self._cut and len(state.deployments) < sum(len(e.deployments) for e in self._engines.values()):
+            self._cut = True
+            log.warning(
+                "too many models to offer them all; name the ones wanted in the configuration",
+                offered=len(state.deployments),
+                first_left_out=self._all_deployments(limits.DEPLOYMENTS + 1)[len(state.deployments)].model,
+            )
         return state
 
     def _engine_states(self) -> tuple[EngineState, ...]:
@@ -249,18 +265,21 @@ class Roster:
             states = states[: len(states) * 9 // 10]
         return states
 
-    def _all_deployments(self) -> tuple[DeploymentState, ...]:
+    def _all_deployments(self, most: int = limits.DEPLOYMENTS) -> tuple[DeploymentState, ...]:
         found = [
             self._as_told(engine, deployment)
             for engine in self._engines.values()
             for deployment in engine.deployments
         ]
-        return tuple(found[: limits.DEPLOYMENTS])
+        return tuple(found[:most])
 
     def _as_told(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
         """Of one process that serves several models each takes its share of the memory: they are loaded and
         unloaded together."""
         running = max(deployment.running, self._ledger.at_deployment(deployment.id))
+        if learned := engine.lacks.get(deployment.id):
+            lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]
+            deployment = replace(deployment, lacks=lacks)
         if engine.loads is None:
             return replace(deployment, running=running)
         need = self._room.need_bytes(engine.loads)
@@ -291,11 +310,10 @@ class Roster:
 
     def _changed(self, engine: _Engine) -> None:
         was_loaded = any(d.status is DeploymentStatus.LOADED for d in engine.deployments)
+        if not was_loaded:
+            engine.lacks.clear()
         offered = engine.backend.deployments()
         engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
-        if len(engine.deployments) < len(offered) and not self._cut:
-            self._cut = True
-            log.warning("models whose names hold blanks or are too long are not offered")
         if not was_loaded and any(d.status is DeploymentStatus.LOADED for d in engine.deployments):
             engine.used_s = self._clock()
         slots = max((deployment.slots for deployment in engine.deployments), default=0)

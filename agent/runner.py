@@ -8,16 +8,19 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from agent.backends.base import EngineError, EngineRefused, EngineResponse
 from agent.backends.memory_words import MESSAGE_BYTES, tells_of_memory
+from agent.backends.missing_path import BODY_BYTES, JUDGED, lacks_path
 from agent.roster import Roster, Seat
 from agent.usage import EventUsage, PassThrough, UsageReader, reader_for
 from shared.endpoint import Stream
 from shared.errors import ErrorCode, LocalError
 from shared.messages import Headers, ResponseHead, Trailers, UsageMode
+from shared.routes import need_of_path
 
 log = structlog.get_logger("agent.request")
 
@@ -31,6 +34,8 @@ class _Outcome:
     reason: str = ""
     engine_failed: bool = False
     out_of_memory: bool = False
+    lacks: str = ""
+    """What its engine turned out not to have (:func:`shared.routes.need_of_path`)."""
 
 
 class Runner:
@@ -79,6 +84,8 @@ class Runner:
     def _finish(self, run: "_Run", outcome: _Outcome) -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
         self._say(run, outcome)
+        if outcome.lacks:
+            self._roster.note_lack(run.seat, outcome.lacks)
         self._roster.leave(run.seat, failed=outcome.engine_failed, out_of_memory=outcome.out_of_memory)
         run.finish(outcome)
 
@@ -122,6 +129,8 @@ class _Run:
         self._reader: UsageReader = PassThrough()
         self._message = bytearray()
         """How an error's body begins."""
+        self._held: bytearray | None = None
+        """The body of an answer whose head waits until it shows whether the engine lacks the path."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._over = False
@@ -194,17 +203,24 @@ class _Run:
     async def _serve(self) -> _Outcome:
         """Woken for the answer's head and for its end; its pieces go through :meth:`_pass_on`. Over once the
         engine has said all: what of it waits to leave needs no engine."""
-        head = self._stream.head
+        head, lacks = self._stream.head, ""
         async with self.seat.backend.request(head, self._body) as response:
             reader = self._reader = reader_for(head.usage, response.headers)
-            self._stream.send_head(
-                ResponseHead(response.status, _headers(response.headers, head.usage, reader))
-            )
+            need = need_of_path(head.path) if response.status in JUDGED and head.method == "POST" else None
+            pass_on = self._pass_on if response.status < 500 else self._pass_error_on
+            if need is None:
+                self._send_head(response)
+            else:
+                self._held, pass_on = bytearray(), partial(self._hold, response, pass_on)
             self._response = response
             try:
-                await response.pour(self._pass_on if response.status < 500 else self._pass_error_on)
+                await response.pour(pass_on)
             finally:
                 self._response = None
+            if self._held is not None and need is not None:
+                body = bytes(self._held)
+                lacks = need if lacks_path(response.status, response.headers, body, head.path) else ""
+                self._let_go(response, pass_on, lacks=bool(lacks))
             rest = reader.finish()
             if rest:
                 await self._writable.wait()
@@ -215,7 +231,24 @@ class _Run:
             first_byte_s=self._first_byte_s,
             total_s=self._clock() - self._began_s,
         )
-        return _Outcome(trailers, out_of_memory=self._tells_of_memory())
+        return _Outcome(trailers, out_of_memory=self._tells_of_memory(), lacks=lacks)
+
+    def _send_head(self, response: EngineResponse, *, lacks_path: bool = False) -> None:
+        headers = _headers(response.headers, self._stream.head.usage, self._reader)
+        self._stream.send_head(ResponseHead(response.status, headers, lacks_path))
+
+    def _hold(self, response: EngineResponse, pass_on: Callable[[bytes], bool], piece: bytes) -> bool:
+        """The next of a body that may show that the engine lacks the path."""
+        if self._held is None:
+            return pass_on(piece)
+        self._held += piece
+        return len(self._held) <= BODY_BYTES or self._let_go(response, pass_on, lacks=False)
+
+    def _let_go(self, response: EngineResponse, pass_on: Callable[[bytes], bool], *, lacks: bool) -> bool:
+        """Send the head that waited, and what there is of the body."""
+        held, self._held = self._held, None
+        self._send_head(response, lacks_path=lacks)
+        return not held or pass_on(bytes(held))
 
     def _pass_on(self, piece: bytes) -> bool:
         """The way of every token. Raises :class:`~shared.errors.LocalError` when nobody wants it any more."""

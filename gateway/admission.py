@@ -10,13 +10,13 @@ from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request, Tier
 from gateway.engine_paths import EnginePaths
 from gateway.errors import (
-    BadRequest,
     ContextTooLong,
     DeadlineExceeded,
     HeadersTooLarge,
     ModelNotFound,
     NoDeployment,
     QueueFull,
+    RouteNotSupported,
 )
 from gateway.queue import Capacity, Fit, Ticket, WaitingRoom
 from gateway.scheduling.base import ANY_ROUTE
@@ -89,24 +89,20 @@ class Admission:
         """A place in the queue of the request's model.
 
         Raises HeadersTooLarge, ModelNotFound, NoDeployment (also when the model is served, but only where the
-        request may not run, and when it cannot be loaded), BadRequest when the model is served but not for
-        this route, Forbidden when it manages its engine and its key may not, ContextTooLong, DeadlineExceeded
-        when it is too late already, and QueueFull when the queue is at a bound or the wait predicted is
-        longer than the request may wait.
+        request may not run, and when it cannot be loaded), RouteNotSupported when the model is served but not
+        for this route, Forbidden when it manages its engine and its key may not, ContextTooLong,
+        DeadlineExceeded when it is too late already, and QueueFull when the queue is at a bound or the wait
+        predicted is longer than the request may wait.
         """
         _check_head(request)
         model = request.model
-        availability = self._index.availability(model, request.route, request.where)
+        availability = self._index.availability(model, request.need, request.where, request.agent)
         if availability is Availability.UNKNOWN:
             raise ModelNotFound(
                 f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
             )
         if availability is Availability.OTHER_ROUTES:
-            raise BadRequest(
-                f"The model {model!r} is served, but not for {request.route} requests.",
-                param="model",
-                code="route_not_supported",
-            )
+            raise self.not_for_this(request)
         if availability is Availability.GONE and self.gone_for_good(model, now):
             raise no_deployment(request)
         if availability is Availability.ELSEWHERE and now >= self.hopeless_there_at(model):
@@ -121,6 +117,18 @@ class Admission:
         if capacity.free or self.loads is None or not self.awaits_load(request):
             return self._room.enter(request, capacity, now)
         return self._enter_for_load(request, capacity, self.loads, now)
+
+    def not_for_this(self, request: Request) -> RouteNotSupported:
+        """The model is served, but by no engine that has the request's path."""
+        if request.route == ANY_ROUTE:
+            asked = "no engine that serves it opens its own paths (/engines/…)"
+        else:
+            asked = f"no engine that serves it has {request.method} {request.path.partition('?')[0]}"
+        routes = sorted(self._index.routes(request.model) - {ANY_ROUTE})
+        offers = f"; it is offered for: {', '.join(routes)}" if routes else ""
+        return RouteNotSupported(
+            f"The model {request.model!r} is served, but {asked}{offers}.", param="model"
+        )
 
     def awaits_load(self, request: Request) -> bool:
         """Whether it has to wait until its model is loaded."""
@@ -141,7 +149,9 @@ class Admission:
 
     def _capacity(self, request: Request) -> Capacity:
         enough = self._room.depth(request.model) + 1
-        return self._index.capacity(request.model, request.route, enough, request.where, request.version)
+        return self._index.capacity(
+            request.model, request.need, enough, request.where, request.version, request.agent
+        )
 
     def _enter_for_load(self, request: Request, capacity: Capacity, loads: Loads, now: float) -> Ticket:
         hold = loads.hold(request, now)
@@ -177,7 +187,9 @@ class Admission:
     def misses_version(self, model: str, fit: Fit) -> bool:
         """Whether nothing serves the version of ``model`` that such requests are for, or could be loaded for
         them."""
-        if fit.version is None or self._index.capacity(model, fit.route, 0, fit.where, fit.version).slots:
+        if fit.version is None:
+            return False
+        if self._index.capacity(model, fit.route, 0, fit.where, fit.version, fit.agent).slots:
             return False
         return not self._index.someone_else(model, fit._replace(avoid=frozenset()), patiently=True)
 
@@ -218,7 +230,18 @@ def no_deployment(request: Request) -> NoDeployment:
 
 
 def not_there(request: Request) -> NoDeployment:
-    """The model is served, but not where the request may run."""
+    """The model is served, but not where the request may run, or not by the agent it is for."""
+    if request.agent is not None and request.session_pin is not None:
+        return no_deployment(request)
+    if request.agent is not None:
+        # Nothing here tells agents that are away from those that the key may not use, or that never were.
+        return NoDeployment(
+            f"The agent {request.agent!r} does not serve the model {request.model!r} to this key now; leave "
+            f"'@{request.agent}' out to have any agent answer, or try again later.",
+            param="model",
+            code="agent_unavailable",
+            retry_after_s=RETRY_AFTER_S,
+        )
     return NoDeployment(
         f"The model {request.model!r} is served, but by no agent with {request.where} now, and this request "
         "may run nowhere else; try again later.",

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import structlog
@@ -10,6 +9,8 @@ import structlog
 from gateway.deployments import Deployment, ModelIndex
 from gateway.domain import AgentPrincipal
 from gateway.metrics import Metrics
+from gateway.scopes import matches
+from gateway.surface import is_model_name
 from shared import limits
 from shared.endpoint import Endpoint, Stream
 from shared.engine_state import EngineState
@@ -23,16 +24,15 @@ from shared.messages import (
     Drain,
     GpuState,
 )
+from shared.routes import ROUTES
 
 _log = structlog.get_logger(__name__)
 
 SUSPENDED = "SUSPENDED"
 """Shown of an agent whose tunnel is gone and whose session is kept."""
 
-ROUTES = frozenset(
-    {"chat", "completions", "responses", "embeddings", "rerank", "audio", "images", "messages", "any"}
-)
-"""Routes there are; what else an agent says it does is ignored."""
+_ROUTES = frozenset(ROUTES)
+"""What else an agent says it does is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,9 @@ class AgentSession:
             deployment.rtt_s = self.endpoint.rtt_s or 0.0
 
     def _allowed(self, claim: DeploymentState) -> bool:
-        if not any(fnmatchcase(claim.model, pattern) for pattern in self.principal.models):
+        if not is_model_name(claim.model):
+            self._refuse(claim.model, "unusable_name")
+        elif not any(matches(claim.model, pattern) for pattern in self.principal.models):
             self._refuse(claim.model, "not_allowed")
         elif not self._owner.index.learn(claim.model, self._owner.wall()):
             self._refuse(claim.model, "too_many_models")
@@ -330,7 +332,9 @@ class AgentSession:
         self._take_status(deployment, claim)
         deployment.listed = True
         deployment.version = claim.version
-        deployment.routes = ROUTES.intersection(claim.routes)
+        deployment.lacks = frozenset(claim.lacks)
+        deployment.routes = _ROUTES.intersection(claim.routes) - deployment.lacks
+        deployment.stateful = claim.stateful
         deployment.continues, deployment.kind = claim.continues, claim.kind
         deployment.device = ",".join(sorted({gpu.name for gpu in self._state.gpus}))
         deployment.rtt_s = self.endpoint.rtt_s or 0.0

@@ -130,6 +130,7 @@ class Gateway:
         versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
         self._reuse = make_reuse(settings, registry, metrics, loop.time)
         self.audit = make_audit(settings, store, metrics)
+        catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         pipeline = Pipeline(
             keys,
             self._dispatcher,
@@ -139,8 +140,8 @@ class Gateway:
             self._limits,
             facts=http.facts,
             gate=self.audit.check if settings.audit.required else None,
+            knows=lambda name: catalog.model(name) is not None,
         )
-        catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         fleet = FleetAdmin(
             registry, store.agents, self._dispatcher.room.depths, loop.time, note=self.audit.note
         )

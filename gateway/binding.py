@@ -50,6 +50,8 @@ class Binder:
         """By ticket's number, those in ``room``; its owner puts them in and takes them out."""
         self.placer: Placer | None = None
         """Told who waits, where models are loaded on demand."""
+        self.moves: Callable[[Exchange], bool] = lambda exchange: False
+        """Has somebody who waits in vain where it waits wait elsewhere, if it may."""
         self._index = index
         self._room = room
         self._decisions = decisions
@@ -217,18 +219,21 @@ class Binder:
             stranded = {fit: self._stranded(model, fit) for fit in self._room.lanes(model)}
             for each in waiting:
                 because = stranded.get(each.ticket.fit)
-                if because is not None:
+                if because is not None and not self.moves(each):
                     self._send_away([each], because)
         self.mark(model)
 
     def _stranded(self, model: str, fit: Fit) -> Callable[[Request], RequestError] | None:
-        """What to say to such requests when the model is served, but not where they may run, or not in their
-        version. Answers that have begun have a patience of their own."""
+        """What to say to such requests when the model is served, but not where they may run, not by the
+        agent they are for, by no engine that has what they need, or not in their version. Answers that have
+        begun have a patience of their own."""
         if fit.continuing:
             return None
-        where = fit.where
-        if where and self._index.availability(model, fit.route, where) is Availability.ELSEWHERE:
+        availability = self._index.availability(model, fit.route, fit.where, fit.agent)
+        if availability is Availability.ELSEWHERE:
             return not_there
+        if availability is Availability.OTHER_ROUTES:
+            return self._admission.not_for_this
         return not_in_version if self._admission.misses_version(model, fit) else None
 
     def _send_away(self, waiting: Sequence[Exchange], because: Callable[[Request], RequestError]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -18,11 +18,12 @@ from gateway.limits.unread import asked_unread, tokens_unread
 from gateway.prompt import prompt_of
 from gateway.scheduling.prefix import fingerprints
 from gateway.splice import with_usage
-from gateway.surface import Endpoint, Target, check_model, read_model
+from gateway.surface import Dialect, Endpoint, Target, check_model, read_model
 from gateway.where import BadWhere, Nowhere, Where, narrowed, read_where
 from shared import limits
 from shared.frozen import frozen
 from shared.messages import Headers, UsageMode
+from shared.routes import need_of
 
 JSON_UNCHECKED_BYTES = limits.MIB
 """Bodies up to here are parsed as they are: what they can unfold to is small."""
@@ -67,6 +68,11 @@ _WHERE = b"x-trunkline-where"
 
 ENGINE_OUTPUT_TOKENS = 256
 """Taken for the length of an answer at an engine's own path."""
+
+SESSION = b"x-trunkline-session"
+"""Requests of one value belong together: they go where the first of them went, as far as that can be."""
+
+SESSION_CHARS = 256
 
 
 class BodyKind(StrEnum):
@@ -122,11 +128,21 @@ def body_kind(endpoint: Endpoint, method: str, fields: Mapping[bytes, bytes]) ->
     return BodyKind.JSON
 
 
-def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Request:
-    """The request for queue, scheduler and dispatch. Raises :class:`RequestError`."""
+def classify(
+    head: ClientHead,
+    body: ClientBody,
+    principal: Principal,
+    knows: Callable[[str], bool] = lambda name: False,
+) -> Request:
+    """The request for queue, scheduler and dispatch. ``knows`` says whether there is a model or an alias of a
+    name: of ``/engines/a@b/…`` it decides whether ``a@b`` is one, or ``b`` an agent. Raises
+    :class:`RequestError`."""
     is_json = body.kind is BodyKind.JSON
     members = read_json(body.content.prefix) if is_json else dict(body.form)
-    model = _model(head, members)
+    addressed = head.target.addressed
+    if addressed is not None and (head.target.model is None or knows(head.target.model)):
+        addressed = None  # a model is called so
+    model = _model(head, members) if addressed is None else addressed.model
     tier, scopes = _tier(head.fields, members), principal.scopes
     if scopes is not None:
         tier = permitted_tier(scopes, model, head.endpoint.route, tier)
@@ -153,6 +169,7 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         headers=forwarded_headers(head, body.content.size_bytes),
         model=model,
         route=head.endpoint.route,
+        variant=need_of(head.endpoint.route, head.target.path),
         streaming=streaming,
         body=body.content,
         arrived_s=head.arrived_s,
@@ -166,7 +183,8 @@ def classify(head: ClientHead, body: ClientBody, principal: Principal) -> Reques
         most_tokens=asked.most_tokens,
         choices=asked.choices,
         endless=asked.endless,
-        session_key=_session_key(members),
+        agent=None if addressed is None else addressed.agent,
+        session_key=_session(head.fields) or _session_key(members),
         prefix=fingerprints(prompt),
         ttft_s=_ttft_s(head.fields),
         trace=_trace(head.fields),
@@ -203,6 +221,8 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
     if head.target.model is not None:
         return head.target.model
     model = members.get("model")
+    if model is None and head.endpoint.dialect is Dialect.OLLAMA:
+        model = members.get("name")  # as its first clients called it
     if model is None and b"x-model" in head.fields:
         return read_model(head.fields[b"x-model"])
     if model is None:
@@ -220,6 +240,8 @@ def _streaming(head: ClientHead, kind: BodyKind, members: Mapping[str, Any]) -> 
         return stream in ("true", "True", "1")
     if stream is not None and not isinstance(stream, bool):
         raise _wrong_type("stream", "true or false", stream)
+    if stream is None and kind is BodyKind.JSON and head.endpoint.streams_unasked:
+        return True
     return bool(stream) or (
         kind is BodyKind.OPAQUE and b"text/event-stream" in head.fields.get(b"accept", b"")
     )
@@ -306,6 +328,18 @@ def _ttft_s(fields: Mapping[bytes, bytes]) -> float | None:
     except (KeyError, ValueError):
         return None
     return wanted_s if math.isfinite(wanted_s) and 0 < wanted_s <= DEADLINE_MAX_S else None
+
+
+def _session(fields: Mapping[bytes, bytes]) -> str | None:
+    """What the client calls the session that the request belongs to. Raises BadRequest."""
+    raw = fields.get(SESSION)
+    if raw is None:
+        return None
+    session = raw.decode("latin-1").strip()
+    if not 0 < len(session) <= SESSION_CHARS or not session.isprintable():
+        message = f"The header {SESSION.decode()} has 1 to {SESSION_CHARS} printable characters."
+        raise BadRequest(message, param=SESSION.decode(), code="invalid_session")
+    return session
 
 
 def _session_key(members: Mapping[str, Any]) -> str | None:

@@ -103,7 +103,10 @@ def config_command(
     flags, outer = context.obj
     loaded = _load(flags, config or outer)
     if show:
-        print(loaded.toml())  # noqa: T201
+        by_variable = context.parent is not None and (
+            getattr(context.parent.get_parameter_source("state"), "name", "") == "ENVIRONMENT"
+        )
+        print(loaded.toml({"state": "environment TRUNKLINE_STATE"} if by_variable else {}))  # noqa: T201
     else:
         note("The settings are valid; --show prints them.")
 

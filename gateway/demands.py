@@ -2,7 +2,6 @@
 (SCHEDULING §5). Belongs to the event loop's thread."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from gateway.deployment import Deployment
 from gateway.deployment import Host as Session
@@ -12,6 +11,7 @@ from gateway.loading import Loading
 from gateway.queue import Backlog, Fit, WaitingRoom
 from gateway.scheduling.devices import device_class, figures_of
 from gateway.scheduling.placement_data import Demand, Host, Place, Residence
+from gateway.scopes import matches
 
 UNWELL_S = 15.0
 """Who has waited so long for a deployment whose tunnel is away or whose circuit is open waits for nothing."""
@@ -132,7 +132,7 @@ class Demands:
             deployment.in_flight,
             deployment.used_s,
             deployment.loaded_s,
-            any(fnmatchcase(deployment.model, pattern) for pattern in self._pinned),
+            any(matches(deployment.model, pattern) for pattern in self._pinned),
         )
 
 
@@ -159,4 +159,4 @@ def _demand(
 
 
 def _suits(deployment: Deployment, fit: Fit) -> bool:
-    return deployment.suits(fit.route, fit.version, fit.continuing, fit.where)
+    return deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)

@@ -77,6 +77,8 @@ class Deployment(DeploymentView):
     """It has been told to unload."""
     takes_usage_option: bool | None = None
     """Whether its engine takes the option by which a stream tells its usage; None: not known yet."""
+    stateful: bool = False
+    """Requests for its own paths that belong together must all come to it."""
     context_tokens: int | None = None
     """Of one request, prompt and answer together."""
 

@@ -40,7 +40,8 @@ class Availability(Enum):
     OTHER_ROUTES = auto()
     """The model is served, but not for this route."""
     ELSEWHERE = auto()
-    """The model is served for this route, but not where the request may run."""
+    """The model is served for this route, but not where the request may run, or not by the agent it is
+    for."""
     SERVED = auto()
     """Served now, or being loaded."""
 
@@ -72,7 +73,7 @@ class ModelRecord:
     held: bool = False
     left_s: float = float("-inf")
     """When one of ``serving`` went last, on the gateway's clock."""
-    slots_of: dict[tuple[Where | None, str | None], int] = field(default_factory=dict)
+    slots_of: dict[tuple[Where | None, str | None, str | None], int] = field(default_factory=dict)
     """What :meth:`slots_there` said, as long as it is true."""
 
     open_of: dict[Where, dict[str, Deployment]] = field(default_factory=dict)
@@ -95,20 +96,23 @@ class ModelRecord:
             if where.allows(deployment.labels):
                 _keep(there, deployment, is_open)
 
-    def slots_there(self, where: Where | None, version: str | None = None) -> int:
-        """Of ``slots`` those of deployments that ``where`` allows, and of ``version`` where that is said."""
-        found = self.slots_of.get((where, version))
+    def slots_there(self, where: Where | None, version: str | None = None, agent: str | None = None) -> int:
+        """Of ``slots`` those of deployments that ``where`` allows, and of ``version`` and of ``agent`` where
+        that is said."""
+        found = self.slots_of.get((where, version, agent))
         if found is None:
             if len(self.slots_of) >= KINDS:
                 self.slots_of.clear()
-            found = self.slots_of[where, version] = self._slots_there(where, version)
+            found = self.slots_of[where, version, agent] = self._slots_there(where, version, agent)
         return found
 
-    def _slots_there(self, where: Where | None, version: str | None) -> int:
+    def _slots_there(self, where: Where | None, version: str | None, agent: str | None) -> int:
         return sum(
             each.counted_slots
             for each in self.serving.values()
-            if (version is None or each.version == version) and (where is None or where.allows(each.labels))
+            if (version is None or each.version == version)
+            and (agent is None or each.agent == agent)
+            and (where is None or where.allows(each.labels))
         )
 
 
@@ -227,16 +231,20 @@ class ModelIndex:
         deployment.session.stream_closed(deployment)
         self.update(deployment)
 
-    def availability(self, model: str, route: str, where: Where | None = None) -> Availability:
+    def availability(
+        self, model: str, need: str, where: Where | None = None, agent: str | None = None
+    ) -> Availability:
+        """What there is for requests with this need, as far as ``where`` allows it, at ``agent`` if it is
+        said."""
         record = self._models.get(model)
         if record is None:
             return Availability.UNKNOWN
         does = False
         for known in (record.serving, record.loadable):
             for each in known.values():
-                if each.does(route):
+                if each.does(need):
                     does = True
-                    if where is None or where.allows(each.labels):
+                    if each.suits(need, None, False, where, agent):
                         return Availability.SERVED
         if does:
             return Availability.ELSEWHERE
@@ -248,7 +256,7 @@ class ModelIndex:
         return any(
             not each.leaving
             and (patiently or not (each.shut or each.session.suspended))
-            and each.suits(fit.route, fit.version, fit.continuing, fit.where)
+            and each.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
             for each in self.serving(model)
         )
 
@@ -260,7 +268,7 @@ class ModelIndex:
         suiting = [
             each
             for each in (*record.serving.values(), *record.loadable.values())
-            if each.suits(fit.route, fit.version, fit.continuing, fit.where)
+            if each.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
         ]
         loaded = (
             each.status is DeploymentStatus.LOADED and not each.closing and not each.leaving
@@ -287,6 +295,14 @@ class ModelIndex:
         there = () if record is None else (*record.serving.values(), *record.loadable.values())
         return max((each.most_tokens for each in there if each.most_tokens), default=None)
 
+    def routes(self, model: str) -> frozenset[str]:
+        """What can be asked of ``model`` now, or once it is loaded."""
+        record = self._models.get(model)
+        if record is None:
+            return frozenset()
+        there = (*record.serving.values(), *record.loadable.values())
+        return frozenset(route for each in there for route in each.routes)
+
     def forget_limit(self, model: str) -> None:
         """A deployment of ``model`` says something else of how much it holds."""
         record = self._models.get(model)
@@ -300,15 +316,16 @@ class ModelIndex:
         enough: int,
         where: Where | None = None,
         version: str | None = None,
+        agent: str | None = None,
     ) -> Capacity:
-        """What serves ``model``, or one ``version`` of it, now, as far as ``where`` allows it. Free slots for
-        ``route`` are counted up to ``enough``, no further."""
+        """What serves ``model``, or one ``version`` of it, now, as far as ``where`` allows it, at ``agent``
+        if it is said. Free slots for ``route`` are counted up to ``enough``, no further."""
         record = self._models.get(model)
         if record is None:
             return Capacity(0, 0, HOLD_GUESS_S)
-        everywhere = where is None and version is None
-        slots = record.slots if everywhere else record.slots_there(where, version)
-        fit = Fit(route, version=version, where=where)
+        everywhere = where is None and version is None and agent is None
+        slots = record.slots if everywhere else record.slots_there(where, version, agent)
+        fit = Fit(route, version=version, where=where, agent=agent)
         return Capacity(slots, self.free(model, fit, enough), record.hold_s)
 
     def kinds(self, model: str) -> frozenset[str]:
@@ -336,7 +353,7 @@ class ModelIndex:
                 break
             if version is not None and version != deployment.version:
                 continue  # most, where a version is that of a few
-            if deployment.suits(fit.route, fit.version, fit.continuing, fit.where):
+            if deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent):
                 free += deployment.free
         return min(free, enough)
 
@@ -362,12 +379,13 @@ class ModelIndex:
         return any(
             key not in fit.avoid
             and (patiently or not (deployment.shut or deployment.session.suspended))
-            and deployment.suits(fit.route, fit.version, fit.continuing, fit.where)
+            and deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
             for key, deployment in record.serving.items()
         ) or (
             patiently
             and any(
-                key not in fit.avoid and deployment.suits(fit.route, fit.version, fit.continuing, fit.where)
+                key not in fit.avoid
+                and deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
                 for key, deployment in record.loadable.items()
             )
         )

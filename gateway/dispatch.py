@@ -20,6 +20,7 @@ from gateway.domain import Request, Tier
 from gateway.engine_paths import EnginePaths
 from gateway.errors import (
     DeadlineExceeded,
+    NoDeployment,
     QueueTimeout,
     RequestError,
     ShuttingDown,
@@ -36,6 +37,7 @@ from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from gateway.registry import Registry
 from gateway.response import EngineResponse
 from gateway.scheduling.base import ANY_ROUTE
+from gateway.sessions import Sessions
 from gateway.slow_readers import SlowReaders
 from gateway.timers import Timers
 from gateway.unread import UnreadBudget
@@ -44,7 +46,7 @@ from shared.messages import Usage
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
-_FREE = frozenset({Trouble.REFUSED, Trouble.LOST, Trouble.DRAINING})
+_FREE = frozenset({Trouble.REFUSED, Trouble.NO_PATH, Trouble.LOST, Trouble.DRAINING})
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
 
 _SILENCES = frozenset({Trouble.TIMEOUT, Trouble.STALLED})
@@ -88,6 +90,7 @@ class Dispatcher:
         self._admission = Admission(
             self._index, self.room, self.settings.reconnect_grace_s, self._preemption.yielding
         )
+        self._sessions = Sessions(self._index, self._admission)
         self.unread = UnreadBudget(self.settings.unread_bytes)
         self.slow_readers = SlowReaders(self.settings.least_read_bytes_s)
         self._binder = Binder(
@@ -100,6 +103,7 @@ class Dispatcher:
             timers,
             self.slow_readers,
         )
+        self._binder.moves = self._moves
         self._waiting = self._binder.waiting
         self._placer: Placer | None = None
         if placement is not None:
@@ -167,6 +171,7 @@ class Dispatcher:
             if not self._accepting:
                 raise ShuttingDown(_SHUTTING_DOWN)
             self._decisions.estimate(request)
+            self._sessions.bind(request, self.timers.time())
             if self._placer is not None:
                 self._placer.arrived(request, self.timers.time())
             ticket = self._admission.admit(request, self.timers.time())
@@ -254,6 +259,7 @@ class Dispatcher:
             self.room.leave(ticket, attempt.opened_s, departed=True)
             request = exchange.request
             self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
+        self._sessions.placed(exchange.request, attempt.deployment)
         self._index.take(attempt.deployment, attempt.work)
         self._company.came(attempt, attempt.deployment, attempt.opened_s)
         self._decisions.taken(ticket.as_waiting(), attempt)
@@ -298,6 +304,32 @@ class Dispatcher:
         if attempt.request.route == ANY_ROUTE and trouble in _SILENCES:
             return
         self._health.failed(attempt.deployment, attempt.request, trouble, now)
+
+    def lacks_path(self, attempt: Attempt) -> None:
+        request, deployment = attempt.request, attempt.deployment
+        request.note_trouble(deployment.key, Trouble.NO_PATH.name.lower())
+        deployment.lacks |= {request.need}
+        deployment.routes -= {request.need}
+        self._index.update(deployment)
+
+    def nobody_has(self, request: Request) -> RequestError:
+        if self._index.availability(request.model, request.need) is Availability.OTHER_ROUTES:
+            return self._admission.not_for_this(request)
+        return NoDeployment(
+            "The engine that was asked has nothing at this path, and others that serve the model may; send "
+            "the request again.",
+            param="model",
+        )
+
+    def _moves(self, exchange: Exchange) -> bool:
+        """Who waits for the agent of its session in vain goes elsewhere, if there is anywhere."""
+        now, ticket, request = self.timers.time(), exchange.ticket, exchange.request
+        if not self._sessions.move(request):
+            return False
+        self.room.leave(ticket, now, departed=False)
+        self.room.come_back(ticket, request.shunned(now), now, expires_s=ticket.expires_s)
+        self._binder.mark(request.model)
+        return True
 
     def may_retry(self, request: Request, trouble: Trouble) -> bool:
         if trouble in _FREE or self._retries.take(self.timers.time()):
@@ -365,9 +397,11 @@ class Dispatcher:
         now = self.timers.time()
         if request.deadline_s is not None and now >= request.deadline_s:
             return DeadlineExceeded("The request's deadline passed while it waited for a slot.")
-        availability = self._index.availability(request.model, request.route, request.where)
+        availability = self._index.availability(request.model, request.need, request.where, request.agent)
         if availability is Availability.ELSEWHERE:
             return not_there(request)
+        if availability is Availability.OTHER_ROUTES:
+            return self._admission.not_for_this(request)
         if availability is not Availability.SERVED:
             return no_deployment(request)
         if self._admission.misses_version(request.model, Fit.of(request)):

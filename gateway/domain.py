@@ -94,6 +94,8 @@ class Request:
     streaming: bool
     body: RequestBody
     arrived_s: float
+    variant: str = ""
+    """What it needs where that is one of its route's further paths (:mod:`shared.routes`)."""
     usage: UsageMode = UsageMode.NONE
     tier: Tier = Tier.STANDARD
     deadline_s: float | None = None
@@ -128,6 +130,11 @@ class Request:
     """A copy whose answer nobody gets: it is not gone on with elsewhere."""
     where: Where | None = None
     """Only deployments will do that carry these labels: what the key allows, or less."""
+    agent: str | None = None
+    """Only this agent's deployments will do: the client named it, or its session is there."""
+    session_pin: str | None = None
+    """Where the gateway remembers at which agent its session is (:mod:`gateway.scheduling.affinity`); None:
+    no session decides, or the client named the agent."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
     load_note: Callable[[], str | None] | None = None
@@ -145,6 +152,11 @@ class Request:
     """GPU-seconds it used in attempts that are over (:mod:`gateway.limits.company`)."""
     troubles: list[tuple[str, str]] | None = None
     """Deployments that did not bring it to its end, in order, and why; None: there was none."""
+
+    @property
+    def need(self) -> str:
+        """What a deployment must be able to do for it (:mod:`shared.routes`)."""
+        return self.variant or self.route
 
     def note_trouble(self, deployment: str, why: str) -> None:
         """An attempt at ``deployment`` came to nothing, or to no more."""

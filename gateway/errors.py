@@ -11,6 +11,7 @@ The tree::
     ├── Forbidden                     403     permission_error        (given)
     ├── ModelNotFound                 404     invalid_request_error   model_not_found
     ├── RouteNotFound                 404     invalid_request_error   unknown_url
+    ├── RouteNotSupported             404     invalid_request_error   route_not_supported
     ├── RecordNotFound                404     invalid_request_error   not_found
     ├── MethodNotAllowed              405     invalid_request_error   method_not_allowed
     ├── BodyTimeout                   408     timeout_error           request_timeout
@@ -95,6 +96,12 @@ class ModelNotFound(RequestError):
 
 class RouteNotFound(RequestError):
     status, type, code = 404, "invalid_request_error", "unknown_url"
+
+
+class RouteNotSupported(RequestError):
+    """The model is served, but by no engine that has what was asked for."""
+
+    status, type, code = 404, "invalid_request_error", "route_not_supported"
 
 
 class RecordNotFound(RequestError):

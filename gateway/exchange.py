@@ -80,6 +80,13 @@ class Dispatch(Home, Protocol):
         """Where a second copy goes, if it may."""
         ...
 
+    def lacks_path(self, attempt: Attempt) -> None:
+        """The attempt's engine has nothing at the request's path: such requests go there no more."""
+
+    def nobody_has(self, request: Request) -> RequestError:
+        """What to say to a request whose path the engine that was asked lacks, when nobody else gets it."""
+        ...
+
     def finished(self, exchange: "Exchange") -> None:
         """Nobody waits for anything of the exchange any more, but its streams may still be closing."""
 
@@ -195,6 +202,9 @@ class Exchange:
         """A response's head is there."""
         if self._answer is not None:
             self._answer.answered(attempt, head)
+            return
+        if head.lacks_path and self.request.route != ANY_ROUTE:
+            self._lacks_path(attempt)
             return
         now = self._home.timers.time()
         trouble = None if self.request.route == ANY_ROUTE else trouble_of_status(head.status)
@@ -323,6 +333,13 @@ class Exchange:
         self._home.metrics.retried(request.model, trouble.name.lower())
         self._wait_again()
         return True
+
+    def _lacks_path(self, attempt: Attempt) -> None:
+        """Its engine's router says that there is nothing at the request's path: another engine may have
+        it."""
+        self._home.lacks_path(attempt)
+        if not self._goes_elsewhere(attempt, Trouble.NO_PATH, Effect.NONE, only_if_better=True):
+            self.fail(self._home.nobody_has(self.request))
 
     def _wait_again(self, *, preempted: bool = False) -> None:
         self._opening.give_up(ErrorCode.CANCELLED)

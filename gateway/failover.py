@@ -23,6 +23,8 @@ class Effect(Enum):
 class Trouble(Enum):
     """What went wrong with an attempt, as far as deployment health and the retry budget are concerned."""
 
+    NO_PATH = auto()
+    """The engine has nothing at the request's path, whatever the model."""
     REFUSED = auto()
     """The agent has no slot: levels crossed on the wire."""
     UNREACHABLE = auto()

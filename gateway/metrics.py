@@ -22,6 +22,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gateway.gauges import FleetFigures, PredictionFigures, Sources, TunnelFigures
+from shared import routes
 from shared.messages import Usage
 from shared.version import program_version
 
@@ -36,20 +37,7 @@ AGENT_LABELS = 500
 
 OTHER = "other"
 
-ROUTES = frozenset(
-    {
-        "chat",
-        "completions",
-        "responses",
-        "embeddings",
-        "rerank",
-        "audio",
-        "images",
-        "messages",
-        "any",
-        "models",
-    }
-)
+ROUTES = frozenset((*routes.ROUTES, "models"))
 
 _TOKEN_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

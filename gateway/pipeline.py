@@ -67,8 +67,10 @@ class Pipeline:
         *,
         facts: bool = True,
         gate: Callable[[], None] | None = None,
+        knows: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """``gate`` raises while nobody is to be served."""
+        """``gate`` raises while nobody is to be served; ``knows`` says whether there is a model or an alias
+        of a name."""
         self._keys = keys
         self._dispatcher = dispatcher
         self._accounts = accounts
@@ -77,6 +79,7 @@ class Pipeline:
         self._limits = limits
         self._facts = facts
         self._gate = gate
+        self._knows = knows
 
     async def __call__(self, exchange: Exchange) -> None:
         # who
@@ -90,7 +93,7 @@ class Pipeline:
 
         # what, and how dear
         body = await exchange.body()
-        request = classify(exchange.head, body, principal)
+        request = classify(exchange.head, body, principal, self._knows)
         exchange.asked(request)
 
         # which model and version the name stands for, and what may answer instead

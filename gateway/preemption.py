@@ -200,7 +200,7 @@ def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Wai
             continue
         for item in left:
             if view.key not in item.avoid and view.suits(
-                item.route, item.version, item.continuing, item.where
+                item.route, item.version, item.continuing, item.where, item.agent
             ):
                 left.remove(item)
                 break

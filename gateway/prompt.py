@@ -7,7 +7,18 @@ import orjson
 
 _READ_FIRST = ("tools", "system", "instructions")
 """Chat templates put them before everything else."""
-_READ = ("messages", "prompt", "input", "query", "documents")
+_READ = (
+    "messages",
+    "prompt",
+    "input",
+    "inputs",
+    "query",
+    "documents",
+    "queries",
+    "text_1",
+    "text_2",
+    "items",
+)
 
 
 def prompt_of(members: Mapping[str, Any]) -> bytes:

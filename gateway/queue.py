@@ -94,10 +94,18 @@ class Fit(NamedTuple):
     version: str | None = None
     continuing: bool = False
     where: Where | None = None
+    agent: str | None = None
 
     @classmethod
     def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
-        return cls(request.route, frozenset(avoid), request.version, request.continuing, request.where)
+        return cls(
+            request.need,
+            frozenset(avoid),
+            request.version,
+            request.continuing,
+            request.where,
+            request.agent,
+        )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -133,7 +141,7 @@ class Ticket(Turn):
         request = self.request
         return Waiting(
             number=self.number,
-            route=request.route,
+            route=request.need,
             work=self.work,
             arrived_s=request.arrived_s,
             tier=request.tier,
@@ -148,6 +156,7 @@ class Ticket(Turn):
             prefix=request.prefix,
             ttft_s=request.ttft_s,
             where=request.where,
+            agent=request.agent,
         )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from typing import Any
 
 _PATTERN = re.compile(r"[*?\[]")
@@ -35,10 +35,17 @@ class Role(StrEnum):
 _RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
+def matches(name: str, pattern: str) -> bool:
+    """Whether ``pattern`` (``fnmatch``, case counts) is, or matches, ``name``. It is itself first: a model
+    may be called ``llama[1]``."""
+    return name == pattern or fnmatchcase(name, pattern)
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """Names of models, as shell patterns (``fnmatch``, case counts). Costs the same however many there are
-    for those written out, one match of one expression for the others."""
+    for those written out, one match of one expression for the others. A name that is written as a pattern is
+    (``llama[1]``) is always one of those it matches; to name it alone write ``llama[[]1]``."""
 
     patterns: tuple[str, ...]
     _exact: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -46,7 +53,7 @@ class Names:
 
     def __post_init__(self) -> None:
         others = [pattern for pattern in self.patterns if _PATTERN.search(pattern)]
-        object.__setattr__(self, "_exact", frozenset(self.patterns).difference(others))
+        object.__setattr__(self, "_exact", frozenset(self.patterns))
         compiled = re.compile("|".join(map(translate, others))) if others else None
         object.__setattr__(self, "_others", compiled)
 

@@ -9,14 +9,15 @@ path in it.
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
 from gateway.errors import BadRequest, PathTooLong
 from shared.frozen import frozen
+from shared.identity.names import is_name
 from shared.limits import MODEL_NAME_CHARS
+from shared.routes import PATHS
 
 PATH_BYTES = 8192
 """Longest path and query that a tunnel carries (PROTOCOL §4.1)."""
@@ -35,6 +36,12 @@ _DOTS = frozenset((".", ".."))
 _QUERY = re.compile(rb"[\x21\x22\x24-\x5b\x5d-\x7e]*\Z")
 """Printable, without the backslash and the fragment's sign, which agents pass to no engine."""
 
+SLIP = 0.85
+"""Words at least so much alike (:mod:`difflib`) differ by a slip of the hand."""
+
+_VERSION = re.compile(r"v\d+|api|openai")
+"""What stands before a path's words here and elsewhere."""
+
 READINGS = 3
 """So often a path may be decoded behind us: by a proxy, a framework and a handler."""
 
@@ -44,6 +51,7 @@ class Dialect(StrEnum):
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class Endpoint:
     output_tokens: int = 0
     """Taken for the length of an answer when the request does not limit it."""
     any_method: bool = False
+    streams_unasked: bool = False
+    """It answers with a stream unless the request says ``"stream": false``."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -81,27 +91,54 @@ ENDPOINTS = (
     Endpoint("/v1/responses", "responses", output_tokens=256),
     Endpoint("/v1/embeddings", "embeddings"),
     Endpoint("/v1/rerank", "rerank"),
+    Endpoint("/rerank", "rerank"),
+    Endpoint("/v2/rerank", "rerank"),
+    Endpoint("/v1/score", "score"),
+    Endpoint("/score", "score"),
+    Endpoint("/v1/classify", "classify"),
+    Endpoint("/classify", "classify"),
+    Endpoint("/pooling", "pooling"),
+    Endpoint("/tokenize", "tokenize"),
+    Endpoint("/detokenize", "tokenize"),
     Endpoint("/v1/messages", "messages", Dialect.ANTHROPIC, output_tokens=256),
     Endpoint("/v1/messages/count_tokens", "messages", Dialect.ANTHROPIC),
     Endpoint("/v1/audio/", "audio"),
     Endpoint("/v1/images/", "images"),
+    Endpoint("/api/chat", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
+    Endpoint("/api/generate", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
+    Endpoint("/api/embed", "ollama", Dialect.OLLAMA),
+    Endpoint("/api/embeddings", "ollama", Dialect.OLLAMA),
+    Endpoint("/api/show", "ollama", Dialect.OLLAMA),
     ENGINE,
 )
 
-FIXED = (MODELS, "/healthz", "/readyz", "/metrics", "/openapi.json")
+OLLAMA_MODELS = "/api/tags"
+"""Ollama's list of models."""
+
+FIXED = (
+    MODELS,
+    "/models",
+    OLLAMA_MODELS,
+    "/healthz",
+    "/health",
+    "/readyz",
+    "/version",
+    "/metrics",
+    "/openapi.json",
+    "/docs",
+    "/",
+)
 """Paths the gateway answers by itself."""
 
-_KNOWN = (
-    *(endpoint.path for endpoint in ENDPOINTS if not endpoint.path.endswith("/")),
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
-    "/v1/audio/speech",
-    "/v1/images/generations",
-    "/v1/images/edits",
-    "/v1/images/variations",
-    "/engines/{model}/…",
-    *FIXED,
-)
+_KNOWN = (*PATHS, *FIXED)
+
+
+@frozen
+class Addressed:
+    """A model as one agent serves it: ``/engines/{model}@{agent}/…``."""
+
+    model: str
+    agent: str
 
 
 @frozen
@@ -112,6 +149,8 @@ class Target:
     model: str | None = None
     base: str = ""
     """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
+    addressed: "Addressed | None" = None
+    """How else the model's segment can be read: as a model at an agent."""
 
 
 def target(endpoint: Endpoint, path: str, raw_path: str, query: bytes) -> Target | None:
@@ -158,7 +197,16 @@ def engine_target(raw_path: str) -> Target:
         _check_segment(unquote_to_bytes(segment))
         if "%25" in segment:
             _check_readings(unquote_to_bytes(segment))
-    return Target("/" + rest, model, ENGINES + model_segment)
+    return Target("/" + rest, model, ENGINES + model_segment, _addressed(model_segment))
+
+
+def _addressed(segment: str) -> Addressed | None:
+    """``{model}@{agent}`` as far as it can be that: an ``@`` that is part of a model's name may be
+    escaped."""
+    model, _, agent = segment.rpartition("@")
+    if not model or not is_name(agent):
+        return None
+    return Addressed(read_model(unquote_to_bytes(model)), agent)
 
 
 def _check_segment(segment: bytes) -> None:
@@ -193,9 +241,14 @@ def read_model(raw: bytes) -> str:
     return check_model(name)
 
 
+def is_model_name(name: str) -> bool:
+    """Whether clients can ask for a model of this name."""
+    return 0 < len(name) <= MODEL_NAME_CHARS and name.isprintable() and " " not in name
+
+
 def check_model(name: str) -> str:
     """``name`` if it can be a model's. Raises :class:`BadRequest`."""
-    if not name or len(name) > MODEL_NAME_CHARS or not name.isprintable() or " " in name:
+    if not is_model_name(name):
         message = (
             f"A model's name has 1 to {MODEL_NAME_CHARS} characters, none of them blank or a control one."
         )
@@ -204,10 +257,42 @@ def check_model(name: str) -> str:
 
 
 def nearest(path: str) -> str | None:
-    """The known path most like ``path``; None when nothing is like it."""
-    tried: Iterable[str] = (path[:100], "/v1" + path[:100], path[:100].removeprefix("/v1"))
-    for attempt in tried:
-        close: Collection[str] = difflib.get_close_matches(attempt, _KNOWN, n=1, cutoff=0.7)
-        if close:
-            return next(iter(close))
-    return None
+    """The known path that ``path`` is most likely meant for; None when it is most likely meant for none.
+
+    Meant is a path of the same words, each with a slip or two of the hand, or under another prefix than it
+    has here. Two words of the language that look alike are no slip: ``/v1/moderations`` is not
+    ``/v1/completions``.
+    """
+    words = _words(path[:100])
+    if words[:1] == ["engines"]:
+        return "/engines/{model}/…"
+    best: tuple[float, str] | None = None
+    for known in _KNOWN:
+        likeness = _likeness(words, _words(known)) if known != "/" else 0.0
+        if likeness and (best is None or likeness > best[0]):
+            best = likeness, known
+    return None if best is None else best[1]
+
+
+def _words(path: str) -> list[str]:
+    return [word for word in path.lower().split("/") if word]
+
+
+def _likeness(asked: list[str], known: list[str]) -> float:
+    """From 0, not meant, to 1. A version or another prefix before the words is worth a little."""
+    if asked == known:
+        return 1.0
+    bare = [word for word in known if not _VERSION.fullmatch(word)]
+    ends = [word for word in asked if not _VERSION.fullmatch(word)][-len(bare) :]
+    if len(ends) < len(bare):
+        return 0.0
+    worst = min(_word_likeness(*pair) for pair in zip(ends, bare, strict=True))
+    prefixed = len(known) > len(bare) and all(word in asked for word in known if word not in bare)
+    return 0.97 * worst + (0.02 if prefixed else 0.0) if worst else 0.0
+
+
+def _word_likeness(asked: str, known: str) -> float:
+    if asked == known:
+        return 1.0
+    likeness = difflib.SequenceMatcher(None, asked, known, autojunk=False).ratio()
+    return likeness if likeness >= SLIP else 0.0

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -33,6 +34,7 @@ from shared.members import (
     read_text,
 )
 from shared.members import read_object as read_object
+from shared.routes import LACKED, NEED_CHARS
 
 _PATH_FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
 
@@ -61,6 +63,14 @@ def _continues(value: Any) -> Mapping[str, str]:
     if not isinstance(value, dict) or len(value) > 32:
         raise FrameMalformed("member 'continues' must be an object with at most 32 members")
     return {route: way for route, way in value.items() if isinstance(way, str) and way in CONTINUATION_WAYS}
+
+
+def _needs(value: Any) -> tuple[str, ...]:
+    """What can be no need is left out, and so is what there is no room for."""
+    if not isinstance(value, list):
+        raise FrameMalformed("member 'lacks' must be a list of strings")
+    needs = (need for need in value if isinstance(need, str) and 0 < len(need) <= NEED_CHARS)
+    return tuple(islice(needs, LACKED))
 
 
 @dataclass(slots=True)
@@ -114,9 +124,12 @@ class ResponseHead:
 
     status: int
     headers: Headers
+    lacks_path: bool = False
+    """The engine has nothing at the request's path; it is not the model or an object that is missing."""
 
     def to_payload(self) -> bytes:
-        return orjson.dumps(self)
+        payload = orjson.dumps(self)
+        return payload if self.lacks_path else payload.removesuffix(_LACKS_NOTHING) + b"}"
 
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> "ResponseHead":
@@ -124,7 +137,10 @@ class ResponseHead:
         status = read_integer(value, "status", most=599)
         if status < 200:
             raise FrameMalformed("member 'status' must be a final HTTP status, 200 to 599")
-        return cls(status, read_headers(value))
+        return cls(status, read_headers(value), read_flag(value, "lacks_path"))
+
+
+_LACKS_NOTHING = b',"lacks_path":false}'
 
 
 @frozen
@@ -198,6 +214,10 @@ class DeploymentState:
     """0 to 1 while it is ``loading``, where that can be known."""
     kv_tokens: int | None = None
     """Tokens of context its engine has room for, of all requests together."""
+    lacks: tuple[str, ...] = ()
+    """Of the paths of its ``routes`` those its engine does not have, as needs (:mod:`shared.routes`)."""
+    stateful: bool = False
+    """What one request for the engine's own paths leaves behind, others ask for: they belong together."""
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> "DeploymentState":
@@ -230,6 +250,8 @@ class DeploymentState:
             load_s=read_seconds(value, "load_s"),
             load_progress=read_share(value, "load_progress"),
             kv_tokens=read_amount(value, "kv_tokens"),
+            lacks=_needs(value.get("lacks", [])),
+            stateful=read_flag(value, "stateful"),
         )
 
 
@@ -262,6 +284,8 @@ quotation mark stands without a backslash before it, so this is found where it i
 
 _NO_KIND = b',"kind":""'
 """The same of an engine whose kind is not told."""
+_LACKS_NONE = b',"lacks":[],"stateful":false'
+"""The same of what was added after them."""
 
 _NO_LABELS = b',"labels":{}}'
 _NO_ENGINES = b',"engines":[],"reason":""}'
@@ -284,7 +308,9 @@ class AgentState:
     """Why it serves nothing; for people."""
 
     def to_payload(self) -> bytes:
-        payload = orjson.dumps(self).replace(_NOT_MANAGED, b"").replace(_NO_KIND, b"")
+        payload = orjson.dumps(self)
+        for unsaid in (_NOT_MANAGED, _NO_KIND, _LACKS_NONE):
+            payload = payload.replace(unsaid, b"")
         if not payload.endswith(_NO_ENGINES):
             return payload
         payload = payload.removesuffix(_NO_ENGINES) + b"}"

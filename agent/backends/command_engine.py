@@ -12,6 +12,7 @@ import structlog
 
 from agent.backends.command_process import CommandProcess, command_environment, filled_in, free_port
 from agent.backends.engine_kind import GENERIC
+from agent.backends.engine_models import deployment_id
 from agent.backends.managed import Durations, Loading, ManagedBackend
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.backends.process import to_the_end
@@ -78,7 +79,7 @@ class CommandBackend(ManagedBackend):
         self._launch = launch
         known = tuple(
             DeploymentState(
-                id=f"{engine.name}/{model}",
+                id=deployment_id(engine.name, model),
                 model=model,
                 version=engine.version,
                 routes=GENERIC.routes,

@@ -9,18 +9,10 @@ from enum import Enum, auto
 from typing import Any
 
 from shared.messages import CONTINUATION_WAYS
+from shared.routes import ROUTES, offered
 
-EVERY_ROUTE = (
-    "chat",
-    "completions",
-    "responses",
-    "embeddings",
-    "rerank",
-    "audio",
-    "images",
-    "messages",
-    "any",
-)
+EVERY_ROUTE = ROUTES
+"""Offered of an engine of which nothing is known; what it turns out not to have is taken back."""
 
 
 class WhileBusy(Enum):
@@ -48,14 +40,19 @@ class EngineKind:
     """Where it tells how many requests it takes at once."""
     facts_key: str = ""
     """The number's name there."""
+    openapi_path: str = "/openapi.json"
+    """Where it describes its paths, if it does."""
+    stateful: bool = False
+    """What a request for one of its own paths leaves behind, others ask for."""
     continues: Mapping[str, str] = field(default_factory=dict)
     """Route → how it is asked to go on with an answer that another engine began (PROTOCOL §4.7); only what
     its documentation or source says, as an engine that begins anew instead would spoil the answer."""
     while_busy: WhileBusy = WhileBusy.ANSWERS
 
 
-GENERIC = EngineKind("generic", 8, EVERY_ROUTE, while_busy=WhileBusy.UNKNOWN)
-"""Eight: enough to keep a batching engine busy, few enough not to pile up before one that has no batch."""
+GENERIC = EngineKind("generic", 8, EVERY_ROUTE, stateful=True, while_busy=WhileBusy.UNKNOWN)
+"""Eight: enough to keep a batching engine busy, few enough not to pile up before one that has no batch.
+Stateful, because nobody knows better: ComfyUI, for one, tells results only where the work was done."""
 
 BUILT_IN = EngineKind(
     "trunkline",
@@ -69,7 +66,20 @@ BUILT_IN = EngineKind(
 VLLM = EngineKind(
     "vllm",
     256,  # the default of max_num_seqs, which it does not tell; what is too much shows as requests waiting
-    ("chat", "completions", "responses", "embeddings", "rerank", "audio", "messages", "any"),
+    (
+        "chat",
+        "completions",
+        "responses",
+        "embeddings",
+        "rerank",
+        "score",
+        "classify",
+        "pooling",
+        "tokenize",
+        "audio",
+        "messages",
+        "any",
+    ),
     ("vllm",),
     # continue_final_message: vllm-project/vllm#8942. Not messages: its Anthropic adapter makes a chat request
     # of them without that member (vllm/entrypoints/anthropic/serving.py, _build_base_request).
@@ -79,7 +89,18 @@ VLLM = EngineKind(
 SGLANG = EngineKind(
     "sglang",
     64,  # it tells max_running_requests only when told one; the rest shows as requests waiting
-    ("chat", "completions", "responses", "embeddings", "rerank", "messages", "any"),
+    (
+        "chat",
+        "completions",
+        "responses",
+        "embeddings",
+        "rerank",
+        "score",
+        "classify",
+        "tokenize",
+        "messages",
+        "any",
+    ),
     ("sglang",),
     facts_path="/get_server_info",
     facts_key="max_running_requests",
@@ -91,9 +112,10 @@ SGLANG = EngineKind(
 TGI = EngineKind(
     "tgi",
     128,  # the default of max_concurrent_requests, above which it answers 429
-    ("chat", "completions", "any"),
+    ("chat", "completions", "tokenize", "any"),
     facts_path="/info",
     facts_key="max_concurrent_requests",
+    openapi_path="/api-doc/openapi.json",
     # huggingface/text-generation-inference#2733; since then its router goes on with a final message of the
     # assistant unasked, without the white space at its end (router/src/infer/chat_template.rs).
     continues={"chat": "prefill", "completions": "prompt"},
@@ -102,7 +124,7 @@ TGI = EngineKind(
 LLAMA_CPP = EngineKind(
     "llama.cpp",
     4,  # the default of --parallel in its server since 2025; 1 before
-    ("chat", "completions", "responses", "embeddings", "rerank", "messages", "any"),
+    ("chat", "completions", "responses", "embeddings", "rerank", "tokenize", "messages", "any"),
     ("llamacpp",),
     facts_path="/props",
     facts_key="total_slots",
@@ -135,7 +157,7 @@ TRANSFORMERS = EngineKind(
 OLLAMA = EngineKind(
     "ollama",
     4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
-    ("chat", "completions", "responses", "embeddings", "messages", "any"),
+    ("chat", "completions", "responses", "embeddings", "images", "messages", "ollama", "any"),
     ("library",),
     # Nothing: whether it goes on with a final message of the assistant depends on the model's template
     # (ollama/ollama#6778, #5775), and its /v1/completions puts the prompt into that template, too
@@ -189,6 +211,15 @@ def slots_from(facts: Any, kind: EngineKind) -> int | None:
     """How many requests at once an engine says it takes, or None when it does not say."""
     value = facts.get(kind.facts_key) if isinstance(facts, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 100_000 else None
+
+
+def routes_from(description: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The routes of an engine with this OpenAPI document and what it lacks of them
+    (:func:`shared.routes.offered`); None when it is none, or names no path that is known."""
+    paths = description.get("paths") if isinstance(description, dict) else None
+    if not isinstance(paths, dict):
+        return None
+    return offered(path for path, item in paths.items() if isinstance(item, dict) and "post" in item)
 
 
 CONTINUED_ROUTES = ("chat", "completions", "responses", "messages")

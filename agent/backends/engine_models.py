@@ -6,8 +6,8 @@ Beside OpenAI's members these are understood, where an engine writes them: ``max
 ``status`` (loaded, loading, failed) and ``reason``.
 """
 
-import re
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from shared import limits
@@ -16,7 +16,10 @@ from shared.messages import DeploymentStatus
 MODELS = 200
 """Most models of one engine that are offered; the state of more would not fit into a frame."""
 
-_FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
+TOLD = 20
+TOLD_CHARS = 80
+"""Of names that are left out, and of one of them, that a log shows."""
+
 _STATUSES = {str(status): status for status in DeploymentStatus}
 _CONTEXT_MEMBERS = ("max_model_len", "loaded_context_length", "context_length", "max_context_length")
 _CONTEXT_META = ("n_ctx", "n_ctx_train")
@@ -49,9 +52,47 @@ def read_models(document: Any) -> tuple[ModelInfo, ...] | None:
     return tuple(models.values())[:MODELS]
 
 
+def left_out(document: Any) -> tuple[tuple[str, str], ...]:
+    """Of the models in a parsed ``/v1/models`` those that :func:`read_models` leaves out: how they are
+    called, as far as that can be shown in a line, and why they cannot be offered. At most :data:`TOLD` of
+    them."""
+    entries = document.get("data") if isinstance(document, dict) else None
+    names = [entry.get("id") if isinstance(entry, dict) else None for entry in entries or ()]
+    faults = [(_shown(name), why) for name in names if (why := why_not_nameable(name))]
+    good = list(dict.fromkeys(name for name in names if not why_not_nameable(name)))
+    faults += [(_shown(name), f"an agent offers {MODELS} models of one engine") for name in good[MODELS:]]
+    return tuple(faults[:TOLD])
+
+
+def _shown(name: Any) -> str:
+    text = ascii(name) if isinstance(name, str) else "(no name)"
+    return text if len(text) <= TOLD_CHARS else f"{text[:TOLD_CHARS]}… ({len(name)} characters)"
+
+
 def is_nameable(model: str) -> bool:
-    """Whether the protocol can carry the name: not empty, not too long, no blanks."""
-    return 0 < len(model) <= limits.MODEL_NAME_CHARS // 2 and not _FORBIDDEN.search(model)
+    """Whether clients can ask for a model of this name, and the protocol can carry it."""
+    return not why_not_nameable(model)
+
+
+def why_not_nameable(name: Any) -> str:
+    """What is wrong with a model's name; empty if nothing is."""
+    if not isinstance(name, str) or not name:
+        return "it has no name"
+    if len(name) > limits.MODEL_NAME_CHARS:
+        return f"its name has {len(name)} characters, and {limits.MODEL_NAME_CHARS} are allowed"
+    if " " in name or not name.isprintable():
+        return "its name holds blanks, or characters that cannot be printed"
+    return ""
+
+
+def deployment_id(engine: str, model: str) -> str:
+    """What the deployment of ``model`` at ``engine`` is called in the session: ``engine/model``, cut where
+    that is too long, and then told from others by a digest."""
+    whole = f"{engine}/{model}"
+    if len(whole) <= limits.MODEL_NAME_CHARS:
+        return whole
+    digest = sha256(model.encode()).hexdigest()[:24]
+    return f"{whole[: limits.MODEL_NAME_CHARS - len(digest) - 1]}~{digest}"
 
 
 def _read_model(identity: str, entry: dict[str, Any]) -> ModelInfo:
@@ -60,7 +101,7 @@ def _read_model(identity: str, entry: dict[str, Any]) -> ModelInfo:
         id=identity,
         owner=_text(entry, "owned_by"),
         context_tokens=_context(entry),
-        routes=tuple(r for r in routes if isinstance(r, str))[:16] if isinstance(routes, list) else (),
+        routes=tuple(r for r in routes if isinstance(r, str))[:32] if isinstance(routes, list) else (),
         slots=_count(entry, "slots"),
         version=_text(entry, "version"),
         status=_STATUSES.get(_text(entry, "status"), DeploymentStatus.LOADED),

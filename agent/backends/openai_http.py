@@ -120,6 +120,8 @@ class OpenAIHTTPBackend:
         async with self._looking:
             before, engine = self._view, self.engine()
             self._view = await self._prober.look(before)
+        for model, why in set(self._view.left_out).difference(before.left_out):
+            log.warning("model left out", engine=self.name, model=model, reason=why)
         if self._view.deployments != before.deployments:
             self._say_change(before)
             self._on_change()

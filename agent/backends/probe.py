@@ -7,9 +7,17 @@ from typing import Any
 
 from agent.backends.base import EngineBusy, EngineError, EngineTimeout
 from agent.backends.engine_client import Answer
-from agent.backends.engine_kind import GENERIC, EngineKind, WhileBusy, kind_of, kind_of_paths, slots_from
+from agent.backends.engine_kind import (
+    GENERIC,
+    EngineKind,
+    WhileBusy,
+    kind_of,
+    kind_of_paths,
+    routes_from,
+    slots_from,
+)
 from agent.backends.engine_load import Load, load_of, read_load
-from agent.backends.engine_models import ModelInfo, read_models
+from agent.backends.engine_models import ModelInfo, deployment_id, left_out, read_models
 from agent.backends.settings import EngineSettings
 from shared import limits
 from shared.messages import DeploymentState, DeploymentStatus
@@ -46,12 +54,16 @@ class EngineView:
     late: int = 0
     """Looks in a row that timed out."""
     reported_slots: int | None = None
+    offers: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    """Its routes and what it lacks of them, as its OpenAPI document says; None: it has none."""
     has_health: bool = True
     was_well: bool = False
     """It has said so, so it knows what it says when it does not."""
     has_metrics: bool = True
     tells_load: bool = False
     """Its ``/metrics`` has told of its load."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Models that it lists and that cannot be offered: what they are called, and why."""
     foreign: bool = False
     """What answers there is no engine, or not any more."""
 
@@ -103,6 +115,7 @@ class Prober:
     def __init__(self, settings: EngineSettings, ask: Ask) -> None:
         self._settings = settings
         self._ask = ask
+        self._left_out: tuple[tuple[str, str], ...] = ()
 
     async def look(self, before: EngineView) -> EngineView:
         """What there is to see now. Never raises for what the engine does or does not do. A look that
@@ -140,6 +153,7 @@ class Prober:
             was_well=seen.was_well or health.well,
             has_metrics=loads is not None,
             tells_load=bool(loads) or seen.tells_load,
+            left_out=self._left_out,
             deployments=tuple(self._deployment(seen, model, health, loads or {}) for model in models),
         )
 
@@ -148,9 +162,11 @@ class Prober:
         if self._settings.health is not None:
             return await self._declared(self._settings.health)
         answer = await self._ask(MODELS_PATH)
-        models = read_models(answer.json()) if answer.status == 200 else None
+        listed = answer.json() if answer.status == 200 else None
+        models = read_models(listed)
         if models is None:
             raise NoModelList(answer)
+        self._left_out = left_out(listed)
         wanted = self._settings.models
         return tuple(model for model in models if not wanted or model.id in wanted)
 
@@ -166,13 +182,18 @@ class Prober:
         kind = kind_of(models[0].owner if models else "", None)
         if kind is GENERIC:
             kind = kind_of("", await self._document(INFO_PATH))
+        told, described = any(model.routes for model in models), None
         if kind is GENERIC:
-            kind = kind_of_paths(await self._document(OPENAPI_PATH))
+            described = await self._document(OPENAPI_PATH)
+            kind = kind_of_paths(described)
+        elif not told:
+            described = await self._document(kind.openapi_path)
         facts = None if kind.facts_path is None else await self._document(kind.facts_path)
         return replace(
             view,
             kind=kind,
             reported_slots=slots_from(facts, kind),
+            offers=None if told else routes_from(described),
             has_health=self._settings.health is None,
             was_well=False,
             has_metrics=True,
@@ -224,12 +245,15 @@ class Prober:
     ) -> DeploymentState:
         load = load_of(loads, model.id)
         routes = model.routes or view.kind.routes
+        lacks: tuple[str, ...] = ()
+        if view.offers is not None and not model.routes:
+            routes, lacks = view.offers
         continues = self._settings.continues
         if continues is None:
             continues = {route: way for route, way in view.kind.continues.items() if route in routes}
         well = health.status is DeploymentStatus.LOADED
         return DeploymentState(
-            id=f"{self._settings.name}/{model.id}",
+            id=deployment_id(self._settings.name, model.id),
             model=model.id,
             version=model.version or self._settings.version,
             status=model.status if well else health.status,
@@ -243,6 +267,8 @@ class Prober:
             kind=view.kind.name,
             continues=continues,
             kv_tokens=load.kv_tokens,
+            lacks=lacks,
+            stateful=view.kind.stateful if self._settings.stateful is None else self._settings.stateful,
         )
 
     @staticmethod

@@ -46,6 +46,9 @@ class EngineSettings:
     """What its deployments are said to be a version of; nothing is made of it but choosing."""
     continues: Mapping[str, str] | None = None
     """Route → how it is asked to go on with another's answer; None: what is known of its kind."""
+    stateful: bool | None = None
+    """Whether requests for its own paths that belong together must go to the same engine; None: what is
+    known of its kind."""
     refresh_s: float = 5.0
     """How often models, health and load are asked for."""
     timeouts: EngineTimeouts = EngineTimeouts()

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from gateway.bench.errors import RequestFailed
+from shared.excerpt import shortened
 
 _EVENT = b"\ndata:"
 _DONE = b"data: [DONE]"
@@ -13,7 +14,6 @@ _LAST_PIECES = 8
 """The end of a stream: its last token, its usage and ``[DONE]`` may come as pieces of their own."""
 _HEAD_BYTES = 65_536
 _ERROR_BYTES = 16_384
-_ERROR_CHARS = 300
 _OUTPUT = ("content", "reasoning_content", "reasoning", "tool_calls", "text")
 
 
@@ -92,17 +92,17 @@ def status_failure(status: int, body: bytes) -> RequestFailed:
     value = _loads(body[:_ERROR_BYTES])
     error = value.get("error") if value is not None else None
     if error is None:
-        error = body[:_ERROR_CHARS].decode("utf-8", "replace")
+        error = shortened(body[:_ERROR_BYTES].decode("utf-8", "replace"))
     return failure_of(f"HTTP {status}", error)
 
 
 def failure_of(where: str, error: object) -> RequestFailed:
     """An error in OpenAI's shape; its ``code`` makes part of the kind."""
     if not isinstance(error, dict):
-        return RequestFailed(where, str(error)[:_ERROR_CHARS])
+        return RequestFailed(where, shortened(str(error)))
     code = error.get("code") or error.get("type")
     kind = f"{where} {str(code)[:40]}" if code else where
-    return RequestFailed(kind, str(error.get("message", ""))[:_ERROR_CHARS])
+    return RequestFailed(kind, shortened(str(error.get("message", ""))))
 
 
 def _has_output(event: bytes) -> bool:

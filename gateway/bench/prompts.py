@@ -10,6 +10,7 @@ import orjson
 
 from gateway.bench.errors import BadPlan
 from gateway.bench.plan import Route
+from shared.excerpt import shortened
 
 _FILE_BYTES = 256 * 2**20
 _SAID_CHARS = 60
@@ -59,7 +60,7 @@ def _prompt_of(line: str, where: str) -> Prompt:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise BadPlan("--prompts", f"{where}: {error}: {line[:_SAID_CHARS]!r}") from error
+        raise BadPlan("--prompts", f"{where}: {error}: {shortened(line, _SAID_CHARS)!r}") from error
     if isinstance(value, dict):
         value = value.get("messages", value.get("prompt"))
     if (isinstance(value, str) and value) or (isinstance(value, list) and value):

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_origin
 
 import orjson
@@ -36,8 +37,10 @@ class Loaded:
         self.settings = settings
         self._sources = sources
 
-    def toml(self) -> str:
-        """The effective settings as a TOML file, with the source of each value that is no default."""
+    def toml(self, told: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The effective settings as a TOML file, with the source of each value. ``told`` has the sources of
+        flags that were set by other means."""
+        self._sources.told = told
         return "\n".join(_toml_lines(self.settings.model_dump(), self._sources))
 
 
@@ -110,7 +113,10 @@ class _Sources:
         self.environment = {name.lower(): value for name, value in environment.items()}
         """As pydantic wants it: lower-case names."""
         self._config = config
+        self.told: Mapping[str, str] = {}
+        """By setting, where a flag really came from."""
         self._text = "" if config is None else _read(config)
+        self._values = tomllib.loads(self._text)
 
     def unknown_variables(self) -> list[str]:
         """Complaints about variables with our prefix that set nothing."""
@@ -126,6 +132,22 @@ class _Sources:
                 orjson.loads(self.environment.get(name.lower(), "null"))
             except orjson.JSONDecodeError:
                 yield f'{name}: write lists and tables as JSON here, such as ["a", "b"] (environment)'
+
+    def source(self, path: tuple[str | int, ...]) -> str:
+        """Where the value at ``path`` comes from: a flag, a variable, a line of the file, or the default.
+        Numbers in ``path`` count the tables of a list."""
+        names = tuple(part for part in path if isinstance(part, str))
+        if _holds(self._flags, path):
+            return self.told.get(".".join(names)) or f"flag --{'-'.join(names).replace('_', '-')}"
+        for length in range(len(path), 0, -1):
+            variable = _variable(tuple(str(part) for part in path[:length]))
+            if variable.lower() in self.environment:
+                said = self.environment[variable.lower()]
+                if length == len(path) or _holds(_decoded(said), path[length:]):
+                    return f"environment {variable}"
+        if _holds(self._values, path):
+            return f"line {_line_of(self._text, path)} of {self._config}"
+        return "default"
 
     def place(self, path: tuple[str, ...]) -> str:
         """`` (line 3 of F)`` and the like; empty for a default."""
@@ -166,22 +188,40 @@ def _paths(
             yield from _paths(table, (*above, name), composite=composite)
 
 
-def _holds(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+def _decoded(text: str) -> Any:
+    """A variable's value that holds more than one."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _holds(values: Any, path: tuple[str | int, ...]) -> bool:
     for part in path:
-        if not isinstance(values, Mapping) or part not in values:
+        if isinstance(part, int):
+            if not isinstance(values, list) or part >= len(values):
+                return False
+        elif not isinstance(values, Mapping) or part not in values:
             return False
         values = values[part]
     return True
 
 
-def _line_of(text: str, path: tuple[str, ...]) -> int | None:
-    """The line of a TOML file that sets ``path``, or the table it is in."""
-    table: tuple[str, ...] = ()
+def _line_of(text: str, path: tuple[str | int, ...]) -> int | None:
+    """The line of a TOML file that sets ``path``, or the table it is in. Numbers count the tables of a
+    list."""
+    table: tuple[str | int, ...] = ()
+    here: tuple[str | int, ...]
+    counts: dict[tuple[str, ...], int] = {}
     best: tuple[int, int] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if stripped.startswith("["):
-            here = table = _key_parts(stripped.strip("[]"))
+            name = _key_parts(stripped.strip("[]"))
+            here = table = name
+            if stripped.startswith("[["):
+                count = counts[name] = counts.get(name, -1) + 1
+                here = table = (*name, count) if any(isinstance(part, int) for part in path) else name
         elif "=" in stripped and not stripped.startswith("#"):
             here = (*table, *_key_parts(stripped.partition("=")[0]))
         else:
@@ -195,20 +235,24 @@ def _key_parts(text: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in text.split("#")[0].rstrip(" ]").split("."))
 
 
-def _toml_lines(values: Mapping[str, Any], sources: _Sources, table: tuple[str, ...] = ()) -> Iterator[str]:
+def _toml_lines(
+    values: Mapping[str, Any], sources: _Sources, table: tuple[str | int, ...] = ()
+) -> Iterator[str]:
     for name, value in values.items():
         if not isinstance(value, Mapping) and not _is_tables(value):
-            place = sources.place((*table, name)).strip(" ()")
-            yield _toml_line(name, value) + (f"  # {place}" if place else "")
+            source = sources.source((*table, name))
+            unset = value is None and source == "default"
+            yield _toml_line(name, value) + ("" if unset else f"  # {source}")
     for name, value in values.items():
         if isinstance(value, Mapping):
-            path = ".".join(each if _BARE_KEY.fullmatch(each) else _quoted(each) for each in (*table, name))
+            names = [part for part in (*table, name) if isinstance(part, str)]
+            path = ".".join(each if _BARE_KEY.fullmatch(each) else _quoted(each) for each in names)
             yield from ("", f"[{path}]")
             yield from _toml_lines(value, sources, (*table, name))
         elif _is_tables(value):
-            for each in value:
+            for place, each in enumerate(value):
                 yield from ("", f"[[{name}]]")
-                yield from _toml_lines(each, sources, (*table, name))
+                yield from _toml_lines(each, sources, (*table, name, place))
 
 
 def _is_tables(value: Any) -> bool:

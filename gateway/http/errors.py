@@ -52,6 +52,11 @@ def id_headers(dialect: Dialect, request_id: str) -> HeaderList:
     return [(b"x-request-id", value)]
 
 
+def error_line(error: RequestError) -> bytes:
+    """The line that ends a stream of JSON lines (Ollama's) which has begun and cannot go on."""
+    return orjson.dumps({"error": error.message}) + b"\n"
+
+
 def error_event(error: RequestError, dialect: Dialect, request_id: str) -> bytes:
     """The event that ends a stream which has begun and cannot go on."""
     event = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
@@ -71,5 +76,7 @@ def _body(error: RequestError, dialect: Dialect, request_id: str) -> bytes:
         kind = kind or ("invalid_request_error" if error.status < 500 else "api_error")
         detail = {"type": kind, "message": error.message}
         return orjson.dumps({"type": "error", "error": detail, "request_id": request_id})
+    if dialect is Dialect.OLLAMA:
+        return orjson.dumps({"error": error.message})
     detail_openai = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
     return orjson.dumps({"error": detail_openai})

@@ -175,7 +175,7 @@ class Exchange:
 
     def waiting(self, request: Request) -> "_Waiting":
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
-        if request.streaming:
+        if request.streaming and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
         return _Waiting(self.inbound, self.reply, self._direct)
 
@@ -272,9 +272,12 @@ def put_exchange(scope: MutableMapping[str, Any], exchange: Exchange) -> None:
 
 
 def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
-    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client."""
+    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client, Ollama's on
+    Ollama's paths."""
     if path.startswith("/v1/messages") or b"anthropic-version" in fields:
         return Dialect.ANTHROPIC
+    if path.startswith("/api/"):
+        return Dialect.OLLAMA
     return Dialect.OPENAI
 
 

@@ -1,6 +1,7 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
 from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import orjson
@@ -8,7 +9,6 @@ import orjson
 from gateway.errors import Forbidden, MethodNotAllowed, ModelNotFound, RouteNotFound, UpgradeRequired
 from gateway.http.exchange import Exchange, exchange_of
 from gateway.http.inbound import Receive
-from gateway.http.openapi import document
 from gateway.http.reply import Send
 from gateway.lifecycle import Lifecycle, Phase
 from gateway.pipeline import Keys, Pipeline
@@ -98,6 +98,38 @@ class Models:
         return _model(info)
 
 
+class OllamaModels:
+    """``GET /api/tags``: the same list as Ollama tells it, of all models that the key may see, whatever
+    engine serves them. What Ollama says of its files, nobody knows here: sizes are 0, digests empty."""
+
+    def __init__(self, keys: Keys, catalog: Catalog) -> None:
+        self._keys = keys
+        self._catalog = catalog
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "models"
+        only_get(exchange)
+        principal = self._keys.authenticate(exchange.credential())
+        exchange.identified(principal)
+        shows = _everything if principal.scopes is None else principal.scopes.shows
+        there = (info for info in self._catalog.models() if info.ready or info.loadable)
+        found = {"models": [_ollama_model(info) for info in there if shows(info.id)]}
+        await exchange.reply.whole(200, JSON, orjson.dumps(found))
+
+
+def _ollama_model(info: ModelInfo) -> dict[str, object]:
+    details = {"parent_model": "", "format": "", "family": "", "families": list[str]()}
+    return {
+        "name": info.id,
+        "model": info.id,
+        "modified_at": datetime.fromtimestamp(info.created_s, UTC).isoformat().replace("+00:00", "Z"),
+        "size": 0,
+        "digest": "",
+        "details": {**details, "parameter_size": "", "quantization_level": ""},
+    }
+
+
 def _everything(model: str) -> bool:
     return True
 
@@ -179,8 +211,8 @@ class Description:
     """``GET /openapi.json``: which paths there are, as OpenAPI says it. Open to everybody: it says nothing of
     this gateway that its documentation does not."""
 
-    def __init__(self, admin: Mapping[str, Mapping[str, str]]) -> None:
-        self._document = orjson.dumps(document(admin))
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = orjson.dumps(document)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -200,7 +232,7 @@ async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 def not_found(exchange: Exchange) -> RouteNotFound:
     near = nearest(exchange.path)
-    hint = f"Did you mean {near}?" if near else "GET /v1/models is a good place to start."
+    hint = f"Did you mean {near}?" if near else "GET /docs lists the paths there are."
     return RouteNotFound(f"There is nothing at {exchange.method} {exchange.raw_path[:PATH_CHARS]}. {hint}")
 
 

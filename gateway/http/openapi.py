@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.surface import CHAT, ENDPOINTS, ENGINES, MODELS, Dialect, Endpoint
+from gateway.surface import CHAT, ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, Dialect, Endpoint
 from shared.limits import MODEL_NAME_CHARS
 
 Json = dict[str, Any]
@@ -54,8 +54,9 @@ def document(admin: Mapping[str, Mapping[str, str]] | None = None) -> Json:
             "title": "Trunkline",
             "version": "1",
             "summary": "One endpoint in front of every GPU you own.",
-            "description": "Paths under /v1 follow OpenAI's and Anthropic's interfaces: bodies and "
-            "answers are the engines' own, apart from errors.",
+            "description": "Paths under /v1 follow OpenAI's and Anthropic's interfaces, those under /api "
+            "Ollama's: bodies and answers are the engines' own, apart from errors. A path that no engine of "
+            "a model has answers 404 route_not_supported.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -74,13 +75,18 @@ def _paths() -> Json:
             for name in _BELOW[endpoint.path]:
                 paths[endpoint.path + name] = {"post": _operation(endpoint, name)}
         else:
-            paths[endpoint.path] = {"post": _operation(endpoint, endpoint.path.rpartition("/")[2])}
+            paths[endpoint.path] = {"post": _operation(endpoint, _name(endpoint.path))}
     return paths | _own_paths()
+
+
+def _name(path: str) -> str:
+    """Of a path below /v1 its last word; of others all, so that each is named once."""
+    return path.rpartition("/")[2] if path.startswith("/v1/") else path[1:].replace("/", "-")
 
 
 def _operation(endpoint: Endpoint, name: str) -> Json:
     return {
-        "operationId": f"{endpoint.route}-{name}".replace("_", "-"),
+        "operationId": _operation_id(endpoint, name),
         "summary": f"{endpoint.route}: {name}",
         "requestBody": {
             "required": True,
@@ -88,6 +94,11 @@ def _operation(endpoint: Endpoint, name: str) -> Json:
         },
         "responses": {"200": _answer(), **_refusals(_ERRORS, endpoint.dialect)},
     }
+
+
+def _operation_id(endpoint: Endpoint, name: str) -> str:
+    below_v1 = endpoint.path.startswith("/v1/")
+    return (f"{endpoint.route}-{name}" if below_v1 else f"plain-{name}").replace("_", "-")
 
 
 def _json(schema: Json) -> Json:
@@ -114,13 +125,25 @@ def _form() -> Json:
 def _answer() -> Json:
     """An engine's."""
     return {
-        "description": "The engine's answer, or a stream of events.",
-        "content": {"application/json": {}, "text/event-stream": {}, "*/*": {}},
+        "description": "The engine's answer, or a stream of events, or of JSON lines.",
+        "content": {
+            "application/json": {},
+            "text/event-stream": {},
+            "application/x-ndjson": {},
+            "*/*": {},
+        },
     }
 
 
+_ERROR_SCHEMAS = {
+    Dialect.OPENAI: "Error",
+    Dialect.ANTHROPIC: "AnthropicError",
+    Dialect.OLLAMA: "OllamaError",
+}
+
+
 def _refusals(statuses: Mapping[str, str], dialect: Dialect = Dialect.OPENAI) -> Json:
-    name = "AnthropicError" if dialect is Dialect.ANTHROPIC else "Error"
+    name = _ERROR_SCHEMAS[dialect]
     content = _json({"$ref": f"#/components/schemas/{name}"})
     return {status: {"description": said, "content": content} for status, said in statuses.items()}
 
@@ -173,7 +196,24 @@ def _own_paths() -> Json:
     return {
         MODELS: {"get": _get("models", "The models served here", models, _refusals(keyed))},
         MODELS + "/{id}": {"parameters": [id_parameter], "get": _get("model", "One model", model, found)},
+        "/models": {"get": _get("models-short", "The models served here", models, _refusals(keyed))},
+        "/models/{id}": {
+            "parameters": [id_parameter],
+            "get": _get("model-short", "One model", model, found),
+        },
+        OLLAMA_MODELS: {
+            "get": _get(
+                "ollama-models",
+                "The models served here, as Ollama lists them",
+                _object({"models": {"type": "array", "items": {"type": "object"}}}),
+                _refusals(keyed, Dialect.OLLAMA),
+            )
+        },
+        "/version": {"get": _get("version", "Which version runs here", {"type": "object"}, _refusals(keyed))},
+        "/": {"get": _open("front", "What this is, and where to go")},
+        "/docs": {"get": _page_of_paths()},
         "/healthz": {"get": _open("health", "The process answers")},
+        "/health": {"get": _open("health-short", "The process answers")},
         "/readyz": {"get": _open("ready", "Requests are taken")},
         "/openapi.json": {"get": _open("openapi", "This document")},
         "/metrics": {
@@ -187,6 +227,12 @@ def _own_paths() -> Json:
             }
         },
     }
+
+
+def _page_of_paths() -> Json:
+    page = _open("docs", "These paths for people to read")
+    page["responses"]["200"] = {"description": "A page", "content": {"text/html": {}}}
+    return page
 
 
 def _page(path: str, methods: Mapping[str, str]) -> Json:
@@ -234,6 +280,7 @@ def _components() -> Json:
             "ModelName": {"type": "string", "minLength": 1, "maxLength": MODEL_NAME_CHARS, "pattern": _MODEL},
             "Model": _object({"id": text, "object": {"const": "model"}, "created": {"type": "integer"}}),
             "Error": _object({"error": _object(detail)}),
+            "OllamaError": _object({"error": text}),
             "AnthropicError": _object(
                 {"type": {"const": "error"}, "error": _object(anthropic_detail), "request_id": text}
             ),

@@ -7,14 +7,17 @@ from typing import Any
 
 from gateway.errors import RequestError
 from gateway.http.direct import UNDRAINED_BYTES, Direct
-from gateway.http.errors import HeaderList, error_event, http_error, id_headers
+from gateway.http.errors import HeaderList, error_event, error_line, http_error, id_headers
 from gateway.response import Sink
 from gateway.surface import Dialect
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+NOT_BUFFERED = b"x-accel-buffering", b"no"
+EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), NOT_BUFFERED]
 """No cache and no proxy in between may hold events back."""
+
+LINES = b"application/x-ndjson"
 
 COMMENT = b": waiting\n\n"
 
@@ -60,6 +63,8 @@ class Reply:
         self.ended = False
         self.event_stream = False
         """What has begun is a stream of events."""
+        self.line_stream = False
+        """What has begun is a stream of JSON lines."""
 
     @property
     def bytes_out(self) -> int:
@@ -81,11 +86,14 @@ class Reply:
     async def _start(self, status: int, headers: HeaderList, event_stream: bool) -> None:
         assert not self.started
         self.started, self.status, self.event_stream = True, status, event_stream
+        self.line_stream = any(name == b"content-type" and value.startswith(LINES) for name, value in headers)
         headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
         if self.latest is not None:
             headers += self.latest()
         if event_stream:
             headers += EVENT_STREAM_HEADERS
+        elif self.line_stream and all(name != NOT_BUFFERED[0] for name, _ in headers):
+            headers.append(NOT_BUFFERED)
         if self._closing:
             headers.append((b"connection", b"close"))
         await self._say({"type": "http.response.start", "status": status, "headers": headers})
@@ -121,10 +129,10 @@ class Reply:
     async def fail(self, error: RequestError) -> None:
         """Say what went wrong in the way that is still open.
 
-        Before the head: a status and a body. In a stream of events: a last event. In the middle of any other
-        body nothing is sent and the answer stays unended, which makes the server close the connection, so
-        that the client sees it broken.
-        """
+        Before the head: a status and a body. In a stream of events: a last event. In one of JSON lines: a
+        last line, as Ollama ends those that fail. In the middle of any other body nothing is sent and the
+        answer stays unended, which makes the server close the connection, so that the client sees it
+        broken."""
         await self.settle()
         if self._direct is not None:
             self._direct.flush()
@@ -138,6 +146,9 @@ class Reply:
             last = self._last if self._direct is None else self._direct.last or self._last
             gap = b"" if last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
             await self.end(gap + error_event(error, self._dialect, self._id))
+        elif self.line_stream:
+            last = self._last if self._direct is None else self._direct.last or self._last
+            await self.end((b"" if last.endswith(b"\n") else b"\n") + error_line(error))
 
     def keep_alive(
         self, interval_s: float, note: Callable[[], str | None] | None = None, early_s: float = EARLY_S

@@ -14,14 +14,18 @@ from gateway.http.handlers import (
     Exposition,
     MetricsPage,
     Models,
+    OllamaModels,
     Proxied,
     Ready,
     tunnel_without_upgrade,
     unknown_path,
 )
+from gateway.http.openapi import document
+from gateway.http.pages import DocsPage, RootPage, VersionPage
 from gateway.lifecycle import Lifecycle
 from gateway.pipeline import Keys, Pipeline
-from gateway.surface import ENDPOINTS, ENGINES, MODELS, TUNNEL, Endpoint
+from gateway.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, Endpoint
+from shared.version import program_version
 
 
 def build_router(
@@ -39,17 +43,23 @@ def build_router(
     for ``/engines/`` what :func:`gateway.surface.engine_target` makes of the path as it was written.
     """
     models = Models(keys, catalog)
+    described = document({each.path_format: _page(each).summaries() for each in admin})
     return Router(
         [
             *(_route(_pattern(endpoint), Proxied(endpoint, pipeline, lifecycle)) for endpoint in ENDPOINTS),
             _route(MODELS, models),
             _route(MODELS + "/{id:path}", models),
+            _route("/models", models),
+            _route("/models/{id:path}", models),
+            _route(OLLAMA_MODELS, OllamaModels(keys, catalog)),
+            _route("/", RootPage()),
             _route("/healthz", Alive()),
+            _route("/health", Alive()),
+            _route("/version", VersionPage(keys, program_version())),
             _route("/readyz", Ready(lifecycle, catalog)),
             _route("/metrics", MetricsPage(keys, metrics, public=settings.metrics_public)),
-            _route(
-                "/openapi.json", Description({each.path_format: _page(each).summaries() for each in admin})
-            ),
+            _route("/openapi.json", Description(described)),
+            _route("/docs", DocsPage(described)),
             _route(TUNNEL, _Plain(tunnel_without_upgrade)),
             *admin,
         ],

@@ -17,9 +17,12 @@ from gateway.domain import Tier
 from gateway.scheduling.load import Load
 from gateway.where import Where
 from shared.frozen import frozen
+from shared.routes import route_of
 
 ANY_ROUTE = "any"
-"""A deployment with this route takes requests of every route."""
+"""The route of an engine's own paths. A deployment with no other takes requests of every route."""
+
+_ANYTHING = frozenset({ANY_ROUTE})
 
 PREFILL_WORK = 0.02
 """Work of one input token beside one output token: prefill runs some fifty times as fast as decoding."""
@@ -75,6 +78,8 @@ class Waiting:
     block_tokens: float = BLOCK_TOKENS
     ttft_s: float | None = None
     where: Where | None = None
+    agent: str | None = None
+    """Only deployments of this agent will do."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +91,8 @@ class DeploymentView:
     not loaded, draining, resting after a failure, its session over, suspended or full. ``cap`` is how many of
     its slots its health lets it use; one on ``trial`` takes one request to show that it is well again, and
     should get it soon, whatever its load. ``continues`` maps routes to the way it goes on with another's
-    answer. ``labels`` are those bound to its agent's identity.
+    answer. ``labels`` are those bound to its agent's identity. ``routes`` names what it does, without what it
+    ``lacks``: paths of these routes that its engine does not have (:mod:`shared.routes`).
 
     ``device`` is what it runs on: GPU names as NVML gives them, or a class of
     :mod:`gateway.scheduling.devices`. ``rtt_s`` is the measured round trip of its tunnel.
@@ -119,22 +125,38 @@ class DeploymentView:
     load_s: float | None = None
     load: Load = field(default_factory=Load)
     labels: Mapping[str, str] = field(default_factory=dict)
+    lacks: frozenset[str] = frozenset()
 
     @property
     def free(self) -> int:
         """Requests it takes now, 0 or more."""
         return max(0, min(self.slots, self.cap) - self.in_flight) if self.usable else 0
 
-    def does(self, route: str) -> bool:
-        return route in self.routes or ANY_ROUTE in self.routes
+    def does(self, need: str) -> bool:
+        """Whether its engine has what a request needs: a route, or one of its paths."""
+        routes = self.routes
+        if need in routes:
+            return True
+        if need in self.lacks:
+            return False
+        return routes == _ANYTHING or ("/" in need and route_of(need) in routes)
 
-    def suits(self, route: str, version: str | None, continuing: bool, where: Where | None) -> bool:
+    def suits(
+        self,
+        need: str,
+        version: str | None,
+        continuing: bool,
+        where: Where | None,
+        agent: str | None = None,
+    ) -> bool:
         """Whether it may take a request of this kind, now or ever."""
-        if not (route in self.routes or ANY_ROUTE in self.routes):
+        if not (need in self.routes or self.does(need)):
+            return False
+        if agent is not None and agent != self.agent:
             return False
         if where is not None and not where.allows(self.labels):
             return False
-        return (version is None or version == self.version) and (not continuing or route in self.continues)
+        return (version is None or version == self.version) and (not continuing or need in self.continues)
 
 
 @frozen

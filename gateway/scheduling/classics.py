@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from operator import attrgetter
 
-from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.context import Context
 from gateway.scheduling.homes import fair_share, rank
 from gateway.scheduling.knowledge import Knowledge
@@ -211,15 +211,22 @@ def _fitting(item: Waiting, views: Sequence[DeploymentView], context: Context) -
     fitting = [
         view
         for view in views
-        if (route in view.routes or ANY_ROUTE in view.routes)
+        if (route in view.routes or view.does(route))
         and (view.kv_free_tokens is None or context.fits(item, view))
     ]
-    if not item.avoid and item.version is None and not item.continuing and item.where is None:
+    if (
+        not item.avoid
+        and item.version is None
+        and not item.continuing
+        and item.where is None
+        and item.agent is None
+    ):
         return fitting
     return [
         view
         for view in fitting
-        if view.key not in item.avoid and view.suits(route, item.version, item.continuing, item.where)
+        if view.key not in item.avoid
+        and view.suits(route, item.version, item.continuing, item.where, item.agent)
     ]
 
 

@@ -47,7 +47,7 @@ class Context:
             if view.kv_free_tokens is not None
             and (view.kv_tokens is None or view.kv_tokens >= tokens)
             and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing, item.where)
+            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
         ]
         if holding:
             self._reserved = max(holding, key=lambda view: (view.kv_free_tokens or 0, view.key)).key

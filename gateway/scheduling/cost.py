@@ -20,7 +20,7 @@ deployment without a slot, where that is done earlier: not for long (``PATIENCE_
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from gateway.scheduling.base import ANY_ROUTE, Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.completion import HELD, PUSHED, Completion, Given
 from gateway.scheduling.handover import CROWD, HELD_S, LOOK_S, REST_S, Busy, Declined, is_busy
 from gateway.scheduling.homes import Homes
@@ -67,7 +67,7 @@ SPREAD = 2_654_435_761
 
 NEVER = float("inf")
 _NOTHING: Mapping[str, int] = {}
-_Fit = tuple[str, frozenset[str], str | None, bool, Where | None]
+_Fit = tuple[str, frozenset[str], str | None, bool, Where | None, str | None]
 
 
 class Cost(Policy):
@@ -177,7 +177,7 @@ class _Round:
     def _decide(self, item: Waiting, *, patient: bool) -> bool:
         """Where ``item`` goes; one that is not ``patient`` is not held for somebody with enough to read.
         False when nobody has a slot free any more."""
-        fit = item.route, item.avoid, item.version, item.continuing, item.where
+        fit = item.route, item.avoid, item.version, item.continuing, item.where, item.agent
         context_tokens = item.input_tokens + item.output_tokens
         if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
             return True
@@ -294,14 +294,21 @@ class _Round:
             if view.usable
             and view.in_flight < view.slots
             and view.in_flight < view.cap
-            and (route in view.routes or ANY_ROUTE in view.routes)
+            and (route in view.routes or view.does(route))
             and (view.kv_free_tokens is None or self._kv_fits(item, view, known.get(view.key, 0)))
         ]
-        if item.avoid or item.version is not None or item.continuing or item.where is not None:
+        if (
+            item.avoid
+            or item.version is not None
+            or item.continuing
+            or item.where is not None
+            or item.agent is not None
+        ):
             fitting = [
                 view
                 for view in fitting
-                if view.key not in item.avoid and view.suits(route, item.version, item.continuing, item.where)
+                if view.key not in item.avoid
+                and view.suits(route, item.version, item.continuing, item.where, item.agent)
             ]
         if self._given or self._reserved is not None:
             fitting = [view for view in fitting if self._room(view) > 0 and view.key != self._reserved]
@@ -326,7 +333,7 @@ class _Round:
             if view.kv_free_tokens is not None
             and view.free
             and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing, item.where)
+            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
             and self._knowledge.holds(item, view)
         ]
         if fitting:
@@ -396,5 +403,5 @@ class _Round:
             if view.usable
             and view.cap >= view.slots > 0
             and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing, item.where)
+            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
         ]

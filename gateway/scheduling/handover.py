@@ -110,6 +110,8 @@ class Busy:
         ``item`` may run, and those that know something of its prompt."""
         where, found = item.where, dict[str, tuple[float, DeploymentView]]()
         for view in self._busy:
+            if item.agent is not None and item.agent != view.agent:
+                continue
             if where is not None and not where.allows(view.labels):
                 continue
             over_s, best = self.over_s(view), found.get(view.device)

@@ -14,6 +14,7 @@ practical purposes, and a decision's time does not grow with the fleet."""
 TYPICAL_WORK = 256.0
 """Added to every deployment's work, so that of two idle ones the larger is taken."""
 
+_Fit = tuple[str, frozenset[str], str | None, bool, Where | None, str | None]
 _Entry = tuple[float, int, str, int, DeploymentView]
 """Load, in flight, key, given in this call, deployment: the smallest is the best, keys settle ties."""
 
@@ -57,10 +58,10 @@ class _Round:
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], *, whole: bool
     ) -> list[Waiting]:
         """Assign what fits, in order; returns what did not fit. ``whole``: these are all there are."""
-        heaps: dict[tuple[str, frozenset[str], str | None, bool, Where | None], list[_Entry]] = {}
+        heaps: dict[_Fit, list[_Entry]] = {}
         left: list[Waiting] = []
         for item in waiting:
-            fit = item.route, item.avoid, item.version, item.continuing, item.where
+            fit = item.route, item.avoid, item.version, item.continuing, item.where, item.agent
             heap = heaps.get(fit)
             if heap is None:
                 heap = heaps[fit] = self._heap(deployments, *fit)
@@ -78,6 +79,7 @@ class _Round:
         version: str | None,
         continuing: bool,
         where: Where | None,
+        agent: str | None,
     ) -> list[_Entry]:
         """Those that may take a request of this fit and have room left, the best on top."""
         given = self._given
@@ -87,7 +89,7 @@ class _Round:
             if view.usable
             and (view.slots if view.slots < view.cap else view.cap) - view.in_flight
             > (given.get(view.key, 0) if given else 0)
-            and view.suits(route, version, continuing, where)
+            and view.suits(route, version, continuing, where, agent)
             and view.key not in avoid
         ]
         heapq.heapify(heap)

@@ -96,5 +96,5 @@ def _suits(view: DeploymentView, item: Waiting) -> bool:
         view.usable
         and view.in_flight <= min(view.slots, view.cap)
         and view.key not in item.avoid
-        and view.suits(item.route, item.version, item.continuing, item.where)
+        and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
     )

@@ -16,7 +16,7 @@ from gateway.simulate.chart import Heading, check_plot, write_plot
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named
 from gateway.simulate.errors import BadSpec
 from gateway.simulate.fleet import devices, fleet_of, written
-from gateway.simulate.mix import READY, Mix
+from gateway.simulate.mix import READY, THERE_ARE, Mix
 from gateway.simulate.own_devices import own_device
 from gateway.simulate.policies import Choice, choices, names
 from gateway.simulate.progress import Watched
@@ -58,7 +58,7 @@ def simulate_command(
         typer.Option(help="Requests to replay; the format is seen from its content.", metavar="FILE"),
     ] = None,
     mix: Annotated[
-        str | None, typer.Option(help="Made-up requests instead: a name or a description.", metavar="SPEC")
+        str | None, typer.Option(help=f"Made-up requests instead: {THERE_ARE}.", metavar="SPEC")
     ] = None,
     policy: Annotated[
         str, typer.Option(help="One or several, joined by commas.", metavar="P[,P…]")

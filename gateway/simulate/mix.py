@@ -30,6 +30,10 @@ READY: Mapping[str, str] = {
 }
 """Mixes by name."""
 
+THERE_ARE = (
+    f"there are: {', '.join(READY)}, or describe one, as in rate=20,duration=600;chat:input=400,output=200"
+)
+
 DEFAULT_DURATION_S = 600.0
 DEFAULT_BLOCK_TOKENS = 256
 MAX_TOKENS = 1_000_000
@@ -82,6 +86,8 @@ class Mix:
     """Raises BadSpec for a description that says nothing sensible."""
 
     def __init__(self, spec: str, seed: int) -> None:
+        if _NAME.fullmatch(spec.strip()) and spec.strip() not in READY:
+            raise BadSpec("--mix", f"no mix is called {spec.strip()!r}; {THERE_ARE}")
         whole, *kinds = [part.strip() for part in READY.get(spec.strip(), spec).split(";")]
         members = _members(whole, _WHOLE, "the whole")
         self._seed = seed

@@ -15,7 +15,7 @@ ABSENT_S = 0.1
 MOST = 1024
 """Answers that are remembered."""
 
-_Question = tuple[str, str, str, Where | None]
+_Question = tuple[str, str, str, Where | None, str | None]
 
 
 class Served:
@@ -33,19 +33,19 @@ class Served:
         or once it is loaded."""
         version = target.version
         if version is None:
-            availability = self.index.availability(target.model, request.route, request.where)
+            availability = self.index.availability(target.model, request.need, request.where, request.agent)
             return availability is Availability.SERVED
-        question = target.model, version, request.route, request.where
+        question = target.model, version, request.need, request.where, request.agent
         known = self._found.get(question)
         if isinstance(known, Deployment):
-            if self._there(known) and known.suits(request.route, version, False, request.where):
+            if self._there(known) and known.suits(request.need, version, False, request.where, request.agent):
                 return True
         elif known is not None and self.clock() < known:
             return False
         suiting = (
             each
             for each in there(self.index, target)
-            if each.suits(request.route, version, False, request.where)
+            if each.suits(request.need, version, False, request.where, request.agent)
         )
         found = next(suiting, None)
         if len(self._found) >= MOST:
@@ -62,7 +62,7 @@ class Served:
 
 def has_slot(index: ModelIndex, target: Target, request: Request) -> bool:
     """Whether a slot of ``target`` that suits a request of this kind is free now."""
-    fit = Fit(request.route, version=target.version, where=request.where)
+    fit = Fit(request.need, version=target.version, where=request.where, agent=request.agent)
     return index.free(target.model, fit, 1) > 0
 
 

@@ -150,7 +150,7 @@ async def test_failures_lower_the_level_and_are_told() -> None:
 
 
 async def test_a_model_that_cannot_be_named_is_not_offered() -> None:
-    roster, _ = roster_of(PlayedBackend(deployment("a b"), deployment("x" * 200), deployment("c")))
+    roster, _ = roster_of(PlayedBackend(deployment("a b"), deployment("x" * 300), deployment("c")))
     assert [offered.id for offered in roster.state().deployments] == ["e/c"]
 
 
@@ -197,3 +197,17 @@ async def test_engines_take_no_more_of_a_state_than_there_is_room_for() -> None:
     assert len(state.deployments) == 80
     assert 1 <= len(state.engines) < 64
     assert len(state.to_payload()) <= 49_152
+
+
+async def test_what_an_engine_lacks_is_told_until_the_engine_is_there_anew() -> None:
+    backend = PlayedBackend(deployment(lacks=("score/score",)), deployment("n"))
+    roster, changes = roster_of(backend)
+    seat = roster.enter("s", "e/m")
+    for _ in range(2):
+        roster.note_lack(seat, "rerank")
+    assert changes == [1, 1]  # the place in an engine of two, and what it lacks, once
+    assert [each.lacks for each in roster.state().deployments] == [("rerank", "score/score"), ()]
+    backend.offer(deployment(status=DeploymentStatus.FAILED))
+    backend.offer(deployment())
+    assert [each.lacks for each in roster.state().deployments] == [()]
+    roster.leave(seat, failed=False)

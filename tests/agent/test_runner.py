@@ -262,3 +262,41 @@ async def test_a_big_upload_reaches_a_real_engine_whole(no_leaks: None) -> None:
         await answer.until("end")
         assert orjson.loads(answer.body)["bytes"] == 8_000_000
         assert engine.stats.received_bytes == 8_000_000
+
+
+ROUTERS = b'{"detail":"Not Found"}'
+
+
+@pytest.mark.parametrize("cut", [0, 5, len(ROUTERS)])
+async def test_a_path_that_the_engine_lacks_is_told_with_the_head_and_in_the_state(cut: int) -> None:
+    backend = played()
+    backend.response.status, backend.response.headers = 404, (("content-type", "application/json"),)
+    for piece in (ROUTERS[:cut], ROUTERS[cut:], None):
+        backend.response.pieces.put_nowait(piece)
+    async with agent_with(backend) as here:
+        _, answer = here.ask(path="/v1/rerank")
+        head = await answer.until("head")
+        await answer.until("closed")
+        assert (head.status, head.lacks_path, answer.body) == (404, True, ROUTERS)
+        assert [each.lacks for each in here.roster.state().deployments] == [("rerank",)]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/rerank", b'{"error":{"message":"The model `m` does not exist."}}'),
+        ("/v1/rerank", b"Not Found" + b" " * 8000),
+        ("/history/7", ROUTERS),
+    ],
+)
+async def test_a_404_about_anything_else_passes_as_it_is(path: str, body: bytes) -> None:
+    backend = played()
+    backend.response.status, backend.response.headers = 404, (("content-type", "application/json"),)
+    for piece in (body[:7], body[7:], None):
+        backend.response.pieces.put_nowait(piece)
+    async with agent_with(backend) as here:
+        _, answer = here.ask(path=path)
+        head = await answer.until("head")
+        await answer.until("closed")
+        assert (head.status, head.lacks_path, answer.body) == (404, False, body)
+        assert [each.lacks for each in here.roster.state().deployments] == [()]

@@ -4,12 +4,12 @@ import pytest
 
 from gateway.admission import Admission
 from gateway.errors import (
-    BadRequest,
     DeadlineExceeded,
     HeadersTooLarge,
     ModelNotFound,
     NoDeployment,
     QueueFull,
+    RouteNotSupported,
 )
 from gateway.queue import QueueSettings, WaitingRoom
 from shared.limits import CONTROL_PAYLOAD_BYTES
@@ -36,7 +36,7 @@ def test_each_no_has_its_own_error() -> None:
         door.admit(fleet.request(), now)
     assert unknown.value.param == "model"
     agent = fleet.connect("a", deployment())
-    with pytest.raises(BadRequest) as other_route:
+    with pytest.raises(RouteNotSupported) as other_route:
         door.admit(fleet.request(route="embeddings"), now)
     assert other_route.value.code == "route_not_supported"
     with pytest.raises(DeadlineExceeded):

@@ -18,7 +18,8 @@ from gateway.classify import (
 )
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, RequestError, UnsupportedEncoding
-from gateway.surface import CHAT, ENDPOINTS, ENGINE, Endpoint, Target
+from gateway.scopes import limited
+from gateway.surface import CHAT, ENDPOINTS, ENGINE, Endpoint, Target, engine_target
 from gateway.where import read_where
 from shared.messages import RequestHead, UsageMode
 
@@ -393,3 +394,50 @@ def test_a_constraint_that_cannot_be_read_is_refused_rather_than_ignored(wish: b
     with pytest.raises(BadRequest, match="x-trunkline-where cannot be read") as caught:
         where_of_request(None, wish)
     assert caught.value.code == "invalid_where"
+
+
+# --- What belongs together ---
+
+
+def test_a_session_is_named_by_a_header_before_anything_in_the_body() -> None:
+    session = [(b"x-trunkline-session", b" s-1 ")]
+    request = asked({"user": "u"}, headers=session)
+    assert request.session_key == "s-1"
+    assert "x-trunkline-session" not in dict(request.headers)
+    assert asked({"user": "u"}).session_key == "u"
+
+
+@pytest.mark.parametrize("value", [b"", b" ", b"s" * 257, b"a\x07b"])
+def test_what_can_be_no_session_is_refused(value: bytes) -> None:
+    refused = refusal({}, headers=[(b"x-trunkline-session", value)])
+    assert (refused.status, refused.code) == (400, "invalid_session")
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ([], ("comfy", "gpu-1")),
+        (["comfy"], ("comfy", "gpu-1")),
+        (["comfy@gpu-1"], ("comfy@gpu-1", None)),
+    ],
+)
+def test_what_stands_behind_the_at_sign_is_an_agent_unless_a_model_is_called_so(
+    models: list[str], expected: tuple[str, str | None]
+) -> None:
+    target = engine_target("/engines/comfy@gpu-1/prompt")
+    client = ClientHead("r", "POST", ENGINE, target, [], {}, 0.0)
+    request = classify(client, ClientBody(BodyKind.OPAQUE, RequestBody(b"")), PRINCIPAL, models.__contains__)
+    assert (request.model, request.agent) == expected
+
+
+def test_scopes_hold_for_the_model_before_the_agent() -> None:
+    target = engine_target("/engines/comfy@gpu-1/prompt")
+    client = ClientHead("r", "POST", ENGINE, target, [], {}, 0.0)
+    for models, allowed in ((["comfy"], True), (["comfy@gpu-1"], False)):
+        principal = Principal("k", "key", "t", scopes=limited(models=models, routes=["any"]))
+        body = ClientBody(BodyKind.OPAQUE, RequestBody(b""))
+        if allowed:
+            assert classify(client, body, principal).model == "comfy"
+        else:
+            with pytest.raises(Forbidden):
+                classify(client, body, principal)

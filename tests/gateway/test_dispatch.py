@@ -5,7 +5,6 @@ import pytest
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody
 from gateway.errors import (
-    BadRequest,
     BodyTooLarge,
     DeadlineExceeded,
     EngineError,
@@ -14,6 +13,7 @@ from gateway.errors import (
     NoDeployment,
     QueueFull,
     QueueTimeout,
+    RouteNotSupported,
     ShuttingDown,
     StreamBroken,
 )
@@ -418,7 +418,7 @@ def test_a_model_nothing_ever_served_is_not_found() -> None:
 def test_a_route_that_no_deployment_of_the_model_does_is_refused() -> None:
     fleet = Fleet()
     fleet.connect("a", deployment(routes=("chat",)))
-    assert isinstance(fleet.submit(fleet.request(route="embeddings")).error, BadRequest)
+    assert isinstance(fleet.submit(fleet.request(route="embeddings")).error, RouteNotSupported)
 
 
 async def test_a_model_whose_agent_left_is_held_for_a_moment() -> None:

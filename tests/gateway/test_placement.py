@@ -5,7 +5,7 @@ import pytest
 from gateway.deployments import Availability
 from gateway.dispatch import QueueSettings
 from gateway.domain import Tier
-from gateway.errors import BadRequest, ModelNotFound, NoDeployment, QueueFull, QueueTimeout
+from gateway.errors import ModelNotFound, NoDeployment, QueueFull, QueueTimeout, RouteNotSupported
 from gateway.where import read_where
 from tests.gateway.fleet import Fleet, deployment
 from tests.gateway.loadable import (
@@ -45,7 +45,7 @@ def test_a_loadable_model_is_listed_and_not_ready() -> None:
     assert fleet.registry.index.availability("m", "chat") is Availability.SERVED
     assert fleet.registry.index.availability("m", "embeddings") is Availability.OTHER_ROUTES
     assert isinstance(fleet.submit(fleet.request("secret")).error, ModelNotFound)
-    assert isinstance(fleet.submit(fleet.request(route="rerank")).error, BadRequest)
+    assert isinstance(fleet.submit(fleet.request(route="rerank")).error, RouteNotSupported)
     assert agent.commands == []
 
 

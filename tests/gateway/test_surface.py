@@ -4,7 +4,19 @@ from hypothesis import strategies as st
 
 from agent.backends.wire import check_path
 from gateway.errors import BadRequest, PathTooLong
-from gateway.surface import CHAT, ENDPOINTS, ENGINE, Endpoint, Target, engine_target, nearest, target
+from gateway.surface import (
+    CHAT,
+    ENDPOINTS,
+    ENGINE,
+    Addressed,
+    Endpoint,
+    Target,
+    engine_target,
+    nearest,
+    target,
+)
+from shared.limits import MODEL_NAME_CHARS
+from shared.routes import FAMILIES, PATHS, ROUTES
 
 
 def endpoint(path: str) -> Endpoint:
@@ -138,9 +150,54 @@ def test_only_engine_paths_take_any_method() -> None:
         ("/v1/chat/completion", "/v1/chat/completions"),
         ("/chat/completions", "/v1/chat/completions"),
         ("/v1/v1/models", "/v1/models"),
-        ("/health", "/healthz"),
+        ("/heath", "/health"),
         ("/wp-login.php", None),
+        ("/v1/moderations", None),
+        ("/v1/files", None),
+        ("/v1/completion", "/v1/completions"),
+        ("/openai/v1/embedding", "/v1/embeddings"),
+        ("/api/pull", None),
+        ("/api/tag", "/api/tags"),
     ],
 )
 def test_the_nearest_path_is_named(path: str, near: str | None) -> None:
     assert nearest(path) == near
+
+
+def test_the_surface_has_the_paths_that_agents_know() -> None:
+    fixed = {each.path: each.route for each in ENDPOINTS if not each.path.endswith("/")}
+    families = {each.path: each.route for each in ENDPOINTS if each.path.endswith("/") and each != ENGINE}
+    assert families == dict(FAMILIES)
+    below = {path: route for path, route in PATHS.items() if path.startswith(tuple(FAMILIES))}
+    assert fixed | below == dict(PATHS)
+    assert {each.route for each in ENDPOINTS} == set(ROUTES)
+
+
+@pytest.mark.parametrize(
+    ("raw", "model", "addressed"),
+    [
+        ("/engines/comfy@gpu-7/prompt", "comfy@gpu-7", Addressed("comfy", "gpu-7")),
+        ("/engines/a%40b@gpu-7/x", "a@b@gpu-7", Addressed("a@b", "gpu-7")),
+        ("/engines/a@b%40gpu-7/x", "a@b@gpu-7", None),
+        ("/engines/m@Not A Name/x".replace(" ", "%20"), None, None),
+        ("/engines/@gpu-7/x", "@gpu-7", None),
+        ("/engines/m@/x", "m@", None),
+        ("/engines/m/x@gpu-7", "m", None),
+    ],
+)
+def test_an_agent_may_be_named_behind_the_model(
+    raw: str, model: str | None, addressed: Addressed | None
+) -> None:
+    if model is None:
+        with pytest.raises(BadRequest):
+            engine_target(raw)
+    else:
+        found = engine_target(raw)
+        assert (found.model, found.addressed) == (model, addressed)
+
+
+@pytest.mark.parametrize("name", ["m" * MODEL_NAME_CHARS, "llama[1]", "a*b", "a?b", "{x}", "ä" * 200])
+def test_long_names_and_names_with_brackets_are_names(name: str) -> None:
+    from urllib.parse import quote
+
+    assert engine_target(f"/engines/{quote(name, safe='')}/x").model == name

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from agent.backends.engine_models import deployment_id
 from agent.backends.managed import Durations, Loading, ManagedBackend
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from agent.backends.process import to_the_end
@@ -97,7 +98,7 @@ class TorchBackend(ManagedBackend):
         self._launch = launch
         self._unix_sockets = unix_sockets
         state = DeploymentState(
-            id=f"{name}/{self._options.name}",
+            id=deployment_id(name, self._options.name),
             model=self._options.name,
             version=version,
             routes=("chat", "completions", "embeddings"),

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from agent.backends.torch_engine.faults import InvalidRequest
+from shared.excerpt import json_excerpt
 
 _STOPS = 16
 """More stop strings than OpenAI's 4, as other engines allow; each is searched for in every piece of text."""
@@ -188,7 +189,7 @@ def _refuse_unsupported(body: Body, known: frozenset[str]) -> None:
             )
         if not any(_same(value, neutral) for neutral in _NEUTRAL[name]):
             raise InvalidRequest(
-                f"This engine does not support {name}={orjson.dumps(value)[:64].decode(errors='replace')}. "
+                f"This engine does not support {name}={json_excerpt(value)}. "
                 "Leave it out, or ask a model on another engine.",
                 param=name,
                 code="unsupported_parameter",

@@ -3,13 +3,12 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.access.oidc.issuer import Issuer
 from gateway.access.oidc.verify import TokenRefused, Verified
 from gateway.domain import Principal, Tier
-from gateway.scopes import Role, limited
+from gateway.scopes import Role, limited, matches
 from gateway.store.errors import BadValue
 from gateway.store.rules import MODELS, NAME_CHARS, check_models, check_name
 
@@ -46,7 +45,7 @@ def _tenant(claims: Mapping[str, Any], issuer: Issuer) -> str:
     if issuer.tenant_claim is None:
         return issuer.tenant
     tenant = claim(claims, issuer.tenant_claim)
-    if not isinstance(tenant, str) or not any(fnmatchcase(tenant, each) for each in issuer.tenants):
+    if not isinstance(tenant, str) or not any(matches(tenant, each) for each in issuer.tenants):
         raise TokenRefused("The token names no tenant that its issuer may speak for.")
     try:
         check_name("tenant", tenant)

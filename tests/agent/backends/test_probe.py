@@ -95,7 +95,7 @@ async def test_what_an_engine_does_not_have_is_not_asked_for_again() -> None:
     engine = FakeEngine({"/v1/models": MODELS})
     prober = Prober(EngineSettings(url="http://e"), engine.ask)
     view = await prober.look(EngineView())
-    assert set(engine.asked) == {"/v1/models", "/health", "/metrics"}
+    assert set(engine.asked) == {"/v1/models", "/openapi.json", "/health", "/metrics"}
     engine.asked.clear()
     view = await prober.look(view)
     assert engine.asked == ["/v1/models"]
@@ -272,3 +272,35 @@ async def test_why_an_engine_shows_no_models_is_said(answer: Any, reason: str, l
     assert reason in view.reason
     assert (view.gone, view.loading) == (True, loading)
     assert not (await look({"/v1/models": MODELS}, view)).loading
+
+
+OPENAPI: dict[str, Any] = {
+    "paths": {"/v1/rerank": {"post": {}}, "/v1/embeddings": {"post": {}}, "/v1/chat/completions": {"get": {}}}
+}
+
+
+async def test_routes_come_from_the_engines_own_description() -> None:
+    view = await look({"/v1/models": MODELS, "/openapi.json": OPENAPI})
+    assert view.deployments[0].routes == ("embeddings", "rerank", "any")
+    assert set(view.deployments[0].lacks) == {"rerank/rerank", "rerank/v2/rerank"}
+
+
+@pytest.mark.parametrize("described", [404, {"paths": {"/predict": {"post": {}}}}, b"<html>", {"paths": []}])
+async def test_routes_come_from_the_kind_where_there_is_no_description_of_known_paths(described: Any) -> None:
+    view = await look({"/v1/models": MODELS, "/openapi.json": described})
+    assert view.deployments[0].routes == view.kind.routes
+    assert view.deployments[0].lacks == ()
+
+
+async def test_routes_that_an_engine_lists_with_its_models_count_before_its_description() -> None:
+    models = {"data": [{"id": "m", "routes": ["chat"]}]}
+    view = await look({"/v1/models": models, "/openapi.json": OPENAPI})
+    assert (view.deployments[0].routes, view.deployments[0].lacks) == (("chat",), ())
+
+
+async def test_an_engine_of_no_known_kind_is_stateful_unless_the_settings_say_otherwise() -> None:
+    unknown = {"/v1/models": {"data": [{"id": "m"}]}}
+    assert (await look(unknown)).deployments[0].stateful
+    assert not (await look(unknown, stateful=False)).deployments[0].stateful
+    assert not (await look({"/v1/models": MODELS})).deployments[0].stateful
+    assert (await look({"/v1/models": MODELS}, stateful=True)).deployments[0].stateful

@@ -326,3 +326,23 @@ def test_an_issuer_that_cannot_be_trusted_is_said(change: dict[str, Any], answer
 def test_an_issuer_is_there_once() -> None:
     table = {"issuer": "https://id.example", "audience": "a"}
     assert "same issuer" in complaint({"oidc": [table, table]})
+
+
+def test_each_value_names_where_it_really_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(
+        "listen = '127.0.0.1:8'\n[http]\nbody_bytes = 1000000\n[[oidc]]\nissuer = 'https://a.example'\n"
+        "audience = 'x'\n[[oidc]]\nissuer = 'https://b.example'\naudience = 'y'\nskew_s = 5\n"
+    )
+    shown = loaded({"drain_s": 3.0}, file, HTTP='{"buffer_bytes": 2000000}', QUEUE__MAX_REQUESTS="7").toml()
+    lines = shown.splitlines()
+    assert f'listen = "127.0.0.1:8"  # line 1 of {file}' in lines
+    assert "drain_s = 3.0  # flag --drain-s" in lines
+    assert f"body_bytes = 1000000  # line 3 of {file}" in lines
+    assert "buffer_bytes = 2000000  # environment TRUNKLINE_GATEWAY_HTTP" in lines
+    assert "head_bytes = 65536  # default" in lines, "not the line of its table, nor a variable of another"
+    assert "max_requests = 7  # environment TRUNKLINE_GATEWAY_QUEUE__MAX_REQUESTS" in lines
+    assert f'issuer = "https://b.example"  # line 8 of {file}' in lines
+    assert "skew_s = 60.0  # default" in lines
+    assert f"skew_s = 5.0  # line 10 of {file}" in lines
+    assert "# state is not set" in lines

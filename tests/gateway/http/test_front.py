@@ -153,7 +153,7 @@ async def test_a_wrong_method_names_the_right_one(
     assert (call.status, call.headers["allow"]) == (405, allowed)
 
 
-@pytest.mark.parametrize("path", ["/v1/audio/../models", "/v1/audio/", "/v1/", "/", "//v1/models"])
+@pytest.mark.parametrize("path", ["/v1/audio/../models", "/v1/audio/", "/v1/", "//v1/models"])
 async def test_paths_that_are_none_are_404s(surface: Surface, path: str) -> None:
     assert (await surface.post(path, ASK)).status == 404
 
