@@ -3,6 +3,7 @@
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,11 @@ TIMEOUT_S = 30.0
 
 class AdminFailed(Exception):
     """The gateway cannot be asked, or does not do it. The message says why."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        """``status`` is what the gateway answered, None when it did not."""
+        super().__init__(message)
+        self.status = status
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -57,19 +63,25 @@ class AdminClient:
         """The JSON at ``/admin/PATH``, which has these ``members``. Raises AdminFailed."""
         return self.ask("GET", path, *members)
 
-    def ask(self, method: str, path: str, *members: str) -> dict[str, Any]:
-        """What the gateway says, with these ``members``. Raises AdminFailed."""
+    def ask(
+        self, method: str, path: str, *members: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What the gateway says, with these ``members``, when it is sent ``body``. Raises AdminFailed."""
+        headers = {"authorization": f"Bearer {self._key}", "accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = "application/json"
         request = urllib.request.Request(  # noqa: S310 (checked above)
             f"{self._url}/admin/{path}",
             method=method,
-            headers={"authorization": f"Bearer {self._key}", "accept": "application/json"},
+            data=None if body is None else orjson.dumps(body),
+            headers=headers,
         )
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as response:
                 found = orjson.loads(response.read(ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                raise AdminFailed(_reason(error)) from None
+                raise AdminFailed(_reason(error), error.code) from None
         except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise AdminFailed(f"cannot ask the gateway at {self._url}: {reason!s:.200}") from error

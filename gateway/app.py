@@ -15,8 +15,7 @@ from gateway.access.clients import Clients
 from gateway.agent_endpoint import AgentEndpoint
 from gateway.config import Settings
 from gateway.http.admin_fleet import FleetAdmin
-from gateway.http.admin_keys import KeyAdmin
-from gateway.http.admin_names import NameAdmin
+from gateway.http.admin_store import StoreAdmin
 from gateway.http.buffers import BufferBudget
 from gateway.http.edge import edge
 from gateway.http.front import Front
@@ -145,8 +144,8 @@ class Gateway:
         fleet = FleetAdmin(
             registry, store.agents, self._dispatcher.room.depths, loop.time, note=self.audit.note
         )
-        others = (KeyAdmin(store.keys), NameAdmin(store.aliases, store.tokens))
-        admin = [page for part in (fleet, *others) for page in part.routes(keys)]
+        stored = StoreAdmin(store, lambda: registry.index.models)
+        admin = [page for part in (fleet, stored) for page in part.routes(keys)]
         router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None

@@ -1,13 +1,21 @@
 """``trunkline agents``: the agents that joined."""
 
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from gateway.cli_access import GatewayAccess, chosen, on_a_gateway
+from gateway.cli_options import (
+    CaOption,
+    JsonOption,
+    KeyOption,
+    OptionalUrlOption,
+    StateOption,
+    label_text,
+    labels_of,
+    listed,
+)
 from gateway.cli_output import moment, note, print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, label_text, labels_of, opened
-from gateway.store import AgentRecord, TokenState
 
 agents = typer.Typer(help="The agents that joined.")
 
@@ -18,90 +26,103 @@ def register(app: typer.Typer) -> None:
 
 
 @agents.callback(invoke_without_command=True)
-def agents_default(context: typer.Context, state: StateOption, as_json: JsonOption = False) -> None:
+def agents_default(
+    context: typer.Context,
+    as_json: JsonOption = False,
+    state: StateOption = None,
+    url: OptionalUrlOption = None,
+    key: KeyOption = None,
+    ca_file: CaOption = None,
+) -> None:
     """The agents that joined. Without a command: list them."""
     if context.invoked_subcommand is None:
-        list_agents(state, as_json)
+        _show(chosen(context, state, url, key, ca_file), as_json)
         return
-    for name, option in (("state", "--state"), ("as_json", "--json")):
+    for name, option in _OPTIONS.items():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(f"put it after {context.invoked_subcommand!r}", param_hint=option)
 
 
+_OPTIONS = {"state": "--state", "url": "--url", "key": "--key", "ca_file": "--ca-file", "as_json": "--json"}
+
+
 @agents.command("list")
-def list_agents(state: StateOption, as_json: JsonOption = False) -> None:
+@on_a_gateway
+def list_agents(gateway: GatewayAccess, as_json: JsonOption = False) -> None:
     """List the agents that joined, what they may serve and when they were last seen.
 
     Example: trunkline agents list --json
     """
-    with opened(state) as store:
-        records = store.agents.list()
+    _show(gateway, as_json)
+
+
+def _show(gateway: GatewayAccess, as_json: bool) -> None:
+    found = gateway.do("list_enrolments")["agents"]
     if as_json:
-        print_json([_agent_facts(record) for record in records])
+        print_json(found)
         return
     rows = [
         [
-            record.name,
-            "active" if record.revoked_s is None else "revoked",
-            " ".join(record.models),
-            label_text(record.labels),
-            moment(record.joined_s),
-            "never" if record.last_seen_s is None else moment(record.last_seen_s),
+            facts["name"],
+            facts["state"],
+            " ".join(facts["models"]),
+            label_text(facts["labels"]),
+            moment(facts["joined_s"]),
+            "never" if facts["last_seen_s"] is None else moment(facts["last_seen_s"]),
         ]
-        for record in records
+        for facts in found
     ]
     print_table(["NAME", "STATE", "MODELS", "LABELS", "JOINED", "LAST SEEN"], rows, "no agents have joined")
 
 
 @agents.command("revoke")
+@on_a_gateway
 def revoke_agent(
+    gateway: GatewayAccess,
     name: Annotated[str, typer.Argument(help="The agent's name.")],
-    state: StateOption,
     reason: Annotated[str, typer.Option(help="Why: the agent is told, and the list keeps it.")] = "",
 ) -> None:
     """Revoke an agent: its tunnel ends at once, its key never comes back. Its name is free again.
 
     Example: trunkline agents revoke gpu-7 --reason 'host sold'
     """
-    with opened(state) as store:
-        record = store.agents.revoke(name, reason, time.time())
-        token = store.tokens.get(record.token_id)
-    note(f"Agent {record.name!r} is revoked.")
-    if token is not None and token.state(time.time()) is TokenState.ACTIVE:
-        left = token.uses_allowed - token.uses
+    found = gateway.do("revoke_agent", name, reason=reason)
+    note(f"Agent {found['agent']!r} is revoked.")
+    if found["token_uses_left"]:
         note(
-            f"The join token it used still lets {left} in. If that host must stay out: "
-            f"trunkline token revoke {token.id}"
+            f"The join token it used still lets {found['token_uses_left']} in. If that host must stay out: "
+            f"trunkline token revoke {found['token']}"
         )
 
 
 @agents.command("rename")
+@on_a_gateway
 def rename_agent(
+    gateway: GatewayAccess,
     name: Annotated[str, typer.Argument(help="The agent's name.")],
     new: Annotated[str, typer.Argument(help="What it is called from now on.")],
-    state: StateOption,
 ) -> None:
     """Rename an agent. It stays connected and keeps its key; a running gateway tells it its name.
 
     Example: trunkline agents rename gpu-7 berlin-7
     """
-    with opened(state) as store:
-        record = store.agents.rename(name, new)
-    note(f"Agent {name!r} is called {record.name!r} now.")
+    found = gateway.do("set_agent", name, name=new)
+    note(f"Agent {name!r} is called {found['name']!r} now.")
 
 
 @agents.command("set")
+@on_a_gateway
 def set_agent(
+    gateway: GatewayAccess,
     name: Annotated[str, typer.Argument(help="The agent's name.")],
-    state: StateOption,
     models: Annotated[
         list[str] | None,
         typer.Option(
-            "--model",
             "--models",
+            "--model",
             help="The models it may serve from now on, shell patterns. Repeatable, or separated by commas.",
-            metavar="A[,B]",
+            metavar="A,B",
         ),
     ] = None,
     label: Annotated[
@@ -118,27 +139,10 @@ def set_agent(
     """
     if label and no_labels:
         raise typer.BadParameter("give either --label or --no-labels", param_hint="--no-labels")
-    patterns = [pattern.strip() for each in models or [] for pattern in each.split(",")]
+    patterns = listed(models)
     if not patterns and not label and not no_labels:
         raise typer.BadParameter("nothing to set: give --models or --label")
     labels = {} if no_labels else labels_of(label) if label else None
-    with opened(state) as store:
-        record = store.agents.allow(name, patterns or None, labels)
-    note(
-        f"Agent {name!r} may serve {' '.join(record.models)}; labels: {label_text(record.labels) or 'none'}."
-    )
-
-
-def _agent_facts(record: AgentRecord) -> dict[str, Any]:
-    return {
-        "name": record.name,
-        "state": "active" if record.revoked_s is None else "revoked",
-        "models": list(record.models),
-        "labels": dict(record.labels),
-        "token": record.token_id,
-        "joined_s": record.joined_s,
-        "last_seen_s": record.last_seen_s,
-        "certificate_expires_s": max(record.certificates.values(), default=None),
-        "revoked_s": record.revoked_s,
-        "revoked_reason": record.revoked_reason,
-    }
+    facts = gateway.do("set_agent", name, models=patterns, labels=labels)
+    told = label_text(facts["labels"]) or "none"
+    note(f"Agent {name!r} may serve {' '.join(facts['models'])}; labels: {told}.")

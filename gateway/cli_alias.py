@@ -1,22 +1,17 @@
 """``trunkline alias``: what the names stand for that clients ask for (SCHEDULING §5, Versions).
 
-Works on the state directory, whether or not a gateway runs on it; a running one goes by it from the next
-request on. Explanations go to stderr, data to stdout; exit 0 done, 1 failed, 2 wrong usage (SURFACE).
+A running gateway goes by a change from the next request on.
 """
 
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from gateway.aliases import Alias, BadAlias, Mirror, Target, read_target, read_targets
+from gateway.aliases import Alias, BadAlias, Target, alias_of, read_target, read_targets
+from gateway.cli_access import GatewayAccess, on_a_gateway
+from gateway.cli_options import JsonOption
 from gateway.cli_output import moment, note, print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, opened
-from gateway.store import AliasStore
-
-_T = TypeVar("_T")
 
 NameArgument = Annotated[str, typer.Argument(help="What clients ask for as the model.")]
 _TARGET_HELP = "MODEL, MODEL@VERSION, or MODEL@ for agents that say no version."
@@ -32,8 +27,9 @@ def register(app: typer.Typer) -> None:
 
 
 @aliases.command("set")
+@on_a_gateway
 def set_targets(
-    state: StateOption,
+    gateway: GatewayAccess,
     name: NameArgument,
     target: Annotated[
         list[str],
@@ -54,18 +50,14 @@ def set_targets(
 
     Example: trunkline alias set llama llama@v1=95 llama@v2=5
     """
-    wanted = _read(lambda: read_targets(target), "TARGET")
-    _change(
-        state,
-        name,
-        as_json,
-        lambda store, wall_s: store.set_targets(name, wanted, wall_s, sticky=sticky),
-    )
+    _check(lambda: read_targets(target), "TARGET")
+    _tell(gateway, gateway.do("set_alias", name, targets=target, sticky=sticky), as_json)
 
 
 @aliases.command("switch")
+@on_a_gateway
 def switch(
-    state: StateOption,
+    gateway: GatewayAccess,
     name: NameArgument,
     target: Annotated[str, typer.Argument(help=_TARGET_HELP)],
     as_json: JsonOption = False,
@@ -74,18 +66,14 @@ def switch(
 
     Example: trunkline alias switch llama llama@v2
     """
-    wanted = _read(lambda: read_target(target), "TARGET")
-    _change(
-        state,
-        name,
-        as_json,
-        lambda store, wall_s: store.set_targets(name, (wanted,), wall_s, what="switch"),
-    )
+    _check(lambda: read_target(target), "TARGET")
+    _tell(gateway, gateway.do("set_alias", name, targets=[target], switch=True), as_json)
 
 
 @aliases.command("rollback")
+@on_a_gateway
 def rollback(
-    state: StateOption,
+    gateway: GatewayAccess,
     name: NameArgument,
     to: Annotated[
         int | None,
@@ -97,12 +85,13 @@ def rollback(
 
     Example: trunkline alias rollback llama
     """
-    _change(state, name, as_json, lambda store, wall_s: store.rollback(name, wall_s, to))
+    _tell(gateway, gateway.do("rollback_alias", name, to=to), as_json)
 
 
 @aliases.command("mirror")
+@on_a_gateway
 def mirror(
-    state: StateOption,
+    gateway: GatewayAccess,
     name: NameArgument,
     target: Annotated[str | None, typer.Argument(help=_TARGET_HELP)] = None,
     share: Annotated[float | None, typer.Option(help="Of the requests for NAME: over 0, at most 1.")] = None,
@@ -116,14 +105,16 @@ def mirror(
     if off == (target is not None) or off == (share is not None):
         raise typer.BadParameter("give a target and its --share, or --off", param_hint="TARGET")
     shadow = None
-    if target is not None and share is not None:
-        shadow = Mirror(_read(lambda: read_target(target), "TARGET"), share)
-    _change(state, name, as_json, lambda store, wall_s: store.set_mirror(name, shadow, wall_s))
+    if target is not None:
+        _check(lambda: read_target(target), "TARGET")
+        shadow = {"target": target, "share": share}
+    _tell(gateway, gateway.do("change_alias", name, mirror=shadow), as_json)
 
 
 @aliases.command("fallback")
+@on_a_gateway
 def fallback(
-    state: StateOption,
+    gateway: GatewayAccess,
     name: NameArgument,
     models: Annotated[
         str | None,
@@ -140,61 +131,44 @@ def fallback(
     """
     if off == (models is not None):
         raise typer.BadParameter("give at least one model, or --off", param_hint="MODELS")
-    chain = (
-        ()
-        if models is None
-        else _read(lambda: tuple(read_target(each.strip()) for each in models.split(",")), "MODELS")
-    )
-    _change(state, name, as_json, lambda store, wall_s: store.set_fallback(name, chain, wall_s))
+    chain = [] if models is None else [each.strip() for each in models.split(",")]
+    _check(lambda: [read_target(each) for each in chain], "MODELS")
+    _tell(gateway, gateway.do("change_alias", name, fallback=chain), as_json)
 
 
 @aliases.command("list")
-def list_aliases(state: StateOption, as_json: JsonOption = False) -> None:
+@on_a_gateway
+def list_aliases(gateway: GatewayAccess, as_json: JsonOption = False) -> None:
     """List aliases: what they stand for, their shadows and fallbacks.
 
     Example: trunkline alias list --json
     """
-    with opened(state) as store:
-        records = store.aliases.list()
+    found = gateway.do("list_aliases")["aliases"]
     if as_json:
-        print_json(
-            [
-                _facts(each.alias) | {"created_s": each.created_s, "changed_s": each.changed_s}
-                for each in records
-            ]
-        )
+        print_json(list(map(_facts, found)))
         return
-    rows = [[each.alias.name, *_cells(each.alias), moment(each.changed_s)] for each in records]
+    rows = [[each["name"], *_cells(_alias(each)), moment(each["changed_s"])] for each in found]
     print_table(["NAME", "STANDS FOR", "STICKY", "MIRROR", "FALLBACK", "CHANGED"], rows, "no aliases")
 
 
 @aliases.command("history")
-def history(state: StateOption, name: NameArgument, as_json: JsonOption = False) -> None:
+@on_a_gateway
+def history(gateway: GatewayAccess, name: NameArgument, as_json: JsonOption = False) -> None:
     """List the latest changes of NAME, the newest last, with what it was after each.
 
     Example: trunkline alias history llama
     """
-    with opened(state) as store:
-        changes = store.aliases.history(name)
+    changes = gateway.do("show_alias", name)["changes"]
     if as_json:
-        print_json(
-            [
-                {
-                    "change": each.id,
-                    "at_s": each.at_s,
-                    "what": each.what,
-                    "alias": None if each.alias is None else _facts(each.alias),
-                }
-                for each in changes
-            ]
-        )
+        known = ({"alias": None if each["alias"] is None else _facts(each["alias"])} for each in changes)
+        print_json([each | alias for each, alias in zip(changes, known, strict=True)])
         return
     rows = [
         [
-            str(each.id),
-            moment(each.at_s),
-            each.what,
-            *(["no alias", "", "", ""] if each.alias is None else _cells(each.alias)),
+            str(each["change"]),
+            moment(each["at_s"]),
+            each["what"],
+            *(["no alias", "", "", ""] if each["alias"] is None else _cells(_alias(each["alias"]))),
         ]
         for each in changes
     ]
@@ -203,44 +177,47 @@ def history(state: StateOption, name: NameArgument, as_json: JsonOption = False)
 
 
 @aliases.command("remove")
-def remove(state: StateOption, name: NameArgument) -> None:
+@on_a_gateway
+def remove(gateway: GatewayAccess, name: NameArgument) -> None:
     """Forget NAME as an alias. If it is a model's too, requests go to whatever serves that, in any version.
 
     Example: trunkline alias remove llama-test
     """
-    with opened(state) as store:
-        store.aliases.remove(name, time.time())
+    gateway.do("remove_alias", name)
     note(f"{name!r} is no alias any more. To have it back: trunkline alias rollback {name}")
 
 
-def _change(state: Path, name: str, as_json: bool, change: Callable[[AliasStore, float], Alias]) -> None:
-    """Make a change and say what NAME is then."""
-    with opened(state) as store:
-        alias = change(store.aliases, time.time())
+def _tell(gateway: GatewayAccess, found: dict[str, Any], as_json: bool) -> None:
+    """Say what the name is now, and who of its targets nobody serves."""
+    alias = _alias(found)
     if as_json:
-        print_json(_facts(alias))
-        return
-    note(f"{name!r} stands for {_shares(alias)}.")
-    if alias.mirror is not None:
-        note(f"{alias.mirror.share:.3g} of its requests are also sent to {alias.mirror.target}.")
-    if alias.fallback:
-        note(f"For clients that allow it: {_names(alias.fallback)}.")
+        print_json(_facts(found))
+    else:
+        note(f"{alias.name!r} stands for {_shares(alias)}.")
+        if alias.mirror is not None:
+            note(f"{alias.mirror.share:.3g} of its requests are also sent to {alias.mirror.target}.")
+        if alias.fallback:
+            note(f"For clients that allow it: {_names(alias.fallback)}.")
+    known = "serves" if gateway.running else "has lately served"
+    for each in found.get("unserved", ()):
+        note(f"Warning: nobody {known} {each}; requests that go there are refused until somebody does.")
 
 
-def _read(read: Callable[[], _T], hint: str) -> _T:
+def _check(read: Callable[[], object], hint: str) -> None:
+    """Raises typer.BadParameter when it cannot be read."""
     try:
-        return read()
+        read()
     except BadAlias as error:
         raise typer.BadParameter(str(error), param_hint=hint) from None
 
 
-def _facts(alias: Alias) -> dict[str, Any]:
-    whole = sum(target.weight for target in alias.stands_for)
-    return (
-        {"name": alias.name}
-        | alias.to_dict()
-        | {"targets": [each.to_dict() | {"share": each.weight / whole} for each in alias.stands_for]}
-    )
+def _alias(facts: dict[str, Any]) -> Alias:
+    return alias_of(facts["name"], facts)
+
+
+def _facts(found: dict[str, Any]) -> dict[str, Any]:
+    """What ``--json`` shows of what the gateway says."""
+    return {name: value for name, value in found.items() if name not in ("alias", "unserved")}
 
 
 def _cells(alias: Alias) -> list[str]:

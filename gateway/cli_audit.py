@@ -12,8 +12,9 @@ import typer
 from gateway.audit import Anchor, Report, trusted_keys, verify
 from gateway.audit.reading import read_lines
 from gateway.audit.segments import DIRECTORY
+from gateway.cli_options import JsonOption, StateOption, duration_s
 from gateway.cli_output import fail, note, print_json
-from gateway.cli_state import JsonOption, StateOption, duration_s, opened
+from gateway.cli_state import opened
 from gateway.store.errors import StateError
 
 SEQ_DIGITS = 18
@@ -31,7 +32,6 @@ def register(app: typer.Typer) -> None:
 
 @audit.command("verify")
 def verify_log(
-    state: StateOption,
     expect: Annotated[
         str | None,
         typer.Option(
@@ -40,6 +40,7 @@ def verify_log(
         ),
     ] = None,
     as_json: JsonOption = False,
+    state: StateOption = None,
 ) -> None:
     """Verify that nothing in the audit log was changed, removed, added or reordered; exit code 1 if it was.
 
@@ -93,7 +94,6 @@ def _facts(report: Report) -> dict[str, Any]:
 
 @audit.command("export")
 def export_log(
-    state: StateOption,
     since: Annotated[
         str,
         typer.Option(help="From this day or moment (UTC) on, or for so long until now.", metavar="WHEN"),
@@ -102,6 +102,7 @@ def export_log(
         list[str] | None,
         typer.Option(help="Only these: key.create, request …; 'key.' for all of keys. Repeatable."),
     ] = None,
+    state: StateOption = None,
 ) -> None:
     """Print the audit log as JSON lines, as they are in it.
 

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli_options import JsonOption, StateOption, duration_s
 from gateway.cli_output import moment, note, print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, duration_s, opened
+from gateway.cli_state import opened
 from shared.identity import GatewayIdentity, GatewayKeys
 
 identity = typer.Typer(no_args_is_help=True, help="The gateway's own key, which agents trust.")
@@ -18,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 @identity.command("show")
-def show_identity(state: StateOption, as_json: JsonOption = False) -> None:
+def show_identity(as_json: JsonOption = False, state: StateOption = None) -> None:
     """Show the id and the fingerprint of the gateway's key, and of the one before while it counts.
 
     Example: trunkline identity show
@@ -43,7 +44,6 @@ def show_identity(state: StateOption, as_json: JsonOption = False) -> None:
 
 @identity.command("rotate")
 def rotate_identity(
-    state: StateOption,
     overlap: Annotated[
         str,
         typer.Option(
@@ -52,6 +52,7 @@ def rotate_identity(
             metavar="DURATION",
         ),
     ] = "30d",
+    state: StateOption = None,
 ) -> None:
     """Give the gateway a new key. A running gateway uses it at once and tells its agents.
 

@@ -1,18 +1,17 @@
 """``trunkline key``: API keys, which let clients in."""
 
-import time
-from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gateway.access.facts import key_facts
+from gateway.cli_access import GatewayAccess, on_a_gateway
 from gateway.cli_limits import ConcurrencyOption, RpmOption, TpmOption, given, rates_of, told
+from gateway.cli_options import JsonOption, duration_s, listed
 from gateway.cli_output import moment, note, print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, duration_s, opened
-from gateway.scopes import Role, Scopes, limited
-from gateway.store import DEFAULT_TENANT, KeyRecord
+from gateway.scopes import Role
 from gateway.where import BadWhere, Where, read_where
+
+DEFAULT_TENANT = "default"
 
 keys = typer.Typer(no_args_is_help=True, help="API keys for clients.")
 
@@ -25,13 +24,16 @@ def register(app: typer.Typer) -> None:
 
 
 @keys.command("create")
+@on_a_gateway
 def create_key(
-    state: StateOption,
+    gateway: GatewayAccess,
     name: Annotated[str, typer.Option(help="What to call it: shown in lists and used to revoke it.")],
     tenant: Annotated[str, typer.Option(help="Whom it belongs to.")] = DEFAULT_TENANT,
     models: Annotated[
         list[str] | None,
         typer.Option(
+            "--models",
+            "--model",
             help="Models it may ask for, shell patterns; an alias counts by its own name. Repeatable. "
             "[default: every model]",
             metavar="A,B",
@@ -76,27 +78,32 @@ def create_key(
 
     Example: export OPENAI_API_KEY=$(trunkline key create --name laptop --models 'llama-*' --expires 30d)
     """
-    only, scopes = _where(where), limited(_listed(models), _listed(routes), _listed(tiers))
-    life_s = None if expires is None else duration_s(expires)
-    now_s = time.time()
-    with opened(state, create=True) as store:
-        rates = rates_of(rpm=rpm, tpm=tpm, concurrency=concurrency)
-        text = store.keys.create(
-            name, tenant, now_s, only, scopes=scopes, role=role, life_s=life_s, rates=rates
-        )
-        record = store.keys.get(name)
+    only = _where(where)
+    made = gateway.do(
+        "create_key",
+        name=name,
+        tenant=tenant,
+        models=listed(models),
+        routes=listed(routes),
+        tiers=listed(tiers),
+        where=None if only is None else only.to_dict(),
+        role=None if role is None else role.value,
+        life_s=None if expires is None else duration_s(expires),
+        **rates_of(rpm=rpm, tpm=tpm, concurrency=concurrency),
+    )
     if as_json:
-        print_json({"key": text, **key_facts(record, now_s)})
+        print_json(made)
         return
-    note(f"API key {name!r} of tenant {tenant!r}{_limits_told(record)}.")
+    note(f"API key {name!r} of tenant {tenant!r}{_limits_told(made)}.")
     note("Only its hash is kept: store it now, it is not shown again.")
-    print(text)  # noqa: T201
+    print(made["key"])  # noqa: T201
 
 
 @keys.command("set")
+@on_a_gateway
 def set_key(
+    gateway: GatewayAccess,
     name: NameArgument,
-    state: StateOption,
     rpm: RpmOption = None,
     tpm: TpmOption = None,
     concurrency: ConcurrencyOption = None,
@@ -109,34 +116,33 @@ def set_key(
     changes = given(rpm=rpm, tpm=tpm, concurrency=concurrency)
     if not changes:
         raise typer.BadParameter("say at least one limit: --rpm, --tpm or --concurrency")
-    with opened(state) as store:
-        record = store.keys.set_rates(name, changes)
+    facts = gateway.do("set_key", name, **changes)
     if as_json:
-        print_json(key_facts(record, time.time()))
+        print_json(facts)
         return
-    note(f"API key {record.name!r}: {_rates_text(record) or 'no limits'}.")
+    note(f"API key {facts['name']!r}: {_rates_text(facts) or 'no limits'}.")
 
 
 @keys.command("list")
-def list_keys(state: StateOption, as_json: JsonOption = False) -> None:
+@on_a_gateway
+def list_keys(gateway: GatewayAccess, as_json: JsonOption = False) -> None:
     """List API keys: names, states, limits and last use, never the keys.
 
     Example: trunkline key list --json
     """
-    now_s = time.time()
-    with opened(state) as store:
-        records = store.keys.list()
+    found = gateway.do("list_keys")["keys"]
     if as_json:
-        print_json([key_facts(record, now_s) for record in records])
+        print_json(found)
         return
     columns = ["NAME", "TENANT", "STATE", "KEY", "CREATED", "EXPIRES", "LAST USED", "ROLE", "LIMITS", "WHERE"]
-    print_table(columns, [_row(record, now_s) for record in records], "no API keys")
+    print_table(columns, [_row(facts) for facts in found], "no API keys")
 
 
 @keys.command("rotate")
+@on_a_gateway
 def rotate_key(
+    gateway: GatewayAccess,
     name: NameArgument,
-    state: StateOption,
     overlap: Annotated[
         str, typer.Option(help="How long the old secret works beside the new one.", metavar="DURATION")
     ] = "24h",
@@ -148,69 +154,68 @@ def rotate_key(
 
     Example: trunkline key rotate laptop --overlap 24h
     """
-    now_s = time.time()
-    with opened(state) as store:
-        record, text = store.keys.rotate(name, duration_s(overlap, "--overlap"), now_s)
+    made = gateway.do("rotate_key", name, overlap_s=duration_s(overlap, "--overlap"))
     if as_json:
-        print_json({"key": text, **key_facts(record, now_s)})
+        print_json(made)
         return
-    until_s = record.previous_until_s
+    until_s = made["old_secret_until_s"]
     old = "no longer works" if until_s is None else f"works until {moment(until_s)}"
-    note(f"API key {record.name!r} has a new secret; the old one {old}. Store it now, it is not shown again.")
-    print(text)  # noqa: T201
+    note(
+        f"API key {made['name']!r} has a new secret; the old one {old}. Store it now, it is not shown again."
+    )
+    print(made["key"])  # noqa: T201
 
 
 @keys.command("revoke")
-def revoke_key(name: NameArgument, state: StateOption) -> None:
+@on_a_gateway
+def revoke_key(gateway: GatewayAccess, name: NameArgument) -> None:
     """Revoke an API key. A running gateway refuses it from the next request on.
 
     Example: trunkline key revoke laptop
     """
-    with opened(state) as store:
-        record = store.keys.revoke(name, time.time())
-    note(f"API key {record.name!r} is revoked.")
+    note(f"API key {gateway.do('revoke_key', name)['name']!r} is revoked.")
 
 
-def _row(record: KeyRecord, wall_s: float) -> list[str]:
+def _row(facts: dict[str, Any]) -> list[str]:
     return [
-        record.name,
-        record.tenant,
-        record.state(wall_s).value,
-        f"sk-tl-…{record.hint}",
-        moment(record.created_s),
-        "never" if record.expires_s is None else moment(record.expires_s),
-        "never" if record.last_used_s is None else moment(record.last_used_s),
-        record.role or "",
-        " ".join(filter(None, (_scopes_text(record.scopes), _rates_text(record)))),
-        "" if record.where is None else str(record.where),
+        facts["name"],
+        facts["tenant"],
+        facts["state"],
+        f"sk-tl-…{facts['hint']}",
+        moment(facts["created_s"]),
+        "never" if facts["expires_s"] is None else moment(facts["expires_s"]),
+        "never" if facts["last_used_s"] is None else moment(facts["last_used_s"]),
+        facts["role"] or "",
+        " ".join(filter(None, (_scopes_text(facts), _rates_text(facts)))),
+        _where_text(facts),
     ]
 
 
-def _scopes_text(scopes: Scopes | None) -> str:
-    found = {} if scopes is None else scopes.to_dict()
-    return " ".join(f"{name}={','.join(values)}" for name, values in found.items())
+def _scopes_text(facts: dict[str, Any]) -> str:
+    names = ("models", "routes", "tiers")
+    return " ".join(f"{name}={','.join(facts[name])}" for name in names if facts[name] is not None)
 
 
-def _rates_text(record: KeyRecord) -> str:
-    return "" if record.rates is None else told(asdict(record.rates))
+def _rates_text(facts: dict[str, Any]) -> str:
+    return told({name: facts[name] for name in ("rpm", "tpm", "concurrency")})
 
 
-def _limits_told(record: KeyRecord) -> str:
-    limits, rates = _scopes_text(record.scopes), _rates_text(record)
+def _where_text(facts: dict[str, Any]) -> str:
+    found = facts["where"] or {}
+    return ",".join(f"{name}={value}" for name, values in found.items() for value in values)
+
+
+def _limits_told(facts: dict[str, Any]) -> str:
+    limits, rates, where = _scopes_text(facts), _rates_text(facts), _where_text(facts)
     return "".join(
         (
             f", for {limits}" if limits else "",
             f", at {rates} at most" if rates else "",
-            "" if record.where is None else f", for agents with {record.where} only",
-            "" if record.role is None else f", {record.role} on the admin API",
-            "" if record.expires_s is None else f", until {moment(record.expires_s)}",
+            f", for agents with {where} only" if where else "",
+            "" if facts["role"] is None else f", {facts['role']} on the admin API",
+            "" if facts["expires_s"] is None else f", until {moment(facts['expires_s'])}",
         )
     )
-
-
-def _listed(texts: list[str] | None) -> list[str] | None:
-    """The values in options that may be repeated and hold several, separated by commas."""
-    return None if texts is None else [part.strip() for text in texts for part in text.split(",")]
 
 
 def _where(texts: list[str] | None) -> Where | None:

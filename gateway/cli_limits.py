@@ -22,12 +22,14 @@ def given(**values: float | None) -> dict[str, Any]:
     return {name: value or None for name, value in values.items() if value is not None}
 
 
-def rates_of(**values: int | None) -> Rates:
-    """Of these limits by name. Raises typer.BadParameter."""
+def rates_of(**values: int | None) -> dict[str, int | None]:
+    """The limits that were given, by name, once they can be. Raises typer.BadParameter."""
+    limits = given(**values)
     try:
-        return Rates(**given(**values))
+        Rates(**limits)
     except BadQuota as error:
         raise typer.BadParameter(str(error)) from error
+    return limits
 
 
 def told(facts: Mapping[str, Any]) -> str:

@@ -1,39 +1,20 @@
 """``trunkline status``, ``models`` and ``drain``: a running gateway, by its admin API."""
 
-import contextlib
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from gateway.admin_client import AdminClient, AdminFailed
-from gateway.cli_output import fail, note, print_json, print_table
-from gateway.cli_state import JsonOption
+from gateway.cli_access import DEFAULT_URL, asking
+from gateway.cli_options import CaOption, JsonOption, KeyOption, UrlOption
+from gateway.cli_output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from gateway.admin_client import AdminClient
 
 LOOK_S = 1.0
 """How often it is looked whether an agent's requests are over."""
-
-GatewayOption = Annotated[
-    str, typer.Option("--gateway", envvar="TRUNKLINE_URL", metavar="URL", help="The gateway's address.")
-]
-KeyOption = Annotated[
-    str,
-    typer.Option(
-        envvar="TRUNKLINE_KEY",
-        help="A key with a role. In the variable it is not seen in the list of processes.",
-        show_default=False,
-    ),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca-file", envvar="TRUNKLINE_CA_FILE", help="Certificates to trust for the gateway's TLS."
-    ),
-]
-DEFAULT_URL = "http://127.0.0.1:8700"
 
 
 def register(app: typer.Typer) -> None:
@@ -43,26 +24,17 @@ def register(app: typer.Typer) -> None:
     app.command("drain")(drain)
 
 
-@contextlib.contextmanager
-def asking(url: str, key: str, ca_file: Path | None) -> Iterator[AdminClient]:
-    """A client; what it cannot do ends the command with exit code 1."""
-    try:
-        yield AdminClient(url, key, ca_file)
-    except AdminFailed as error:
-        fail(str(error))
-
-
 def status(
-    key: KeyOption,
-    gateway: GatewayOption = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
     ca_file: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show who is connected to a running gateway, what runs and what waits. Takes the role viewer.
 
-    Example: TRUNKLINE_KEY=sk-tl-… trunkline status --gateway https://gateway.example.com
+    Example: TRUNKLINE_KEY=sk-tl-… trunkline status --url https://gateway.example.com
     """
-    with asking(gateway, key, ca_file) as client:
+    with asking(url, key, ca_file) as client:
         agents, queue = client.get("agents", "agents")["agents"], client.get("queue", "waiting")
     if as_json:
         print_json({"agents": agents, "queue": queue})
@@ -80,8 +52,8 @@ def status(
 
 
 def models(
-    key: KeyOption,
-    gateway: GatewayOption = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
     ca_file: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,7 +61,7 @@ def models(
 
     Example: TRUNKLINE_KEY=sk-tl-… trunkline models --json
     """
-    with asking(gateway, key, ca_file) as client:
+    with asking(url, key, ca_file) as client:
         found = client.get("models", "models")["models"]
     if as_json:
         print_json(found)
@@ -109,8 +81,8 @@ def models(
 
 def drain(
     agent: Annotated[str, typer.Argument(help="The agent's name.")],
-    key: KeyOption,
-    gateway: GatewayOption = DEFAULT_URL,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
     ca_file: CaOption = None,
     undo: Annotated[bool, typer.Option("--undo", help="Let it have work again.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until what runs there is over.")] = True,
@@ -121,7 +93,7 @@ def drain(
 
     Example: TRUNKLINE_KEY=sk-tl-… trunkline drain gpu-7
     """
-    with asking(gateway, key, ca_file) as client:
+    with asking(url, key, ca_file) as client:
         name = quote(agent, safe="", errors="surrogateescape")
         found = client.ask("DELETE" if undo else "POST", f"agents/{name}/drain", "streams")
         if undo:
@@ -134,7 +106,7 @@ def drain(
         note("Nothing runs there any more.")
 
 
-def _streams(client: AdminClient, agent: str) -> int:
+def _streams(client: "AdminClient", agent: str) -> int:
     """Requests that run on an agent; none on one that has gone."""
     agents = client.get("agents", "agents")["agents"]
     return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)

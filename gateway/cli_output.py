@@ -8,8 +8,6 @@ from typing import NoReturn
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
 
 def note(text: str) -> None:
@@ -35,6 +33,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], when_empt
         note(when_empty)
         return
     if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
         table = Table(*columns, box=None, header_style="bold", pad_edge=False)
         for row in rows:
             table.add_row(*(cell.replace("[", r"\[") for cell in row))

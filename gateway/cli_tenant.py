@@ -4,15 +4,15 @@ A running gateway goes by a change from the next request on. A tenant is made by
 given before.
 """
 
-import time
 from typing import Annotated, Any
 
 import typer
 
+from gateway.cli_access import GatewayAccess, on_a_gateway
 from gateway.cli_limits import ConcurrencyOption, RpmOption, TpmOption, given, told
+from gateway.cli_options import JsonOption
 from gateway.cli_output import note, print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, opened
-from gateway.store import PriceRecord, TenantRecord
+from gateway.quotas import NAMES
 
 NameArgument = Annotated[str, typer.Argument(help="The tenant's name.")]
 ModelArgument = Annotated[
@@ -34,9 +34,10 @@ def _budget(what: str) -> Any:
 
 
 @tenants.command("set")
+@on_a_gateway
 def set_tenant(
+    gateway: GatewayAccess,
     name: NameArgument,
-    state: StateOption,
     rpm: RpmOption = None,
     tpm: TpmOption = None,
     concurrency: ConcurrencyOption = None,
@@ -81,44 +82,44 @@ def set_tenant(
     )
     if not changes:
         raise typer.BadParameter("say at least one limit; see: trunkline tenant set --help")
-    with opened(state, create=True) as store:
-        record = store.limits.tenants.change(name, changes, time.time())
+    facts = gateway.do("set_tenant", name, **changes)
     if as_json:
-        print_json(_tenant_facts(record))
+        print_json(facts)
         return
-    note(f"Tenant {name!r}: {told(record.limits.facts()) or 'no limits'}.")
+    note(f"Tenant {name!r}: {_limits_text(facts) or 'no limits'}.")
 
 
 @tenants.command("list")
-def list_tenants(state: StateOption, as_json: JsonOption = False) -> None:
+@on_a_gateway
+def list_tenants(gateway: GatewayAccess, as_json: JsonOption = False) -> None:
     """List tenants that were given limits.
 
     Example: trunkline tenant list --json
     """
-    with opened(state) as store:
-        records = store.limits.tenants.list()
+    found = gateway.do("list_tenants")["tenants"]
     if as_json:
-        print_json([_tenant_facts(record) for record in records])
+        print_json(found)
         return
-    rows = [[record.name, told(record.limits.facts())] for record in records]
+    rows = [[facts["name"], _limits_text(facts)] for facts in found]
     print_table(["NAME", "LIMITS"], rows, "no tenant was given limits")
 
 
 @tenants.command("remove")
-def remove_tenant(name: NameArgument, state: StateOption) -> None:
+@on_a_gateway
+def remove_tenant(gateway: GatewayAccess, name: NameArgument) -> None:
     """Take all limits of a tenant away. Its keys and its usage stay.
 
     Example: trunkline tenant remove acme
     """
-    with opened(state) as store:
-        store.limits.tenants.remove(name)
+    gateway.do("remove_tenant", name)
     note(f"Tenant {name!r} has no limits.")
 
 
 @prices.command("set")
+@on_a_gateway
 def set_price(
+    gateway: GatewayAccess,
     model: ModelArgument,
-    state: StateOption,
     input_: Annotated[float, typer.Option("--input", help="For a million tokens of prompts.", min=0)] = 0.0,
     output: Annotated[float, typer.Option(help="For a million tokens of answers.", min=0)] = 0.0,
     gpu_second: Annotated[float, typer.Option(help="For a second of a GPU.", min=0)] = 0.0,
@@ -129,56 +130,39 @@ def set_price(
 
     Example: trunkline price set llama-70b --input 0.5 --output 1.5
     """
-    with opened(state, create=True) as store:
-        record = store.limits.prices.set(model, input_, output, gpu_second, time.time())
+    facts = gateway.do("set_price", model, input=input_, output=output, gpu_second=gpu_second)
     if as_json:
-        print_json(_price_facts(record))
+        print_json(facts)
         return
     note(f"{model}: {input_:g} for a million tokens in, {output:g} out, {gpu_second:g} for a GPU-second.")
 
 
 @prices.command("list")
-def list_prices(state: StateOption, as_json: JsonOption = False) -> None:
+@on_a_gateway
+def list_prices(gateway: GatewayAccess, as_json: JsonOption = False) -> None:
     """List prices: for a million tokens in and out, and for a GPU-second.
 
     Example: trunkline price list --json
     """
-    with opened(state) as store:
-        records = store.limits.prices.list()
+    found = gateway.do("list_prices")["prices"]
     if as_json:
-        print_json([_price_facts(record) for record in records])
+        print_json(found)
         return
-    rows = [
-        [
-            each.model,
-            *(f"{value:g}" for value in (each.price.input, each.price.output, each.price.gpu_second)),
-        ]
-        for each in records
-    ]
+    columns = ("input", "output", "gpu_second")
+    rows = [[facts["model"], *(f"{facts[name]:g}" for name in columns)] for facts in found]
     print_table(["MODEL", "INPUT", "OUTPUT", "GPU-SECOND"], rows, "no model has a price")
 
 
 @prices.command("remove")
-def remove_price(model: ModelArgument, state: StateOption) -> None:
+@on_a_gateway
+def remove_price(gateway: GatewayAccess, model: ModelArgument) -> None:
     """Take a model's price away: it costs what '*' costs, or nothing.
 
     Example: trunkline price remove llama-70b
     """
-    with opened(state) as store:
-        store.limits.prices.remove(model)
+    gateway.do("remove_price", model)
     note(f"{model} has no price of its own.")
 
 
-def _tenant_facts(record: TenantRecord) -> dict[str, Any]:
-    return {"name": record.name, **record.limits.facts(), "changed_s": record.changed_s}
-
-
-def _price_facts(record: PriceRecord) -> dict[str, Any]:
-    price = record.price
-    return {
-        "model": record.model,
-        "input": price.input,
-        "output": price.output,
-        "gpu_second": price.gpu_second,
-        "changed_s": record.changed_s,
-    }
+def _limits_text(facts: dict[str, Any]) -> str:
+    return told({name: facts[name] for name in NAMES})

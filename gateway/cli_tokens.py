@@ -1,13 +1,12 @@
 """``trunkline token``: join tokens, which let GPU hosts become agents."""
 
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gateway.cli_output import moment, note, print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, duration_s, label_text, labels_of, opened
-from gateway.store import TokenRecord
+from gateway.cli_access import GatewayAccess, on_a_gateway
+from gateway.cli_options import JsonOption, duration_s, label_text, labels_of, listed
+from gateway.cli_output import fail, moment, note, print_json, print_table
 
 tokens = typer.Typer(no_args_is_help=True, help="Join tokens: what lets a GPU host become an agent.")
 
@@ -18,15 +17,21 @@ def register(app: typer.Typer) -> None:
 
 
 @tokens.command("create")
+@on_a_gateway
 def create_token(
-    state: StateOption,
+    gateway: GatewayAccess,
     expires: Annotated[
         str, typer.Option(help="How long it can be used: 30m, 24h, 7d …", metavar="DURATION")
     ] = "24h",
     uses: Annotated[int, typer.Option(help="How many agents may join with it.")] = 1,
-    model: Annotated[
+    models: Annotated[
         list[str] | None,
-        typer.Option(help="Models its agents may serve, a shell pattern. Repeatable. [default: every model]"),
+        typer.Option(
+            "--models",
+            "--model",
+            help="Models its agents may serve, shell patterns. Repeatable. [default: every model]",
+            metavar="A,B",
+        ),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="A label for its agents, k=v. Repeatable.", metavar="K=V")
@@ -35,78 +40,80 @@ def create_token(
 ) -> None:
     """Make a join token and print it as the last line.
 
-    Example: trunkline token create --uses 8 --expires 7d --model 'llama-*' --label region=eu
+    Example: trunkline token create --uses 8 --expires 7d --models 'llama-*' --label region=eu
     """
-    models, labels, life_s, now_s = model or ["*"], labels_of(label or []), duration_s(expires), time.time()
-    with opened(state, create=True) as store:
-        token, text = store.tokens.create(life_s, uses, models, labels, now_s)
-        record = store.tokens.get(token.id_text)
-        assert record is not None
+    made = gateway.do(
+        "create_token",
+        life_s=duration_s(expires),
+        uses=uses,
+        models=listed(models) or ["*"],
+        labels=labels_of(label or []),
+    )
     if as_json:
-        print_json({"token": text, **_token_facts(record, now_s)})
+        print_json({"token": made["token"], **made["record"]})
         return
     agents_text = "one agent" if uses == 1 else f"{uses} agents"
-    note(f"Join token {record.id}, for {agents_text}, until {moment(record.expires_s)}. On the GPU host run:")
+    note(
+        f"Join token {made['id']}, for {agents_text}, until {moment(made['expires_s'])}. On the GPU host run:"
+    )
     note("  trunkline agent --gateway URL --join TOKEN")
-    print(text)  # noqa: T201
+    print(made["token"])  # noqa: T201
 
 
 @tokens.command("list")
-def list_tokens(state: StateOption, as_json: JsonOption = False) -> None:
+@on_a_gateway
+def list_tokens(gateway: GatewayAccess, as_json: JsonOption = False) -> None:
     """List join tokens. Their secrets are not kept, so they cannot be shown.
 
     Example: trunkline token list --json
     """
-    now_s = time.time()
-    with opened(state) as store:
-        records = store.tokens.list()
+    found = gateway.do("list_tokens")["tokens"]
     if as_json:
-        print_json([_token_facts(record, now_s) for record in records])
+        print_json(found)
         return
     rows = [
         [
-            record.id,
-            record.state(now_s).value,
-            f"{record.uses}/{record.uses_allowed}",
-            moment(record.expires_s),
-            " ".join(record.models),
-            label_text(record.labels),
+            facts["id"],
+            facts["state"],
+            f"{facts['uses']}/{facts['uses_allowed']}",
+            moment(facts["expires_s"]),
+            " ".join(facts["models"]),
+            label_text(facts["labels"]),
         ]
-        for record in records
+        for facts in found
     ]
     print_table(["ID", "STATE", "USES", "EXPIRES", "MODELS", "LABELS"], rows, "no join tokens")
 
 
 @tokens.command("revoke")
+@on_a_gateway
 def revoke_token(
+    gateway: GatewayAccess,
     token: Annotated[str, typer.Argument(help="Its id, the beginning of its id, or the token itself.")],
-    state: StateOption,
 ) -> None:
     """Revoke a join token. Agents that joined with it stay.
 
     Example: trunkline token revoke 3fa9
     """
-    with opened(state) as store:
-        record = store.tokens.revoke(token, time.time())
-    note(f"Join token {record.id} is revoked. {_used(record)}")
+    found = gateway.do("revoke_token", _id_of(token))
+    note(f"Join token {found['id']} is revoked. {_used(found['uses'])}")
 
 
-def _used(record: TokenRecord) -> str:
-    if record.uses == 0:
+def _id_of(text: str) -> str:
+    """The id in a token, whose secret goes no further."""
+    if not text.startswith("tlj_"):
+        return text
+    from shared.errors import JoinTokenInvalid
+    from shared.identity import JoinToken
+
+    try:
+        return JoinToken.decode(text).id_text
+    except JoinTokenInvalid as error:
+        fail(str(error))
+
+
+def _used(uses: int) -> str:
+    if uses == 0:
         return "No agent had joined with it."
-    joined = "1 agent" if record.uses == 1 else f"{record.uses} agents"
+    joined = "1 agent" if uses == 1 else f"{uses} agents"
     return f"{joined} had joined with it and can still connect; see: trunkline agents list"
-
-
-def _token_facts(record: TokenRecord, wall_s: float) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "state": record.state(wall_s).value,
-        "uses": record.uses,
-        "uses_allowed": record.uses_allowed,
-        "created_s": record.created_s,
-        "expires_s": record.expires_s,
-        "revoked_s": record.revoked_s,
-        "models": list(record.models),
-        "labels": dict(record.labels),
-    }

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli_options import JsonOption, StateOption, duration_s
 from gateway.cli_output import print_json, print_table
-from gateway.cli_state import JsonOption, StateOption, duration_s, opened
+from gateway.cli_state import opened
 from gateway.store import By, Total
 
 
@@ -19,7 +20,6 @@ def register(parent: typer.Typer) -> None:
 
 
 def usage(
-    state: StateOption,
     by: Annotated[By, typer.Option(help="What to add up by.")] = By.KEY,
     since: Annotated[
         str,
@@ -30,6 +30,7 @@ def usage(
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: JsonOption = False,
+    state: StateOption = None,
 ) -> None:
     """Show requests, tokens, GPU-seconds and money used: by key, tenant, model, deployment or day.
 

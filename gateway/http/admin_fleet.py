@@ -1,7 +1,6 @@
 """``/admin``: agents, models and the queue."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -9,7 +8,7 @@ from starlette.routing import Route
 
 from gateway.agent_session import AgentInfo
 from gateway.deployments import ModelRecord
-from gateway.errors import BadRequest, RecordNotFound
+from gateway.errors import RecordNotFound
 from gateway.http.admin import Call, Json, Page, route
 from gateway.pipeline import Keys
 from gateway.registry import ModelInfo
@@ -17,8 +16,6 @@ from gateway.scopes import Role
 from gateway.store import AgentStore
 from shared.engine_state import EngineState
 from shared.messages import DeploymentState
-
-REASON_CHARS = 500
 
 
 class Index(Protocol):
@@ -53,7 +50,6 @@ class FleetAdmin:
         agents: AgentStore,
         depths: Callable[[], Mapping[str, int]],
         clock: Callable[[], float],
-        wall: Callable[[], float] = time.time,
         *,
         note: Note | None = None,
     ) -> None:
@@ -63,14 +59,12 @@ class FleetAdmin:
         self._agents = agents
         self._depths = depths
         self._clock = clock
-        self._wall = wall
         self._note = note
 
     def routes(self, keys: Keys) -> list[Route]:
         """The pages, for who presents one of ``keys``."""
         return [
             route("/admin/agents", Page(keys, {"GET": (Role.VIEWER, self.list_agents)})),
-            route("/admin/agents/{agent}", Page(keys, {"DELETE": (Role.ADMIN, self.revoke_agent)})),
             route(
                 "/admin/agents/{agent}/drain",
                 Page(
@@ -111,15 +105,6 @@ class FleetAdmin:
     async def undrain_agent(self, call: Call) -> Json:
         """It gets work again."""
         return self._held(call, False)
-
-    async def revoke_agent(self, call: Call) -> Json:
-        """As ``trunkline agents revoke``: its tunnel ends within a second, its key never comes back."""
-        reason = (await call.body()).get("reason", "")
-        if not isinstance(reason, str) or len(reason) > REASON_CHARS or not reason.isprintable():
-            raise BadRequest(f"The reason is one line of at most {REASON_CHARS} characters.", param="reason")
-        name = call.names["agent"]
-        record = await asyncio.to_thread(self._agents.revoke, name, reason, self._wall())
-        return {"agent": record.name, "revoked": True}
 
     async def list_models(self, call: Call) -> Json:
         """Every model that was ever served, and its deployments."""

@@ -4,15 +4,15 @@ SQLite under it (only ``sqlite`` and ``copies`` know), so that commands work on 
 gateway and take effect there at once.
 """
 
+from gateway.location import DATABASE_NAME, default_state_dir, own_state_dir
 from gateway.store.agents import AgentRecord, AgentStore, Enrolment
 from gateway.store.aliases import AliasChange, AliasRecord, AliasStore
 from gateway.store.identity import KEY_NAME
 from gateway.store.keys import DEFAULT_TENANT, KeyRecord, KeyStore
 from gateway.store.limits import LimitStore, Terms
-from gateway.store.location import default_state_dir, own_state_dir
 from gateway.store.models import ModelFact, ModelStore
 from gateway.store.prices import OTHER_MODELS, PriceRecord, PriceStore
-from gateway.store.store import DATABASE_NAME, Store
+from gateway.store.store import Store
 from gateway.store.tenants import TenantRecord, TenantStore
 from gateway.store.tokens import TokenRecord, TokenState, TokenStore
 from gateway.store.usage import Account, Amount, By, Spent, Total, UsageStore

@@ -3,8 +3,8 @@
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
-import structlog
 from sqlalchemy import func, select
 
 from gateway.store import schema
@@ -23,8 +23,6 @@ from gateway.store.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
 DAILY_S = 86_400.0
 SOON_S = 60.0
 """After a change of who may do what: what was revoked is to stay revoked."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Backup:
@@ -76,7 +74,7 @@ class Backup:
         deleted = not self._database.is_in_place()
         new, self._deleted = deleted and not self._deleted, deleted
         if new:
-            _log.error(
+            _log().error(
                 "state_deleted",
                 path=str(self._path),
                 backup=str(backup_path(self._path)),
@@ -116,7 +114,7 @@ def recover(path: Path, holding: Holding) -> None:
         restored = finish_restoring(path, reason, time.time())
     finally:
         holding.share(BUSY_TIMEOUT_S)
-    _log.error(
+    _log().error(
         "state_restored_from_backup",
         damage=reason,
         set_aside=None if restored.damaged is None else str(restored.damaged),
@@ -135,3 +133,10 @@ def _damage(path: Path) -> str:
         return ""
     trouble = trouble_of(path)
     return "" if trouble == "it is empty" and not backup_path(path).exists() else trouble
+
+
+def _log() -> Any:
+    """Imported when there is something to say: commands wait for every import."""
+    import structlog
+
+    return structlog.get_logger(__name__)

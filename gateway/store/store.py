@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from gateway.location import DATABASE_NAME
 from gateway.store.acts import ActStore
 from gateway.store.agents import AgentStore
 from gateway.store.aliases import AliasStore
@@ -22,7 +23,6 @@ from gateway.store.tokens import TokenStore
 from gateway.store.usage import UsageStore
 from shared.identity import GatewayIdentity
 
-DATABASE_NAME = "gateway.db"
 LOCK_NAME = f"{DATABASE_NAME}.lock"
 
 

@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 from typer.main import get_group
 
 from gateway.cli import COMMANDS
+from gateway.store import Store
 
-HEAVY = ("asyncio", "cryptography", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn")
+HEAVY = ("asyncio", "cryptography", "prometheus_client", "sqlalchemy", "starlette", "uvicorn")
 
 
 @pytest.mark.parametrize("module", COMMANDS)
@@ -37,3 +39,17 @@ def imported(*arguments: str) -> set[str]:
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",)])
 def test_the_root_imports_no_command(arguments: tuple[str, ...]) -> None:
     assert imported(*arguments) == set()
+
+
+ASKING = ["status", "models", "drain x", "key list", "token list", "agents list", "alias list", "price list"]
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_what_asks_a_running_gateway_imports_no_store(command: str) -> None:
+    assert imported(*command.split(), "--url", "http://127.0.0.1:1", "--key", "k") == set()
+
+
+def test_what_looks_at_the_state_imports_no_server(tmp_path: Path) -> None:
+    Store.open(tmp_path / "state").close()
+    found = imported("key", "list", "--state", str(tmp_path / "state"))
+    assert found == {"asyncio", "cryptography", "sqlalchemy"}

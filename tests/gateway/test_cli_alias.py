@@ -1,6 +1,7 @@
 """The command alias, as scripts and people use it."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,9 @@ Run = Callable[..., Result]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """``trunkline alias ARGUMENTS`` on a state that is there."""
     state = tmp_path / "state"
-    Store.open(state).close()
+    with Store.open(state) as store:
+        served = dict.fromkeys(("m", "x"), 1.0)
+        store.models.note(served, list(served), time.time(), 10)
     app = typer.Typer()
     register(app)
     monkeypatch.setenv("TRUNKLINE_STATE", str(state))
@@ -83,6 +86,18 @@ def test_the_history_says_what_it_was_when_and_any_of_it_can_be_had_back(run: Ru
     assert run("rollback", "m").stderr == "'m' stands for m@v3.\n"
     assert run("rollback", "m", "--to", str(told[0]["change"])).stderr == "'m' stands for m@v1.\n"
     assert run("history", "nothing").stderr == "nothing is known of 'nothing'\n"
+
+
+def test_targets_that_nobody_serves_are_warned_of(run: Run) -> None:
+    for arguments in (["set", "prod", "m@v1=1", "mm=1", "gone=0"], ["switch", "prod", "mm"]):
+        result = run(*arguments)
+        assert result.exit_code == 0
+        assert [line for line in result.stderr.splitlines() if "Warning" in line] == [
+            "Warning: nobody has lately served mm; requests that go there are refused until somebody does."
+        ]
+    told = run("set", "prod", "mm", "--json")
+    assert "nobody has lately served mm" in told.stderr
+    assert json.loads(told.stdout)["targets"][0]["model"] == "mm"
 
 
 WRONG = [

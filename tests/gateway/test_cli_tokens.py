@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli_state import duration_s
+from gateway.cli_options import duration_s
 from gateway.store import Store
 from shared.identity import JoinToken
 from tests.gateway.command_line import Run, running

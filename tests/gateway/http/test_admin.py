@@ -1,6 +1,8 @@
 """The admin API over raw ASGI: who may do what, and that it is done."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,10 @@ import orjson
 import pytest
 
 from gateway.access.keys import KeyRing
+from gateway.admin.table import OPERATIONS
 from gateway.errors import RequestError
 from gateway.http.admin_fleet import FleetAdmin
-from gateway.http.admin_keys import KeyAdmin
-from gateway.http.admin_names import NameAdmin
+from gateway.http.admin_store import StoreAdmin
 from gateway.http.buffers import BufferBudget
 from gateway.http.cors import Cors
 from gateway.http.edge import edge
@@ -41,18 +43,16 @@ class House:
         self.ring = KeyRing(self.store, lambda: NOW_S)
         self.noted: list[tuple[str, str, str]] = []
         self.failures: list[RequestError | None] = []
-        clock = self.fleet.registry.clock
+        clock, index = self.fleet.registry.clock, self.fleet.registry.index
         admin = [
             *FleetAdmin(
                 self.fleet.registry,
                 self.store.agents,
                 lambda: self.depths,
                 clock,
-                lambda: NOW_S,
                 note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
             ).routes(self.ring),
-            *KeyAdmin(self.store.keys, lambda: NOW_S).routes(self.ring),
-            *NameAdmin(self.store.aliases, self.store.tokens, lambda: NOW_S).routes(self.ring),
+            *StoreAdmin(self.store, lambda: index.models, lambda: NOW_S).routes(self.ring),
         ]
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher())
@@ -105,6 +105,18 @@ RIGHTS = [
     ("DELETE", "/admin/aliases/org/llama", Role.OPERATOR),
     ("GET", "/admin/tokens", Role.ADMIN),
     ("POST", "/admin/tokens", Role.ADMIN),
+    ("PATCH", "/admin/keys/its-none", Role.ADMIN),
+    ("GET", "/admin/enrolments", Role.VIEWER),
+    ("PATCH", "/admin/agents/gpu-2", Role.ADMIN),
+    ("PUT", "/admin/aliases/org/llama", Role.OPERATOR),
+    ("GET", "/admin/aliases/org/llama", Role.VIEWER),
+    ("PATCH", "/admin/aliases/org/llama", Role.OPERATOR),
+    ("GET", "/admin/tenants", Role.ADMIN),
+    ("PATCH", "/admin/tenants/acme", Role.ADMIN),
+    ("DELETE", "/admin/tenants/acme", Role.ADMIN),
+    ("GET", "/admin/prices", Role.ADMIN),
+    ("PUT", "/admin/prices/org/llama", Role.ADMIN),
+    ("DELETE", "/admin/prices/org/llama", Role.ADMIN),
     ("DELETE", "/admin/keys/its-none", Role.ADMIN),
 ]
 
@@ -112,6 +124,11 @@ RIGHTS = [
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/admin/keys"): NEW_KEY,
     ("PUT", "/admin/aliases/org/llama"): {"targets": []},
+    ("PATCH", "/admin/keys/its-none"): {"rpm": 5},
+    ("PATCH", "/admin/agents/gpu-2"): {"models": ["m"]},
+    ("PATCH", "/admin/aliases/org/llama"): {"fallback": ["m"]},
+    ("PATCH", "/admin/tenants/acme"): {"tpm": 100},
+    ("PUT", "/admin/prices/org/llama"): {"input": 1.5},
 }
 
 BAD_KEYS: list[tuple[object, int, str]] = [
@@ -134,6 +151,7 @@ BAD_KEYS: list[tuple[object, int, str]] = [
 
 async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> None:
     enrol(house.store, "gpu-1")
+    enrol(house.store, "gpu-2")
     house.fleet.connect("gpu-1", deployment("m"))
     for turn, (method, path, needed) in enumerate(RIGHTS):
         body = BODIES.get((method, path))
@@ -145,6 +163,14 @@ async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> Non
             assert f"the role '{needed}'" in found["error"]["message"]
         status, found, _ = await house.ask(method, path, needed, body)
         assert status == 200, (method, path, found)
+
+
+def test_every_operation_of_the_table_is_in_the_list_of_rights() -> None:
+    """So that none can be added without its role being tried."""
+    for operation in OPERATIONS.values():
+        pattern = re.compile(re.sub(r"{\w+(:path)?}", r"[^/]+(/[^/]+)??", operation.path))
+        found = [r for m, path, r in RIGHTS if m == operation.method and pattern.fullmatch(path)]
+        assert operation.role in found or operation.name == "revoke_token", operation
 
 
 async def test_only_who_shows_a_key_is_told_anything(house: House) -> None:
@@ -312,7 +338,8 @@ async def test_an_alias_is_set_rolled_back_and_removed(house: House) -> None:
     await house.ask("PUT", "/admin/aliases/org/llama", body={"targets": ["a@v2"], "sticky": False})
     _, back, _ = await house.ask("POST", "/admin/aliases/org/llama/rollback")
     assert back == made
-    assert (await house.ask("GET", "/admin/aliases"))[1]["aliases"] == [made]
+    (listed,) = (await house.ask("GET", "/admin/aliases"))[1]["aliases"]
+    assert listed.items() >= {name: made[name] for name in made if name != "unserved"}.items()
     await house.ask("DELETE", "/admin/aliases/org/llama")
     assert house.store.aliases.list() == ()
     bad: list[object] = [{"targets": []}, {"targets": ["a=0"]}, {"targets": ["@"]}, {"targets": ["a", 5]}, {}]
@@ -342,3 +369,76 @@ async def test_a_join_token_is_made_shown_once_and_revoked_by_its_id(house: Hous
     ]
     for body in bad:
         assert (await house.ask("POST", "/admin/tokens", body=body))[0] == 400
+
+
+async def test_an_alias_gets_a_shadow_and_fallbacks_and_tells_its_history(house: House) -> None:
+    path = "/admin/aliases/org/llama"
+    await house.ask("PUT", path, body={"targets": ["a@v1"]})
+    await house.ask("PUT", path, body={"targets": ["a@v2"], "switch": True})
+    _, found, _ = await house.ask("PATCH", path, body={"mirror": {"target": "a@v3", "share": 0.5}})
+    assert found["mirror"] == {"model": "a", "version": "v3", "share": 0.5}
+    _, found, _ = await house.ask("PATCH", path, body={"fallback": ["b", "c@v1"]})
+    assert ([each["model"] for each in found["fallback"]], found["mirror"]["share"]) == (["b", "c"], 0.5)
+    _, found, _ = await house.ask("PATCH", path, body={"mirror": None})
+    assert (found["mirror"], len(found["fallback"])) == (None, 2)
+    _, told, _ = await house.ask("GET", path)
+    assert [each["what"] for each in told["changes"]] == ["set", "switch", "mirror", "fallback", "mirror"]
+    first = told["changes"][0]["change"]
+    _, back, _ = await house.ask("POST", f"{path}/rollback", body={"to": first})
+    assert back["targets"][0]["version"] == "v1"
+    bad: list[dict[str, Any]] = [{}, {"mirror": None, "fallback": []}, {"sticky": True}]
+    for body in (*bad, {"mirror": {"target": "@", "share": 1}}):
+        assert (await house.ask("PATCH", path, body=body))[0] == 400
+
+
+async def test_targets_that_nobody_serves_are_named(house: House) -> None:
+    house.fleet.connect("gpu-1", replace(deployment("a"), version="v1"))
+    body = {"targets": ["a@v1=1", "a@v2=1", "b=1", "c=0"]}
+    _, found, _ = await house.ask("PUT", "/admin/aliases/llama", body=body)
+    assert found["unserved"] == ["a@v2", "b"]
+    _, found, _ = await house.ask("PUT", "/admin/aliases/llama", body={"targets": ["a"]})
+    assert found["unserved"] == []
+
+
+async def test_a_keys_limits_are_changed_and_those_not_named_stay(house: House) -> None:
+    await house.ask("POST", "/admin/keys", body={"name": "ci", "rpm": 5, "tpm": 100})
+    _, found, _ = await house.ask("PATCH", "/admin/keys/ci", body={"rpm": None, "concurrency": 3})
+    assert (found["rpm"], found["tpm"], found["concurrency"]) == (None, 100, 3)
+    for body in ({}, {"rpm": 0}, {"rpm": "5"}, {"role": "admin"}):
+        assert (await house.ask("PATCH", "/admin/keys/ci", body=body))[0] == 400
+
+
+async def test_tenants_and_prices_are_set_listed_and_removed(house: House) -> None:
+    await house.ask("PATCH", "/admin/tenants/acme", body={"tpm": 100, "money_per_day": 5})
+    _, found, _ = await house.ask("PATCH", "/admin/tenants/acme", body={"tpm": None, "weight": 2})
+    assert (found["tpm"], found["money_per_day"], found["weight"]) == (None, 5, 2)
+    assert (await house.ask("GET", "/admin/tenants"))[1]["tenants"] == [found]
+    _, price, _ = await house.ask("PUT", "/admin/prices/*", body={"input": 1, "gpu_second": 0.5})
+    assert (price["model"], price["input"], price["output"], price["gpu_second"]) == ("*", 1.0, 0.0, 0.5)
+    assert (await house.ask("GET", "/admin/prices"))[1]["prices"] == [price]
+    for method, path, body in (
+        ("PATCH", "/admin/tenants/acme", {}),
+        ("PATCH", "/admin/tenants/acme", {"queue_share": 2}),
+        ("PATCH", "/admin/tenants/a%20/b", {"tpm": 1}),
+        ("PUT", "/admin/prices/m", {"input": -1}),
+        ("PUT", "/admin/prices/m", {"inputs": 1}),
+    ):
+        assert (await house.ask(method, path, body=body))[0] in (400, 404), (path, body)
+    for path in ("/admin/tenants/acme", "/admin/prices/*"):
+        assert [(await house.ask("DELETE", path))[0] for _ in range(2)] == [200, 404]
+
+
+async def test_an_agent_is_renamed_and_told_what_it_may_serve(house: House) -> None:
+    enrol(house.store, "gpu-1")
+    enrol(house.store, "gpu-2")
+    _, found, _ = await house.ask("PATCH", "/admin/agents/gpu-1", body={"models": ["m"], "labels": {}})
+    assert (found["models"], found["labels"]) == (["m"], {})
+    assert (await house.ask("PATCH", "/admin/agents/gpu-1", body={"name": "gpu-2"}))[0] == 409
+    _, found, _ = await house.ask("PATCH", "/admin/agents/gpu-1", body={"name": "berlin-1"})
+    assert found["name"] == "berlin-1"
+    for body in ({}, {"name": "x", "models": ["m"]}, {"name": "a b"}, {"labels": {"a b": "c"}}):
+        assert (await house.ask("PATCH", "/admin/agents/gpu-2", body=body))[0] == 400
+    await house.ask("DELETE", "/admin/agents/gpu-2", body={"reason": "sold"})
+    _, listed, _ = await house.ask("GET", "/admin/enrolments", Role.VIEWER)
+    states = {each["name"]: (each["state"], each["revoked_reason"]) for each in listed["agents"]}
+    assert states == {"berlin-1": ("active", ""), "gpu-2": ("revoked", "sold")}

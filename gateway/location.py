@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+DATABASE_NAME = "gateway.db"
 SYSTEM_STATE = Path("/var/lib/trunkline")
 _AGENTS = "agent"
 """What an agent that root runs keeps there."""

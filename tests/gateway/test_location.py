@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import location
-from gateway.store.location import default_state_dir
+from gateway import location
+from gateway.location import default_state_dir
 
 HOME = Path("/home/ada")
 

@@ -1,0 +1,147 @@
+"""Which bodies the operations of :mod:`gateway.admin` take over HTTP; the words of the commands."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.aliases import FALLBACKS, TARGETS
+from gateway.quotas import NAMES
+from gateway.scopes import Role
+from gateway.store import DEFAULT_TENANT
+
+Names = Annotated[list[str], Field(max_length=64)]
+Limit = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(gt=0)]
+
+
+class Body(BaseModel):
+    """Members that nobody knows are refused: a misspelt limit is none."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewKey(Body):
+    """Of ``POST /admin/keys``."""
+
+    name: str
+    tenant: str = DEFAULT_TENANT
+    models: Names | None = None
+    routes: Names | None = None
+    tiers: Names | None = None
+    where: Annotated[dict[str, Names], Field(max_length=64)] | None = None
+    role: Annotated[Role, Field(strict=False)] | None = None
+    life_s: float | None = None
+    rpm: Limit | None = None
+    tpm: Limit | None = None
+    concurrency: Limit | None = None
+
+
+class KeyLimits(Body):
+    """Of ``PATCH /admin/keys/{key}``; null takes a limit away."""
+
+    rpm: Limit | None = None
+    tpm: Limit | None = None
+    concurrency: Limit | None = None
+
+
+class Rotation(Body):
+    """Of ``POST /admin/keys/{key}/rotate``."""
+
+    overlap_s: float = 86_400.0
+
+
+class NewToken(Body):
+    """Of ``POST /admin/tokens``."""
+
+    life_s: float = 86_400.0
+    uses: int = 1
+    models: Names = ["*"]
+    labels: Annotated[dict[str, str], Field(max_length=64)] = {}
+
+
+class AgentChange(Body):
+    """Of ``PATCH /admin/agents/{agent}``: another name, or what it may serve and its labels."""
+
+    name: str | None = None
+    models: Names | None = None
+    labels: Annotated[dict[str, str], Field(max_length=64)] | None = None
+
+
+class Revocation(BaseModel):
+    """Of ``DELETE /admin/agents/{agent}``."""
+
+    model_config = ConfigDict(strict=True)
+
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class Targets(Body):
+    """Of ``PUT /admin/aliases/{alias}``; targets as ``trunkline alias set`` reads them."""
+
+    targets: Annotated[list[str], Field(min_length=1, max_length=TARGETS)]
+    sticky: bool | None = None
+    switch: bool = False
+    """Whether the history is to call it a switch."""
+
+
+class Shadow(Body):
+    """Who gets copies, and of what share of the requests."""
+
+    target: str
+    share: float
+
+
+class AliasChange(Body):
+    """Of ``PATCH /admin/aliases/{alias}``; null takes the one or the other off."""
+
+    mirror: Shadow | None = None
+    fallback: Annotated[list[str], Field(max_length=FALLBACKS)] | None = None
+
+
+class Rollback(Body):
+    """Of ``POST /admin/aliases/{alias}/rollback``."""
+
+    to: int | None = None
+    """The change after which it was what it shall be again."""
+
+
+class TenantChange(Body):
+    """Of ``PATCH /admin/tenants/{tenant}``; null takes a limit away."""
+
+    rpm: Limit | None = None
+    tpm: Limit | None = None
+    concurrency: Limit | None = None
+    tokens_per_day: Limit | None = None
+    tokens_per_month: Limit | None = None
+    gpu_seconds_per_day: Amount | None = None
+    gpu_seconds_per_month: Amount | None = None
+    money_per_day: Amount | None = None
+    money_per_month: Amount | None = None
+    queue_share: Amount | None = None
+    weight: Amount | None = None
+
+
+class NewPrice(Body):
+    """Of ``PUT /admin/prices/{model}``: for a million tokens, and for a GPU-second."""
+
+    input: float = 0.0
+    output: float = 0.0
+    gpu_second: float = 0.0
+
+
+assert set(TenantChange.model_fields) == set(NAMES)
+
+BODIES: dict[str, type[BaseModel]] = {
+    "create_key": NewKey,
+    "set_key": KeyLimits,
+    "rotate_key": Rotation,
+    "create_token": NewToken,
+    "set_agent": AgentChange,
+    "revoke_agent": Revocation,
+    "set_alias": Targets,
+    "change_alias": AliasChange,
+    "rollback_alias": Rollback,
+    "set_tenant": TenantChange,
+    "set_price": NewPrice,
+}
+"""By operation; the others take no body."""

@@ -1,0 +1,105 @@
+"""Which gateway a command works on: options, then the environment, in an order that old scripts know."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from gateway import cli_access
+from gateway.admin.run import FUNCTIONS
+from gateway.admin.table import OPERATIONS
+from gateway.cli_access import GatewayAccess, HttpAccess, StateAccess, on_a_gateway
+from gateway.store import Store
+
+URL = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The usual place of a state on this machine, empty."""
+    monkeypatch.setattr(cli_access, "own_state_dir", lambda: tmp_path / "usual")
+    return tmp_path / "usual"
+
+
+def chosen(*arguments: str, **environment: str) -> tuple[str, Result]:
+    """What a command with these options and this environment works on, and what it says."""
+    app, found = typer.Typer(), []
+
+    @app.command()
+    @on_a_gateway
+    def show(gateway: GatewayAccess, name: str, often: int = 1) -> None:
+        """Show."""
+        assert (name, often) == ("it", 2)
+        if isinstance(gateway, StateAccess):
+            found.append(gateway._state.name)
+        else:
+            assert isinstance(gateway, HttpAccess)
+            url, key, _ = gateway._ask.args
+            found.append(f"{url} {key}")
+
+    result = CliRunner().invoke(app, ["it", "--often", "2", *arguments], env=environment)
+    return (found[0] if found else ""), result
+
+
+ENVIRONMENT = {"TRUNKLINE_URL": URL, "TRUNKLINE_KEY": "k"}
+CASES: list[tuple[list[str], dict[str, str], str]] = [
+    ([], {}, "usual"),
+    (["--state", "there"], {}, "there"),
+    ([], {"TRUNKLINE_STATE": "there"}, "there"),
+    ([], ENVIRONMENT, f"{URL} k"),
+    (["--url", "https://x", "--key", "o"], ENVIRONMENT | {"TRUNKLINE_STATE": "there"}, "https://x o"),
+    (["--gateway", "https://x"], ENVIRONMENT, "https://x k"),
+    (["--key", "o"], {}, "http://127.0.0.1:8700 o"),
+    (["--state", "there"], ENVIRONMENT, "there"),
+    (["--state", "there", "--key", "o"], ENVIRONMENT, "there"),
+    ([], ENVIRONMENT | {"TRUNKLINE_STATE": "there"}, "there"),
+]
+
+
+@pytest.mark.usefixtures("usual")
+@pytest.mark.parametrize(("arguments", "environment", "expected"), CASES)
+def test_options_count_before_the_environment_and_a_state_before_an_address(
+    arguments: list[str], environment: dict[str, str], expected: str
+) -> None:
+    assert chosen(*arguments, **environment)[0] == expected
+
+
+def test_on_a_gateways_host_commands_go_on_working_on_its_state_and_say_so(usual: Path) -> None:
+    Store.open(usual).close()
+    what, result = chosen(**ENVIRONMENT)
+    assert what == "usual"
+    assert (
+        result.stderr == f"This works on the state in {usual}; for the gateway at TRUNKLINE_URL give --url.\n"
+    )
+    assert chosen()[1].stderr == ""
+
+
+@pytest.mark.usefixtures("usual")
+def test_two_gateways_at_once_are_wrong_usage() -> None:
+    what, result = chosen("--state", "there", "--url", URL)
+    assert (what, result.exit_code) == ("", 2)
+
+
+def test_a_gateway_that_runs_wants_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.BadParameter, match="a key with a role"):
+        HttpAccess(URL, None, None).do("list_keys")
+
+
+def test_every_operation_has_what_does_it_and_what_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Client:
+        def __init__(self, *_: object) -> None: ...
+        def ask(self, method: str, path: str, *, body: Any = None) -> dict[str, Any]:
+            asked.append((method, path))
+            return {}
+
+    monkeypatch.setattr("gateway.admin_client.AdminClient", Client)
+    access = HttpAccess(URL, "k", None)
+    for operation in OPERATIONS.values():
+        access.do(operation.name, *["a/b *?"] * operation.path.count("{"))
+    assert set(FUNCTIONS) == set(OPERATIONS)
+    assert asked[:3] == [("GET", "keys"), ("POST", "keys"), ("PATCH", "keys/a%2Fb%20%2A%3F")]
+    assert ("POST", "aliases/a%2Fb%20%2A%3F/rollback") in asked
