@@ -23,7 +23,10 @@ def register(app: typer.Typer) -> None:
 
 def agent(
     gateway: Annotated[
-        str | None, typer.Option(help="The gateway's URL: https://HOST[:PORT]; http:// on loopback only.")
+        str | None,
+        typer.Option(
+            "--gateway", "--url", help="The gateway's URL: https://HOST[:PORT]; http:// on loopback only."
+        ),
     ] = None,
     join: Annotated[
         str | None, typer.Option(help="Join token (`trunkline token create`); needed the first time only.")

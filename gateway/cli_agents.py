@@ -17,7 +17,7 @@ from gateway.cli_options import (
 )
 from gateway.cli_output import moment, note, print_json, print_table
 
-agents = typer.Typer(help="The agents that joined.")
+agents = typer.Typer()
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +34,10 @@ def agents_default(
     key: KeyOption = None,
     ca_file: CaOption = None,
 ) -> None:
-    """The agents that joined. Without a command: list them."""
+    """The agents that joined. Without a command: list them.
+
+    Example: trunkline agents --json
+    """
     if context.invoked_subcommand is None:
         _show(chosen(context, state, url, key, ca_file), as_json)
         return

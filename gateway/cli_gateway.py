@@ -5,25 +5,24 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from gateway.app import run
 from gateway.cli_output import fail, note
 from gateway.config import CONFIG_VARIABLE, DEFAULT_LISTEN, ConfigError, Loaded, Settings, is_loopback, load
-from gateway.http.server import ListenFailed
-from gateway.logging import configure
+from gateway.location import own_state_dir
 from gateway.scopes import Role
-from gateway.store import DEFAULT_TENANT, Store, own_state_dir
-from gateway.store.errors import NameTaken, StateError
+from shared.imports import without_collection, without_optional
+
+if TYPE_CHECKING:
+    from gateway.store import Store
 from shared.version import program_version
 
 FIRST_KEY = "first"
 FIRST_KEY_FILE = "first-admin-key"
 
 app = typer.Typer(
-    help="Run a gateway.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -39,10 +38,7 @@ def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="gateway")
 
 
-@app.callback(
-    invoke_without_command=True,
-    epilog="example: trunkline gateway --listen 127.0.0.1:8700 --state ~/trunkline",
-)
+@app.callback(invoke_without_command=True)
 def gateway(
     context: typer.Context,
     listen: Annotated[
@@ -69,12 +65,15 @@ def gateway(
     drain_s: Annotated[
         float | None, typer.Option(help="Seconds that streams may go on once told to stop.", metavar="S")
     ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, json, or auto: text on a terminal.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Run a gateway: clients and agents both come to this one address.
 
     The first SIGTERM or Ctrl-C lets streams finish, the second ends them. All settings:
     trunkline gateway config --show
+
+    Example: trunkline gateway --listen 127.0.0.1:8700 --state ~/trunkline
     """
     flags = _flags(
         listen=listen,
@@ -82,7 +81,7 @@ def gateway(
         behind_tls_terminator=behind_tls_terminator or None,
         drain_s=drain_s,
         tls=_flags(cert=tls_cert, key=tls_key),
-        log=_flags(level=log_level),
+        log=_flags(level=log_level, style=log_format),
     )
     if context.invoked_subcommand is not None:
         context.obj = (flags, config)
@@ -129,6 +128,12 @@ def _wrong_usage(error: Exception) -> NoReturn:
 
 
 def _serve(settings: Settings, again: Callable[[], Settings]) -> None:
+    with without_collection(), without_optional("rich"):
+        from gateway.app import run
+        from gateway.http.server import ListenFailed
+        from gateway.logging import configure
+        from gateway.store.errors import StateError
+
     configure(settings.log.level, settings.log.style)
     state_dir = settings.state or own_state_dir()
     try:
@@ -139,7 +144,7 @@ def _serve(settings: Settings, again: Callable[[], Settings]) -> None:
         fail(str(error))
 
 
-def _announce(url: str, store: Store, settings: Settings) -> None:
+def _announce(url: str, store: "Store", settings: Settings) -> None:
     """Where it listens, where its state is, and what to do next."""
     state = store.state_dir.absolute()
     seen_as = url if is_loopback(settings.address[0]) else _public_url(url)
@@ -188,8 +193,11 @@ def _public_url(url: str) -> str:
     return f"https://YOUR-HOST:{rest.rpartition(':')[2]}" if scheme == "https" else "https://YOUR-HOST"
 
 
-def first_key(store: Store) -> str | None:
+def first_key(store: "Store") -> str | None:
     """A key to begin with, if this state never had any."""
+    from gateway.store import DEFAULT_TENANT
+    from gateway.store.errors import NameTaken
+
     if store.keys.list():
         return None
     try:

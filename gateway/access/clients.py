@@ -3,17 +3,18 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from gateway.access.door import Door
 from gateway.access.keys import KeyRing
-from gateway.access.oidc import Issuer, KeySource, TokenDoor
 from gateway.config.oidc import OidcTable
 from gateway.domain import Principal
 from gateway.store import Store
 from gateway.store.errors import StateError
+
+if TYPE_CHECKING:
+    from gateway.access.oidc import Issuer, KeySource
 
 USED_TICK_S = 15.0
 """How often it is written down when keys were last used."""
@@ -40,9 +41,21 @@ class Clients:
         """``clock`` gives seconds of the event loop's clock, ``wall`` Unix time. Raises StateError."""
         self.ring = KeyRing(store, wall)
         self._store = store
+        self._sources: list[KeySource] = []
+        self.door: Authenticator = self.ring
+        if issuers:
+            self._trust(issuers, clock, wall)
+
+    def _trust(
+        self, issuers: Sequence[OidcTable], clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        """Let holders of these issuers' tokens in, too. Imported where there are any: each start waits for
+        every import."""
+        from gateway.access.door import Door
+        from gateway.access.oidc import KeySource, TokenDoor
+
         self._sources = [KeySource(issuer_of(table), clock) for table in issuers]
-        tokens = TokenDoor(self._sources, wall)
-        self.door: Authenticator = Door(self.ring, tokens) if self._sources else self.ring
+        self.door = Door(self.ring, TokenDoor(self._sources, wall))
 
     async def run(self) -> None:
         """Fetch issuers' keys and note the use of ours, until cancelled."""
@@ -72,8 +85,10 @@ class Clients:
             self.ring.put_back_used(used_s)
 
 
-def issuer_of(table: OidcTable) -> Issuer:
+def issuer_of(table: OidcTable) -> "Issuer":
     """What is set of an issuer, as the door knows it."""
+    from gateway.access.oidc import Issuer
+
     same = table.model_dump(exclude={"issuer", "audience", "algorithms", "tenants"})
     return Issuer(
         table.issuer,

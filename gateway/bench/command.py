@@ -34,13 +34,11 @@ _MODELS_S = 30.0
 _SHOWN_MODELS = 10
 _STDOUT = "-"
 
-EPILOG = """Examples:
+EPILOG = """Example: trunkline bench http://127.0.0.1:8700/v1 --concurrency 64 --duration 60
 
-  trunkline bench http://127.0.0.1:8700/v1 --concurrency 64 --duration 60
+Example: trunkline bench https://llm.example.com/v1 --rate 20 --model llama-3 --json run.json
 
-  trunkline bench https://llm.example.com/v1 --rate 20 --model llama-3 --prompt-tokens 1000 --json run.json
-
-The API key comes from --api-key or OPENAI_API_KEY. Ctrl-C ends early and tells what was measured so far.
+The API key comes from --key or OPENAI_API_KEY. Ctrl-C ends early and tells what was measured so far.
 """
 
 
@@ -53,9 +51,20 @@ def bench(
     url: Annotated[
         str, typer.Argument(envvar="OPENAI_BASE_URL", help="The endpoint's base URL.", metavar="URL")
     ] = DEFAULT_URL,
-    api_key: Annotated[
-        str, typer.Option(envvar="OPENAI_API_KEY", help="Its API key.", show_default=False, metavar="KEY")
+    key: Annotated[
+        str,
+        typer.Option(
+            "--key",
+            "--api-key",
+            envvar="OPENAI_API_KEY",
+            help="Its API key.",
+            show_default=False,
+            metavar="KEY",
+        ),
     ] = "",
+    url_option: Annotated[
+        str | None, typer.Option("--url", help="The base URL, in place of the argument.", metavar="URL")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Default: the one on offer, if there is just one.", metavar="NAME")
     ] = None,
@@ -121,7 +130,7 @@ def bench(
             seed=seed,
         )
         _check(plan)
-        more, target = _members(body), target_of(url, api_key, ca_file)
+        more, target = _members(body), target_of(url_option or url, key, ca_file)
         texts = made_prompts(prompt_tokens, seed) if prompts is None else read_prompts(prompts)
         ask = partial(bodies, texts, route=route, max_tokens=max_tokens, stream=plan.stream, more=more)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -32,9 +32,7 @@ _LOOK_AFTER_S = 0.5
 
 def register(app: typer.Typer) -> None:
     """Add ``trunkline quickstart``."""
-    app.command(
-        "quickstart", epilog="example: trunkline quickstart --model /models/SmolLM2-135M-Instruct --port 9000"
-    )(quickstart)
+    app.command("quickstart")(quickstart)
 
 
 def quickstart(
@@ -50,6 +48,8 @@ def quickstart(
     """Run a gateway, an agent and a small model on this machine, and show an answer.
 
     Everything it makes is in a temporary directory and goes when it ends.
+
+    Example: trunkline quickstart --model /models/SmolLM2-135M-Instruct --port 9000
     """
     if not all(find_spec(package) is not None for package in _PACKAGES):
         _say("error: the model needs PyTorch and transformers: pip install 'trunkline[torch]'")

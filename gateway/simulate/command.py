@@ -29,11 +29,9 @@ from gateway.simulate.traffic import Traffic
 from gateway.simulate.what_if import Answer, Goal, Trial, goals_of, smallest
 from gateway.simulate.world import REPAIR_S, Rules
 
-EPILOG = f"""Examples:
+EPILOG = f"""Example: trunkline simulate --trace asked.jsonl --fleet '4*h100,4*l4' --policy cost,round-robin
 
-  trunkline simulate --trace requests.jsonl --fleet '4*h100,4*l4' --policy cost,round-robin
-
-  trunkline simulate --mix chat --rate 3 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
+Example: trunkline simulate --mix chat --rate 3 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
 
 Mixes by name: {", ".join(READY)}. Policies: {", ".join(names())}; all for every one.
 """

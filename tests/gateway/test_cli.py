@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -53,3 +56,59 @@ def test_what_looks_at_the_state_imports_no_server(tmp_path: Path) -> None:
     Store.open(tmp_path / "state").close()
     found = imported("key", "list", "--state", str(tmp_path / "state"))
     assert found == {"asyncio", "cryptography", "sqlalchemy"}
+
+
+def commands_below(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that can be run, with its words."""
+    for name, command in group.commands.items():
+        below = getattr(command, "commands", {})
+        if not below or command.invoke_without_command:
+            yield (*path, name), command
+        if below:
+            yield from commands_below(command, *path, name)
+
+
+def every_command() -> Iterator[tuple[tuple[str, ...], Any]]:
+    for module in COMMANDS:
+        app = typer.Typer()
+        app.callback()(lambda: None)
+        import_module(module).register(app)
+        yield from commands_below(get_group(app))
+
+
+ALL = list(every_command())
+
+
+@pytest.mark.parametrize(("words", "command"), ALL, ids=[" ".join(words) for words, _ in ALL])
+def test_every_command_has_an_example_in_one_form(words: tuple[str, ...], command: Any) -> None:
+    said = " ".join(f"{command.help} {command.epilog or ''}".split())
+    _, example, rest = said.partition("Example: ")
+    assert example, said
+    assert f"trunkline {words[0]}" in rest.partition("Example: ")[0]
+
+
+OLD = [
+    ("status", "--gateway"),
+    ("models", "--gateway"),
+    ("drain", "--gateway"),
+    ("token create", "--model"),
+    ("agents set", "--model"),
+    ("bench", "--api-key"),
+]
+
+
+@pytest.mark.parametrize(("words", "option"), OLD)
+def test_old_names_of_options_are_taken_still(words: str, option: str) -> None:
+    (command,) = [command for found, command in ALL if " ".join(found) == words]
+    assert any(option in parameter.opts for parameter in command.params)
+
+
+NEW = {"--gateway": "--url", "--model": "--models", "--api-key": "--key", "--log-style": "--log-format"}
+
+
+@pytest.mark.parametrize(("words", "command"), ALL, ids=[" ".join(words) for words, _ in ALL])
+def test_one_thing_has_one_name(words: tuple[str, ...], command: Any) -> None:
+    for parameter in command.params:
+        for old in set(parameter.opts) & NEW.keys():
+            alone = old == "--model" and not parameter.multiple  # one model's name is no pattern
+            assert alone or NEW[old] in parameter.opts, f"{' '.join(words)} {old}"

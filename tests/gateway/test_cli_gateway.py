@@ -32,7 +32,7 @@ def test_every_command_of_the_package_is_there() -> None:
 
 def test_help_says_the_options_and_an_example() -> None:
     shown = run("gateway", "--help").output
-    for text in ("--listen", "--state", "--behind-tls-terminator", "example:"):
+    for text in ("--listen", "--state", "--behind-tls-terminator", "--log-format", "Example:"):
         assert text in shown
 
 
