@@ -8,6 +8,8 @@ import orjson
 _READ_FIRST = ("tools", "system", "instructions")
 """Chat templates put them before everything else."""
 _READ = (
+    "template",
+    "context",
     "messages",
     "prompt",
     "input",
@@ -17,6 +19,10 @@ _READ = (
     "queries",
     "text_1",
     "text_2",
+    "data_1",
+    "data_2",
+    "suffix",
+    "content",
     "items",
 )
 

@@ -39,3 +39,8 @@ def test_other_tools_or_instructions_make_another_prompt_from_its_first_block() 
 def test_a_request_without_a_prompt_has_none() -> None:
     assert prompt_of({"model": "m", "file": "f"}) == b""
     assert chain(model="m") == ()
+
+
+def test_what_engines_read_beside_the_prompt_counts() -> None:
+    for name in ("context", "template", "suffix", "text_2", "data_1", "content"):
+        assert len(prompt_of({"prompt": "x", name: [1] * 1000})) > 2000

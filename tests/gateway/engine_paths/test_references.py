@@ -164,3 +164,8 @@ def test_an_answer_without_addresses_is_the_same_object() -> None:
     headers = (("content-type", "text/plain"),)
     assert rewritten_headers(200, headers, AT) is headers
     assert rewritten_headers(304, headers, OUTSIDE) is headers
+
+
+def test_an_engine_that_is_asked_by_its_agent_stays_that_agents() -> None:
+    asked = engine_target("/engines/llama@gpu-1/docs")
+    assert client_reference("/docs/", asked) == "/engines/llama@gpu-1/docs/"
