@@ -70,20 +70,21 @@ class Answer:
     def usage(self) -> tuple[int, int] | None:
         """Prompt and completion tokens as the server counted them, at the end.
 
-        Raises RequestFailed for a stream that ended with an error, or without its ``[DONE]``.
+        Raises RequestFailed for a stream that ended with an error, or with neither a finish reason nor
+        ``[DONE]``.
         """
         if not self._streamed:
             value = self.value()
             return _usage_of(value) if value is not None else None
         found, done = None, False
         for line in b"".join(self._last).splitlines():
-            done = done or line.startswith(_DONE)
             value = _loads(line[5:]) if line.startswith(b"data:") else None
+            done = done or line.startswith(_DONE) or (value is not None and _says_why(value))
             if value is not None and value.get("error"):
                 raise failure_of("stream", value["error"])
             found = (_usage_of(value) if value is not None else None) or found
         if not done:
-            raise RequestFailed("unfinished", "a streamed answer ended without data: [DONE]")
+            raise RequestFailed("unfinished", "a streamed answer ended without a finish reason or [DONE]")
         return found
 
 
@@ -118,6 +119,13 @@ def _has_output(event: bytes) -> bool:
         if isinstance(part, dict) and any(part.get(name) for name in _OUTPUT):
             return True
     return False
+
+
+def _says_why(value: dict[str, Any]) -> bool:
+    """Whether it says why an answer ends. Some servers send nothing after that."""
+    choices = value.get("choices")
+    given = choices if isinstance(choices, list) else []
+    return any(isinstance(choice, dict) and choice.get("finish_reason") for choice in given)
 
 
 def _loads(text: bytes) -> dict[str, Any] | None:

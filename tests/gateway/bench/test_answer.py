@@ -77,6 +77,14 @@ def test_a_stream_without_its_end_is_no_right_answer() -> None:
         answer.usage()
 
 
+def test_a_finish_reason_is_an_end_where_a_server_sends_no_other() -> None:
+    answer = Answer(streamed=True)
+    usage = {"prompt_tokens": 7, "completion_tokens": 1}
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}
+    answer.feed(chunk("x") + b"data: " + json.dumps(last).encode() + b"\n\n")
+    assert answer.usage() == (7, 1)
+
+
 def test_tokens_of_a_plain_answer_are_the_server_s() -> None:
     answer = Answer(streamed=False)
     assert answer.feed(b'{"choices": [], "usage": {"prompt_tokens": 2, ') == 0
