@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
+from pydantic import BaseModel
 from starlette.routing import Route
 
 from gateway.admin.request import Request
@@ -12,7 +13,6 @@ from gateway.admin.run import FUNCTIONS
 from gateway.admin.table import OPERATIONS, Operation
 from gateway.deployments import ModelRecord
 from gateway.http.admin import Act, Call, Json, Page, read_body, route
-from gateway.http.admin_bodies import BODIES
 from gateway.pipeline import Keys
 from gateway.scopes import Role
 from gateway.store import Store
@@ -43,9 +43,10 @@ class StoreAdmin:
         return [route(path, Page(keys, acts)) for path, acts in methods.items()]
 
     def _act(self, operation: Operation) -> Act:
-        kind, names = BODIES.get(operation.name), _NAMES.findall(operation.path)
+        names = _NAMES.findall(operation.path)
 
         async def act(call: Call) -> Json:
+            kind = (await asyncio.to_thread(_bodies)).get(operation.name)
             body = {} if kind is None else read_body(kind, await call.body()).model_dump(exclude_unset=True)
             asked = Request(self._wall(), self._serves, tuple(call.names[name] for name in names), body)
             return await asyncio.to_thread(FUNCTIONS[operation.name], self._store, asked)
@@ -59,3 +60,11 @@ class StoreAdmin:
             return False
         able = [*record.serving.values(), *record.loadable.values()]
         return any(version is None or each.version == version for each in able)
+
+
+def _bodies() -> Mapping[str, type[BaseModel]]:
+    """What bodies are taken. Imported at the first request, in a thread: neither a start nor the event loop
+    waits the 15 ms that making these classes takes."""
+    from gateway.http.admin_bodies import BODIES
+
+    return BODIES
