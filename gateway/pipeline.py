@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gateway.classify import ClientBody, ClientHead, classify
 from gateway.domain import Principal, Request
-from gateway.limits import Held, Limits, untold
+from gateway.limits import Guard, Held, Limits, untold
 from gateway.relay import Answer, HeaderList, Response, relay
 from gateway.reuse import Reuse, Use
 from gateway.versions import Way
@@ -88,9 +88,14 @@ class Pipeline:
         if self._gate is not None:
             self._gate()
         guard = self._limits.guard(principal) if self._limits is not None else None
-        if guard is not None:
+        if guard is None:
+            await self._take(exchange, principal, None)
+        else:
             exchange.limited(guard.headers)
+            with guard:  # it counts as one of its key's from here on, however slowly its body comes
+                await self._take(exchange, principal, guard)
 
+    async def _take(self, exchange: Exchange, principal: Principal, guard: Guard | None) -> None:
         # what, and how dear
         body = await exchange.body()
         request = classify(exchange.head, body, principal, self._knows)

@@ -82,6 +82,8 @@ class Holder:
         self.requests: Window | None = None
         self.tokens: Window | None = None
         self.running = 0
+        self.arriving = 0
+        """Requests whose body is being read: they count as requests at once, and for nothing else yet."""
         self.reserved = Amounts()
         """Of the budgets, for requests that run."""
         self._hold_s = 1.0
@@ -126,7 +128,7 @@ class Holder:
     def idle(self) -> bool:
         """Nothing of it would be lost with it."""
         windows = (self.requests, self.tokens)
-        return not self.running and all(each is None or each.empty for each in windows)
+        return not (self.running or self.arriving) and all(each is None or each.empty for each in windows)
 
     def advance(self, now: float) -> None:
         """Let go of what is a minute old."""
@@ -142,7 +144,7 @@ class Holder:
         if not (
             (requests is None or requests.fits(1, now))
             and (tokens is None or tokens.fits(need.tokens, now))
-            and (most is None or self.running < most)
+            and (most is None or self.at_once < most)
         ):
             worst = self._too_much(need, now)
         if self.budgets is not NO_BUDGETS and self._tenant is not None:
@@ -160,12 +162,21 @@ class Holder:
                 used = window.used + window.debt
                 refusal = Refusal(limit, self.whose, window.limit, used, amount, wait_s)
                 worst = refusal if refusal.later_than(worst) else worst
+        crowded = self.too_many()
+        return crowded if crowded is not None and crowded.later_than(worst) else worst
+
+    @property
+    def at_once(self) -> int:
+        """Requests that count against the limit of concurrency."""
+        return self.running + self.arriving
+
+    def too_many(self) -> Refusal | None:
+        """What stands against one more request at once."""
         most = self.rates.concurrency
-        if most is not None and self.running >= most:
-            wait_s = min(max(self._hold_s / most, LEAST_WAIT_S), MOST_WAIT_S)
-            refusal = Refusal(Limit.CONCURRENCY, self.whose, most, self.running, 1, wait_s)
-            worst = refusal if refusal.later_than(worst) else worst
-        return worst
+        if most is None or self.at_once < most:
+            return None
+        wait_s = min(max(self._hold_s / most, LEAST_WAIT_S), MOST_WAIT_S)
+        return Refusal(Limit.CONCURRENCY, self.whose, most, self.at_once, 1, wait_s)
 
     def take(self, need: Amounts, now: float) -> Share:
         """Set it aside. Ask :meth:`refusal` first."""

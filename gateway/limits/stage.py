@@ -197,13 +197,43 @@ class Limits:
 
 
 class Guard:
-    """One request's: what its key and its tenant may have."""
+    """One request's: what its key and its tenant may have.
 
-    __slots__ = ("_holders", "_limits")
+    A context manager around all of the request, its body included: from its head on it counts as one of those
+    that they may have at once. Entering it raises RateLimited where these are too many.
+    """
+
+    __slots__ = ("_arrived", "_holders", "_limits")
 
     def __init__(self, limits: Limits, holders: tuple[Holder, ...]) -> None:
         self._limits = limits
         self._holders = holders
+        self._arrived: tuple[Holder, ...] = ()
+
+    def __enter__(self) -> "Guard":
+        found = [refusal for holder in self._holders if (refusal := holder.too_many()) is not None]
+        if found:
+            error = refusal_error(max(found, key=lambda refusal: refusal.wait_s or 0.0))
+            self._limits.refused("", error.code)
+            raise error
+        self._arrived = self._holders
+        for holder in self._arrived:
+            holder.arriving += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._admitted()
+
+    def _admitted(self) -> None:
+        """It is no longer on its way, whatever became of it."""
+        arrived, self._arrived = self._arrived, ()
+        for holder in arrived:
+            holder.arriving -= 1
 
     def headers(self) -> HeaderList:
         """What is left at this moment."""
@@ -216,6 +246,7 @@ class Guard:
         Use it as a context manager around all that is done for the request; what it is found to have
         used without an engine having counted it is told to ``accounts``."""
         limits = self._limits
+        self._admitted()
         self._holders = limits.holders(request.principal, new=False)
         if request.route == ENGINE.route:
             _check_named(request.principal, self._holders)

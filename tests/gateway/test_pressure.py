@@ -96,9 +96,9 @@ def test_what_cannot_be_read_is_no_pressure(house: House) -> None:
 
 def test_a_body_that_grows_is_refused_as_well(house: House) -> None:
     body = Reservation(BufferBudget(GIB, house.pressure.check))
-    body.hold(1000)
+    body.grow(1000)
     house.full(91)
-    body.hold(SMALL_BYTES)
+    body.grow(SMALL_BYTES)
     with pytest.raises(Overloaded):
         body.grow(LARGE)
     body.release()

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import BadRequest, BodyTimeout, BodyTooLarge, BuffersFull, ClientGone
-from gateway.http.buffers import BufferBudget
-from gateway.http.inbound import BodyLimits, Inbound
+from gateway.http.buffers import BufferBudget, Owner
+from gateway.http.inbound import MIB, BodyLimits, Inbound
+from tests.support.clock import ManualClock
 
 DISCONNECT = {"type": "http.disconnect"}
 
@@ -101,34 +102,112 @@ async def test_a_client_that_leaves_while_sending_is_gone() -> None:
         await inbound(Feed(piece(b"ab"), DISCONNECT)).read(whole)
 
 
-async def test_silence_in_a_body_times_out() -> None:
+async def passes(clock: ManualClock, by_s: float) -> None:
+    """Let everything due happen, the loop's time go on, and everything that is due then."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    clock.advance(by_s)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The event loop's."""
+    loop = asyncio.get_running_loop()
+    clock = ManualClock(loop.time())
+    monkeypatch.setattr(loop, "time", clock)
+    return clock
+
+
+async def test_silence_in_a_body_times_out(clock: ManualClock) -> None:
+    feed = Feed(piece(b"x" * 90))
+    reading = asyncio.create_task(inbound(feed, 100, grace_s=30.0, rate_bytes_per_s=1).read(whole))
+    await passes(clock, 29.9)
+    assert not reading.done()
+    await passes(clock, 0.2)
     with pytest.raises(BodyTimeout):
-        await inbound(Feed(piece(b"ab")), grace_s=0.001, rate_bytes_per_s=10**9).read(whole)
+        await reading
 
 
-async def test_bytes_earn_time() -> None:
-    feed = Feed(piece(b"ab"))
-    reading = asyncio.create_task(inbound(feed, grace_s=0.0, rate_bytes_per_s=1).read(whole))
+async def test_bytes_earn_time(clock: ManualClock) -> None:
+    feed = Feed(piece(b"x" * 40))
+    reading = asyncio.create_task(inbound(feed, grace_s=30.0, rate_bytes_per_s=1).read(whole))
+    await passes(clock, 29.9)
+    feed.queue.put_nowait(piece(b"x"))
+    await passes(clock, 29.9)
+    feed.queue.put_nowait(piece(b"x", more=False))
+    await passes(clock, 0.0)
+    assert len(await reading) == 42
+
+
+async def test_a_trickle_below_the_rate_times_out(clock: ManualClock) -> None:
+    feed = Feed(piece(b"x"))
+    reading = asyncio.create_task(inbound(feed, grace_s=30.0, rate_bytes_per_s=1024).read(whole))
+    for _ in range(6):
+        await passes(clock, 5.1)
+        feed.queue.put_nowait(piece(b"x"))
+    await passes(clock, 0.0)
+    with pytest.raises(BodyTimeout):
+        await reading
+
+
+async def test_a_long_body_must_come_faster_than_a_short_one(clock: ManualClock) -> None:
+    """64 MiB that were announced come within ten minutes and a half, 2 KiB a second are too little then."""
+    limits: dict[str, Any] = {"body_bytes": 64 * MIB, "grace_s": 30.0, "whole_s": 600.0}
+    long, short = Feed(piece(b"x")), Feed(piece(b"x"))
+    slow = asyncio.create_task(inbound(long, 64 * MIB, **limits).read(whole))
+    same = asyncio.create_task(inbound(short, 600 * 2048, **limits).read(whole))
+    for _ in range(40):
+        await passes(clock, 1.0)
+        long.queue.put_nowait(piece(b"x" * 2048))
+        short.queue.put_nowait(piece(b"x" * 2048))
+    await passes(clock, 0.0)
+    assert slow.done()
+    assert not same.done()
+    with pytest.raises(BodyTimeout):
+        await slow
+    same.cancel()
+
+
+async def test_no_body_that_is_held_takes_longer_than_the_longest(clock: ManualClock) -> None:
+    feed = Feed(piece(b"x" * 4 * MIB))
+    body = inbound(feed, body_bytes=64 * MIB, grace_s=30.0, whole_s=600.0)
+    reading = asyncio.create_task(body.read(whole))
+    for _ in range(64):
+        await passes(clock, 10.0)
+        feed.queue.put_nowait(piece(b"x"))
+    await passes(clock, 0.0)
+    with pytest.raises(BodyTimeout):
+        await reading
+
+
+async def test_memory_is_reserved_as_it_comes_and_given_back() -> None:
+    budget = BufferBudget(64 * MIB)
+    feed = Feed(piece(b"x" * 40))
+    body = inbound(feed, 80, budget)
+    body.belongs_to(Owner("acme", "k1"))
+    reading = asyncio.create_task(body.read(whole, 80))
     for _ in range(5):
         await asyncio.sleep(0)
-    feed.queue.put_nowait(piece(b"c", more=False))
-    assert await reading == b"abc"
-
-
-async def test_memory_is_reserved_by_the_announced_length_and_given_back() -> None:
-    budget = BufferBudget(50)
-    body = inbound(Feed(piece(b"x" * 40, more=False)), 40, budget)
-    await body.read(whole, 40)
     assert budget.used_bytes == 40
-    with pytest.raises(BuffersFull):
-        await inbound(Feed(), 20, budget).read(whole, 20)
+    feed.queue.put_nowait(piece(b"x" * 40, more=False))
+    await reading
+    assert budget.used_bytes == 80
     body.release()
     assert budget.used_bytes == 0
 
 
-async def test_memory_of_an_unannounced_body_is_reserved_as_it_grows() -> None:
+async def test_a_body_without_room_for_what_comes_is_refused() -> None:
     with pytest.raises(BuffersFull):
-        await inbound(Feed(piece(b"x")), None, BufferBudget(100)).read(whole)
+        await inbound(Feed(piece(b"x" * 60)), None, BufferBudget(50)).read(whole)
+
+
+async def test_a_body_longer_than_all_memory_for_bodies_is_too_large_at_once() -> None:
+    feed = Feed(piece(b"x"))
+    with pytest.raises(BodyTooLarge):
+        await inbound(feed, 60 * MIB, BufferBudget(64 * MIB), body_bytes=64 * MIB).read(whole, 60 * MIB)
+    assert feed.taken == 0
 
 
 async def test_the_rest_comes_one_message_ahead_of_its_reader() -> None:
@@ -171,14 +250,49 @@ async def test_a_rest_that_grows_too_long_fails_its_reader() -> None:
     await watch
 
 
-async def test_silence_in_the_rest_times_out() -> None:
-    body = inbound(Feed(piece(b"a")), grace_s=0.01)
-    await body.read(first)
+async def rest_of(body: Inbound) -> list[bytes]:
     rest = body.rest()
     assert rest is not None
+    return [chunk async for chunk in rest]
+
+
+async def test_silence_in_the_rest_times_out(clock: ManualClock) -> None:
+    body = inbound(Feed(piece(b"a")), grace_s=30.0)
+    await body.read(first)
     watch = asyncio.create_task(body.until_gone())
+    reading = asyncio.create_task(rest_of(body))
+    await passes(clock, 0.0)
+    await passes(clock, 30.1)
     with pytest.raises(BodyTimeout):
-        [chunk async for chunk in rest]
+        await reading
+    watch.cancel()
+
+
+async def test_a_rest_that_trickles_times_out(clock: ManualClock) -> None:
+    feed = Feed(piece(b"a"))
+    body = inbound(feed, 64 * MIB, body_bytes=64 * MIB, grace_s=30.0)
+    await body.read(first)
+    watch = asyncio.create_task(body.until_gone())
+    reading = asyncio.create_task(rest_of(body))
+    for _ in range(8):
+        await passes(clock, 10.0)
+        feed.queue.put_nowait(piece(b"x"))
+    await passes(clock, 0.0)
+    with pytest.raises(BodyTimeout):
+        await reading
+    watch.cancel()
+
+
+async def test_time_in_which_nobody_takes_the_rest_is_not_its_clients(clock: ManualClock) -> None:
+    feed = Feed(piece(b"a"), piece(b"b"), piece(b"c", more=False))
+    body = inbound(feed, grace_s=30.0)
+    await body.read(first)
+    watch = asyncio.create_task(body.until_gone())
+    rest = body.rest()
+    assert rest is not None
+    assert await anext(rest) == b"b"
+    await passes(clock, 3600.0)
+    assert await anext(rest) == b"c"
     watch.cancel()
 
 
