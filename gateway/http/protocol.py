@@ -44,6 +44,15 @@ UNTAKEN_S = 300.0
 WAITING_BYTES = 64 * 1024
 """Of answers, for a client to take them. TLS would let eight times as much wait."""
 
+ASK_AGAIN_S = 0.1
+ASK_S = 1.0
+"""A client that has closed its direction is asked at once whether it is still there, again to learn what its
+system said to that, and then so often."""
+
+_STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""An interim answer, of which a client takes any number (RFC 9110 §15.2). The system of one that is gone
+answers it with a reset."""
+
 LINGER_S = 5.0
 """The longest a client that was refused may take to hang up."""
 
@@ -88,6 +97,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refused = False
         self._patience: asyncio.TimerHandle | None = None
         self._untaken: asyncio.TimerHandle | None = None
+        self._asking: asyncio.TimerHandle | None = None
         self._direct: direct.Direct | None = None
         """Of the request that is being answered; the newest one may wait for its turn behind it."""
 
@@ -119,6 +129,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_asking()
         self._taken()
         self._leave_place()
         super().connection_lost(exc)
@@ -138,6 +149,37 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._stop_waiting()
         elif not self._refused:
             self._bound_what_follows(len(data))
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more. One whose whole request is here, and whose answer has not begun, may
+        only have closed its direction: True keeps ours open, and asking finds out whether it is gone.
+
+        Within an answer the end counts as leaving, as does that of a client of HTTP/1.0, to which no interim
+        answer may be sent, and any over TLS, which has no half of a connection to close.
+        """
+        cycle = self.cycle
+        waits = cycle is not None and not (cycle.more_body or cycle.response_started or self.pipeline)
+        if not waits or self._refused or not self.transport.can_write_eof():
+            return False
+        if cycle.scope["http_version"] != "1.1":
+            return False
+        cycle.keep_alive = False
+        self._ask()
+        return True
+
+    def _ask(self, again_s: float = ASK_AGAIN_S) -> None:
+        """Is it still there? Until the answer begins, which asks as well."""
+        cycle = self.cycle
+        if cycle.response_started or cycle.disconnected or self.transport.is_closing():
+            self._asking = None
+            return
+        self.transport.write(_STILL_THERE)
+        self._asking = self.loop.call_later(again_s, self._ask, ASK_S)
+
+    def _stop_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
 
     def _bound_what_follows(self, size_bytes: int) -> None:
         """Whatever is still to come has a limit, unless an answer is being given: that one has its own."""

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.bodies import BodyReader
 from gateway.domain import Principal, Request
 from gateway.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.http.buffers import BufferBudget
@@ -139,6 +140,8 @@ class FakeDispatcher:
         self.requests: list[Request] = []
         self.bodies: list[bytes] = []
         self.cancelled = 0
+        self.left = asyncio.Event()
+        """A request was cancelled."""
         self.arrived = asyncio.Event()
         self.serve: Serve = self._default
 
@@ -152,6 +155,7 @@ class FakeDispatcher:
             return await self.serve(request)
         except asyncio.CancelledError:
             self.cancelled += 1
+            self.left.set()
             raise
 
     def answer(self, response: FakeResponse) -> FakeResponse:
@@ -205,6 +209,7 @@ class Surface:
     finished: list[tuple[Exchange, int, RequestError | None]] = field(default_factory=list)
     accounts: Accounts | None = None
     keys: FakeKeys = field(default_factory=FakeKeys)
+    reader: BodyReader | None = None
 
     def __post_init__(self) -> None:
         keys = self.keys
@@ -217,6 +222,7 @@ class Surface:
             self.budget,
             self.lifecycle,
             lambda *facts: self.finished.append(facts),
+            self.reader,
         )
         self.lifecycle.serve()
 
