@@ -314,7 +314,7 @@ def read_usage(text: bytes) -> Usage | None:
     start = found.end() - 1
     try:
         value, _ = _DECODER.raw_decode(text[start : start + USAGE_OBJECT_CHARS].decode(errors="replace"))
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for what is nested too deeply
         return None
     return usage_from(value) if isinstance(value, dict) else None
 

@@ -13,6 +13,7 @@ import structlog
 from gateway.access import AgentDirectory
 from gateway.access.clients import Clients
 from gateway.agent_endpoint import AgentEndpoint
+from gateway.bodies import BodyReader
 from gateway.config import Settings
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_store import StoreAdmin
@@ -150,7 +151,8 @@ class Gateway:
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
         log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
-        self.app = Front(edge(router, http), http, budget, self.lifecycle, log)
+        self._reader = BodyReader()
+        self.app = Front(edge(router, http), http, budget, self.lifecycle, log, self._reader)
         self.address = Address(*settings.address, tls_files(settings))
         self._server = build_server(
             self.app,
@@ -253,6 +255,7 @@ class Gateway:
         async with _patience(LAST_WORDS_S, forced):
             await self.lifecycle.wait_idle()
         await self._agents.close()
+        self._reader.close()
         if self.lifecycle.in_flight:
             self._server.abort_connections()
 

@@ -10,27 +10,19 @@ from typing import Any
 
 import orjson
 
-from gateway.access.permit import check_named, check_one_model, check_query, permitted_tier
+from gateway.access.permit import check_named, check_no_json, check_one_model, check_query, permitted_tier
+from gateway.bodies.edits import OPTIONS, usage_edits
+from gateway.bodies.facts import JsonFacts, read_facts
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
 from gateway.limits.asked import LIMITS, Asked, asked_of
 from gateway.limits.unread import asked_unread, tokens_unread
-from gateway.prompt import prompt_of
-from gateway.scheduling.prefix import fingerprints
-from gateway.splice import with_usage
 from gateway.surface import Dialect, Endpoint, Target, check_model, read_model
 from gateway.where import BadWhere, Nowhere, Where, narrowed, read_where
 from shared import limits
 from shared.frozen import frozen
 from shared.messages import Headers, UsageMode
 from shared.routes import need_of
-
-JSON_UNCHECKED_BYTES = limits.MIB
-"""Bodies up to here are parsed as they are: what they can unfold to is small."""
-
-JSON_VALUES = 2_000_000
-"""Values of a larger body. At some 60 bytes each the parsed form stays near 120 MB and takes about 0.1 s; a
-prompt of a million token numbers has half as many."""
 
 QUOTED_BYTES = limits.CONTROL_PAYLOAD_BYTES - 4 * limits.KIB
 """Header fields, as JSON quotes them, and twice the path: the rest of a frame is for what else it says."""
@@ -63,6 +55,8 @@ _VALUE_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 """OpenAI's ``service_tier``; every other value names none."""
+
+_NOTHING_READ = JsonFacts({})
 
 _WHERE = b"x-trunkline-where"
 
@@ -101,11 +95,13 @@ class ClientHead:
 
 @dataclass(slots=True)
 class ClientBody:
-    """A body as far as classification needs it. ``form`` holds the members named in :data:`FORM_MEMBERS`."""
+    """A body as far as classification needs it. ``form`` holds the members named in :data:`FORM_MEMBERS`,
+    ``facts`` what a long JSON body says; a short one is read when it is classified."""
 
     kind: BodyKind
     content: RequestBody
     form: Mapping[str, str] = field(default_factory=dict)
+    facts: JsonFacts | None = None
 
 
 def body_kind(endpoint: Endpoint, method: str, fields: Mapping[bytes, bytes]) -> BodyKind:
@@ -137,8 +133,8 @@ def classify(
     """The request for queue, scheduler and dispatch. ``knows`` says whether there is a model or an alias of a
     name: of ``/engines/a@b/…`` it decides whether ``a@b`` is one, or ``b`` an agent. Raises
     :class:`RequestError`."""
-    is_json = body.kind is BodyKind.JSON
-    members = read_json(body.content.prefix) if is_json else dict(body.form)
+    facts = _facts(body)
+    members = dict(body.form) if facts is None else facts.members
     addressed = head.target.addressed
     if addressed is not None and (head.target.model is None or knows(head.target.model)):
         addressed = None  # a model is called so
@@ -148,19 +144,25 @@ def classify(
         tier = permitted_tier(scopes, model, head.endpoint.route, tier)
         if not head.endpoint.any_method:
             check_query(scopes, head.target.path)
-            check_one_model(scopes, members, body.content.prefix, parsed=is_json)
+            if facts is None:
+                check_no_json(scopes, body.content.pieces)
+            else:
+                check_one_model(scopes, named=facts.named, alike=facts.alike)
             if body.kind is not BodyKind.OPAQUE:
                 check_named(scopes, members)
     streaming = _streaming(head, body.kind, members)
-    prompt = prompt_of(members) if is_json else b""
-    asked = _asked(head, body.kind, body.content, members)
-    input_tokens = len(prompt) // 4
+    read = facts or _NOTHING_READ
+    asked = _asked(head, body.kind, body.content, members, read.prompts)
+    input_tokens = read.prompt_bytes // 4
     if body.kind is BodyKind.OPAQUE:
         input_tokens = tokens_unread(body.content.prefix, body.content.size_bytes)
     usage = UsageMode.NONE
-    if is_json and streaming and head.endpoint.asks_usage:
-        usage, body.content.prefix = _ask_usage(body.content.prefix, members)
-        body.content.size_bytes = len(body.content.prefix)
+    if facts is not None:
+        body.content.models = (
+            facts.models if body.facts is not None and model == members.get("model") else None
+        )
+        if streaming and head.endpoint.asks_usage:
+            usage = _ask_usage(body.content, facts)
     return Request(
         id=head.id,
         principal=principal,
@@ -179,41 +181,23 @@ def classify(
         where=_where(head, principal) if _WHERE in head.fields else principal.where,
         input_tokens=input_tokens,
         output_tokens=_guess(head.endpoint) if asked.most_tokens is None else asked.most_tokens,
-        prompt_bytes=len(prompt),
+        prompt_bytes=read.prompt_bytes,
         most_tokens=asked.most_tokens,
         choices=asked.choices,
         endless=asked.endless,
         agent=None if addressed is None else addressed.agent,
         session_key=_session(head.fields) or _session_key(members),
-        prefix=fingerprints(prompt),
+        prefix=tuple(read.prefix),
         ttft_s=_ttft_s(head.fields),
         trace=_trace(head.fields),
     )
 
 
-def read_json(body: bytes) -> dict[str, Any]:
-    """The JSON object in ``body``. Raises :class:`BadRequest` with the position of the first fault."""
-    if not body:
-        raise BadRequest("The request has no body; send a JSON object.", code="invalid_json")
-    if len(body) > JSON_UNCHECKED_BYTES and sum(map(body.count, (b",", b"[", b"{"))) > JSON_VALUES:
-        raise BadRequest(f"The JSON body has more than {JSON_VALUES} values.", code="invalid_json")
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        message = f"The request body is not valid JSON: {_fault(error, body)}."
-        raise BadRequest(message, code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise BadRequest("The request body must be a JSON object.", code="invalid_json")
-    return value
-
-
-def _fault(error: orjson.JSONDecodeError, body: bytes) -> str:
-    """What is wrong and where, never what is there."""
-    try:
-        body.decode()
-    except UnicodeDecodeError as undecodable:
-        return f"byte {undecodable.start} is not UTF-8"
-    return f"{error.msg} at line {error.lineno}, column {error.colno} (character {error.pos})"
+def _facts(body: ClientBody) -> JsonFacts | None:
+    """What a JSON body says; None for any other."""
+    if body.kind is not BodyKind.JSON:
+        return None
+    return read_facts(body.content.prefix) if body.facts is None else body.facts
 
 
 def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
@@ -247,17 +231,21 @@ def _streaming(head: ClientHead, kind: BodyKind, members: Mapping[str, Any]) -> 
     )
 
 
-def _ask_usage(body: bytes, members: Mapping[str, Any]) -> tuple[UsageMode, bytes]:
+def _ask_usage(body: RequestBody, facts: JsonFacts) -> UsageMode:
     """The engine is always asked for usage; a client that did not ask does not get to see it."""
-    options = members.get("stream_options")
+    options = facts.members.get(OPTIONS)
     if options is not None and not isinstance(options, dict):
-        raise _wrong_type("stream_options", "an object", options)
+        raise _wrong_type(OPTIONS, "an object", options)
     if options is not None and options.get("include_usage") is True:
-        return UsageMode.KEEP, body
-    return UsageMode.STRIP, with_usage(body, options, present="stream_options" in members)
+        return UsageMode.KEEP
+    empty = not facts.members
+    body.edit(usage_edits(facts.start, empty=empty, options=options, places=facts.options))
+    return UsageMode.STRIP
 
 
-def _asked(head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapping[str, Any]) -> Asked:
+def _asked(
+    head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapping[str, Any], prompts: int
+) -> Asked:
     """What the answer may have. Raises BadRequest for OpenAI's limits that are no integers."""
     if not (head.endpoint.output_tokens or head.endpoint.any_method):
         return Asked(0)
@@ -267,9 +255,7 @@ def _asked(head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapp
         value = members.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise _wrong_type(name, "an integer", value)
-    prompts = members.get("prompt") if head.endpoint.route == "completions" else None
-    several = isinstance(prompts, list) and len(prompts) > 1 and not isinstance(prompts[0], int)
-    return asked_of(members, head.endpoint.path, len(prompts or ()) if several else 1)
+    return asked_of(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
 
 
 def _guess(endpoint: Endpoint) -> int:

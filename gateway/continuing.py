@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from gateway.bodies.edits import without_usage
 from gateway.continuation import NotContinuable, Progress, Record, RecordBudget, Splicer, read_progress
 from gateway.deployments import Deployment
 from gateway.domain import Request, RequestBody
 from gateway.response import is_event_stream
-from gateway.splice import without_usage
 from shared import limits
 from shared.messages import ResponseHead, Trailers, UsageMode
 
@@ -24,7 +24,7 @@ class Course:
         self.record = Record(request.route, budget, most_bytes)
         self._request = request
         body = request.body
-        whole = body.rest is None and len(body.prefix) <= REQUEST_BYTES
+        whole = body.rest is None and body.held_bytes <= REQUEST_BYTES
         self._question = body.prefix if whole else b""
         self._progress: Progress | None = None
         self._splicer: Splicer | None = None

@@ -1,6 +1,6 @@
 """The plain data of a request on its way through the gateway, and where it should not go again."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -55,23 +55,89 @@ class AgentPrincipal:
     serial: str = ""
 
 
-@dataclass(slots=True)
+Edit = tuple[int, int, bytes]
+"""Start and end of some bytes, and what is to stand there."""
+
+
 class RequestBody:
     """A request's body: what has been read so far and, when it was not read whole, the rest.
 
     ``rest`` yields the remaining bytes once; a body with a ``rest`` that was begun cannot be replayed.
-    ``size_bytes`` is the declared length, or None when the client sent it chunked.
+    ``size_bytes`` is the declared length, or None when the client sent it chunked. ``models`` is where the
+    values of a long JSON body's own members ``model`` stand, None where nobody has looked.
+
+    What has been read is held in ``pieces``, so that changing a long body costs no copy of it.
     """
 
-    prefix: bytes
-    rest: AsyncIterator[bytes] | None = None
-    size_bytes: int | None = None
-    rest_begun: bool = False
+    __slots__ = ("held_bytes", "models", "pieces", "rest", "rest_begun", "size_bytes")
+
+    def __init__(
+        self,
+        prefix: bytes | Sequence[bytes],
+        rest: AsyncIterator[bytes] | None = None,
+        size_bytes: int | None = None,
+        models: Sequence[tuple[int, int]] | None = None,
+        rest_begun: bool = False,
+    ) -> None:
+        self.pieces: Sequence[bytes] = (prefix,) if isinstance(prefix, bytes) else prefix
+        self.held_bytes = sum(map(len, self.pieces))
+        self.rest = rest
+        self.size_bytes = size_bytes
+        self.models = models
+        self.rest_begun = rest_begun
+
+    @property
+    def prefix(self) -> bytes:
+        """What has been read, in one piece: for those who know that it is short (``held_bytes``)."""
+        if len(self.pieces) != 1:
+            self.pieces = (b"".join(self.pieces),)
+        return self.pieces[0]
+
+    @prefix.setter
+    def prefix(self, data: bytes) -> None:
+        self.pieces, self.held_bytes, self.models = (data,), len(data), None
 
     @property
     def replayable(self) -> bool:
         """True while the whole body can still be sent (again) to a deployment."""
         return not self.rest_begun
+
+    def again(self) -> "RequestBody":
+        """The same body, to be changed without changing this one."""
+        return RequestBody(self.pieces, self.rest, self.size_bytes, self.models)
+
+    def edit(self, edits: Sequence[Edit]) -> None:
+        """Change what has been read. ``edits`` are in order and do not overlap."""
+        if not edits:
+            return
+        pieces: list[bytes] = []
+        todo, offset = list(reversed(edits)), 0
+        for piece in self.pieces:
+            end, position = offset + len(piece), 0
+            while todo and todo[-1][0] - offset <= len(piece):
+                start, stop, new = todo.pop()
+                pieces += [piece[position : max(position, start - offset)], new]
+                position = max(0, min(stop, end) - offset)
+                if stop > end:
+                    todo.append((end, stop, b""))
+                    break
+            pieces.append(piece[position:] if position else piece)
+            offset = end
+        if self.models is not None:
+            self.models = [_moved(place, edits) for place in self.models]
+        self.pieces = [piece for piece in pieces if piece] or (b"",)
+        grown = sum(map(len, self.pieces)) - self.held_bytes
+        self.held_bytes += grown
+        if self.size_bytes is not None:
+            self.size_bytes += grown
+
+
+def _moved(place: tuple[int, int], edits: Sequence[Edit]) -> tuple[int, int]:
+    """Where a place is after ``edits``, be it one that was replaced itself."""
+    start, end = place
+    by = sum(len(new) - (to - begin) for begin, to, new in edits if to <= start)
+    grown = sum(len(new) - (to - begin) for begin, to, new in edits if (begin, to) == place)
+    return start + by, end + by + grown
 
 
 @dataclass(slots=True)

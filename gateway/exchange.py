@@ -137,9 +137,7 @@ class Exchange:
 
     def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
         """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""
-        head = head_for(
-            self.request, deployment, now, None if body is self.request.body else len(body.prefix)
-        )
+        head = head_for(self.request, deployment, now, None if body is self.request.body else body.held_bytes)
         attempt = Attempt(self, deployment, head, self.ticket.work, now)
         self.open_attempts += 1
         self.request.attempts.append(deployment.key)

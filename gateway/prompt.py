@@ -27,10 +27,28 @@ _READ = (
 )
 
 
+PROMPT_MEMBERS = frozenset((*_READ_FIRST, *_READ))
+
+
+class NestedTooDeep(Exception):
+    """A member is nested deeper than it can be written (254 levels)."""
+
+    def __init__(self, member: str) -> None:
+        super().__init__(member)
+        self.member = member
+
+
 def prompt_of(members: Mapping[str, Any]) -> bytes:
     """Bytes that are equal for two requests exactly as far as what their engines read is; empty for none.
 
     Members that are no part of the prompt (the temperature, who asks) do not count, nor does their order.
+    Raises :class:`NestedTooDeep`.
     """
-    parts = [orjson.dumps(members[name]) for name in (*_READ_FIRST, *_READ) if members.get(name)]
-    return b"\n".join(parts)
+    return b"\n".join([_written(name, members[name]) for name in (*_READ_FIRST, *_READ) if members.get(name)])
+
+
+def _written(name: str, value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise NestedTooDeep(name) from None

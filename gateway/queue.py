@@ -315,7 +315,7 @@ class WaitingRoom:
         settings, least_s = self._settings, 0.0
         tenant = request.principal.tenant
         wait_s = self.predicted_wait_s(request.model, request.tier, tenant, capacity, now)
-        size_bytes = len(request.body.prefix)
+        size_bytes = request.body.held_bytes
         if queue.count >= settings.max_requests or self.requests >= settings.max_requests_total:
             message = f"too many requests are waiting for the model {request.model!r}; try again later"
         elif (
@@ -356,7 +356,7 @@ class WaitingRoom:
         self.requests += 1
         if self.shares:
             ticket.counted = self.shares.entered(ticket.tenant, ticket.request.model)
-        ticket.body_bytes = len(ticket.request.body.prefix)
+        ticket.body_bytes = ticket.request.body.held_bytes
         self.body_bytes += ticket.body_bytes
 
     def _queue(self, model: str, now: float) -> "_ModelQueue":

@@ -211,6 +211,14 @@ def as_request_error(broken: StreamBroken) -> RequestError:
     return EngineError(broken.reason)
 
 
+def _text(said: object) -> str:
+    """What an engine said in words, or in JSON as some do; nothing of what is nested too deeply."""
+    try:
+        return str(said or "")
+    except RecursionError:
+        return ""
+
+
 def engine_refusal(status: int, body: bytes) -> RequestError:
     """An engine's own error as ours; its message is found in OpenAI's shape or its common variants."""
     message, kind, code = f"The engine refused the request with status {status}.", None, None
@@ -220,7 +228,7 @@ def engine_refusal(status: int, body: bytes) -> RequestError:
         said = None
     detail = said.get("error", said) if isinstance(said, dict) else None
     if isinstance(detail, dict):
-        message = str(detail.get("message") or detail.get("detail") or message)
+        message = _text(detail.get("message") or detail.get("detail")) or message
         kind, code = detail.get("type"), detail.get("code")
     elif isinstance(detail, str):
         message = detail

@@ -28,7 +28,7 @@ class Upload:
 
     def __init__(self, body: RequestBody, stream: Stream, owner: UploadOwner, spawn: Spawn) -> None:
         self._body = body
-        self._prefix = body.prefix
+        self._pieces = list(reversed(body.pieces))
         self._stream = stream
         self._owner = owner
         self._spawn = spawn
@@ -56,14 +56,12 @@ class Upload:
             self._task.cancel()
 
     def _send_prefix(self) -> None:
-        prefix, size = self._prefix, SEND_BUFFER_BYTES
+        pieces = self._pieces
         try:
-            while self._offset < len(prefix):
-                piece = prefix[self._offset : self._offset + size]
-                self._offset += len(piece)
-                if not self._stream.send_data(piece) and (self._offset < len(prefix) or self._body.rest):
+            while pieces:
+                piece = self._next_piece()
+                if piece and not self._stream.send_data(piece) and (pieces or self._body.rest):
                     return
-            self._prefix = b""
             if self._body.rest is None:
                 self._stopped = True
                 self._stream.end()
@@ -71,6 +69,16 @@ class Upload:
                 self._task = self._spawn(self._send_rest())
         except (StreamClosed, SessionClosed):
             self._stopped = True  # the stream's handler is told why
+
+    def _next_piece(self) -> bytes:
+        """The next bytes of what was read, as many as fit into the send buffer at most."""
+        whole, size = self._pieces[-1], SEND_BUFFER_BYTES
+        piece = whole[self._offset : self._offset + size]
+        self._offset += len(piece)
+        if self._offset >= len(whole):
+            self._pieces.pop()
+            self._offset = 0
+        return piece
 
     async def _send_rest(self) -> None:
         rest = self._body.rest

@@ -1,15 +1,15 @@
 """Engines that reject the option by which a stream tells its usage are asked again without it.
 
-It is the gateway that adds ``stream_options`` (:mod:`gateway.splice`), so no client shall get the error that
-an engine makes of it. An engine that answers 400 or 422 is sent the same request without the option, once;
-if that is taken, by whomever, the deployment is remembered, and asked without it from then on. One that has
-taken the option before is not asked again: what it rejects is something else. The memory lasts as long as the
-deployment does, until it is loaded anew or its agent's session ends.
+It is the gateway that adds ``stream_options`` (:mod:`gateway.bodies.edits`), so no client shall get the error
+that an engine makes of it. An engine that answers 400 or 422 is sent the same request without the option,
+once; if that is taken, by whomever, the deployment is remembered, and asked without it from then on. One that
+has taken the option before is not asked again: what it rejects is something else. The memory lasts as long as
+the deployment does, until it is loaded anew or its agent's session ends.
 """
 
+from gateway.bodies.edits import option_in_front
 from gateway.deployments import Deployment
 from gateway.domain import Request
-from gateway.splice import without_usage
 from shared.messages import UsageMode
 
 REJECTIONS = (400, 422)
@@ -33,7 +33,7 @@ def note_taken(request: Request, deployment: Deployment, rejecting: Deployment |
     if rejecting is not None:
         rejecting.takes_usage_option = False
     elif deployment.takes_usage_option is None and request.usage is UsageMode.STRIP:
-        deployment.takes_usage_option = without_usage(request.body.prefix) is not None or None
+        deployment.takes_usage_option = option_in_front(request.body.pieces) is not None or None
 
 
 def _drop(request: Request) -> bool:
@@ -41,12 +41,11 @@ def _drop(request: Request) -> bool:
     body = request.body
     if request.usage is not UsageMode.STRIP or not body.replayable:
         return False
-    plain = without_usage(body.prefix)
-    if plain is None:
+    place = option_in_front(body.pieces)
+    if place is None:
         return False
+    body.edit([(*place, b"")])
+    length = ("content-length", str(body.size_bytes))
     if body.size_bytes is not None:
-        body.size_bytes -= len(body.prefix) - len(plain)
-        length = ("content-length", str(body.size_bytes))
         request.headers = tuple(length if field[0] == length[0] else field for field in request.headers)
-    body.prefix = plain
     return True

@@ -19,7 +19,10 @@ def shortened(text: str, most: int = 300) -> str:
 def json_excerpt(value: Any, most: int = 80) -> str:
     """``value`` as JSON of about ``most`` characters: of a longer object or list the members that fit
     whole, and an ellipsis for the others; of a longer text its beginning."""
-    whole = orjson.dumps(value).decode()
+    try:
+        whole = orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it can be written
+        return "[…]" if isinstance(value, list) else "{…}"
     if len(whole) <= most:
         return whole
     if isinstance(value, dict):

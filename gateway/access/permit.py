@@ -1,11 +1,9 @@
 """Whether a client may ask for what it asks for: its scopes held against one request. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote_plus
-
-import orjson
 
 from gateway.domain import Tier
 from gateway.errors import Forbidden
@@ -21,10 +19,8 @@ _JSON = re.compile(
 )
 """JSON as far as it can be told, in whatever Unicode, with a mark of byte order or none; or only blanks."""
 
-_MODEL = re.compile(
-    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"[ \t\r\n]*:'
-)
-"""A member of that name, however it is written. In a string its quotes would be escaped."""
+BEGINNING_BYTES = 64 * 1024
+"""Of a body are looked at. What follows so many blanks nobody knows, and it is taken for JSON."""
 
 
 def permitted_tier(scopes: Scopes, model: str, route: str, tier: Tier | None) -> Tier:
@@ -52,26 +48,28 @@ def permitted_tier(scopes: Scopes, model: str, route: str, tier: Tier | None) ->
     return tier
 
 
-def check_one_model(scopes: Scopes, members: Mapping[str, Any], body: bytes, *, parsed: bool) -> None:
-    """Refuse a body in which an engine could find another model than the gateway did.
+def check_one_model(scopes: Scopes, *, named: int, alike: str | None) -> None:
+    """Refuse a JSON body in which an engine could find another model than the gateway did.
 
-    ``members`` is what ``body`` says, if it was ``parsed`` as JSON; else ``body`` is the beginning of one.
-    Some engines read the names of members whatever their case (Go's encoding/json), the first of two members
-    of one name, and JSON whatever its content type. Raises Forbidden.
+    The body has ``named`` members ``model``, and ``alike`` is one whose name differs from it in case only.
+    Some engines read the names of members whatever their case (Go's encoding/json), or the first of two
+    members of one name. Raises Forbidden.
     """
+    if scopes.models is not None and (named > 1 or alike is not None):
+        other = "a second member 'model'" if alike is None else f"the member {alike[:64]!r}"
+        raise _unsure(f"a request names its model once: {other} is not allowed beside 'model'")
+
+
+def check_no_json(scopes: Scopes, pieces: Sequence[bytes]) -> None:
+    """Refuse a body that was not sent as JSON and begins like some: there are engines that read JSON whatever
+    its content type. Raises Forbidden."""
     if scopes.models is None:
         return
-    if not parsed:
-        if _may_be_json(body):
-            raise _unsure(
-                "JSON must be sent as such, with its model: set content-type to application/json",
-                "content-type",
-            )
-        return
-    others = [name for name in members if name != "model" and name.lower() == "model"]
-    if others or _repeats_model(members, body):
-        other = f"the member {others[0]!r}" if others else "a second member 'model'"
-        raise _unsure(f"a request names its model once: {other} is not allowed beside 'model'")
+    begins = b"".join(pieces[:2])[:BEGINNING_BYTES]
+    if begins and _JSON.match(begins) is not None:
+        raise _unsure(
+            "JSON must be sent as such, with its model: set content-type to application/json", "content-type"
+        )
 
 
 def check_named(scopes: Scopes, members: Mapping[str, Any]) -> None:
@@ -95,18 +93,6 @@ def check_query(scopes: Scopes, path: str) -> None:
 def _unsure(why: str, param: str = "model") -> Forbidden:
     message = f"This key is limited to some models, so {why}."
     return Forbidden(message, param=param, code="model_not_allowed")
-
-
-def _may_be_json(begins: bytes) -> bool:
-    """Whether some reader may find JSON in a body that begins so. What follows blanks alone nobody knows."""
-    return bool(begins) and _JSON.match(begins) is not None
-
-
-def _repeats_model(members: Mapping[str, Any], body: bytes) -> bool:
-    """Whether parsing ``body`` left out a member ``model``: of two with one name the last one stays."""
-    if body.count(b'"model"') <= 1 and b"\\u006" not in body:
-        return False
-    return len(_MODEL.findall(body)) > orjson.dumps(members).count(b'"model":')
 
 
 def _refused(kind: str, asked: str, allowed: str, param: str | None) -> Forbidden:

@@ -41,9 +41,12 @@ class Event:
 
 
 def written(value: Any, name: str | None = None) -> bytes:
-    """One event."""
+    """One event. Raises :class:`SpliceFailed` for a value that is nested too deeply to be written."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + orjson.dumps(value) + b"\n\n"
+    try:
+        return head + b"data: " + orjson.dumps(value) + b"\n\n"
+    except orjson.JSONEncodeError:
+        raise SpliceFailed("the engine that went on with the answer sent what cannot be written") from None
 
 
 class EventReader:

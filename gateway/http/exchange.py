@@ -8,10 +8,11 @@ from time import monotonic
 from typing import Any, cast
 from urllib.parse import quote
 
+from gateway.bodies import BodyReader, is_short
 from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
 from gateway.errors import ClientGone, Unauthenticated
-from gateway.http.buffers import BufferBudget
+from gateway.http.buffers import BufferBudget, Owner
 from gateway.http.cors import Cors
 from gateway.http.direct import Direct, take_offer
 from gateway.http.errors import HeaderList
@@ -60,7 +61,9 @@ class Exchange:
         budget: BufferBudget,
         *,
         closing: bool = False,
+        reader: BodyReader | None = None,
     ) -> None:
+        """``reader`` reads long JSON bodies; without one they are read here."""
         headers = scope["headers"]
         fields: dict[bytes, bytes] = dict(headers)
         if len(fields) != len(headers):
@@ -79,6 +82,7 @@ class Exchange:
         """On the loop's clock, which queue and dispatch reckon with; uvloop's counts milliseconds."""
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
+        self._reader = reader
         self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
         self._direct = take_offer(scope)
         self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct)
@@ -128,7 +132,9 @@ class Exchange:
         )
 
     def identified(self, principal: Principal) -> None:
+        """Whose request it is, and whose memory its body takes."""
         self.principal = principal
+        self.inbound.belongs_to(self._owner(principal))
 
     def limited(self, headers: Callable[[], HeaderList]) -> None:
         """Whatever is answered is to say what ``headers`` say at that moment."""
@@ -142,32 +148,36 @@ class Exchange:
         multipart.
         """
         kind = body_kind(self.head.endpoint, self.method, self.fields)
-        if kind is BodyKind.FORM:
-            return await self._form()
-        whole = kind is BodyKind.JSON
-        prefix = await self.inbound.read(
-            _Enough(None if whole else self._settings.body.prefix_bytes), self._hold(whole)
-        )
-        return ClientBody(kind, self._content(prefix))
-
-    async def _form(self) -> ClientBody:
-        scan = FormScan(self.fields[b"content-type"])
-        enough = _Enough(self._settings.body.prefix_bytes, scan, b"x-model" in self.fields)
-        prefix = await self.inbound.read(enough, self._hold(False))
+        if kind is BodyKind.JSON:
+            return await self._json()
+        scan = FormScan(self.fields[b"content-type"]) if kind is BodyKind.FORM else None
+        most_bytes = self._settings.body.prefix_bytes
+        enough = _Enough(most_bytes, scan, b"x-model" in self.fields)
+        declared = self.inbound.declared_bytes
+        held_bytes = None if declared is None else min(declared, most_bytes)
+        content = self._content(await self.inbound.read_pieces(enough, held_bytes))
+        if scan is None:
+            return ClientBody(kind, content)
         if self.inbound.complete:
             scan.finish()
-        return ClientBody(BodyKind.FORM, self._content(prefix), scan.members)
+        return ClientBody(kind, content, scan.members)
 
-    def _hold(self, whole: bool) -> int | None:
-        """What to reserve for the body before it is read."""
-        declared = self.inbound.declared_bytes
-        if declared is None:
-            return None
-        return declared if whole else min(declared, self._settings.body.prefix_bytes)
+    async def _json(self) -> ClientBody:
+        """Whole. A long one is read beside the event loop."""
+        pieces = await self.inbound.read_pieces(_never, self.inbound.declared_bytes)
+        content, principal = self._content(pieces), self.principal
+        if self._reader is None or is_short(pieces):
+            return ClientBody(BodyKind.JSON, content)
+        owner = None if principal is None else self._owner(principal)
+        return ClientBody(BodyKind.JSON, content, facts=await self._reader.read(pieces, owner))
 
-    def _content(self, prefix: bytes) -> RequestBody:
-        size_bytes = len(prefix) if self.inbound.complete else self.inbound.declared_bytes
-        return RequestBody(prefix, self.inbound.rest(), size_bytes)
+    def _content(self, pieces: list[bytes]) -> RequestBody:
+        size_bytes = self.inbound.received_bytes if self.inbound.complete else self.inbound.declared_bytes
+        return RequestBody(pieces, self.inbound.rest(), size_bytes)
+
+    @staticmethod
+    def _owner(principal: Principal) -> Owner:
+        return Owner(principal.tenant, principal.key_id)
 
     def asked(self, request: Request) -> None:
         """What its client wants; for the log, whatever becomes of it."""
@@ -191,12 +201,15 @@ class Exchange:
         self._scope.pop(_KEY, None)  # else all of it would stay until cycles are looked for
 
 
-class _Enough:
-    """Decides chunk by chunk whether enough of a body was read. ``limit_bytes`` None reads it whole."""
+def _never(chunk: bytes) -> bool:
+    """Reads a body whole."""
+    return False
 
-    def __init__(
-        self, limit_bytes: int | None, scan: FormScan | None = None, model_known: bool = False
-    ) -> None:
+
+class _Enough:
+    """Decides chunk by chunk whether enough of a body was read."""
+
+    def __init__(self, limit_bytes: int, scan: FormScan | None = None, model_known: bool = False) -> None:
         self._limit_bytes = limit_bytes
         self._scan = scan
         self._named = model_known
@@ -205,7 +218,7 @@ class _Enough:
     def __call__(self, chunk: bytes) -> bool:
         self._seen_bytes += len(chunk)
         scanned = self._scan is None or self._scan.feed(chunk) or self._named or "model" in self._scan.members
-        return scanned and self._limit_bytes is not None and self._seen_bytes >= self._limit_bytes
+        return scanned and self._seen_bytes >= self._limit_bytes
 
 
 class _Waiting:

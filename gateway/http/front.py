@@ -5,6 +5,7 @@ from typing import Any
 
 import structlog
 
+from gateway.bodies import BodyReader
 from gateway.errors import ClientGone, RequestError, StateUnavailable
 from gateway.http.buffers import BufferBudget
 from gateway.http.errors import internal_error
@@ -31,17 +32,24 @@ class Front:
         budget: BufferBudget,
         lifecycle: Lifecycle,
         observe: Observer,
+        reader: BodyReader | None = None,
     ) -> None:
+        """``reader`` reads long JSON bodies; without one they are read on the event loop."""
         self._router = router
         self._settings = settings
         self._budget = budget
         self._lifecycle = lifecycle
         self._observe = observe
+        self._reader = reader
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server handles lifespan and WebSockets itself"
         lifecycle = self._lifecycle
-        exchange = Exchange(scope, receive, send, self._settings, self._budget, closing=lifecycle.draining)
+        exchange = Exchange(
+            *(scope, receive, send, self._settings, self._budget),
+            closing=lifecycle.draining,
+            reader=self._reader,
+        )
         put_exchange(scope, exchange)
         failure: RequestError | None = None
         lifecycle.enter()

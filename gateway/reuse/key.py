@@ -65,7 +65,10 @@ def _canonical(request: Request, members: Mapping[str, Any]) -> bytes:
         return b"\n" + request.body.prefix
     left_out = () if request.route == "responses" else _WHO
     kept = {name: value for name, value in members.items() if name not in left_out}
-    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+    try:
+        return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # nested deeper than it can be written
+        return b"\n" + request.body.prefix
 
 
 def _unread(name: str) -> bool:

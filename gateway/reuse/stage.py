@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gateway.classify import BodyKind, ClientBody, ClientHead, read_json
+from gateway.bodies import is_short, read_json
+from gateway.classify import BodyKind, ClientBody, ClientHead
 from gateway.domain import Request
 from gateway.errors import DeadlineExceeded, StreamBroken
 from gateway.relay import HeaderList, Response, as_request_error
@@ -113,7 +114,7 @@ class Use:
     def _members(self, request: Request) -> Mapping[str, Any] | None:
         """What the request says, if its answer depends on nothing else."""
         body = request.body
-        if self._wish is Wish.NO or body.rest is not None:
+        if self._wish is Wish.NO or body.rest is not None or not is_short(body.pieces):
             return None
         members = read_json(body.prefix)
         return members if deterministic(request.route, members, body.prefix) else None

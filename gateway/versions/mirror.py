@@ -78,7 +78,7 @@ class Mirrors:
     def _why_not(self, target: Target, request: Request) -> str | None:
         if len(self._open) >= MOST_OPEN:
             return "skipped_full"
-        if request.body.rest is not None or len(request.body.prefix) > MOST_BODY_BYTES:
+        if request.body.rest is not None or request.body.held_bytes > MOST_BODY_BYTES:
             return "skipped_body"
         return None if has_slot(self._index, target, request) else "skipped_busy"
 
@@ -115,7 +115,7 @@ def _copy(request: Request, target: Target) -> Request:
     return replace(
         request,
         principal=replace(request.principal, tenant=TENANT),
-        body=RequestBody(body.prefix, None, body.size_bytes),
+        body=RequestBody(body.pieces, None, body.size_bytes, body.models),
         tier=Tier.BATCH,
         deadline_s=None,
         ttft_s=None,

@@ -4,26 +4,24 @@ A body is not parsed a second time: the member is found by its name. Engines mus
 would refuse.
 """
 
-import re
 from collections.abc import Iterator
 
 import orjson
 from python_multipart.multipart import parse_options_header
 
-from gateway.domain import Request
+from gateway.bodies.edits import MOST_REPEATED
+from gateway.bodies.places import text_place, top_values
+from gateway.domain import Edit, Request
 from gateway.scheduling.base import ANY_ROUTE
-from shared.limits import MIB
+from shared.limits import KIB, MIB
 
 UNPARSED_BYTES = MIB
-"""A body that nobody has parsed is looked through up to here."""
+UNPARSED_QUOTES = 32_768
+"""A body that nobody has parsed is looked through if it is no longer and has no more strings than this."""
 
-_KEY = b'"model"'
-_ESCAPED = b"\\u006"
-"""How every letter of the key begins when it is written as an escape."""
-
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_TOKEN = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
-_VALUE = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(" + _STRING + rb")", re.DOTALL)
+FORM_PARTS = 1000
+PART_HEAD_BYTES = 8 * KIB
+"""Of a form so many parts are looked at, and only those with a head that is no longer."""
 
 
 def rename(request: Request, model: str) -> None:
@@ -36,90 +34,55 @@ def rename(request: Request, model: str) -> None:
         return
     request.model = model
     kind = next((value for name, value in request.headers if name == "content-type"), "").strip()
+    before_bytes = body.held_bytes
     if kind.lower().startswith("multipart/form-data"):
-        prefix = form_renamed(body.prefix, kind.encode("latin-1"), before, model)
-    elif body.rest is not None or body.prefix.lstrip()[:1] != b"{":
-        return
-    elif request.route != ANY_ROUTE:
-        prefix = json_renamed(body.prefix, before, model)
-    elif len(body.prefix) <= UNPARSED_BYTES:
-        prefix = _replaced(body.prefix, before, model, _members(body.prefix, len(body.prefix)))
-    else:
-        return
-    longer = len(prefix) - len(body.prefix)
-    body.prefix = prefix
-    if longer and body.size_bytes is not None:
-        body.size_bytes += longer
+        body.edit(form_edits(body.prefix, kind.encode("latin-1"), before, model))
+    elif body.models is not None:
+        body.edit([(start, end, orjson.dumps(model)) for start, end in body.models])
+    elif body.rest is None and _readable(request):
+        body.edit(json_edits(body.prefix, before, model))
+    if body.held_bytes != before_bytes and body.size_bytes is not None:
         request.headers = tuple(
             (name, str(body.size_bytes) if name == "content-length" else value)
             for name, value in request.headers
         )
 
 
-def json_renamed(body: bytes, before: str, after: str) -> bytes:
-    """``body``, a JSON object, with ``after`` wherever its own member ``model`` is the string ``before``."""
-    if _ESCAPED in body:
-        return _replaced(body, before, after, _members(body, len(body)))
-    if body.count(_KEY) != 1:
-        return _replaced(body, before, after, _members(body, body.rfind(_KEY) + len(_KEY)))
-    # The one place where the key is written is where it is a key, for it is one somewhere.
-    return _replaced(body, before, after, iter((body.index(_KEY) + len(_KEY),)))
-
-
-def _replaced(body: bytes, before: str, after: str, places: Iterator[int]) -> bytes:
-    """``after`` for every string ``before`` that is the value of a key which ends at one of ``places``."""
-    pieces, position, quoted = [], 0, orjson.dumps(after)
-    for place in places:
-        value = _VALUE.match(body, place)
-        if value is not None and _reads(value[1], before):
-            pieces += [body[position : value.start(1)], quoted]
-            position = value.end(1)
-    return b"".join((*pieces, body[position:])) if pieces else body
-
-
-def _members(body: bytes, end: int) -> Iterator[int]:
-    """Where the strings ``model`` at the top of the object end, looking no further than ``end``."""
-    depth = 0
-    for token in _TOKEN.finditer(body, 0, end):
-        kind = token[0]
-        if kind in (b"{", b"["):
-            depth += 1
-        elif kind in (b"}", b"]"):
-            depth -= 1
-        elif depth == 1 and (kind == _KEY or (b"\\" in kind and _reads(kind, "model"))):
-            yield token.end()
-
-
-def _reads(quoted: bytes, text: str) -> bool:
-    """Whether a JSON string reads ``text``."""
-    try:
-        return bool(orjson.loads(quoted) == text)
-    except orjson.JSONDecodeError:
+def _readable(request: Request) -> bool:
+    """Whether the body is an object, and one that is known to be short or valid."""
+    body = request.body
+    if body.held_bytes > UNPARSED_BYTES or body.prefix.lstrip()[:1] != b"{":
         return False
+    return request.route != ANY_ROUTE or body.prefix.count(b'"') <= UNPARSED_QUOTES
 
 
-def form_renamed(body: bytes, content_type: bytes, before: str, after: str) -> bytes:
-    """``body``, the beginning of a multipart form, with ``after`` in place of ``before`` in its fields
-    ``model``."""
+def json_edits(body: bytes, before: str, after: str) -> list[Edit]:
+    """What puts ``after`` wherever the JSON object's own member ``model`` is the string ``before``."""
+    starts = top_values(body, "model")
+    if len(starts) > MOST_REPEATED:  # of a body that nobody has parsed
+        return []
+    places = (text_place(body, start, before) for start in starts)
+    return [(*place, orjson.dumps(after)) for place in places if place is not None]
+
+
+def form_edits(body: bytes, content_type: bytes, before: str, after: str) -> list[Edit]:
+    """What puts ``after`` in place of ``before`` in the fields ``model`` of ``body``, the beginning of a
+    multipart form."""
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
-    pieces, position = [], 0
-    for start, end in _fields(body, b"--" + boundary):
-        if body[start:end] == before.encode():
-            pieces += [body[position:start], after.encode()]
-            position = end
-    return b"".join((*pieces, body[position:]))
+    fields = _fields(body, b"--" + boundary)
+    return [(start, end, after.encode()) for start, end in fields if body[start:end] == before.encode()]
 
 
 def _fields(body: bytes, delimiter: bytes) -> Iterator[tuple[int, int]]:
     """Start and end of the value of every field ``model`` that is there whole (RFC 2046 §5.1.1)."""
     position = body.find(delimiter)
-    while position >= 0:
+    for _ in range(FORM_PARTS):
         head = position + len(delimiter)
         start = body.find(b"\r\n\r\n", head) + 4
         end = body.find(b"\r\n" + delimiter, start - 2)
-        if start < 4 or end < 0:
+        if position < 0 or start < 4 or end < 0:
             return
-        if _is_field(body[head : start - 4]):
+        if start - head <= PART_HEAD_BYTES and _is_field(body[head : start - 4]):
             yield start, end
         position = end + 2
 

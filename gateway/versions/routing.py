@@ -13,7 +13,7 @@ from typing import Protocol
 from gateway.admission import RETRY_AFTER_S
 from gateway.aliases import Alias, Mirror, Target
 from gateway.deployments import Availability, ModelIndex
-from gateway.domain import Request, RequestBody
+from gateway.domain import Request
 from gateway.errors import BadRequest, NoDeployment, QueueFull, QueueTimeout, RequestError
 from gateway.relay import HeaderList, Response
 from gateway.scheduling.base import ANY_ROUTE
@@ -166,10 +166,9 @@ class Way:
 
     def _turned(self, target: Target) -> Request:
         """The request once more, for ``target``. What it was before may still be being let go of."""
-        body = self._first.body
         again = replace(
             self._first,
-            body=RequestBody(body.prefix, body.rest, body.size_bytes),
+            body=self._first.body.again(),
             attempts=list(self._first.attempts),
             failed=dict(self._first.failed),
             continuing=False,

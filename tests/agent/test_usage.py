@@ -195,3 +195,8 @@ def test_the_reader_fits_the_content_type() -> None:
     for coding, reader in (("gzip", PassThrough), ("GZIP", PassThrough), ("Identity", JsonUsage)):
         packed = (("content-type", "application/json"), ("content-encoding", coding))
         assert isinstance(reader_for(UsageMode.NONE, packed), reader)
+
+
+def test_usage_nested_without_end_counts_nothing() -> None:
+    assert read_usage(b'{"usage":{"a":' + b"[" * 5000) is None
+    assert read_usage(b'{"usage":{"a":' + b"[" * 3000 + b"]" * 3000 + b',"total_tokens":1}}') is None

@@ -5,16 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.bodies.facts import JSON_VALUES, read_json
 from gateway.classify import (
     DEADLINE_GRACE_S,
-    JSON_VALUES,
     BodyKind,
     ClientBody,
     ClientHead,
     body_kind,
     classify,
     forwarded_headers,
-    read_json,
 )
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, RequestError, UnsupportedEncoding

@@ -240,3 +240,10 @@ async def test_a_long_piece_is_written_in_steps_each_of_which_is_taken_before_th
     assert b"".join(data for data, _ in answer.writes) == body
     assert [taken for _, taken in answer.writes] == list(range(0, len(body), WRITE_BYTES))
     assert response.consumed_bytes == len(body)
+
+
+def test_a_refusal_nested_without_end_is_told_without_its_words() -> None:
+    nested = b"[" * 1000 + b"]" * 1000
+    error = engine_refusal(400, b'{"error":{"message":%b,"code":"x"}}' % nested)
+    assert (error.status, error.code) == (400, "x")
+    assert str(engine_refusal(400, b'{"detail":[{"msg":"field required"}]}').message).startswith("[{")

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 
+from gateway.bodies.edits import without_usage
 from gateway.dispatch import DispatchSettings
 from gateway.domain import Request, RequestBody
-from gateway.splice import with_usage, without_usage
 from shared.messages import DeploymentState, DeploymentStatus, ResponseHead, Trailers, UsageMode
+from tests.gateway.bodies.test_edits import with_usage
 from tests.gateway.fleet import Client, EngineStream, FakeAgent, Fleet
 
 ASKED = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}

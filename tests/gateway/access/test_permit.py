@@ -2,12 +2,12 @@
 
 from fnmatch import fnmatchcase
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.permit import check_one_model, permitted_tier
+from gateway.access.permit import check_no_json, check_one_model, permitted_tier
+from gateway.bodies import read_facts
 from gateway.domain import Tier
 from gateway.errors import Forbidden
 from gateway.scopes import Names, Role, Scopes, limited, scopes_of
@@ -110,11 +110,11 @@ def test_a_request_that_names_no_tier_gets_one_that_is_allowed() -> None:
     ],
 )
 def test_json_in_which_an_engine_may_find_another_model_is_refused(body: bytes) -> None:
-    members = orjson.loads(body)
+    facts = read_facts(body)
     with pytest.raises(Forbidden) as caught:
-        check_one_model(Scopes(Names(("a",))), members, body, parsed=True)
+        check_one_model(Scopes(Names(("a",))), named=facts.named, alike=facts.alike)
     assert caught.value.code == "model_not_allowed"
-    check_one_model(Scopes(), members, body, parsed=True)
+    check_one_model(Scopes(), named=facts.named, alike=facts.alike)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_json_in_which_an_engine_may_find_another_model_is_refused(body: bytes) 
 )
 def test_what_was_not_parsed_and_may_be_json_is_refused(begins: bytes) -> None:
     with pytest.raises(Forbidden) as caught:
-        check_one_model(Scopes(Names(("a",))), {}, begins, parsed=False)
+        check_no_json(Scopes(Names(("a",))), [begins])
     assert caught.value.code == "model_not_allowed"
-    check_one_model(Scopes(), {}, begins, parsed=False)
+    check_no_json(Scopes(), [begins])
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,14 @@ def test_what_was_not_parsed_and_may_be_json_is_refused(begins: bytes) -> None:
     ],
 )
 def test_ordinary_json_passes_for_a_key_limited_to_models(body: bytes) -> None:
-    check_one_model(Scopes(Names(("a",))), orjson.loads(body), body, parsed=True)
+    facts = read_facts(body)
+    check_one_model(Scopes(Names(("a",))), named=facts.named, alike=facts.alike)
 
 
 def test_other_bodies_pass_for_a_key_limited_to_models() -> None:
     scopes = Scopes(Names(("a",)))
     for begins in (b"", b"RIFF....", b"\r\n--XX\r\n", b"--XX\r\n", b"\xff\xd8\xff\xe0", bytes(900) + b"{"):
-        check_one_model(scopes, {"model": "a"}, begins, parsed=False)
+        check_no_json(scopes, [begins])
 
 
 def test_each_role_covers_those_below_it() -> None:

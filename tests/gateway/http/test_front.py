@@ -5,6 +5,7 @@ import asyncio
 import orjson
 import pytest
 
+from gateway.bodies import BodyReader
 from gateway.domain import Request
 from gateway.errors import (
     EngineError,
@@ -360,17 +361,38 @@ async def test_a_body_that_may_not_be_is_refused_with_a_reason_and_a_time() -> N
 
 
 async def test_bodies_of_all_requests_share_one_budget() -> None:
-    surface = Surface(buffer_bytes=1000)
+    surface = Surface(buffer_bytes=2 * MIB)
     held = surface.dispatcher.hold()
-    first = surface.ask("POST", CHAT, BEARER, (b"content-length", b"900"))
-    first.body(b'{"model":"m","x":"%b"}' % (b"x" * 880))
+    first = surface.ask("POST", CHAT, BEARER, (b"content-length", b"%d" % (MIB // 2 + 20)))
+    first.body(b'{"model":"m","x":"%b"}' % (b"x" * (MIB // 2)))
     async with asyncio.timeout(5):
         await surface.dispatcher.arrived.wait()
-    second = await surface.post(CHAT, b'{"model":"m","x":"%b"}' % (b"x" * 200))
+    second = await surface.post(CHAT, b'{"model":"m","x":"%b"}' % (b"x" * (MIB // 2)))
     assert (second.status, error_in(second.content)["code"]) == (503, "buffers_full")
+    third = surface.ask("POST", CHAT, BEARER)
+    third.body(b'{"model":"m"}')
     held.set_result(json_response())
     assert (await first.done()).status == 200
+    assert (await third.done()).status == 200
     assert surface.budget.used_bytes == 0
+
+
+async def test_a_long_body_is_read_by_another_process() -> None:
+    reader = BodyReader(1)
+    surface = Surface(reader=reader)
+    content = b"x" * MIB
+    body = b'{"messages":[{"role":"user","content":"%b"}],"stream":true,"model":"m"}' % content
+    call = await surface.post(CHAT, body)
+    request = surface.dispatcher.request
+    assert (call.status, request.model, request.streaming) == (200, "m", True)
+    assert request.prompt_bytes > MIB
+    broken = await surface.post(CHAT, body[:-1])
+    assert (broken.status, error_in(broken.content)["code"]) == (400, "invalid_json")
+    deep = b'{"model":"m","tools":%b,"x":"%b"}' % (b"[" * 300 + b"]" * 300, content)
+    for each in (deep, deep.replace(content, b"")):
+        refused = await surface.post(CHAT, each)
+        assert (refused.status, error_in(refused.content)["param"]) == (400, "tools")
+    reader.close()
 
 
 def form(file_bytes: int, *, model_first: bool = True) -> bytes:

@@ -135,3 +135,11 @@ def test_tenants_have_keys_of_their_own(tenant: str, model: str, other: str, ano
     assert (one == two) == ((tenant, model) == (other, another))
     if tenant != other:
         assert one.digest != two.digest
+
+
+def test_what_is_nested_too_deeply_to_be_put_in_order_counts_as_it_is_written() -> None:
+    def nested(levels: int) -> Request:
+        body = b'{"model":"m","input":"x","metadata":%b}' % (b"[" * levels + b"]" * levels)
+        return replace(chat(), body=RequestBody(body))
+
+    assert key(nested(900)) == key(nested(900)) != key(nested(901))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain import Principal, Request, RequestBody
-from gateway.versions.rewrite import form_renamed, json_renamed, rename
+from gateway.domain import Edit, Principal, Request, RequestBody
+from gateway.versions.rewrite import form_edits, json_edits, rename
 from shared.messages import Headers
 
 JSON_TYPE = ("content-type", "application/json")
@@ -28,6 +28,20 @@ def request(body: bytes, *headers: tuple[str, str], route: str = "chat", model: 
         body=RequestBody(body, None, len(body)),
         arrived_s=0.0,
     )
+
+
+def edited(body: bytes, edits: list[Edit]) -> bytes:
+    held = RequestBody(body)
+    held.edit(edits)
+    return held.prefix
+
+
+def json_renamed(body: bytes, before: str, after: str) -> bytes:
+    return edited(body, json_edits(body, before, after))
+
+
+def form_renamed(body: bytes, content_type: bytes, before: str, after: str) -> bytes:
+    return edited(body, form_edits(body, content_type, before, after))
 
 
 @pytest.mark.parametrize(

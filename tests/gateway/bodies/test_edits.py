@@ -2,10 +2,25 @@ import json
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.splice import with_usage
+from gateway.bodies.edits import MOST_REPEATED, option_places, usage_edits
+from gateway.domain import RequestBody
+from gateway.errors import BadRequest
+
+
+def with_usage(body: bytes, options: dict[str, Any] | None, *, present: bool, cut: int = 0) -> bytes:
+    """``body``, held in pieces of ``cut`` bytes, after its edits."""
+    places = option_places(body) if present else []
+    empty = not orjson.loads(body)
+    edits = usage_edits(body.index(b"{") + 1, empty=empty, options=options, places=places)
+    held = RequestBody([body[at : at + cut] for at in range(0, len(body), cut)] if cut else body)
+    held.edit(edits)
+    assert held.held_bytes == len(held.prefix)
+    return held.prefix
+
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _keys = _text | st.sampled_from(["stream_options", "model", '"', "\\", ":{}[],"])
@@ -37,14 +52,14 @@ def test_the_option_is_added_and_nothing_else_changes(data: st.DataObject, body:
     assert orjson.loads(spliced) == {**body, "stream_options": {"include_usage": True}}
 
 
-@given(st.data(), _bodies, _options, st.integers(0, 6))
+@given(st.data(), _bodies, _options, st.integers(0, 6), st.integers(0, 20))
 def test_an_option_that_is_there_is_replaced_in_place(
-    data: st.DataObject, body: dict[str, Any], options: dict[str, Any] | None, place: int
+    data: st.DataObject, body: dict[str, Any], options: dict[str, Any] | None, place: int, cut: int
 ) -> None:
     items = list(body.items())
     items.insert(place, ("stream_options", options))
     whole = dict(items)
-    spliced = with_usage(data.draw(_written(whole)), options, present=True)
+    spliced = with_usage(data.draw(_written(whole)), options, present=True, cut=cut)
     expected = {**whole, "stream_options": {**(options or {}), "include_usage": True}}
     assert orjson.loads(spliced) == expected
 
@@ -69,3 +84,17 @@ def test_a_key_written_with_escapes_is_recognised() -> None:
 def test_a_value_that_looks_like_the_key_is_left_alone() -> None:
     body = b'{"a":"stream_options","stream_options":null}'
     assert with_usage(body, None, present=True).startswith(b'{"a":"stream_options",')
+
+
+def test_more_of_the_option_than_anybody_means_is_refused() -> None:
+    with pytest.raises(BadRequest):
+        option_places(b'{"stream_options":{"a":[%b1]}}' % (b"1," * 10_000))
+    with pytest.raises(BadRequest):
+        option_places(b"{%b}" % b",".join([b'"stream_options":null'] * (MOST_REPEATED + 1)))
+
+
+def test_options_nested_deeper_than_json_is_written_are_refused() -> None:
+    options = orjson.loads(b'{"x":' * 300 + b"1" + b"}" * 300)
+    with pytest.raises(BadRequest) as caught:
+        usage_edits(1, empty=False, options=options, places=[(5, 9)])
+    assert caught.value.code == "invalid_json"

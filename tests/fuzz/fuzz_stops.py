@@ -1,0 +1,197 @@
+"""Bodies made to take long, at the HTTP surface in memory: none stops the event loop, whatever its answer.
+
+Of every callback of the loop the processor's time is taken, not the clock's, so that a busy machine accuses
+nobody. Long bodies are read by a process of their own, as in a gateway.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+from gateway.bodies import BodyReader, is_short, read_json
+from gateway.domain import Principal, Request
+from gateway.http.openapi import document
+from gateway.reuse.deterministic import deterministic
+from gateway.reuse.key import key_of
+from gateway.scopes import Names, Scopes
+from gateway.versions.rewrite import rename
+from tests.gateway.http.support import (
+    BEARER,
+    MIB,
+    Call,
+    FakeKeys,
+    FakeResponse,
+    Surface,
+    json_response,
+)
+
+STOP_S = 0.05
+"""The longest a callback may take. What is meant is about 5 ms; the rest is for slow machines."""
+
+LONG_PART = 0.02
+CHUNK_BYTES = 64 * 1024
+
+_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/engines/m/v1/x")
+_FORM = "multipart/form-data; boundary=B"
+_KEYS = (
+    *(b"model", b"Model", b"m\\u006fdel", b"stream_options", b"stream\\u005foptions", b"", b"x"),
+    *(b"messages", b"tools", b"prompt", b"input", b"metadata", b'say \\"model\\"', b"\\\\"),
+)
+_VALUES = (
+    *(b'""', b"[]", b"{}", b"null", b"1", b"-1e-7", b'"m"', b'"\\u006d"', b'{"model":"m"}', b"[[[]]]"),
+    *(
+        b'{"include_usage":false}',
+        b'"\\\\"',
+        b'"\\"model\\":"',
+        b'{"url":"http://x"}',
+        b"0000000000000000000",
+    ),
+)
+_FILLS = (
+    *(b" ", b"\\\\", b'"', b"{", b"[", b"[[],", b"}", b'"model":', b'"":"",', b"\r\n--B\r\n", b"\r", b"\n"),
+    *(b"x", b"\\u0061", b"\xff", b"\xc3\xa9", b"1,", b'{"url":"",', b"\r\nname: value", b"--B", b"\0"),
+)
+
+
+class _Stops:
+    """The longest callback since the last look."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.whose = ""
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        run = asyncio.Handle._run
+
+        def timed(handle: asyncio.Handle) -> None:
+            began_s = time.thread_time()
+            run(handle)
+            took_s = time.thread_time() - began_s
+            if took_s > self.longest_s:
+                self.longest_s, self.whose = took_s, repr(handle)
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            asyncio.Handle._run = run  # type: ignore[method-assign]
+
+
+def _json(random: Random, size_bytes: int) -> bytes:
+    """An object of about this size, made of few kinds of members over and over."""
+    some = [
+        b'"%b":%b' % (random.choice(_KEYS), random.choice(_VALUES)) for _ in range(random.choice((1, 2, 5)))
+    ]
+    unit = b",".join(some) + b","
+    members = unit * (size_bytes // len(unit))
+    parts = [b'"model":"m",', members, _large(random, random.choice((0, size_bytes)))]
+    random.shuffle(parts)
+    return b"{" + b"".join(parts) + b'"stream":%b}' % random.choice((b"true", b"false"))
+
+
+def _large(random: Random, size_bytes: int) -> bytes:
+    """A member whose value is large."""
+    unit = random.choice((b"[],", b"{},", b"1,", b'"",', b'{"model":"m"},', b'"\\u0061",'))
+    values = unit * (size_bytes // len(unit))
+    return b'"%b":[%b0],' % (random.choice(_KEYS), values)
+
+
+def _form(random: Random, size_bytes: int) -> bytes:
+    head = b'--B\r\ncontent-disposition: form-data; name="%b"%b\r\n\r\n'
+    part = head % (
+        random.choice((b"model", b"x", b"file")),
+        random.choice((b"", b'; filename="f"')),
+    )
+    unit = part + random.choice(_FILLS) * random.choice((1, 100)) + b"\r\n"
+    return unit * (size_bytes // len(unit) + 1) + b"--B--\r\n"
+
+
+def _body(random: Random, size_bytes: int) -> bytes:
+    kind = random.randrange(4)
+    if kind == 0:
+        fill = random.choice(_FILLS)
+        return random.choice((b"", b"{", b'{"model":"m","x":"')) + fill * (size_bytes // len(fill))
+    body = _form(random, size_bytes) if kind == 1 else _json(random, size_bytes)
+    if random.random() < 0.2:
+        place = random.randrange(len(body))
+        body = body[:place] + random.choice(_FILLS) + body[place + random.randrange(3) :]
+    return body
+
+
+def _use(request: Request) -> None:
+    """What the stages behind do with a body."""
+    body = request.body
+    if request.route != "any" and is_short(body.pieces) and body.rest is None and body.prefix[:1] == b"{":
+        members = read_json(body.prefix)
+        deterministic(request.route, members, body.prefix)
+        key_of(request, members)
+    rename(request, "another")
+    assert body.held_bytes == sum(map(len, body.pieces))
+
+
+async def _one(random: Random, surface: Surface) -> Call:
+    long = random.random() < LONG_PART
+    body = _body(random, random.randrange(MIB, 3 * MIB) if long else random.choice((200, 20_000, 250_000)))
+    kind = random.choice(
+        ("application/json", "application/json", _FORM, "text/plain", "application/x-ndjson")
+    )
+    surface.keys.principal = random.choice(
+        (Principal("k", "k", "t"), Principal("k", "k", "t", scopes=Scopes(Names(("m", "a*")))))
+    )
+    headers = [BEARER, (b"content-type", kind.encode())]
+    if random.random() < 0.3:
+        headers.append((b"x-model", b"m"))
+    call = surface.ask("POST", random.choice(_PATHS), *headers)
+    for start in range(0, len(body), CHUNK_BYTES):
+        call.body(body[start : start + CHUNK_BYTES], more=start + CHUNK_BYTES < len(body))
+    async with asyncio.timeout(60):
+        await call.task
+    return call
+
+
+async def _round(random: Random, inputs: int) -> int:
+    documented = {
+        int(status)
+        for path in document()["paths"].values()
+        for operation in path.values()
+        if isinstance(operation, dict)
+        for status in operation["responses"]
+        if status.isdigit()
+    }
+    reader, stops = BodyReader(1), _Stops()
+    surface = Surface(keys=FakeKeys(), reader=reader)
+
+    async def serve(request: Request) -> FakeResponse:
+        _use(request)
+        return json_response()
+
+    surface.dispatcher.serve = serve
+    with stops.measured():
+        for _ in range(inputs):
+            stops.longest_s = 0.0
+            call = await _one(random, surface)
+            assert call.status in documented - {500}, call.status
+            assert stops.longest_s < STOP_S, f"{stops.longest_s * 1000:.0f} ms in {stops.whose}"
+            surface.finished.clear()
+            surface.dispatcher.requests.clear()
+    assert not surface.budget.used_bytes, "a body outlived its request"
+    reader.close()
+    return inputs
+
+
+def fuzz(random: Random, inputs: int) -> int:
+    """``inputs`` are fewer than asked for: each is long."""
+    logging.getLogger("python_multipart.multipart").setLevel(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection is as long as this process is large, and not what is measured
+    try:
+        return 2 * asyncio.run(_round(random, max(1, inputs // 2)))
+    finally:
+        gc.enable()
+        gc.unfreeze()

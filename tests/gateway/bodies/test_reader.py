@@ -1,0 +1,71 @@
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.bodies import BodyReader, read_facts
+from gateway.errors import BadRequest, Overloaded
+
+BODY = [b'{"model":"m","prompt":"', b"x" * 300_000, b'","stream_options":null}']
+
+
+@pytest.fixture
+async def reader() -> AsyncIterator[BodyReader]:
+    reader = BodyReader(1)
+    yield reader
+    reader.close()
+
+
+async def test_another_process_tells_the_same(reader: BodyReader) -> None:
+    told, here = await reader.read(BODY), read_facts(b"".join(BODY), long=True)
+    assert (told.members, list(told.prefix)) == (here.members, list(here.prefix))
+    assert [tuple(place) for place in told.options] == here.options
+
+
+async def test_what_is_wrong_with_a_body_is_told_and_the_next_one_is_read(reader: BodyReader) -> None:
+    with pytest.raises(BadRequest) as caught:
+        await reader.read([b"[" * 100_000])
+    assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+    assert (await reader.read(BODY)).members["model"] == "m"
+
+
+async def test_a_reader_that_dies_costs_one_request(tmp_path: Path) -> None:
+    dies = f"import os, pathlib; pathlib.Path({str(tmp_path / 'x')!r}).touch(); os.read(0, 9); os._exit(1)"
+    reader = BodyReader(1, (sys.executable, "-c", dies))
+    for _ in range(2):
+        with pytest.raises(Overloaded):
+            await reader.read(BODY)
+    assert (tmp_path / "x").exists()
+    reader.close()
+
+
+async def test_a_reader_that_cannot_be_started_is_a_refusal() -> None:
+    with pytest.raises(Overloaded):
+        await BodyReader(1, ("/nonexistent/python",)).read(BODY)
+
+
+async def test_a_request_that_is_given_up_leaves_nothing_behind(reader: BodyReader) -> None:
+    await reader.read(BODY)
+    given_up = [asyncio.create_task(reader.read(BODY, owner)) for owner in ("a", "a", "b")]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    for task in given_up:
+        task.cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
+    assert not reader._waiting
+    assert (await reader.read(BODY)).members["model"] == "m"
+
+
+async def test_keys_take_turns(reader: BodyReader) -> None:
+    order: list[str] = []
+
+    async def read(owner: str) -> None:
+        await reader.read(BODY, owner)
+        order.append(owner)
+
+    await reader.read(BODY)
+    await asyncio.gather(*(read("many") for _ in range(6)), read("one"))
+    assert order.index("one") <= 2
+    assert len(order) == 7
