@@ -66,7 +66,9 @@ class Agent:
         self._gpus = GpuSampler(GPU_SAMPLE_S)
         self._gpu_memory_bytes: int | None = None
         self._roster = Roster(room=Room(self._model_memory_bytes))
-        if config.looks_for_engines:
+        if config.engines:
+            self._roster.without_engines = "its engines are being looked at for the first time"
+        elif config.looks_for_engines:
             self._roster.without_engines = NO_ENGINE
         self._publisher = Publisher(self._roster, lambda: self._gpus.latest, labels=config.labels)
         self._opened: list[Backend] = []

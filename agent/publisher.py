@@ -51,8 +51,8 @@ class Publisher:
         self._state, self._levels = None, {}
         self._flush()
         if self._state is not None and self._state.reason:
-            loading = any(engine.status is DeploymentStatus.LOADING for engine in self._state.engines)
-            say = log.info if loading else log.warning
+            failed = {engine.status for engine in self._state.engines} == {DeploymentStatus.FAILED}
+            say = log.warning if failed else log.info
             say("connected, but nothing is served yet", reason=self._state.reason)
 
     def detach(self, session: Hashable) -> None:

@@ -40,8 +40,8 @@ has come for so long. Only engines that are known to answer beside requests are 
 
 CONTINUED = frozenset(CONTINUED_ROUTES)
 CONTINUES_HINT = (
-    "if it goes on with a last message of the assistant: TRUNKLINE_AGENT_CONTINUES=chat=prefill, or "
-    "continues in the agent's file; if not: none"
+    "set TRUNKLINE_AGENT_CONTINUES=chat=prefill, or continues in the agent's file, if it goes on with a last "
+    "message of the assistant; none if it does not"
 )
 NO_MODELS = "the engine answers, and lists no models: load one into it"
 
@@ -215,7 +215,7 @@ class OpenAIHTTPBackend:
             log.info(
                 "answers that broke off elsewhere do not go on here",
                 engine=self.name,
-                reason=f"it is not known whether an engine of the kind {self.kind} can",
+                reason=f"engines of the kind {self.kind} are not known to take up a begun answer",
                 hint=CONTINUES_HINT,
             )
 

@@ -152,6 +152,19 @@ async def test_an_engine_that_is_not_there_yet_is_offered_when_it_comes(
         await offers(running, {"engine/scripted": 8})
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"engine": [{"url": "http://127.0.0.1:9"}]}, "its engines are being looked at for the first time"),
+        ({"find_engines": True}, "no engine is found on the usual local ports"),
+        ({"find_engines": False}, "no engine is named in its settings"),
+    ],
+)
+def test_an_agent_that_has_seen_no_engine_yet_says_why(settings: dict[str, Any], reason: str) -> None:
+    agent = Agent(load({"gateway": "http://127.0.0.1:1"} | settings, None), Stop())
+    assert agent._roster.state().reason.startswith(reason)
+
+
 async def test_a_gateway_that_says_no_ends_the_agent(tmp_path: Path, no_leaks: None) -> None:
     acceptor = Doorman(HandshakeRejected(ErrorCode.REVOKED, "agent x was revoked"))
     async with accepting(acceptor) as url:
