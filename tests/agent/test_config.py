@@ -359,3 +359,17 @@ def test_defaults_fit_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         assert default_name() == name
         assert is_name(default_name())
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ({"torch": "/nonexistent"}, "--torch /nonexistent: a model is 'demo' or a directory"),
+        ({"url": "ftp://e"}, "--engine ftp://e: "),
+    ],
+)
+def test_a_flag_that_is_wrong_is_named_as_it_was_written(engine: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        load({**HERE, "engine": [engine]}, None)
+    assert told in str(wrong.value)
+    assert "engine[0]" not in str(wrong.value)

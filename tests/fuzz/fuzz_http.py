@@ -72,6 +72,10 @@ _PIECES = [
         b"OPTIONS ",
         b"/tunnel",
         b"/engines/m/x",
+        b"/engines/m@a/x",
+        b"/api/chat",
+        b"/api/tags",
+        b"/docs",
         b"/v1/models",
         b"\xff\xfe",
         b"a" * 70_000,
@@ -80,6 +84,7 @@ _PIECES = [
         b"x-request-id: \x01\r\n",
         b"content-type: multipart/form-data; boundary=x\r\n\r\n--x\r\n",
         b"x-model: m\r\n",
+        b"x-trunkline-session: s\r\n",
     ),
 ]
 _REDIRECTS = {301, 302, 303, 307, 308}

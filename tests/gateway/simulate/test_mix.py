@@ -84,3 +84,10 @@ def test_mixes_with_a_name_give_requests(name: str) -> None:
 def test_descriptions_that_say_nothing_sensible_are_told(spec: str, words: str) -> None:
     with pytest.raises(BadSpec, match=words):
         Mix(spec, 0)
+
+
+def test_a_name_that_is_no_mix_is_told_those_there_are() -> None:
+    with pytest.raises(BadSpec) as wrong:
+        Mix("nope", 0)
+    assert all(name in str(wrong.value) for name in READY)
+    assert "rate=20" in str(wrong.value)
