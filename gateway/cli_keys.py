@@ -43,7 +43,8 @@ def create_key(
         list[str] | None,
         typer.Option(
             help="Kinds of requests: chat, completions, responses, embeddings, rerank, messages, audio, "
-            "images; any for /engines/…. Repeatable. [default: every route; of a key with --models not any]",
+            "images; any for /engines/…. Repeatable. [default: every route; any not with --models or limits "
+            "in tokens]",
             metavar="A,B",
         ),
     ] = None,
@@ -107,20 +108,32 @@ def set_key(
     rpm: RpmOption = None,
     tpm: TpmOption = None,
     concurrency: ConcurrencyOption = None,
+    routes: Annotated[
+        list[str] | None,
+        typer.Option(help="Kinds of requests, as for create; all: every kind. Repeatable.", metavar="A,B"),
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="viewer, operator or admin; none: no role.", metavar="ROLE")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give an API key other limits, from the next request on. What is not named stays as it is.
+    """Give an API key other limits, routes or a role, from the next request on. What is not named stays.
 
-    Example: trunkline key set laptop --rpm 60 --tpm 100000 --concurrency 4
+    Example: trunkline key set laptop --rpm 60 --tpm 100000 --concurrency 4 --routes any,chat
     """
     changes = given(rpm=rpm, tpm=tpm, concurrency=concurrency)
+    if routes:
+        changes["routes"] = None if routes == ["all"] else listed(routes)
+    if role is not None:
+        changes["role"] = _role(role)
     if not changes:
-        raise typer.BadParameter("say at least one limit: --rpm, --tpm or --concurrency")
+        raise typer.BadParameter("say what: --rpm, --tpm, --concurrency, --routes or --role")
     facts = gateway.do("set_key", name, **changes)
     if as_json:
         print_json(facts)
         return
-    note(f"API key {facts['name']!r}: {_rates_text(facts) or 'no limits'}.")
+    told_of = " ".join(filter(None, (_scopes_text(facts), _rates_text(facts))))
+    note(f"API key {facts['name']!r}: {told_of or 'no limits'}, role {facts['role'] or 'none'}.")
 
 
 @keys.command("list")
@@ -216,6 +229,15 @@ def _limits_told(facts: dict[str, Any]) -> str:
             "" if facts["expires_s"] is None else f", until {moment(facts['expires_s'])}",
         )
     )
+
+
+def _role(text: str) -> str | None:
+    """Raises typer.BadParameter."""
+    if text == "none":
+        return None
+    if text not in tuple(Role):
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(Role)}, none", param_hint="--role")
+    return text
 
 
 def _where(texts: list[str] | None) -> Where | None:

@@ -14,6 +14,7 @@ OVERLAP_S = 86_400.0
 """How long the secret before works beside a new one, unless something else is said."""
 
 _RATES = ("rpm", "tpm", "concurrency")
+_CHANGEABLE = (*_RATES, "routes", "role")
 
 
 def list_keys(store: Store, asked: Request) -> Json:
@@ -43,11 +44,11 @@ def create_key(store: Store, asked: Request) -> Json:
 
 
 def set_key(store: Store, asked: Request) -> Json:
-    """Give it other limits; null: none. Those not named stay."""
-    changes = {name: asked.body[name] for name in _RATES if name in asked.body}
+    """Give it other limits, routes or another role; null: none. What is not named stays."""
+    changes = {name: asked.body[name] for name in _CHANGEABLE if name in asked.body}
     if not changes:
-        raise BadValue(f"say at least one limit: {', '.join(_RATES)}")
-    return key_facts(store.keys.set_rates(asked.name, changes), asked.wall_s)
+        raise BadValue(f"say at least one of {', '.join(_CHANGEABLE)}")
+    return key_facts(store.keys.change(asked.name, changes), asked.wall_s)
 
 
 def revoke_key(store: Store, asked: Request) -> Json:

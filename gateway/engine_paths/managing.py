@@ -114,7 +114,7 @@ class EnginePaths:
             told = "has none" if has is None else f"has the role {has.value!r}"
             raise Forbidden(
                 f"{request.method} {request.path.partition('?')[0][:200]} manages the engine. That takes the "
-                f"role {self.role.value!r}, and this key {told} (trunkline key create --role "
+                f"role {self.role.value!r}, and this key {told} (trunkline key set NAME --role "
                 f"{self.role.value}, or the roles in a token).",
                 code="role_required",
             )

@@ -36,12 +36,14 @@ class NewKey(Body):
     concurrency: Limit | None = None
 
 
-class KeyLimits(Body):
-    """Of ``PATCH /admin/keys/{key}``; null takes a limit away."""
+class KeyChange(Body):
+    """Of ``PATCH /admin/keys/{key}``; null takes a limit away, also that to some routes, or the role."""
 
     rpm: Limit | None = None
     tpm: Limit | None = None
     concurrency: Limit | None = None
+    routes: Names | None = None
+    role: Annotated[Role, Field(strict=False)] | None = None
 
 
 class Rotation(Body):
@@ -133,7 +135,7 @@ assert set(TenantChange.model_fields) == set(NAMES)
 
 BODIES: dict[str, type[BaseModel]] = {
     "create_key": NewKey,
-    "set_key": KeyLimits,
+    "set_key": KeyChange,
     "rotate_key": Rotation,
     "create_token": NewToken,
     "set_agent": AgentChange,

@@ -337,7 +337,7 @@ def _check_named(principal: Principal, holders: tuple[Holder, ...]) -> None:
     if whose and not named:
         raise Forbidden(
             f"{whose[0]} is limited in tokens, so this key may use /engines/… only when its routes name "
-            f"{ENGINE.route!r} (trunkline key create --routes any,chat,…): not every engine counts there.",
+            f"{ENGINE.route!r} (trunkline key set NAME --routes any,chat,…): not every engine counts there.",
             code="route_not_allowed",
         )
 

@@ -31,6 +31,7 @@ OVERLAP_S = 90 * 86_400.0
 """Longest time for which the secret before a rotation still works."""
 
 NO_RATES = Rates()
+RATES = ("rpm", "tpm", "concurrency")
 
 ROUTES = frozenset(endpoint.route for endpoint in ENDPOINTS)
 
@@ -196,18 +197,20 @@ class KeyStore:
             note_act(connection, "key.rotate", key=row.id, name=row.name, overlap_s=overlap_s)
             return _record(_active(connection, row.id)), text
 
-    def set_rates(self, name: str, changes: Mapping[str, int | None]) -> KeyRecord:
-        """Give the active key of this name (or id) other rates, by their names in :class:`Rates`; those not
-        named stay. The key as it is then. Raises BadValue or UnknownRecord."""
+    def change(self, name: str, changes: Mapping[str, Any]) -> KeyRecord:
+        """Give the active key of this name (or id) other rates, by their names in :class:`Rates`, other
+        ``routes`` (None: every route) or another ``role`` (None: none); what is not named stays. The key as
+        it is then. Raises BadValue or UnknownRecord."""
         with self._database.write() as connection:
             row = _active(connection, name)
             before = _record(row).rates or Rates()
             try:
-                rates = replace(before, **changes)
+                rates = replace(before, **{name: changes[name] for name in RATES if name in changes})
             except BadQuota as error:
                 raise BadValue(str(error)) from error
-            _change(connection, row.id, **asdict(rates))
-            note_act(connection, "key.set", key=row.id, name=row.name, **asdict(rates))
+            access = _access(_record(row).scopes, changes)
+            _change(connection, row.id, **asdict(rates), **access)
+            note_act(connection, "key.set", key=row.id, name=row.name, **asdict(rates), **access)
             return _record(_active(connection, row.id))
 
     def touch(self, used_s: Mapping[str, float]) -> None:
@@ -273,6 +276,22 @@ def _active(connection: Connection, name: str) -> Row[Any]:
         if row is not None:
             return row
     raise UnknownRecord(f"no active key is named {name!r}; see: trunkline key list")
+
+
+def _access(scopes: Scopes | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of what else is changed. Raises BadValue."""
+    columns: dict[str, Any] = {}
+    if "role" in changes:
+        role = changes["role"]
+        if role is not None and role not in tuple(Role):
+            raise BadValue(f"the role {role!r} is none of {', '.join(Role)}")
+        columns["role"] = None if role is None else Role(role).value
+    if "routes" in changes:
+        found = {} if scopes is None else scopes.to_dict()
+        wanted = scopes_of({**found, "routes": changes["routes"]})
+        check_scopes(wanted)
+        columns["scopes"] = None if wanted is None else wanted.to_dict()
+    return columns
 
 
 def _change(connection: Connection, key_id: str, **values: Any) -> None:

@@ -138,3 +138,25 @@ def test_rotating_prints_the_new_secret_and_the_old_one_works_for_the_overlap(ru
                 ring.authenticate(text)
     assert run("key", "rotate", "nobody").exit_code == 1
     assert run("key", "rotate", "ci", "--overlap", "91d").exit_code == 2
+
+
+def test_a_key_is_given_routes_and_a_role_and_loses_them_again(run: Run, state: Path) -> None:
+    key = run("key", "create", "--name", "laptop", "--tpm", "100").stdout.strip()
+    given = run("key", "set", "laptop", "--routes", "any,chat", "--role", "operator")
+    assert (given.exit_code, given.stdout) == (0, "")
+    assert "routes=any,chat" in given.stderr
+    assert "role operator" in given.stderr
+    with Store.open(state) as store:
+        principal = KeyRing(store).authenticate(key)
+        assert (principal.scopes, principal.role) == (limited(routes=["any", "chat"]), "operator")
+        assert run("key", "set", "laptop", "--routes", "all", "--role", "none").exit_code == 0
+        principal = KeyRing(store).authenticate(key)
+        assert (principal.scopes, principal.role) == (None, None)
+
+
+@pytest.mark.parametrize("wrong", [["--role", "boss"], ["--routes", "chatt"], []])
+def test_what_a_key_cannot_be_given_is_refused(run: Run, wrong: list[str]) -> None:
+    run("key", "create", "--name", "laptop")
+    result = run("key", "set", "laptop", *wrong)
+    assert result.exit_code in (1, 2)
+    assert result.stderr

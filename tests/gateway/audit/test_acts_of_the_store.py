@@ -39,7 +39,7 @@ def _rotate_key(store: Store) -> None:
 
 def _set_rates(store: Store) -> None:
     _make_key(store)
-    store.keys.set_rates("alice", {"rpm": 9})
+    store.keys.change("alice", {"rpm": 9})
 
 
 def _revoke_token(store: Store) -> None:

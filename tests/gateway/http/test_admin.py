@@ -404,8 +404,10 @@ async def test_a_keys_limits_are_changed_and_those_not_named_stay(house: House) 
     await house.ask("POST", "/admin/keys", body={"name": "ci", "rpm": 5, "tpm": 100})
     _, found, _ = await house.ask("PATCH", "/admin/keys/ci", body={"rpm": None, "concurrency": 3})
     assert (found["rpm"], found["tpm"], found["concurrency"]) == (None, 100, 3)
-    for body in ({}, {"rpm": 0}, {"rpm": "5"}, {"role": "admin"}):
+    for body in ({}, {"rpm": 0}, {"rpm": "5"}, {"role": "root"}, {"routes": ["chatt"]}, {"tenant": "x"}):
         assert (await house.ask("PATCH", "/admin/keys/ci", body=body))[0] == 400
+    _, found, _ = await house.ask("PATCH", "/admin/keys/ci", body={"role": "operator", "routes": ["any"]})
+    assert (found["role"], found["routes"], found["tpm"]) == ("operator", ["any"], 100)
 
 
 async def test_tenants_and_prices_are_set_listed_and_removed(house: House) -> None:

@@ -60,7 +60,7 @@ async def test_a_keys_limits_and_a_tenants_weight_count_in_a_running_gateway(sto
         assert asked.headers["x-ratelimit-remaining-requests"] == "5", "nothing serves the model"
         assert room._weights == {"acme": 7.0, "other": 4.0}
         assert room.shares.most("acme", 100) == 25
-        store.keys.set_rates("k", {"rpm": None, "tpm": 4})
+        store.keys.change("k", {"rpm": None, "tpm": 4})
         asked = await house.client.post("/v1/chat/completions", headers=key, json=ASK)
         assert asked.status_code == 429
         assert "Request too large" in asked.json()["error"]["message"]

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import URL, create_engine
 
 from gateway.quotas import Budgets, Price, Rates, TenantLimits
+from gateway.scopes import Role, limited
 from gateway.store import Account, Amount, Store, schema
 from gateway.store.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.store.sqlite import SqliteDatabase
@@ -50,14 +51,14 @@ def test_a_key_is_made_with_rates_and_given_others(store: Store) -> None:
     store.keys.create("free", "acme", 1.0)
     revision, records = store.keys.changed_since(0)
     assert [each.rates for each in records] == [Rates(5, 100), None]
-    store.keys.set_rates("ci", {"tpm": None, "concurrency": 2})
+    store.keys.change("ci", {"tpm": None, "concurrency": 2})
     _, (changed,) = store.keys.changed_since(revision)
     assert changed.rates == Rates(rpm=5, concurrency=2)
     with pytest.raises(BadValue, match="concurrency 0"):
-        store.keys.set_rates("ci", {"concurrency": 0})
+        store.keys.change("ci", {"concurrency": 0})
     with pytest.raises(UnknownRecord):
-        store.keys.set_rates("nobody", {"rpm": 1})
-    assert store.keys.set_rates("ci", dict.fromkeys(("rpm", "tpm", "concurrency"))).rates is None
+        store.keys.change("nobody", {"rpm": 1})
+    assert store.keys.change("ci", dict.fromkeys(("rpm", "tpm", "concurrency"))).rates is None
 
 
 def test_limits_and_prices_are_read_again_when_one_of_them_has_changed(store: Store) -> None:
@@ -141,3 +142,19 @@ def test_limits_and_prices_that_somebody_else_wrote_and_that_cannot_be_are_named
         store.limits.changed_since(-1)
     with pytest.raises(StateCorrupt, match="price of 'm' cannot be read"):
         store.limits.prices.list()
+
+
+def test_a_key_is_given_other_routes_and_a_role_and_keeps_the_rest(store: Store) -> None:
+    scopes = limited(models=["llama-*"], tiers=["batch"])
+    store.keys.create("ci", "acme", 1.0, scopes=scopes, rates=Rates(tpm=100))
+    changed = store.keys.change("ci", {"routes": ["any", "chat"], "role": "operator"})
+    assert changed.scopes == limited(["llama-*"], ["any", "chat"], ["batch"])
+    assert (changed.role, changed.rates) == (Role.OPERATOR, Rates(tpm=100))
+    changed = store.keys.change("ci", {"routes": None, "role": None})
+    assert (changed.scopes, changed.role) == (scopes, None)
+    for wrong in ({"routes": ["chatt"]}, {"role": "boss"}):
+        with pytest.raises(BadValue):
+            store.keys.change("ci", wrong)
+    store.keys.create("free", "acme", 1.0)
+    assert store.keys.change("free", {"routes": ["chat"]}).scopes == limited(routes=["chat"])
+    assert store.keys.change("free", {"routes": None}).scopes is None
