@@ -124,7 +124,7 @@ TGI = EngineKind(
 LLAMA_CPP = EngineKind(
     "llama.cpp",
     4,  # the default of --parallel in its server since 2025; 1 before
-    ("chat", "completions", "responses", "embeddings", "rerank", "tokenize", "messages", "any"),
+    ("chat", "completions", "responses", "embeddings", "rerank", "tokenize", "audio", "messages", "any"),
     ("llamacpp",),
     facts_path="/props",
     facts_key="total_slots",
@@ -157,7 +157,7 @@ TRANSFORMERS = EngineKind(
 OLLAMA = EngineKind(
     "ollama",
     4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
-    ("chat", "completions", "responses", "embeddings", "images", "messages", "ollama", "any"),
+    ("chat", "completions", "responses", "embeddings", "audio", "images", "messages", "ollama", "any"),
     ("library",),
     # Nothing: whether it goes on with a final message of the assistant depends on the model's template
     # (ollama/ollama#6778, #5775), and its /v1/completions puts the prompt into that template, too
