@@ -178,8 +178,8 @@ class Dispatcher:
         except RequestError as error:
             self.metrics.refused(request.model, error.code)
             raise
-        self._retries.deposit(self.timers.time())
-        self._hedges.deposit()
+        self._retries.deposit(request.principal.tenant, self.timers.time())
+        self._hedges.deposit(request.principal.tenant)
         exchange = Exchange(request, ticket, self, settle)
         self._exchanges.add(exchange)
         self._waiting[ticket.number] = exchange
@@ -332,7 +332,7 @@ class Dispatcher:
         return True
 
     def may_retry(self, request: Request, trouble: Trouble) -> bool:
-        if trouble in _FREE or self._retries.take(self.timers.time()):
+        if trouble in _FREE or self._retries.take(request.principal.tenant, self.timers.time()):
             return True
         self.metrics.retry_refused(request.model)
         return False
@@ -352,7 +352,7 @@ class Dispatcher:
         well = {key: each for key, each in self._index.open(request.model).items() if each.well}
         copy = exchange.ticket.as_waiting(frozenset(request.attempts))
         chosen = self._decisions.assign(request.model, [copy], well, now)
-        if not chosen or not self._hedges.take():
+        if not chosen or not self._hedges.take(request.principal.tenant):
             return None
         self.metrics.hedged(request.model)
         return well[chosen[0].key]

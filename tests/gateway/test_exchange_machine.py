@@ -150,7 +150,7 @@ class Life(RuleBasedStateMachine):
         for _ in range(20):
             self.fleet.dispatcher._answer_times.note("m", "chat", 1.0)
         for _ in range(500):
-            self.fleet.dispatcher._hedges.deposit()
+            self.fleet.dispatcher._hedges.deposit("tenant")
 
     # --- Agents and tunnels ---
 

@@ -239,7 +239,7 @@ def test_a_body_that_was_begun_to_be_read_is_not_sent_again() -> None:
 
 def test_the_retry_budget_is_kept() -> None:
     fleet, (one, two) = fleet_of("a", "b", retry_share=0.0)
-    while fleet.dispatcher._retries.take(fleet.loop.now_s):
+    while fleet.dispatcher._retries.take("tenant", fleet.loop.now_s):
         pass
     client = fleet.submit()
     one.streams[0].stream.send_head(ResponseHead(500, ()))
@@ -250,7 +250,7 @@ def test_the_retry_budget_is_kept() -> None:
 
 async def test_what_no_engine_failed_at_costs_no_budget() -> None:
     fleet, (one, two) = fleet_of("a", "b", retry_share=0.0)
-    while fleet.dispatcher._retries.take(fleet.loop.now_s):
+    while fleet.dispatcher._retries.take("tenant", fleet.loop.now_s):
         pass
     client = fleet.submit()
     fleet.cut(one)

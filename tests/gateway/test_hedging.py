@@ -22,7 +22,7 @@ def late() -> tuple[Fleet, FakeAgent, FakeAgent, Client]:
     for _ in range(20):
         fleet.dispatcher._answer_times.note("m", "chat", USUAL_S)
     for _ in range(100):
-        fleet.dispatcher._hedges.deposit()
+        fleet.dispatcher._hedges.deposit("tenant")
     request = fleet.request(streaming=False, tier=Tier.REALTIME, body=RequestBody(b"prompt"))
     client = fleet.submit(request)
     fleet.advance(USUAL_S - 0.1)
@@ -151,7 +151,7 @@ async def test_a_request_whose_answer_is_coming_needs_no_copy() -> None:
     for _ in range(20):
         fleet.dispatcher._answer_times.note("m", "chat", USUAL_S)
     for _ in range(100):
-        fleet.dispatcher._hedges.deposit()
+        fleet.dispatcher._hedges.deposit("tenant")
     client = fleet.submit(fleet.request(streaming=False, tier=Tier.REALTIME))
     one.streams[0].stream.send_head(JSON)
     one.streams[0].stream.send_data(b"hel")

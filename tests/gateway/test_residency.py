@@ -114,7 +114,7 @@ def test_a_second_copy_goes_only_where_the_first_may_run() -> None:
     for _ in range(20):
         fleet.dispatcher._answer_times.note("m", "chat", 1.0)
     for _ in range(100):
-        fleet.dispatcher._hedges.deposit()
+        fleet.dispatcher._hedges.deposit("tenant")
     in_eu(fleet, streaming=False, tier=Tier.REALTIME)
     fleet.advance(5.0)
     assert not us.streams

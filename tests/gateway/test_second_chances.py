@@ -4,7 +4,7 @@ import pytest
 
 from gateway.attempt import Attempt
 from gateway.dispatch import DispatchSettings
-from gateway.domain import Tier
+from gateway.domain import Principal, Tier
 from gateway.errors import ModelNotFound, NoDeployment
 from gateway.failover import Trouble
 from gateway.heads import head_for
@@ -34,6 +34,14 @@ def test_what_no_engine_failed_at_costs_no_budget(trouble: Trouble) -> None:
     request = fleet.request()
     assert all(fleet.dispatcher.may_retry(request, trouble) for _ in range(500))
     assert fleet.dispatcher.may_retry(request, Trouble.TIMEOUT)
+
+
+def test_one_tenants_bad_requests_use_up_nobody_elses_retries() -> None:
+    fleet = Fleet()
+    bad = fleet.request(principal=Principal("k-bad", "bad", "careless"))
+    while fleet.dispatcher.may_retry(bad, Trouble.STATUS):
+        pass
+    assert fleet.dispatcher.may_retry(fleet.request(), Trouble.STATUS)
 
 
 def test_a_site_with_many_requests_may_retry_a_fifth_of_them() -> None:
@@ -89,14 +97,12 @@ def test_an_answer_that_has_begun_waits_for_one_that_can_go_on_with_it() -> None
 
 
 def hedging(answers: int = 20) -> Fleet:
-    """A fleet that knows how long answers take, and has saved up for one copy."""
+    """A fleet that knows how long answers take; each tenant has one copy to begin with."""
     fleet = Fleet()
     fleet.connect("a", deployment(slots=1))
     fleet.connect("b", deployment(slots=1))
     for _ in range(answers):
         fleet.dispatcher._answer_times.note("m", "chat", 2.0)
-    for _ in range(50):
-        fleet.dispatcher._hedges.deposit()
     return fleet
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.health.budget import HedgeBudget, RetryBudget
+from gateway.health.budget import MOST_TENANTS, HedgeBudget, RetryBudget
 from gateway.health.outliers import outliers
 from gateway.health.pace import Measure, Pace
 from gateway.health.quantile import LATEST, MOST_KEYS, AnswerTimes
@@ -99,24 +99,55 @@ def test_an_average_follows_what_changes() -> None:
 
 def test_retries_are_a_fifth_of_requests_and_ten_a_second_in_any_case() -> None:
     budget = RetryBudget()
-    assert sum(budget.take(0.0) for _ in range(1000)) == 100
+    assert sum(budget.take("t", 0.0) for _ in range(1000)) == 100
     for _ in range(500):
-        budget.deposit(5.0)
-    assert sum(budget.take(5.0) for _ in range(1000)) == 100
-    assert sum(budget.take(9.9) for _ in range(1000)) == 0
-    assert sum(budget.take(25.0) for _ in range(1000)) == 100, "what was long ago is forgotten"
+        budget.deposit("t", 5.0)
+    assert sum(budget.take("t", 5.0) for _ in range(1000)) == 100
+    assert sum(budget.take("t", 9.9) for _ in range(1000)) == 0
+    assert sum(budget.take("t", 25.0) for _ in range(1000)) == 100, "what was long ago is forgotten"
+
+
+def test_a_tenant_that_uses_up_its_retries_leaves_the_others_theirs() -> None:
+    budget = RetryBudget()
+    for _ in range(1000):
+        budget.deposit("bad", 0.0)
+    while budget.take("bad", 1.0):
+        pass
+    for _ in range(50):
+        budget.deposit("good", 1.0)
+    assert sum(budget.take("good", 1.0) for _ in range(1000)) == 10 + 50
+    assert not budget.take("bad", 1.0)
+
+
+def test_tenants_share_the_least_there_is_and_it_is_never_none() -> None:
+    budget = RetryBudget()
+    for number in range(1000):
+        budget.deposit(f"t{number}", 0.0)
+    assert sum(budget.take("t7", 0.0) for _ in range(100)) == 1
+    assert sum(budget.take("t7", 20.0) for _ in range(1000)) == 100, "the others are gone by then"
+
+
+def test_tenants_remembered_for_retries_are_bounded() -> None:
+    budget, hedges = RetryBudget(), HedgeBudget()
+    for number in range(MOST_TENANTS + 100):
+        budget.deposit(f"t{number}", 0.0)
+        hedges.deposit(f"t{number}")
+    assert len(budget._tenants) == len(hedges._saved) == MOST_TENANTS
 
 
 def test_hedges_are_saved_up_for_and_bounded() -> None:
     budget = HedgeBudget(0.02)
-    assert not budget.take()
+    assert budget.take("t"), "one to begin with"
+    assert not budget.take("t")
     for _ in range(50):
-        budget.deposit()
-    assert budget.take()
-    assert not budget.take()
+        budget.deposit("t")
+    assert budget.take("t")
+    assert not budget.take("t")
     for _ in range(10**4):
-        budget.deposit()
-    assert sum(budget.take() for _ in range(100)) == 10
+        budget.deposit("t")
+    assert sum(budget.take("t") for _ in range(100)) == 10
+    assert budget.take("other"), "each tenant has its own"
+    assert not HedgeBudget(0.0).take("t")
 
 
 @given(st.lists(st.tuples(st.floats(0, 4), st.integers(0, 3)), max_size=60))
