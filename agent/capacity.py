@@ -30,18 +30,89 @@ DOUBT_S = 10.0
 """Or until so much time has passed: with one slot beside the many of others it may get no request to succeed
 with, and whether it fails still is the gateway's to find out. One more failure, and it is doubted again."""
 
+TRY_S = 10.0
+"""After an engine refused a request as one too many it is tried with one more than it took so much later;
+twice as much later after each such try that it refused, and again so much after one that it took."""
+
+MAX_TRY_S = 320.0
+
+
+class RefusalLimit:
+    """How many requests an engine takes at once, as far as it has refused some as too many.
+
+    Downwards it is learnt at once: an engine that refused a request beside ``others`` takes no more than
+    those. Upwards it is tried, and only while all of the places are used: with one more, and after each try
+    that went well with twice as many more. A try that is refused doubles the time until the next one, so that
+    an engine whose size does not change refuses one request in some minutes.
+    """
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+        """None: it has refused nothing, or was proved to take all of its slots since."""
+        self._before: int | None = None
+        """While a try is on, what it took before."""
+        self._wanted = False
+        """All of the places were used since the last look."""
+        self._pause_s = TRY_S
+        self._step = 1
+        self._try_s = 0.0
+        """When to try more, not before."""
+
+    @property
+    def learnt(self) -> int | None:
+        """``most``, but for a try that is on."""
+        return self.most if self._before is None else self._before
+
+    def entered(self, running: int) -> None:
+        """A request was let in; with it ``running`` are there."""
+        if self.most is not None and running >= self.most:
+            self._wanted = True
+
+    def refused(self, others: int, now: float) -> None:
+        """The engine had too many with ``others``, those that were there when the refused one was let in."""
+        most = max(1, others)
+        if self.most is None:
+            self._pause_s = TRY_S
+        elif self._before is not None and most < self.most:
+            self._pause_s = min(2 * self._pause_s, MAX_TRY_S)
+        if self.most is None or most < self.most:
+            self.most, self._before, self._step = most, None, 1
+        self._try_s = now + self._pause_s
+
+    def served(self, others: int, slots: int, now: float) -> None:
+        """The engine took a request beside ``others``, which may have been one more than before."""
+        if self.most is None or self._before is None or others < self._before:
+            return
+        self._before = None
+        if self.most >= slots:
+            self.most = None
+            return
+        self._step *= 2
+        self._pause_s = TRY_S
+        self._try_s = now + TRY_S
+
+    def look(self, slots: int, now: float) -> None:
+        """Time has passed: perhaps more is to be tried."""
+        if self.most is None or self._before is not None or not self._wanted or now < self._try_s:
+            return
+        self._wanted = False
+        if self.most < slots:
+            self._before, self.most = self.most, min(self.most + self._step, slots)
+
 
 class EngineLimit:
     """How many requests one engine should have from this agent.
 
     Starts at the engine's slots; falls towards what the engine really works on while it reports a queue (at
-    most by half per step), and to half when its memory runs out; grows back without either; is 1 for a while
-    when every request fails.
+    most by half per step), to half when its memory runs out, and to what it takes when it refuses requests as
+    too many (:class:`RefusalLimit`); grows back without any of these; is 1 for a while when every request
+    fails.
     """
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._limit = slots
+        self._refusals = RefusalLimit()
         self._queue_since_s: float | None = None
         self._stepped_s = float("-inf")
         self._held_until_s = float("-inf")
@@ -56,7 +127,13 @@ class EngineLimit:
     @property
     def current(self) -> int:
         """The limit now, from 1 to ``slots`` (0 when there are none)."""
-        return min(1, self._limit) if self._failures >= FAILURES else self._limit
+        limit = self._limit if self._refusals.most is None else min(self._limit, self._refusals.most)
+        return min(1, limit) if self._failures >= FAILURES else limit
+
+    @property
+    def learnt(self) -> int | None:
+        """How many requests it takes at once by what it refused; None: it refused none as too many."""
+        return self._refusals.learnt
 
     def set_slots(self, slots: int) -> None:
         """The engine was configured anew. A limit that was not lowered follows."""
@@ -66,6 +143,7 @@ class EngineLimit:
     def observe(self, waiting: int, ours: int, now: float) -> None:
         """``waiting`` requests stand in the engine's own queue while ``ours`` of this agent are there."""
         self._doubt(now)
+        self._refusals.look(self._slots, now)
         due = now - self._stepped_s >= STEP_S
         if waiting <= 0:
             self._queue_since_s = None
@@ -82,6 +160,22 @@ class EngineLimit:
         if now - self._stepped_s >= STEP_S:
             self._step(self._limit // 2, now)
         self._held_until_s = now + MEMORY_S
+
+    def entered(self, running: int) -> None:
+        """A request was let in; with it ``running`` of this agent are there."""
+        self._refusals.entered(running)
+
+    def refused(self, others: int, now: float) -> None:
+        """The engine refused a request as one too many that was let in beside ``others`` of this agent."""
+        self._refusals.refused(others, now)
+
+    def served(self, others: int, now: float) -> None:
+        """The engine served a request that was let in beside ``others`` of this agent."""
+        self._refusals.served(others, self._slots, now)
+
+    def started_anew(self) -> None:
+        """What the engine refused before says nothing of it now."""
+        self._refusals = RefusalLimit()
 
     def finished(self, *, failed: bool) -> None:
         """A request is over; ``failed`` when the engine failed it (an answer of 4xx or 5xx is none)."""

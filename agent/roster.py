@@ -49,6 +49,8 @@ class _Engine:
     """When it was loaded, or a request last began or ended there."""
     lacks: dict[str, set[str]] = field(default_factory=dict)
     """Deployment id → known paths that its engine answered not to have, as needs."""
+    said: int | None = None
+    """What was last logged of how many requests it takes at once."""
 
     @property
     def loads(self) -> ManagedBackend | None:
@@ -68,6 +70,8 @@ class Seat:
     engine: str
     deployment: str
     backend: Backend
+    others: int
+    """Requests of this agent that the engine had when this one was let in."""
 
 
 class Roster:
@@ -164,6 +168,7 @@ class Roster:
         for engine in self._engines.values():
             self._observe(engine)
             self._report(engine)
+            _say_refusals(engine)
         if before != [engine.limit.current for engine in self._engines.values()]:
             self.on_change()
 
@@ -186,9 +191,11 @@ class Roster:
             raise EngineRefused(f"all {engine.limit.slots} slots are taken")
         self._ledger.enter(session, name, deployment_id)
         engine.used_s = self._clock()
+        running = self._ledger.at_engine(name)
+        engine.limit.entered(running)
         if len(engine.deployments) > 1:
             self.on_change()
-        return Seat(session, name, deployment_id, engine.backend)
+        return Seat(session, name, deployment_id, engine.backend, running - 1)
 
     def leave(self, seat: Seat, *, failed: bool, out_of_memory: bool = False) -> None:
         """Give a place back; ``failed`` when the engine failed the request, ``out_of_memory`` when it said
@@ -211,6 +218,21 @@ class Roster:
         if need not in lacks and len(lacks) < LACKED:
             lacks.add(need)
             log.info("the engine has no such path", deployment=seat.deployment, path=need)
+
+    def refused(self, seat: Seat) -> None:
+        """The engine refused the request that had this place as one too many; the place was given back."""
+        engine = self._engines[seat.engine]
+        before = engine.limit.current
+        engine.limit.refused(seat.others, self._clock())
+        if engine.limit.current < before:
+            self.on_change()
+
+    def served(self, seat: Seat) -> None:
+        """The engine served the request that had this place; the place was given back."""
+        engine = self._engines[seat.engine]
+        before = engine.limit.current
+        engine.limit.served(seat.others, self._clock())
+        if engine.limit.current != before:
             self.on_change()
 
     def _spare(self, engine: _Engine) -> None:
@@ -316,6 +338,7 @@ class Roster:
         engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
         if not was_loaded and any(d.status is DeploymentStatus.LOADED for d in engine.deployments):
             engine.used_s = self._clock()
+            engine.limit.started_anew()
         slots = max((deployment.slots for deployment in engine.deployments), default=0)
         if slots:
             engine.limit.set_slots(slots)
@@ -330,3 +353,20 @@ class Roster:
     def _observe(self, engine: _Engine) -> None:
         waiting = max((deployment.waiting for deployment in engine.deployments), default=0)
         engine.limit.observe(waiting, self._ledger.at_engine(engine.backend.name), self._clock())
+
+
+def _say_refusals(engine: _Engine) -> None:
+    """Once the refusals of one moment are over, and not for every try."""
+    learnt = engine.limit.learnt
+    if learnt == engine.said:
+        return
+    engine.said = learnt
+    if learnt is None:
+        log.info("engine takes all its slots again", engine=engine.backend.name, slots=engine.limit.slots)
+    else:
+        log.info(
+            "engine refuses requests as too many, it gets no more than it takes",
+            engine=engine.backend.name,
+            slots=learnt,
+            of=engine.limit.slots,
+        )

@@ -15,11 +15,12 @@ import structlog
 from agent.backends.base import EngineError, EngineRefused, EngineResponse
 from agent.backends.memory_words import MESSAGE_BYTES, tells_of_memory
 from agent.backends.missing_path import BODY_BYTES, JUDGED, lacks_path
+from agent.backends.refusal_words import REFUSING, refusal_of
 from agent.roster import Roster, Seat
 from agent.usage import EventUsage, PassThrough, UsageReader, reader_for
 from shared.endpoint import Stream
 from shared.errors import ErrorCode, LocalError
-from shared.messages import Headers, ResponseHead, Trailers, UsageMode
+from shared.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
 from shared.routes import need_of_path
 
 log = structlog.get_logger("agent.request")
@@ -36,6 +37,8 @@ class _Outcome:
     out_of_memory: bool = False
     lacks: str = ""
     """What its engine turned out not to have (:func:`shared.routes.need_of_path`)."""
+    status: int = 0
+    """The answer's; 0 when there is none."""
 
 
 class Runner:
@@ -87,6 +90,10 @@ class Runner:
         if outcome.lacks:
             self._roster.note_lack(run.seat, outcome.lacks)
         self._roster.leave(run.seat, failed=outcome.engine_failed, out_of_memory=outcome.out_of_memory)
+        if run.refusal is Refusal.BUSY:
+            self._roster.refused(run.seat)
+        elif 200 <= outcome.status < 300:
+            self._roster.served(run.seat)
         run.finish(outcome)
 
     def _say(self, run: "_Run", outcome: _Outcome) -> None:
@@ -131,6 +138,10 @@ class _Run:
         """How an error's body begins."""
         self._held: bytearray | None = None
         """The body of an answer whose head waits until it shows whether the engine lacks the path."""
+        self.refusal: Refusal | None = None
+        """Why the engine refused it, where that can be told."""
+        self._refusing = False
+        """The answer's head waits for what its body says of the reason."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._over = False
@@ -208,13 +219,17 @@ class _Run:
             reader = self._reader = reader_for(head.usage, response.headers)
             need = need_of_path(head.path) if response.status in JUDGED and head.method == "POST" else None
             pass_on = self._pass_on if response.status < 500 else self._pass_error_on
-            if need is None:
+            if response.status in REFUSING:
+                self._refusing, pass_on = True, partial(self._hold_refusal, response)
+            elif need is None:
                 self._send_head(response)
             else:
                 self._held, pass_on = bytearray(), partial(self._hold, response, pass_on)
             self._response = response
             try:
                 await response.pour(pass_on)
+                if self._refusing:
+                    self._let_refusal_go(response)
             finally:
                 self._response = None
             if self._held is not None and need is not None:
@@ -231,11 +246,13 @@ class _Run:
             first_byte_s=self._first_byte_s,
             total_s=self._clock() - self._began_s,
         )
-        return _Outcome(trailers, out_of_memory=self._tells_of_memory(), lacks=lacks)
+        return _Outcome(
+            trailers, out_of_memory=self._tells_of_memory(), status=response.status, lacks=lacks
+        )
 
     def _send_head(self, response: EngineResponse, *, lacks_path: bool = False) -> None:
         headers = _headers(response.headers, self._stream.head.usage, self._reader)
-        self._stream.send_head(ResponseHead(response.status, headers, lacks_path))
+        self._stream.send_head(ResponseHead(response.status, headers, lacks_path, self.refusal))
 
     def _hold(self, response: EngineResponse, pass_on: Callable[[bytes], bool], piece: bytes) -> bool:
         """The next of a body that may show that the engine lacks the path."""
@@ -249,6 +266,20 @@ class _Run:
         held, self._held = self._held, None
         self._send_head(response, lacks_path=lacks)
         return not held or pass_on(bytes(held))
+
+    def _hold_refusal(self, response: EngineResponse, piece: bytes) -> bool:
+        """The next of a body that says why the engine refused the request."""
+        if not self._refusing:
+            return self._pass_on(piece)
+        self._message += piece
+        return len(self._message) < MESSAGE_BYTES or self._let_refusal_go(response)
+
+    def _let_refusal_go(self, response: EngineResponse) -> bool:
+        """Send the head that waited, with the reason, and what there is of the body."""
+        self._refusing = False
+        self.refusal = refusal_of(response.status, bytes(self._message), self.seat.others)
+        self._send_head(response)
+        return not self._message or self._pass_on(bytes(self._message))
 
     def _pass_on(self, piece: bytes) -> bool:
         """The way of every token. Raises :class:`~shared.errors.LocalError` when nobody wants it any more."""

@@ -73,6 +73,11 @@ def _needs(value: Any) -> tuple[str, ...]:
     return tuple(islice(needs, LACKED))
 
 
+def _refusal(value: Any) -> "Refusal | None":
+    """None for a word that this version does not know."""
+    return Refusal(value) if isinstance(value, str) and value in _REFUSALS else None
+
+
 @dataclass(slots=True)
 class RequestHead:
     """OPEN (PROTOCOL §4.1). ``credit`` is how many bytes of response body the gateway takes at first; the
@@ -118,18 +123,35 @@ class RequestHead:
         )
 
 
+class Refusal(StrEnum):
+    """Why an engine refused a request with 429 or 503, where its agent can tell (PROTOCOL §4.2)."""
+
+    BUSY = "busy"
+    """It has too many requests at once; the same request may be taken later."""
+    REQUEST = "request"
+    """It will not take this request, however little else there is to do."""
+
+
+_REFUSALS = frozenset(Refusal)
+
+
 @frozen
 class ResponseHead:
-    """HEAD (PROTOCOL §4.2)."""
+    """HEAD (PROTOCOL §4.2). ``refusal`` is None but for a 429 or 503 of which its agent can tell why."""
 
     status: int
     headers: Headers
     lacks_path: bool = False
     """The engine has nothing at the request's path; it is not the model or an object that is missing."""
+    refusal: Refusal | None = None
 
     def to_payload(self) -> bytes:
-        payload = orjson.dumps(self)
-        return payload if self.lacks_path else payload.removesuffix(_LACKS_NOTHING) + b"}"
+        said: dict[str, Any] = {"status": self.status, "headers": self.headers}
+        if self.lacks_path:
+            said["lacks_path"] = True
+        if self.refusal is not None:
+            said["refusal"] = self.refusal
+        return orjson.dumps(said)
 
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> "ResponseHead":
@@ -137,10 +159,9 @@ class ResponseHead:
         status = read_integer(value, "status", most=599)
         if status < 200:
             raise FrameMalformed("member 'status' must be a final HTTP status, 200 to 599")
-        return cls(status, read_headers(value), read_flag(value, "lacks_path"))
-
-
-_LACKS_NOTHING = b',"lacks_path":false}'
+        return cls(
+            status, read_headers(value), read_flag(value, "lacks_path"), _refusal(value.get("refusal"))
+        )
 
 
 @frozen

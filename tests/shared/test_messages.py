@@ -8,7 +8,14 @@ import pytest
 from shared import limits
 from shared.engine_state import EngineState
 from shared.errors import FrameMalformed
-from shared.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus
+from shared.messages import (
+    AgentState,
+    AgentStatus,
+    DeploymentState,
+    DeploymentStatus,
+    Refusal,
+    ResponseHead,
+)
 
 
 def test_a_state_without_labels_says_nothing_of_labels() -> None:
@@ -103,3 +110,20 @@ def test_how_far_loading_is_in_words(
 ) -> None:
     state = EngineState("e", DeploymentStatus.LOADING, "", "", progress, loading_s, load_s)
     assert state.loading_words == words
+
+
+def test_a_head_without_a_refusal_has_the_bytes_of_before() -> None:
+    """Vectors have the bytes; peers of before know no such member."""
+    assert ResponseHead(200, (("a", "b"),)).to_payload() == b'{"status":200,"headers":[["a","b"]]}'
+
+
+@pytest.mark.parametrize("refusal", [None, *Refusal])
+def test_a_refusal_is_read_as_it_was_written(refusal: Refusal | None) -> None:
+    head = ResponseHead(429, (), refusal=refusal)
+    assert ResponseHead.from_payload(head.to_payload()) == head
+
+
+@pytest.mark.parametrize("word", [b'"later"', b"null", b"3", b'["busy"]', b"{}"])
+def test_a_refusal_of_another_kind_is_none_that_is_known(word: bytes) -> None:
+    payload = b'{"status":503,"headers":[],"refusal":%b}' % word
+    assert ResponseHead.from_payload(payload).refusal is None

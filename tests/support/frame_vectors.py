@@ -34,6 +34,7 @@ ENGINES = (
 FRAMES: list[tuple[str, int, int, bytes]] = [
     ("OPEN", 0x10, 1, OPEN),
     ("HEAD", 0x11, 1, HEAD),
+    ("HEAD", 0x11, 1, b'{"status":429,"headers":[],"refusal":"busy"}'),
     ("DATA", 0x12, 1, b"data: {}\n\n"),
     ("END", 0x13, 1, b""),
     ("END", 0x13, 2, b'{"usage":{"prompt_tokens":3,"completion_tokens":2,"cached_tokens":0}}'),
