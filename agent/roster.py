@@ -218,6 +218,7 @@ class Roster:
         if need not in lacks and len(lacks) < LACKED:
             lacks.add(need)
             log.info("the engine has no such path", deployment=seat.deployment, path=need)
+            self.on_change()
 
     def refused(self, seat: Seat) -> None:
         """The engine refused the request that had this place as one too many; the place was given back."""

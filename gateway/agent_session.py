@@ -258,6 +258,7 @@ class AgentSession:
         for claim in named.values():
             self._list(claim)
         self._update_all()
+        self._tell_of_losses()
 
     def on_drain(self, drain: Drain) -> None:
         if self.draining:
@@ -361,6 +362,16 @@ class AgentSession:
             deployment.loaded_s = now
             deployment.takes_usage_option = None  # it may be another engine now
         self._owner.index.moved(deployment, before if known else None)
+
+    def _tell_of_losses(self) -> None:
+        """Whoever has a request at an engine that its agent has just declared lost."""
+        now = self._owner.clock()
+        for deployment in list(self.deployments.values()):
+            if deployment.status is not DeploymentStatus.FAILED:
+                deployment.lost_s = None
+            elif deployment.lost_s is None:
+                deployment.lost_s = now
+                self._owner.index.engine_lost(deployment)
 
     def _unlist(self, deployment: Deployment) -> None:
         deployment.listed = False

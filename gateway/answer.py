@@ -18,11 +18,11 @@ from gateway.attempt import Attempt, work_done, work_so_far
 from gateway.continuation import NotContinuable, SpliceFailed
 from gateway.continuing import Course
 from gateway.deployments import Deployment
-from gateway.failover import RULES, Trouble, break_reason, trouble_of_status
+from gateway.failover import RULES, Trouble, break_reason, trouble_of
 from gateway.home import Asker, Home
 from gateway.prospects import Prospects
 from gateway.response import EngineResponse
-from gateway.rhythm import ANSWER_S, idle_at_s, look_s, may_be_the_tunnels, stalls_at_s
+from gateway.rhythm import ANSWER_S, LOST_PATIENCE_S, idle_at_s, look_s, may_be_the_tunnels, stalls_at_s
 from shared.errors import ErrorCode
 from shared.messages import ResponseHead, Trailers
 
@@ -167,8 +167,9 @@ class Answer:
             return
         now, request = self._home.timers.time(), self._asker.request
         if not Course.recordable(request, head):
-            words = f"the next engine answered with status {head.status}"
-            self._failed_to_go_on(attempt, trouble_of_status(head.status), words)
+            trouble = trouble_of(head)
+            attempt.refused = trouble is Trouble.OVERLOADED
+            self._failed_to_go_on(attempt, trouble, f"the next engine answered with status {head.status}")
             return
         self._home.answered(attempt, now)
         self._home.metrics.continued(request.model, "begun")
@@ -233,6 +234,16 @@ class Answer:
             settings, streams = self._home.settings, self.phase is Phase.STREAMING
             wait_s = settings.continue_after_s if streams else settings.failover_after_s
             self._look_after(wait_s, self._home.timers.time())
+
+    def engine_lost(self, attempt: Attempt) -> None:
+        """Its agent says that its engine is lost: if nothing comes any more, another one is to go on."""
+        if attempt is self.attempt and attempt.suspended_s is None:
+            now = self._home.timers.time()
+            if self.phase is Phase.STREAMING:
+                attempt.quiet_s, attempt.heard = now, False
+                self._look_after(self._home.settings.continue_after_s, now)
+            elif self.phase is Phase.ASKING:
+                self._look_after(0.0, now)
 
     def resumed(self, attempt: Attempt) -> None:
         if attempt is not self.attempt:
@@ -305,6 +316,11 @@ class Answer:
             if away_s >= settings.failover_after_s and self._home.someone_else(self._asker.request):
                 self._failed_to_go_on(attempt, None, "its tunnel is gone", blamed=False)
                 return
+        elif attempt.deployment.lost_s is not None and (
+            self._home.someone_else(self._asker.request) or now >= attempt.deployment.lost_s + LOST_PATIENCE_S
+        ):
+            self._failed_to_go_on(attempt, Trouble.ENGINE_LOST, "its agent has declared it lost")
+            return
         elif now - attempt.opened_s - attempt.away_s >= settings.first_byte_s:
             if may_be_the_tunnels(attempt, now):
                 self._look_after(ANSWER_S, now)
@@ -371,6 +387,9 @@ class Answer:
         if attempt.heard or self.response.behind:
             self._watch(attempt, now)
             return
+        if attempt.deployment.lost_s is not None:
+            self._look_at_lost(attempt, attempt.deployment.lost_s, now)
+            return
         silent_s = stalls_at_s(attempt, settings)
         if now >= silent_s and may_be_the_tunnels(attempt, now):
             self._look_after(ANSWER_S, now)
@@ -382,6 +401,22 @@ class Answer:
             self._stalled(attempt, now)
         else:
             self._alarm.due(min(silent_s, self._ends_s()))
+
+    def _look_at_lost(self, attempt: Attempt, lost_s: float, now: float) -> None:
+        """Nothing comes, and the agent has declared the engine lost."""
+        after_s, quiet_s = self._home.settings.continue_after_s, now - max(lost_s, attempt.quiet_s)
+        if quiet_s < after_s:
+            self._look_after(after_s - quiet_s, now)
+        elif self._goes_on_elsewhere(Trouble.ENGINE_LOST):
+            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+            attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
+        elif quiet_s < LOST_PATIENCE_S:
+            self._look_after(min(after_s, LOST_PATIENCE_S - quiet_s), now)
+        else:
+            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+            attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
+            reason = f"its agent has declared it lost: {attempt.deployment.reason or 'it does not answer'}"
+            self._broke(ErrorCode.ENGINE_FAILED, reason, Trouble.ENGINE_LOST)
 
     def _stalled(self, attempt: Attempt, now: float) -> None:
         """The deployment is marked; the answer goes on elsewhere if it can, else it has until ``idle_s``."""
@@ -428,7 +463,7 @@ class Answer:
             self._home.spent(self._asker.ticket, work_done(trailers.usage))
         elif attempt is not None and request.streaming:
             self._home.spent(self._asker.ticket, work_so_far(attempt))
-        if attempt is not None and self.response.status < 500:
+        if attempt is not None and self.response.status < 500 and not attempt.refused:
             first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
             self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now, own)
         if self._course is not None:

@@ -43,6 +43,9 @@ class AttemptOwner(Protocol):
     def resumed(self, attempt: "Attempt") -> None:
         """It goes on."""
 
+    def engine_lost(self, attempt: "Attempt") -> None:
+        """Its agent says that its engine is lost. The stream may yet go on."""
+
     def body_failed(self, error: Exception) -> None:
         """The rest of the request's body could not be read."""
 
@@ -68,6 +71,7 @@ class Attempt:
         "pieces",
         "quiet_s",
         "received_bytes",
+        "refused",
         "response",
         "stalled",
         "stream",
@@ -85,6 +89,8 @@ class Attempt:
         self.opened_s = now
         self.heard = False
         """Whether bytes came since somebody last looked and set this back."""
+        self.refused = False
+        """Its engine had enough to do and did not begin on it."""
         self.received_bytes = 0
         """Of the response's body."""
         self.pieces = 0
@@ -184,6 +190,11 @@ class Attempt:
     def on_resumed(self) -> None:
         if self._wanted:
             self._owner.resumed(self)
+
+    def on_engine_lost(self) -> None:
+        """Its agent has declared its engine lost."""
+        if self._wanted:
+            self._owner.engine_lost(self)
 
     def on_closed(self) -> None:
         self._stop_upload()

@@ -66,6 +66,8 @@ class Deployment(DeploymentView):
     """What its agent says of its status."""
     kind: str = ""
     """Of its engine, as its agent says; empty: it does not."""
+    lost_s: float | None = None
+    """Since when its agent says that its engine is lost, on the gateway's clock; None while it does not."""
     loading_s: float = float("-inf")
     loaded_s: float = float("-inf")
     """When it was seen to begin loading, and to be loaded."""

@@ -128,6 +128,7 @@ class ModelIndex:
         self._came: Callable[[Deployment], None] = _nothing
         self._gone: Callable[[Deployment], None] = _nothing
         self._moved: Callable[[Deployment, DeploymentStatus | None], None] | None = None
+        self._lost: Callable[[Deployment], None] = _nothing
 
     @property
     def models(self) -> Mapping[str, ModelRecord]:
@@ -150,6 +151,15 @@ class ModelIndex:
         """From now on what is loadable counts. ``moved`` is called with the status before when that of a
         managed deployment is another one, and with None when its agent names it for the first time."""
         self._moved = moved
+
+    def watch_losses(self, lost: Callable[[Deployment], None]) -> None:
+        """``lost(deployment)`` is called when the agent of a deployment, which stays connected, declares its
+        engine lost, after everything else that it said has been taken note of."""
+        self._lost = lost
+
+    def engine_lost(self, deployment: Deployment) -> None:
+        """Its agent has just declared its engine lost."""
+        self._lost(deployment)
 
     def moved(self, deployment: Deployment, before: DeploymentStatus | None) -> None:
         """A deployment's status is another one, or it is new."""
@@ -179,6 +189,10 @@ class ModelIndex:
         deployment.trial = deployment.cap > 0 and not deployment.well
         counts = promising and not deployment.trial and not deployment.closing
         slots = min(deployment.slots, deployment.cap) if counts else 0
+        if counts and not deployment.shut:
+            slots = max(
+                slots, min(deployment.in_flight, deployment.slots)
+            )  # it rests; these go on being used
         if slots != deployment.counted_slots or deployment.version != deployment.counted_version:
             record.slots += slots - deployment.counted_slots
             deployment.counted_slots, deployment.counted_version = slots, deployment.version
@@ -215,15 +229,16 @@ class ModelIndex:
         if deployment.free == 0:
             self._models[deployment.model].note_open(deployment, False)
 
-    def give_back(self, deployment: Deployment, work: float, held_s: float) -> None:
-        """A request's stream is closed at both ends; it kept its slot for ``held_s``."""
+    def give_back(self, deployment: Deployment, work: float, held_s: float | None) -> None:
+        """A request's stream is closed at both ends; it kept its slot for ``held_s``, None: it was refused,
+        which says nothing of how long others keep one."""
         assert deployment.in_flight > 0, deployment.key
         deployment.in_flight -= 1
         if deployment.managed:
             deployment.used_s = self._clock()
         deployment.outstanding = max(0.0, deployment.outstanding - work) if deployment.in_flight else 0.0
         record = self._models.get(deployment.model)
-        if record is not None:
+        if record is not None and held_s is not None:
             record.hold_s = (
                 held_s if not record.held else record.hold_s + HOLD_WEIGHT * (held_s - record.hold_s)
             )

@@ -46,7 +46,9 @@ from shared.messages import Usage
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
-_FREE = frozenset({Trouble.REFUSED, Trouble.NO_PATH, Trouble.LOST, Trouble.DRAINING})
+_FREE = frozenset(
+    {Trouble.REFUSED, Trouble.NO_PATH, Trouble.LOST, Trouble.ENGINE_LOST, Trouble.DRAINING}
+)
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
 
 _SILENCES = frozenset({Trouble.TIMEOUT, Trouble.STALLED})
@@ -129,6 +131,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting = True
         self._idle: asyncio.Event | None = None
+        self._index.watch_losses(self._engine_lost)
         metrics.watch_queue(self.room.depths)
         metrics.watch_predictions(self._decisions.predictions)
         metrics.watch_unread(lambda: self.unread.used_bytes)
@@ -271,7 +274,8 @@ class Dispatcher:
         self._preemption.released(attempt)
         self._health.released(attempt.deployment, attempt.request)
         now = self.timers.time()
-        self._index.give_back(attempt.deployment, attempt.work, now - attempt.opened_s)
+        held_s = None if attempt.refused else now - attempt.opened_s
+        self._index.give_back(attempt.deployment, attempt.work, held_s)
         gpu_s = self._company.went(attempt, attempt.deployment, now)
         attempt.request.gpu_s += gpu_s
         if self._ran is not None:
@@ -297,13 +301,13 @@ class Dispatcher:
         if not request.streaming:
             self._answer_times.note(request.model, request.route, total_s)
 
-    def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
+    def failed(self, attempt: Attempt, trouble: Trouble, now: float, rest_s: float = 0.0) -> None:
         attempt.request.note_trouble(attempt.deployment.key, trouble.name.lower())
         if trouble in ENGINES_FAULT:
             attempt.request.note_failure(attempt.deployment.key, now)
         if attempt.request.route == ANY_ROUTE and trouble in _SILENCES:
             return
-        self._health.failed(attempt.deployment, attempt.request, trouble, now)
+        self._health.failed(attempt.deployment, attempt.request, trouble, now, rest_s)
 
     def lacks_path(self, attempt: Attempt) -> None:
         request, deployment = attempt.request, attempt.deployment
@@ -345,7 +349,7 @@ class Dispatcher:
         if request.streaming or request.tier is not Tier.REALTIME or request.route == ANY_ROUTE:
             return None
         usual_s = self._answer_times.quantile_s(request.model, request.route)
-        return None if usual_s is None else now + usual_s
+        return now + (self.settings.stall_s if usual_s is None else usual_s)
 
     def hedge(self, exchange: Exchange, now: float) -> Deployment | None:
         request = exchange.request
@@ -368,6 +372,16 @@ class Dispatcher:
         self._waiting[exchange.ticket.number] = exchange
         self._binder.mark(request.model)
 
+    def hold(self, exchange: Exchange) -> None:
+        now, ticket = self.timers.time(), exchange.ticket
+        self.room.come_back(ticket, (), now, expires_s=ticket.expires_s, refused=True)
+        self._waiting[ticket.number] = exchange
+        self._binder.mark(exchange.request.model)
+
+    def slot_expected_s(self, request: Request) -> float:
+        now = self.timers.time()
+        return self.room.retry_after_s(request, self._admission.capacity(request, now), now)
+
     def spent(self, ticket: Ticket, work: float) -> None:
         self.room.settle(ticket, work, self.timers.time())
 
@@ -383,6 +397,8 @@ class Dispatcher:
 
     def waited_too_long(self, exchange: Exchange) -> RequestError:
         error = self._too_late(exchange.request)
+        if exchange.refusals is not None and isinstance(error, QueueTimeout):
+            error = exchange.refusals.error(error.retry_after_s or 0.0, self.timers.time())
         self.metrics.refused(exchange.request.model, error.code)
         return error
 
@@ -392,6 +408,13 @@ class Dispatcher:
             if self._idle is not None and not self._exchanges:
                 self._idle.set()
                 self._idle = None
+
+    def _engine_lost(self, deployment: Deployment) -> None:
+        streams = deployment.session.endpoint.streams.values()
+        handlers = [stream.handler for stream in streams if isinstance(stream.handler, Attempt)]
+        for attempt in handlers:
+            if attempt.deployment is deployment:
+                attempt.on_engine_lost()
 
     def _too_late(self, request: Request) -> RequestError:
         now = self.timers.time()

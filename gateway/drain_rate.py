@@ -32,6 +32,11 @@ class DrainRate:
         if self._backlogged:
             self._departures += 1.0
 
+    def came_back(self, now: float) -> None:
+        """One that departed was refused by an engine and waits again."""
+        self._forget(now)
+        self._departures = max(0.0, self._departures - 1.0)
+
     def per_s(self, now: float, guess_per_s: float) -> float:
         """Departures per second; ``guess_per_s`` is what to believe before anything was measured (≥ 0)."""
         self._forget(now)

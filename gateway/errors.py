@@ -29,6 +29,7 @@ The tree::
     ├── ClientGone                    499     (log only)
     ├── InternalError                 500     server_error            internal_error
     ├── EngineRefused                 (given) (given)                 engine_refused (or given)
+    ├── EngineBusy                    429/503 overloaded_error        engine_busy
     ├── EngineError                   502     server_error            engine_failed
     ├── BuffersFull                   503     overloaded_error        buffers_full
     ├── Overloaded                    503     overloaded_error        overloaded
@@ -211,6 +212,17 @@ class EngineRefused(RequestError):
     the request, so it is told to the client and to nobody else."""
 
     status, type, code = 502, "server_error", "engine_refused"
+
+
+class EngineBusy(RequestError):
+    """Engines refused the request, as one too many, for as long as it may wait. ``status`` is the last one's,
+    429 or 503."""
+
+    status, type, code = 503, "overloaded_error", "engine_busy"
+
+    def __init__(self, message: str, *, status: int, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.status = status
 
 
 class EngineError(RequestError):

@@ -9,7 +9,9 @@ States and what moves them::
 While it is ANSWERING an :class:`~gateway.answer.Answer` sees to it.
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Protocol
 
@@ -22,20 +24,22 @@ from gateway.domain import PREEMPTED, Request, RequestBody
 from gateway.errors import DeadlineExceeded, RequestError
 from gateway.failover import (
     ENGINES_FAULT,
+    MOST_REFUSALS,
     RULES,
     Effect,
+    Refusals,
     Tries,
     Trouble,
     may_be_repeated,
     request_error,
-    trouble_of_status,
+    trouble_of,
 )
 from gateway.heads import head_for
 from gateway.home import Home
 from gateway.opening import Opening
 from gateway.queue import Ticket
 from gateway.response import Ending, EngineResponse, is_event_stream
-from gateway.rhythm import ANSWER_S
+from gateway.rhythm import ANSWER_S, LOST_PATIENCE_S
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.upload import Upload
 from gateway.usage_option import fit, is_rejected, note_taken
@@ -44,6 +48,12 @@ from shared.messages import ResponseHead, Trailers
 
 USAGE_OPTION = "usage_option"
 """Why a request is asked again that its engine may have rejected for what the gateway added to it."""
+
+HEDGE_AGAIN_S = 1.0
+"""When to try again to place a second copy for which there was no slot or no budget."""
+
+HEDGE_TIMES = 5.0
+"""An engine silent for so many times as long as another took for the same request is taken to hang."""
 
 
 class State(Enum):
@@ -63,6 +73,13 @@ class Dispatch(Home, Protocol):
 
     def wait_again(self, exchange: "Exchange", *, preempted: bool = False) -> None:
         """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over."""
+
+    def hold(self, exchange: "Exchange") -> None:
+        """Back into the waiting room until the time that it may wait is over: engines have enough to do."""
+
+    def slot_expected_s(self, request: Request) -> float:
+        """When somebody whose request is refused now should come back, in seconds."""
+        ...
 
     def withdraw(self, exchange: "Exchange") -> None:
         """Out of the waiting room, without a slot."""
@@ -114,6 +131,8 @@ class Exchange:
         self._rejecting: Deployment | None = None
         """Which seemed to reject the option that asks for usage."""
         self._tries = Tries(home.settings.max_attempts)
+        self.refusals: Refusals | None = None
+        """Engines that had enough to do; None: none had."""
         self._alarm = Alarm(home.timers, self._on_time)
         self._alarm.due(ticket.expires_s)
 
@@ -205,8 +224,12 @@ class Exchange:
             self._lacks_path(attempt)
             return
         now = self._home.timers.time()
-        trouble = None if self.request.route == ANY_ROUTE else trouble_of_status(head.status)
-        if trouble is not None:
+        trouble = None if self.request.route == ANY_ROUTE else trouble_of(head)
+        if trouble is Trouble.OVERLOADED:
+            if self._held_back(attempt, head, now):
+                return
+            head = self._with_retry_after(head)
+        elif trouble is not None:
             self._home.failed(attempt, trouble, now)
             if self._goes_elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True):
                 return
@@ -215,7 +238,7 @@ class Exchange:
             if self._is_asked_again(attempt, head.status):
                 return
         if attempt is not self._opening.attempts[0]:
-            self._home.metrics.hedge_won(self.request.model)
+            self._hedge_won(attempt, now)
         self._opening.give_up(ErrorCode.CANCELLED, but=attempt)
         attempt.first_byte_s = now
         recordable = Course.recordable(self.request, head)
@@ -261,9 +284,12 @@ class Exchange:
             self._answer.lost(attempt, code, reason)
             return
         trouble, effect = RULES.get(code, (None, Effect.FINAL))
-        if trouble is not None:
+        if trouble is Trouble.OVERLOADED:
+            if self._held_back(attempt, None, self._home.timers.time()):
+                return
+        elif trouble is not None:
             self._home.failed(attempt, trouble, self._home.timers.time())
-        if trouble is None or not self._goes_elsewhere(
+        if trouble in (None, Trouble.OVERLOADED) or not self._goes_elsewhere(
             attempt, trouble, effect, only_if_better=trouble in ENGINES_FAULT
         ):
             self.fail(request_error(code, reason))
@@ -290,6 +316,19 @@ class Exchange:
         elif self.state is State.OPENING:
             self._opening.came_back(away_s, now, self._home.settings.first_byte_s)
             self._watch()
+
+    def engine_lost(self, attempt: Attempt) -> None:
+        """The agent says that its engine is not there any more."""
+        now = self._home.timers.time()
+        if self._answer is not None:
+            self._answer.engine_lost(attempt)
+        elif self.state is not State.OPENING:
+            return
+        elif self._opening.drop(attempt):
+            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+            self._watch()
+        elif self._opening.lost_s is not None:
+            self._at_lost_engine(now)
 
     def body_failed(self, error: Exception) -> None:
         """The client's side could not deliver the rest of the body."""
@@ -338,6 +377,32 @@ class Exchange:
         self._home.lacks_path(attempt)
         if not self._goes_elsewhere(attempt, Trouble.NO_PATH, Effect.NONE, only_if_better=True):
             self.fail(self._home.nobody_has(self.request))
+
+    def _held_back(self, attempt: Attempt, head: ResponseHead | None, now: float) -> bool:
+        """The engine has enough to do: have the request wait for it, or for another, if that is sound and
+        within the time that it may wait. No budget is asked, for no engine began on it."""
+        self.refusals = self.refusals or Refusals()
+        wait_s = self.refusals.note(head, now)
+        attempt.refused = True
+        self._home.failed(attempt, Trouble.OVERLOADED, now, wait_s)
+        if self._opening.drop(attempt):
+            return True
+        from_s = now if self._home.someone_else(self.request) else now + wait_s
+        if not self._may_repeat or from_s >= self.ticket.expires_s or self.refusals.count > MOST_REFUSALS:
+            return False
+        self._home.metrics.retried(self.request.model, Trouble.OVERLOADED.name.lower())
+        self._opening.give_up(ErrorCode.CANCELLED)
+        self.state = State.WAITING
+        self._home.hold(self)
+        self._alarm.due(self.ticket.expires_s)
+        return True
+
+    def _with_retry_after(self, head: ResponseHead) -> ResponseHead:
+        """``head`` with the time after which to come back, where the engine does not say."""
+        if any(name in ("retry-after", "retry-after-ms") for name, _ in head.headers):
+            return head
+        seconds = math.ceil(self._home.slot_expected_s(self.request))
+        return replace(head, headers=(*head.headers, ("retry-after", str(seconds))))
 
     def _wait_again(self, *, preempted: bool = False) -> None:
         self._opening.give_up(ErrorCode.CANCELLED)
@@ -430,6 +495,7 @@ class Exchange:
         if until_s is None:
             self.fail(self._home.waited_too_long(self))
         else:
+            self.ticket.expires_s = until_s
             self._alarm.due(until_s)
 
     def _still_opening(self, now: float) -> None:
@@ -438,10 +504,33 @@ class Exchange:
             self._fail_late()
         elif self._opening.gone:
             self._still_suspended(now)
+        elif self._opening.lost_s is not None:
+            self._at_lost_engine(now)
         elif now >= self._opening.opened_s + self._home.settings.first_byte_s:
             self._took_too_long(now)
-        else:
+        elif self._opening.hedge_at_s is not None and now >= self._opening.hedge_at_s:
             self._hedge(now)
+        else:
+            self._watch()
+
+    def _at_lost_engine(self, now: float) -> None:
+        """Its agent has declared the engine lost: somebody else gets the request, if there is somebody. Else
+        the engine may answer yet, for a while."""
+        attempt, lost_s = self._opening.attempts[0], self._opening.lost_s
+        assert lost_s is not None
+        over = now >= max(lost_s, self._opening.opened_s) + LOST_PATIENCE_S
+        elsewhere = self._may_repeat and self._home.someone_else(self.request, patiently=over)
+        if not (over or elsewhere):
+            self._opening.looked_s = now
+            self._watch()
+            return
+        self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+        if elsewhere and self._tries.move():
+            self._home.metrics.failed_over(self.request.model, "engine_lost")
+            self._wait_again()
+        else:
+            reason = attempt.deployment.reason
+            self.fail(request_error(ErrorCode.ENGINE_UNREACHABLE, reason), ErrorCode.ENGINE_TIMEOUT)
 
     def _took_too_long(self, now: float) -> None:
         """None of the attempts began to answer in time. Those whose tunnel is away are not to blame, and none
@@ -469,11 +558,24 @@ class Exchange:
             self._opening.looked_s = now
             self._watch()
 
+    def _hedge_won(self, attempt: Attempt, now: float) -> None:
+        """The second copy was answered first. An engine that said nothing in much longer than that took is
+        taken to answer nothing."""
+        self._home.metrics.hedge_won(self.request.model)
+        first, took_s = self._opening.attempts[0], now - attempt.opened_s
+        silent_s = now - first.opened_s - first.away_s
+        if (
+            first.response is None
+            and first.suspended_s is None
+            and silent_s >= max(self._home.settings.stall_s, HEDGE_TIMES * took_s)
+        ):
+            self._home.failed(first, Trouble.TIMEOUT, now)
+
     def _hedge(self, now: float) -> None:
         """It is late: a second copy may be sooner, unless the answer is on its way already."""
-        self._opening.hedge_at_s = None
         may = self._opening.alone and self._may_repeat
         deployment = self._home.hedge(self, now) if may else None
+        self._opening.hedge_at_s = now + HEDGE_AGAIN_S if may and deployment is None else None
         if deployment is not None:
             try:
                 self._opening.attempts.append(self.open(deployment, now, self.request.body))

@@ -1,12 +1,22 @@
 """What becomes of a request whose stream failed before its response began (SCHEDULING §6). Pure data."""
 
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 
 from gateway.admission import RETRY_AFTER_S
 from gateway.domain import Request
-from gateway.errors import BodyTooLarge, DeadlineExceeded, EngineError, NoDeployment, RequestError
+from gateway.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    EngineBusy,
+    EngineError,
+    NoDeployment,
+    RequestError,
+)
 from gateway.scheduling.base import ANY_ROUTE
 from shared.errors import ErrorCode
+from shared.messages import Headers, Refusal, ResponseHead
 
 
 class Effect(Enum):
@@ -41,6 +51,8 @@ class Trouble(Enum):
     """The answer stopped for longer than its rhythm explains."""
     LOST = auto()
     """The agent's session is over."""
+    ENGINE_LOST = auto()
+    """The agent says that its engine is not there any more."""
     DRAINING = auto()
     """The agent is going away in order."""
 
@@ -101,6 +113,63 @@ def trouble_of_status(status: int) -> Trouble | None:
     if status in (429, 503):
         return Trouble.OVERLOADED
     return Trouble.STATUS if status >= 500 and status != _NOT_IMPLEMENTED else None
+
+
+def trouble_of(head: ResponseHead) -> Trouble | None:
+    """The same, with what its agent made of it: a refusal of this request is an answer."""
+    return None if head.refusal is Refusal.REQUEST else trouble_of_status(head.status)
+
+
+MOST_REFUSALS = 256
+"""So often a request is given to engines that have enough to do, within the time that it may wait."""
+
+
+@dataclass(slots=True)
+class Refusals:
+    """The engines that had enough to do with other requests while one waited."""
+
+    count: int = 0
+    status: int = 503
+    """What the last of them said, 429 or 503."""
+    until_s: float = 0.0
+    """When that one wants to be asked again."""
+
+    def note(self, head: ResponseHead | None, now: float) -> float:
+        """One more; None: its agent refused instead. Seconds in which it wants to be asked again, 0 where it
+        does not say."""
+        self.count += 1
+        self.status = 503 if head is None else head.status
+        wait_s = 0.0 if head is None else retry_after_s(head.headers) or 0.0
+        self.until_s = now + wait_s
+        return wait_s
+
+    def error(self, wait_s: float, now: float) -> EngineBusy:
+        """What to tell the client at ``now``, when a slot is expected in ``wait_s``."""
+        return EngineBusy(
+            f"Every engine that was asked had enough to do with other requests, the last time with status "
+            f"{self.status}, for as long as this request may wait; try again later.",
+            status=self.status,
+            retry_after_s=max(wait_s, self.until_s - now),
+        )
+
+
+def retry_after_s(headers: Headers) -> float | None:
+    """Seconds after which an engine wants to be asked again (RFC 9110 §10.2.3, and ``retry-after-ms`` as
+    OpenAI writes it), not below 0; None when it does not say. A date counts from the engine's own ``date``,
+    so that nobody's clock matters; without one it says nothing."""
+    said = {name: text for name, text in headers if name in ("retry-after", "retry-after-ms", "date")}
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(said[name]) * unit_s
+        except (KeyError, ValueError):
+            continue
+        if 0.0 <= seconds < float("inf"):
+            return seconds
+    try:
+        apart = parsedate_to_datetime(said["retry-after"]) - parsedate_to_datetime(said["date"])
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+    return max(0.0, apart.total_seconds())
 
 
 def may_be_repeated(request: Request, effect: Effect) -> bool:

@@ -46,13 +46,15 @@ MOST_EJECTED = 3
 ASKED = 32
 """Of a model's deployments so many, the oldest, are looked at to see whether any has served for a while."""
 LOSS_S = 1.0
-"""What is lost with a session is lost in one go: losses so close together count once."""
+"""What is lost with a session or an engine is lost in one go: losses so close together count once."""
+_LOSSES = frozenset({Trouble.LOST, Trouble.ENGINE_LOST})
 
 _FAULTS = {
     Trouble.UNREACHABLE: Fault.GONE,
     Trouble.STATUS: Fault.FAILURE,
     Trouble.TIMEOUT: Fault.FAILURE,
     Trouble.LOST: Fault.FAILURE,
+    Trouble.ENGINE_LOST: Fault.FAILURE,
     Trouble.BROKEN: Fault.CUT,
     Trouble.STALLED: Fault.STALL,
 }
@@ -138,20 +140,22 @@ class FleetHealth:
             self._changed(deployment)
         self._judge(deployment.model, now)
 
-    def failed(self, deployment: Deployment, request: Request, trouble: Trouble, now: float) -> None:
-        """A request failed there."""
+    def failed(
+        self, deployment: Deployment, request: Request, trouble: Trouble, now: float, rest_s: float = 0.0
+    ) -> None:
+        """A request failed there. ``rest_s``: it asks to be left alone for so long."""
         health = deployment.health
         if health is None:
             return
         if trouble in _RESTS:
-            health.rest(now)
+            health.rest(now, rest_s)
             health.circuit.released(request.id, now)
         elif trouble is Trouble.STATUS and self._its_own(deployment, health, request, now):
             health.circuit.released(request.id, now)
-        elif trouble is Trouble.LOST and now - health.lost_s < LOSS_S:
+        elif trouble in _LOSSES and now - health.lost_s < LOSS_S:
             return
         elif trouble in _FAULTS:
-            if trouble is Trouble.LOST:
+            if trouble in _LOSSES:
                 health.lost_s = now
             self._count(deployment, health, request, trouble, now)
         self._changed(deployment)

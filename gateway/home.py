@@ -47,8 +47,9 @@ class Home(Protocol):
         """An answer came whole; times from the opening of its stream. ``usage`` is that of this attempt
         alone, None when there is none to be had."""
 
-    def failed(self, attempt: Attempt, trouble: Trouble, now: float) -> None:
-        """An attempt came to nothing, or to no more."""
+    def failed(self, attempt: Attempt, trouble: Trouble, now: float, rest_s: float = 0.0) -> None:
+        """An attempt came to nothing, or to no more. ``rest_s``: its engine asks to be left alone for so
+        long."""
 
     def spent(self, ticket: Ticket, work: float) -> None:
         """What a request really cost, in units of work."""
@@ -63,7 +64,8 @@ class Home(Protocol):
         ...
 
     def hedge_at(self, request: Request, now: float) -> float | None:
-        """When a second copy of a unary request is worth it; None: never."""
+        """When a second copy of a unary request is worth it; None: never. A silence of ``stall_s`` is late
+        where too few answers have been seen to know how long they take."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from gateway.attempt import Attempt
 from gateway.dispatch_settings import DispatchSettings
-from gateway.rhythm import ANSWER_S, may_be_the_tunnels
+from gateway.rhythm import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
 from shared.errors import ErrorCode
 
 
@@ -16,7 +16,7 @@ class Opening:
         self.opened_s = 0.0
         """When the first was opened; later by the time that tunnels were away."""
         self.looked_s = 0.0
-        """When it was last looked whether somebody else could take what waits for a tunnel."""
+        """When it was last looked whether somebody else could take what waits for a tunnel or an engine."""
         self.hedge_at_s: float | None = None
         """When a second copy may be sooner."""
 
@@ -34,6 +34,13 @@ class Opening:
     def gone(self) -> bool:
         """All wait for their tunnels."""
         return all(attempt.suspended_s is not None for attempt in self.attempts)
+
+    @property
+    def lost_s(self) -> float | None:
+        """Since when all are at engines that their agents have declared lost; None while one is not."""
+        since = [each.deployment.lost_s for each in self.attempts if each.suspended_s is None]
+        lost = [lost_s for lost_s in since if lost_s is not None]
+        return max(lost) if lost and len(lost) == len(self.attempts) else None
 
     @property
     def alone(self) -> bool:
@@ -70,6 +77,9 @@ class Opening:
         gone_s = [attempt.suspended_s for attempt in self.attempts if attempt.suspended_s is not None]
         if gone_s and len(gone_s) == len(self.attempts):
             due_s = max(*gone_s, self.looked_s) + settings.failover_after_s
+        elif (lost_s := self.lost_s) is not None:
+            again_s = max(lost_s, self.looked_s) + settings.failover_after_s
+            due_s = min(again_s, max(lost_s, self.opened_s) + LOST_PATIENCE_S)
         else:
             due_s = self.opened_s + settings.first_byte_s
             if self.hedge_at_s is not None:

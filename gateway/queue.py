@@ -202,17 +202,26 @@ class WaitingRoom:
         return ticket
 
     def come_back(
-        self, ticket: Ticket, avoid: Iterable[str], now: float, *, expires_s: float | None = None
+        self,
+        ticket: Ticket,
+        avoid: Iterable[str],
+        now: float,
+        *,
+        expires_s: float | None = None,
+        refused: bool = False,
     ) -> None:
         """Take a request in again that left for a slot and could not be served. Never refused: it was here
         before, and keeps its turn. What its tenant was charged for it is given back, unless its answer has
-        begun. ``expires_s`` is for those who may wait for longer than others."""
+        begun. ``expires_s`` is for those who may wait for another time than others; ``refused``: no engine
+        began on it, so that its slot was none."""
         assert not ticket.waiting
         request = ticket.request
         queue = self._queue(request.model, now)
         ticket.lane, ticket.begun, ticket.seen = Fit.of(request, avoid), request.continuing, None
         if ticket.charged and not ticket.begun:
             queue.turns.settle(ticket, 0.0, now)
+        if refused:
+            queue.drain.came_back(now)
         ticket.entered_s = now
         ticket.expires_s = self.expiry(request, now) if expires_s is None else expires_s
         self._put(queue, ticket, now)

@@ -32,6 +32,10 @@ def stalls_at_s(attempt: Attempt, settings: DispatchSettings) -> float:
     return attempt.quiet_s + min(settings.idle_s, max(settings.stall_s, TIMES * gap_s))
 
 
+LOST_PATIENCE_S = 30.0
+"""So long it is waited for an engine that its agent has declared lost and from which nothing comes, when
+there is no other: an agent may err about an engine that is busy."""
+
 QUIET_S = 1.0
 """A tunnel on which nothing came for so long is asked whether it lives, before an engine is blamed."""
 

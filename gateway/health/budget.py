@@ -12,7 +12,7 @@ MOST_TENANTS = 4096
 
 
 class RetryBudget:
-    """A share of a tenant's requests of the last 10 s, and a few a second so that small sites may retry at all.
+    """A share of a tenant's requests of the last 10 s, and a few a second, so that small sites may retry.
 
     Figures and rule as in Finagle's RetryBudget: 20 % of requests, at least 10 a second, credit that expires
     after 10 s. The tenants of the last 10 s have these ten a second in equal shares.

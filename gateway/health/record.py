@@ -11,6 +11,8 @@ EJECT_S = 30.0
 """First time a deployment is set aside for being slow; each time in a row as much longer (Envoy's
 ``base_ejection_time``, times the number of ejections, at most ``max_ejection_time``)."""
 MAX_EJECT_S = 300.0
+LONGEST_REST_S = 60.0
+"""An engine that refused a request and wants to be asked again later than this is asked after this."""
 REFORMED_S = 600.0
 """Ejections longer ago than this are forgotten."""
 
@@ -59,12 +61,13 @@ class DeploymentHealth:
         self._ejections = 0
         self._ejected_s = float("-inf")
 
-    def rest(self, now: float) -> None:
-        """It refused a request: nothing new for a moment."""
+    def rest(self, now: float, least_s: float = 0.0) -> None:
+        """It refused a request: nothing new for a moment, nor within the ``least_s`` for which it asked."""
         settings = self._settings
         rest_s = min(settings.rest_s * 2.0 ** min(self._refusals, 16), settings.rest_max_s)
         self._refusals += 1
-        self.resting_until_s = now + rest_s
+        asked_s = min(least_s, LONGEST_REST_S)
+        self.resting_until_s = max(self.resting_until_s, now + max(rest_s, asked_s))
 
     def took(self) -> None:
         """It did not refuse."""

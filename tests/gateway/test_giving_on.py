@@ -190,35 +190,6 @@ async def test_engines_that_have_enough_to_do_are_asked_in_turn(status: int) -> 
     quiet(fleet)
 
 
-async def test_engines_that_never_have_room_are_believed_in_the_end() -> None:
-    fleet, agents = fleet_of("a", "b")
-    client = fleet.submit()
-    while not client.settled:
-        (stream,) = (each for agent in agents for each in agent.open_streams)
-        stream.stream.send_head(ResponseHead(503, (("x-why", "full"),)))
-        fleet.settle()
-        if not client.settled:
-            stream.confirm()
-            fleet.advance(6.0)
-    assert sum(len(agent.streams) for agent in agents) == MOST_MOVES
-    assert client.response.headers == (("x-why", "full"),)
-    client.cancel()
-    quiet(fleet)
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_lone_engine_that_has_enough_to_do_says_so_itself(status: int) -> None:
-    fleet, (one,) = fleet_of("a")
-    client = fleet.submit()
-    one.streams[0].stream.send_head(ResponseHead(status, (("retry-after", "7"),)))
-    one.streams[0].stream.end(Trailers())
-    fleet.settle()
-    assert client.response.status == status
-    assert client.response.headers == (("retry-after", "7"),)
-    assert await read(client) == b""
-    quiet(fleet)
-
-
 def test_an_error_on_other_routes_is_told() -> None:
     fleet, (one, two) = fleet_of("a", "b")
     client = fleet.submit(fleet.request(route="any"))

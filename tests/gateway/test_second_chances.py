@@ -115,10 +115,14 @@ def test_realtime_answers_in_one_piece_are_hedged_past_their_95th_percentile() -
         fleet.request(streaming=True, tier=Tier.REALTIME),
         fleet.request(streaming=False, tier=Tier.STANDARD),
         fleet.request(streaming=False, tier=Tier.REALTIME, route="any"),
-        fleet.request("other", streaming=False, tier=Tier.REALTIME),
     ):
         assert fleet.dispatcher.hedge_at(other, now) is None
-    assert hedging(answers=19).dispatcher.hedge_at(urgent, now) is None
+
+
+def test_where_little_is_known_of_answers_a_long_silence_is_late() -> None:
+    fleet = hedging(answers=19)
+    urgent = fleet.request(streaming=False, tier=Tier.REALTIME)
+    assert fleet.dispatcher.hedge_at(urgent, 5.0) == 5.0 + fleet.dispatcher.settings.stall_s
 
 
 def test_a_second_copy_goes_elsewhere_once_and_within_its_budget() -> None:
