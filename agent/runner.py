@@ -246,9 +246,7 @@ class _Run:
             first_byte_s=self._first_byte_s,
             total_s=self._clock() - self._began_s,
         )
-        return _Outcome(
-            trailers, out_of_memory=self._tells_of_memory(), status=response.status, lacks=lacks
-        )
+        return _Outcome(trailers, out_of_memory=self._tells_of_memory(), status=response.status, lacks=lacks)
 
     def _send_head(self, response: EngineResponse, *, lacks_path: bool = False) -> None:
         headers = _headers(response.headers, self._stream.head.usage, self._reader)

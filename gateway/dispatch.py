@@ -46,9 +46,7 @@ from shared.messages import Usage
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
-_FREE = frozenset(
-    {Trouble.REFUSED, Trouble.NO_PATH, Trouble.LOST, Trouble.ENGINE_LOST, Trouble.DRAINING}
-)
+_FREE = frozenset({Trouble.REFUSED, Trouble.NO_PATH, Trouble.LOST, Trouble.ENGINE_LOST, Trouble.DRAINING})
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
 
 _SILENCES = frozenset({Trouble.TIMEOUT, Trouble.STALLED})
