@@ -176,7 +176,7 @@ class Busy:
 
     def _fill(self) -> None:
         """As many as the limit allows come at once; their refusals come back together."""
-        refused = []
+        refused: list[int] = []
         while len(self._running) + len(refused) < self.limit.current:
             others = len(self._running) + len(refused)
             self.limit.entered(others + 1)

@@ -30,7 +30,13 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests/run chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--minutes", type=float, default=2.0, help="of each run")
+    parser.add_argument(
+        "--budgets",
+        choices=["both", "default", "short"],
+        default="both",
+        help="the gateway's budgets of time: its defaults, or a few seconds; both: one run with each",
+    )
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
     parser.add_argument("--worker-every", type=float, default=2.5, metavar="S", help="faults of workers")
@@ -53,8 +59,20 @@ def main() -> int:
         install()
     if arguments.faults_table:
         return _table(arguments, directory)
+    arguments.seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
+    budgets = {"both": [True, False], "short": [True], "default": [False]}[arguments.budgets]
+    if arguments.peer is not None:
+        budgets = [True]  # they are the gateway's, and there is none
+    failed = [_run(arguments, directory / ("short" if short else "default"), short) for short in budgets]
+    if arguments.keep is None and not any(failed):
+        shutil.rmtree(directory)
+    return int(any(failed))
+
+
+def _run(arguments: argparse.Namespace, directory: Path, short_budgets: bool) -> bool:
+    """One run; whether something was wrong."""
     plan = Plan(
-        seed=secrets.randbelow(10**6) if arguments.seed is None else arguments.seed,
+        seed=arguments.seed,
         seconds=arguments.minutes * 60,
         rate_per_s=arguments.rate,
         demo=not arguments.no_demo and arguments.peer is None,
@@ -62,17 +80,22 @@ def main() -> int:
         restarts=not arguments.no_restarts,
         faults=not arguments.no_faults,
         worker_every_s=arguments.worker_every,
+        short_budgets=short_budgets,
     )
     report = _on_loop(run(plan, directory, _say))
     sys.stdout.write(report.text() + "\n")
     if arguments.json is not None:
-        report.write_json(arguments.json)
-    if not report.failures:
-        if arguments.keep is None:
-            shutil.rmtree(directory)
-        return 0
-    sys.stdout.write(_failed(report, directory))
-    return 1
+        report.write_json(
+            arguments.json if short_budgets or arguments.budgets != "both" else _beside(arguments.json)
+        )
+    if report.failures:
+        sys.stdout.write(_failed(report, directory))
+    return bool(report.failures)
+
+
+def _beside(path: Path) -> Path:
+    """Where the figures of the run with default budgets go."""
+    return path.with_name(f"{path.stem}-default{path.suffix}")
 
 
 def _on_loop(work: Coroutine[None, None, T]) -> T:

@@ -58,6 +58,8 @@ class Injector:
                 await self._agent(fault)
             elif fault.kind in (Kind.GATEWAY_KILL, Kind.GATEWAY_DRAIN):
                 await self._gateway(fault)
+            elif fault.kind is Kind.ENGINE_FREEZE:
+                await self._freeze(fault)
             else:
                 await self._engines(fault)
         finally:
@@ -138,6 +140,16 @@ class Injector:
         for name in names:
             self._troubles[name].remove(trouble)
         await asyncio.gather(*(self._tell(name) for name in names))
+
+    async def _freeze(self, fault: Fault) -> None:
+        """It takes connections and bytes as far as the system does, and answers nothing: no order either."""
+        async with self._orders[fault.target]:
+            child = self._house.engines[fault.target].child
+            child.signal(signal.SIGSTOP)
+            try:
+                await asyncio.sleep(fault.lasts_s)
+            finally:
+                child.signal(signal.SIGCONT)
 
     async def _tell(self, name: str) -> None:
         """Tell an engine the newest of its troubles."""

@@ -27,17 +27,17 @@ SLOTS = 64
 AGENT_DRAIN_S = 10.0
 GATEWAY_DRAIN_S = 6.0
 POLICY = "TRUNKLINE_GATEWAY_DISPATCH__POLICY"
-GATEWAY_SETTINGS = {
-    "DRAIN_S": str(GATEWAY_DRAIN_S),
+GATEWAY_SETTINGS = {"DRAIN_S": str(GATEWAY_DRAIN_S), "LOG__STYLE": "json"}
+SHORT_BUDGETS = {
     "DISPATCH__FIRST_BYTE_S": "8",
     "DISPATCH__IDLE_S": "60",
     "DISPATCH__STALL_S": "3",
     "DISPATCH__MAX_ATTEMPTS": "5",
     "DISPATCH__SLOW_START_S": "3",
-    "LOG__STYLE": "json",
 }
-"""Short budgets, so that a run of minutes sees what they are for. More attempts than the default: here a
-request meets failing engines by chance, which elsewhere says that it is what breaks them."""
+"""So that a run of minutes sees what they are for; a run with the defaults sees what users see. More attempts
+than the default: here a request meets failing engines by chance, which elsewhere says that it is what breaks
+them."""
 WAYS = {"chat": "final_message", "completions": "prompt", "responses": "prefill", "messages": "prefill"}
 CONTINUES = "continues = {" + ", ".join(f'{route} = "{way}"' for route, way in WAYS.items()) + "}"
 
@@ -61,10 +61,11 @@ class EngineProcess:
 class ChaosHouse:
     """Starts everything; what is killed can be started again. Use as an async context manager."""
 
-    def __init__(self, directory: Path, town: Town) -> None:
+    def __init__(self, directory: Path, town: Town, *, short_budgets: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.town = town
+        self.settings = GATEWAY_SETTINGS | (SHORT_BUDGETS if short_budgets else {})
         self.port = free_port()
         self.key = ""
         self.gateway: Child
@@ -129,7 +130,7 @@ class ChaosHouse:
         return Child(name, arguments, self.directory / f"{name}.{count}.log", environment)
 
     def start_gateway(self) -> None:
-        settings = {f"TRUNKLINE_GATEWAY_{name}": value for name, value in GATEWAY_SETTINGS.items()}
+        settings = {f"TRUNKLINE_GATEWAY_{name}": value for name, value in self.settings.items()}
         settings[POLICY] = os.environ.get(POLICY, "least-outstanding")  # everybody is to serve in the end
         tls = ("--tls-cert", str(self._certificate), "--tls-key", str(self._certificate_key))
         listen = ("--listen", f"127.0.0.1:{self.port}", "--state", str(self.directory / "gateway-state"))

@@ -36,6 +36,8 @@ class Plan:
     restarts: bool = True
     faults: bool = True
     worker_every_s: float = 2.5
+    short_budgets: bool = True
+    """The gateway's budgets of time are a few seconds; else its defaults."""
     peer: bool = False
     """SSH tunnels and nginx in the place of agents and gateway."""
 
@@ -55,8 +57,12 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
     """Carry ``plan`` out; logs and state of all processes lie in ``directory``."""
     schedule = plan.schedule()
     town = plan.town
-    say(f"seed {plan.seed}: {len(schedule.faults)} faults, schedule {schedule.digest}; logs in {directory}")
-    async with (PeerHouse if plan.peer else ChaosHouse)(directory, town) as house:
+    budgets = "short" if plan.short_budgets else "default"
+    faults = f"{len(schedule.faults)} faults, schedule {schedule.digest}"
+    say(f"seed {plan.seed}, {budgets} budgets: {faults}; logs in {directory}")
+    async with (PeerHouse if plan.peer else ChaosHouse)(
+        directory, town, short_budgets=plan.short_budgets
+    ) as house:
         began_s = monotonic()
 
         def clock() -> float:

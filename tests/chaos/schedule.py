@@ -38,6 +38,7 @@ class Kind(StrEnum):
     ENGINE_UNENDED = "engine: ends without its end"
     ENGINE_MALFORMED = "engine: malformed"
     ENGINE_REFUSE = "engine: refuses"
+    ENGINE_FREEZE = "engine: frozen"
     GATEWAY_DRAIN = "gateway: drained and restarted"
     GATEWAY_KILL = "gateway: killed and restarted"
     BLACKOUT = "all engines of a model refuse"
@@ -54,6 +55,8 @@ SILENT_KINDS = (Kind.LINK_STALL, Kind.LINK_HALF_AGENT, Kind.LINK_HALF_GATEWAY, K
 
 SETTLE_S = {"engine": 12.0, "agent": 15.0, "demo": 30.0}
 """How long after a worker's fault it is not yet counted on: circuits stay open a while, processes start."""
+_FREEZE_S, _LONG_S = 25.0, 90.0
+"""In runs that are long enough engines are frozen until their agents must have declared them lost."""
 _QUIET_BEGIN_S = 3.0
 _CUT_EVERY_S = 0.8
 _CUT_SPREAD_S = 0.2
@@ -192,6 +195,8 @@ def _take_worker_away(draft: _Draft, second: float) -> None:
     kind = random.choice((*AGENT_KINDS, *AGENT_KINDS, *ENGINE_KINDS))
     spare = [name for name in draft.spare(at_s) if _fits(draft, kind, name, at_s)]
     lasts_s = random.uniform(0.5, 3.0) if kind in AGENT_KINDS else random.uniform(1.0, 8.0)
+    if kind is Kind.ENGINE_FREEZE and draft.seconds >= _LONG_S:
+        lasts_s += _FREEZE_S
     if not spare:
         return
     target = random.choice(spare)

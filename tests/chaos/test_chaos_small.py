@@ -10,8 +10,17 @@ SEED = 170
 
 
 @pytest.mark.slow
-async def test_nothing_is_lost_in_a_short_run_of_chaos(tmp_path: Path) -> None:
-    plan = Plan(seed=SEED, seconds=8, rate_per_s=25, demo=False, small=True, restarts=False)
+@pytest.mark.parametrize("short_budgets", [True, False])
+async def test_nothing_is_lost_in_a_short_run_of_chaos(tmp_path: Path, short_budgets: bool) -> None:
+    plan = Plan(
+        seed=SEED,
+        seconds=8,
+        rate_per_s=25,
+        demo=False,
+        small=True,
+        restarts=False,
+        short_budgets=short_budgets,
+    )
     said: list[str] = []
     report = await run(plan, tmp_path, said.append)
     assert not report.failures, "\n".join([report.text(), *report.tally.offending[:10]])

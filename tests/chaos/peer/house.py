@@ -47,8 +47,8 @@ class _Nginx(Child):
 class PeerHouse(ChaosHouse):
     """See the module. What faults do to agents is done to the loops that hold the tunnels."""
 
-    def __init__(self, directory: Path, town: Town) -> None:
-        super().__init__(directory, town)
+    def __init__(self, directory: Path, town: Town, *, short_budgets: bool = True) -> None:
+        super().__init__(directory, town, short_budgets=short_budgets)
         self._ssh_port = free_port()
         self._ports: dict[str, int] = {}
         """Where each engine appears beside nginx."""
