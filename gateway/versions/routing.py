@@ -14,7 +14,7 @@ from gateway.admission import RETRY_AFTER_S
 from gateway.aliases import Alias, Mirror, Target
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request
-from gateway.errors import BadRequest, NoDeployment, QueueFull, QueueTimeout, RequestError
+from gateway.errors import BadRequest, EngineBusy, NoDeployment, QueueFull, QueueTimeout, RequestError
 from gateway.relay import HeaderList, Response
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.versions.book import AliasBook
@@ -37,7 +37,7 @@ VERSIONS_TOLD = 20
 
 _PRINTED = bytes.maketrans(bytes(range(32)) + b"\x7f", b"?" * 33)
 
-_SATURATED = (QueueFull, QueueTimeout, NoDeployment)
+_SATURATED = (QueueFull, QueueTimeout, EngineBusy, NoDeployment)
 """What a fallback may spare a client."""
 
 

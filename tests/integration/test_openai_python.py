@@ -101,8 +101,8 @@ async def test_a_file_upload(sdk: AsyncOpenAI) -> None:
 async def test_what_the_engine_refuses_raises_the_class_of_its_status(
     sdk: AsyncOpenAI, status: int, error: type[openai.APIStatusError]
 ) -> None:
+    later = {"retry_after": "100"} if status in (429, 503) else {}  # longer than a request may wait here
     with pytest.raises(error) as raised:
-        later = {"retry_after": "100"} if status in (429, 503) else {}  # longer than a request may wait here
         await sdk.chat.completions.create(
             model=MODEL, messages=ask("hi"), extra_body=script(status=status, **later)
         )

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.aliases import Alias, Mirror, Target
 from gateway.domain import Request
-from gateway.errors import BadRequest, EngineError, NoDeployment, QueueFull, QueueTimeout
+from gateway.errors import BadRequest, EngineBusy, EngineError, NoDeployment, QueueFull, QueueTimeout
 from gateway.versions import Way
 from gateway.where import where_of
 from tests.gateway.versions.support import Desk, served
@@ -15,6 +15,7 @@ from tests.gateway.versions.support import Desk, served
 V1, V2 = Target("m", "v1", 90.0), Target("m", "v2", 10.0)
 CANARY = Alias("prod", (V1, V2))
 FULL = QueueFull("full", retry_after_s=3.0)
+BUSY = EngineBusy("busy", status=503, retry_after_s=3.0)
 
 
 def way(desk: Desk, request: Request, fields: Mapping[bytes, bytes] | None = None) -> Way:
@@ -212,7 +213,7 @@ async def test_another_target_is_asked_only_when_the_first_has_gone_altogether()
 LIGHT = Alias("m", fallback=(Target("light"), Target("lighter", "v1")))
 
 
-@pytest.mark.parametrize("error", [FULL, QueueTimeout("late"), NoDeployment("none")])
+@pytest.mark.parametrize("error", [FULL, QueueTimeout("late"), BUSY, NoDeployment("none")])
 async def test_a_lighter_model_answers_a_client_that_allows_it(error: Exception) -> None:
     desk = Desk(LIGHT)
     desk.serve(served("m"), served("light"))
