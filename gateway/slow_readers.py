@@ -13,9 +13,14 @@ from gateway.deployments import Deployment
 from gateway.response import EngineResponse
 from shared.endpoint import Stream
 
-WINDOW_S = 30.0
-"""Over so long a reader's rate is measured. Kernels move an answer in steps of 64 KiB and more, so that over
-less even a quick reader may seem to stand still."""
+WINDOW_S = 20.0
+"""Over so long a reader's rate is measured."""
+
+SETTLE_S = 2.0
+"""After which the first window begins: until then kernels may take what no client has read."""
+
+STEP_BYTES = 64 * 1024
+"""Kernels move an answer in steps of about this size, so a reader may be one further than it seems to be."""
 
 LOOK_AGAIN_S = 1.0
 """When to look again while slow readers were ended and their engines have not let go yet."""
@@ -33,18 +38,25 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class _Mark:
-    """How much a reader had taken at some time, and its rate in the window before."""
+    """How much a reader had taken at some time, and its rate in the window before, at most."""
 
     since_s: float
     taken_bytes: int
+    window_s: float = SETTLE_S
     rate_bytes_s: float | None = None
+
+    @property
+    def due_s(self) -> float:
+        """When the window that runs is over."""
+        return self.since_s + self.window_s
 
     def update(self, taken_bytes: int, now: float) -> None:
         """Once a window is over its rate is known, and the next begins."""
-        past_s = now - self.since_s
-        if past_s >= WINDOW_S:
-            self.rate_bytes_s = (taken_bytes - self.taken_bytes) / past_s
-            self.since_s, self.taken_bytes = now, taken_bytes
+        if now < self.due_s:
+            return
+        if self.window_s == WINDOW_S:
+            self.rate_bytes_s = (taken_bytes - self.taken_bytes + STEP_BYTES) / (now - self.since_s)
+        self.since_s, self.taken_bytes, self.window_s = now, taken_bytes, WINDOW_S
 
 
 class SlowReaders:
@@ -94,7 +106,7 @@ class SlowReaders:
             mark.update(reader.response.taken_bytes, now)
             rate = mark.rate_bytes_s
             if rate is None or rate >= self._least_bytes_s:
-                again_s.append(mark.since_s + WINDOW_S)
+                again_s.append(mark.due_s)
             elif not attempt.deployment.free and suits(attempt.deployment):
                 slow.append((rate, reader, attempt.stream))
         slow.sort(key=lambda each: each[0])

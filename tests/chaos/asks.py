@@ -21,6 +21,8 @@ PATHS: Mapping[str, str] = {
 _RECORDED = Path(__file__).parents[2] / "agent/backends/torch_engine/demo/answers.json"
 _LONG_BYTES = 800_000
 """An answer that does not fit into the sockets between, and of which a gateway keeps a record (1 MiB)."""
+_EVENT_BYTES = 48_000
+"""An answer with longer events (64 KiB) cannot go on elsewhere."""
 _MORE_TOKENS = 50
 """How far above an answer's own end the length allowed lies."""
 
@@ -174,7 +176,7 @@ def draw_ask(town: Town, seed: int, number: int) -> Ask:
         sdk=sdk,
         usage=random.random() < 0.5,
         patience_s=random.uniform(0.0, tokens / pace),
-        pad_bytes=_LONG_BYTES // tokens if unreading else 0,
+        pad_bytes=min(_LONG_BYTES // tokens, _EVENT_BYTES) if unreading else 0,
     )
 
 

@@ -8,7 +8,7 @@ from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import Principal, Tier
 from gateway.errors import QueueTimeout, ReadTooSlowly, StreamBroken
 from gateway.relay import as_request_error
-from gateway.slow_readers import WINDOW_S
+from gateway.slow_readers import SETTLE_S, STEP_BYTES, WINDOW_S
 from gateway.unread import ChunkQueue
 from gateway.unread.budget import KEY_SHARE
 from gateway.unread.chunks import BLOCK_BYTES, PIECES
@@ -203,7 +203,8 @@ def wait(fleet: Fleet, seconds: float) -> None:
 async def test_a_reader_that_stands_still_loses_its_slot_to_who_waits() -> None:
     fleet, engine, client = blocked()
     waiting = fleet.submit(fleet.request(principal=OTHER, tier=Tier.REALTIME))
-    wait(fleet, WINDOW_S - 2)
+    await reads(client, 1)  # what kernels take at first says nothing
+    wait(fleet, SETTLE_S + WINDOW_S - 2)
     assert engine.reset_code is None
     wait(fleet, 4)
     assert engine.reset_code is ErrorCode.CANCELLED
@@ -236,14 +237,31 @@ async def test_a_reader_that_reads_fast_enough_keeps_its_slot() -> None:
     fleet.assert_quiet()
 
 
+async def test_a_reader_whose_kernel_takes_an_answer_in_steps_is_not_taken_for_slow() -> None:
+    fleet, engine, client = blocked()
+    waiting = fleet.submit(fleet.request(principal=OTHER))
+    for second in range(58):
+        fleet.advance(1.0)
+        if second % 16 == 15:  # 4 KiB a second
+            await reads(client, STEP_BYTES)
+        writes(fleet, engine, 1000)
+    assert engine.reset_code is None
+    client.response.abort()
+    waiting.cancel()
+    fleet.settle()
+    for stream in fleet.agents[0].open_streams:
+        stream.confirm()
+    fleet.assert_quiet()
+
+
 async def test_a_slow_reader_may_be_slow_while_nobody_waits() -> None:
     fleet, engine, client = blocked()
     wait(fleet, 200)
     assert engine.reset_code is None
     assert not client.response.taken_bytes
     waiting = fleet.submit(fleet.request(principal=OTHER))
-    wait(fleet, 2)
-    assert engine.reset_code is ErrorCode.CANCELLED, "it has been slow long enough"
+    wait(fleet, WINDOW_S + 2)
+    assert engine.reset_code is ErrorCode.CANCELLED
     engine.confirm()
     fleet.settle()
     client.response.abort()
