@@ -386,6 +386,7 @@ class Dispatcher:
     def withdraw(self, exchange: Exchange) -> None:
         del self._waiting[exchange.ticket.number]
         self.room.leave(exchange.ticket, self.timers.time(), departed=False)
+        self._preemption.left(exchange.ticket, self.timers.time())
 
     def may_wait_until(self, exchange: Exchange) -> float | None:
         request, now = exchange.request, self.timers.time()

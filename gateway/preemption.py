@@ -6,6 +6,7 @@ until then it counts as coming free, and nobody else gives way for the same requ
 """
 
 from collections import Counter as Tally
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -15,7 +16,7 @@ from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Tier
 from gateway.exchange import Exchange
 from gateway.failover import Effect, may_be_repeated
-from gateway.queue import WaitingRoom
+from gateway.queue import Ticket, WaitingRoom
 from gateway.scheduling.base import PREFILL_WORK, Waiting
 from gateway.scheduling.preempt import PreemptRules, Running, give_way
 
@@ -39,6 +40,15 @@ PACES = 4096
 
 PACE_GUESS_S = 0.02
 """Seconds a unit of work takes (an output token) before any request has shown it."""
+
+VAIN = 4
+"""So many requests of a tenant may leave within ``VAIN_S`` after somebody gave way for them; then nobody
+gives way for its requests until the first of them is so long ago. Waiting costs nothing, giving way work."""
+
+VAIN_S = 60.0
+
+TENANTS = 4096
+"""Tenants of whom that is remembered; the one that was first to do so is forgotten first."""
 
 _LOWER = (Tier.BATCH, Tier.STANDARD)
 
@@ -66,6 +76,10 @@ class Preemption:
         self._realtime = Tally[str]()
         """By model, slots that realtime requests hold."""
         self._paces: dict[str, float] = {}
+        self._gave_way_for: set[int] = set()
+        """Numbers of those who wait and for whom somebody gave way."""
+        self._vain: dict[str, deque[float]] = {}
+        """By tenant, when the latest of these left without a slot."""
 
     # --- What runs ---
 
@@ -73,6 +87,7 @@ class Preemption:
         """A request got a slot."""
         request = exchange.request
         if request.tier is Tier.REALTIME:
+            self._gave_way_for.discard(exchange.ticket.number)
             self._realtime[request.model] += 1
         elif request.preempted < self._most and may_be_repeated(request, Effect.HARMLESS):
             self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
@@ -87,6 +102,17 @@ class Preemption:
         else:
             _drop(self._running, attempt)
             _drop(self._freeing, attempt)
+
+    def left(self, ticket: Ticket, now: float) -> None:
+        """It waits no more, and got no slot."""
+        if ticket.number not in self._gave_way_for:
+            return
+        self._gave_way_for.discard(ticket.number)
+        if now >= ticket.expires_s:
+            return  # others took the slots: that is not its doing
+        if ticket.tenant not in self._vain and len(self._vain) >= TENANTS:
+            del self._vain[next(iter(self._vain))]
+        self._vain.setdefault(ticket.tenant, deque(maxlen=VAIN)).append(now)
 
     def succeeded(self, attempt: Attempt, total_s: float) -> None:
         """An answer came whole: what a unit of work takes."""
@@ -127,9 +153,14 @@ class Preemption:
         for ticket in self._room.front(model, limits, now):
             if ticket.request.tier is not Tier.REALTIME:
                 break
-            if not self._index.free(model, ticket.fit, 1):
+            if not self._index.free(model, ticket.fit, 1) and not self._wastes(ticket.tenant, now):
                 waiting.append(ticket.as_waiting(ticket.fit.avoid))
         return waiting
+
+    def _wastes(self, tenant: str, now: float) -> bool:
+        """Whether too many of its requests have left of late for whom somebody had given way."""
+        times = self._vain.get(tenant, ())
+        return len(times) == VAIN and now - times[0] < VAIN_S
 
     def _have_given_way(
         self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
@@ -147,14 +178,17 @@ class Preemption:
             }
             freeing = [each for tier in _LOWER for each in self._freeing.get((model, tier), ())]
             freeing += [each for each, _ in latest if each.given_up]
+            served = _without(waiting, freeing)
             numbers = give_way(
-                _without(waiting, freeing),
+                served,
                 [each for _, each in running.values()],
                 rules=self._rules,
                 borrowed=self._rules.reserved(slots) - self._realtime[model] - len(freeing),
                 departures_per_s=departures_per_s,
                 now=now,
             )
+            # Each for one who waits, in their order; who of several was passed over does not matter here.
+            self._gave_way_for.update(item.number for item, _ in zip(served, numbers, strict=False))
             if all(self._preempt(running[number][0], now) for number in numbers):
                 return
 

@@ -6,8 +6,9 @@ import orjson
 import pytest
 
 from gateway.dispatch import DispatchSettings
-from gateway.domain import RequestBody, Tier
+from gateway.domain import Principal, RequestBody, Tier
 from gateway.errors import QueueFull
+from gateway.preemption import VAIN, VAIN_S
 from shared.errors import ErrorCode
 from shared.messages import UsageMode
 from tests.gateway.continuation.engines import Style
@@ -336,6 +337,35 @@ async def test_a_client_that_leaves_while_it_waits_after_giving_way_leaves_nothi
     assert not fleet.dispatcher._preemption._freeing
     assert not fleet.dispatcher._preemption._realtime
     assert len(one.streams) == 1
+
+
+def test_a_tenant_whose_requests_leave_when_others_gave_way_has_nobody_give_way_any_more() -> None:
+    fleet, (one,) = fleet_of(12)
+    for _ in range(12):
+        ask(fleet)
+    idle_hands, others = Principal("k2", "x", "x"), Principal("k3", "y", "y")
+
+    def engines_let_go() -> None:
+        for stream in one.open_streams:
+            if stream.reset_code is not None:
+                stream.confirm()
+        fleet.advance(1.0)
+
+    for turn in range(8):
+        urgent = ask(fleet, Tier.REALTIME, principal=idle_hands)
+        fleet.advance(1.0)
+        urgent.cancel()
+        engines_let_go()
+        assert preempted(fleet) == min(turn + 1, VAIN)
+    ask(fleet, Tier.REALTIME, principal=others)
+    fleet.advance(1.0)
+    engines_let_go()
+    assert preempted(fleet) == VAIN + 1, "others are not to blame"
+    fleet.advance(VAIN_S)
+    ask(fleet, Tier.REALTIME, principal=idle_hands)
+    fleet.advance(1.0)
+    assert preempted(fleet) == VAIN + 2, "it may try again"
+    assert len(fleet.dispatcher._preemption._gave_way_for) <= 2
 
 
 async def test_what_a_request_really_cost_is_settled() -> None:
