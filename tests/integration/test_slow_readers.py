@@ -84,3 +84,15 @@ async def test_slow_readers_hold_no_slot_once_their_engine_is_done(new_site: Cal
     async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
         figures = await (await session.get("/metrics")).text()
     assert "trunkline_unread_bytes 0.0" in figures
+
+
+async def test_a_single_event_of_ten_megabytes_passes_whole(site: Site) -> None:
+    size_bytes = 10 * 1024 * 1024
+    headers = {"authorization": f"Bearer {site.key}", "content-type": "application/json"}
+    asked = body(max_tokens=1, script={"pad_bytes": size_bytes})
+    async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
+        answer = await (await session.post("/v1/chat/completions", data=asked)).read()
+    assert answer.endswith(b"data: [DONE]\n\n")
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+    text = "".join(each["choices"][0]["delta"].get("content") or "" for each in events if each["choices"])
+    assert text == tokens_of(PROMPT, 1, size_bytes)[0]
