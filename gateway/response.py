@@ -315,11 +315,11 @@ class EngineResponse:
             return
         self._chunks.put(data)
         self._outstanding_bytes += len(data)
-        if self.behind:
-            self._read_ahead()
         if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
             on_full, self._on_full = self._on_full, None
             on_full()
+        if self.behind and self._on_full is None:  # what is kept back may yet be dropped for another's
+            self._read_ahead()
         self._wake()
 
     def _read_ahead(self) -> None:

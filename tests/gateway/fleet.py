@@ -334,6 +334,10 @@ class Fleet:
         assert self.dispatcher.room.body_bytes == 0
         decisions = self.dispatcher._decisions
         assert not any((decisions._followed, decisions._places, decisions._outcomes))
+        unread = self.dispatcher.unread
+        assert (unread.used_bytes, dict(unread._by_key), unread._waiting) == (0, {}, {})
+        assert len(self.dispatcher.slow_readers) == 0
+        assert not self.dispatcher._preemption._gave_way_for
         for session in self.registry.sessions:
             assert not session.endpoint.streams
             assert session.endpoint.session.held_bytes == 0

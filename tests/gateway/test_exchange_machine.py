@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway import binding
+from gateway import binding, response
 from gateway.decisions import Decisions
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
@@ -126,6 +126,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(binding, "_log", Alarmed())
+        self.patches.setattr(response, "HOLD_BACK_BYTES", 64)  # so that short answers are read ahead, too
         self.fleet = Fleet(
             queue=QueueSettings(max_wait_s=20),
             settings=DispatchSettings(
@@ -139,6 +140,8 @@ class Life(RuleBasedStateMachine):
                 slow_start_s=0,
                 preempt_after_s=0.0,
                 reserved_share=0.5,
+                unread_bytes=4096,
+                least_read_bytes_s=1e6,
             ),
         )
         self.clients: list[Client] = []
