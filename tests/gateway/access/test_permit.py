@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.access.permit import check_no_json, check_one_model, permitted_tier
@@ -26,9 +26,15 @@ def refusal(scopes: Scopes, model: str, route: str = "chat", tier: Tier | None =
     return None
 
 
+def fits(name: str, patterns: list[str]) -> bool:
+    """A name that is written as a pattern is one of those it matches."""
+    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 @given(st.lists(NAMES, min_size=1, max_size=5), NAMES)
-def test_names_are_matched_as_fnmatch_does(patterns: list[str], name: str) -> None:
-    assert (name in Names(tuple(patterns))) == any(fnmatchcase(name, pattern) for pattern in patterns)
+@example(["[?]"], "[?]")
+def test_names_are_matched_as_fnmatch_does_and_as_they_are_written(patterns: list[str], name: str) -> None:
+    assert (name in Names(tuple(patterns))) == fits(name, patterns)
 
 
 @given(
@@ -48,7 +54,7 @@ def test_only_what_every_scope_allows_gets_through(
     tier: Tier | None,
 ) -> None:
     scopes = limited(models, routes, tiers) or Scopes()
-    model_fits = models is None or any(fnmatchcase(model, pattern) for pattern in models)
+    model_fits = models is None or fits(model, models)
     route_fits = (routes is None and (models is None or route != "any")) or route in (routes or ())
     tier_fits = tiers is None or tier is None or tier in tiers
     allowed = model_fits and route_fits and tier_fits
