@@ -73,7 +73,7 @@ class HttpTable(_Table):
     body_bytes: Annotated[int, Field(ge=1024, le=4096 * MIB)] = 64 * MIB
     """Longest request body."""
     buffer_bytes: Annotated[int, Field(ge=MIB)] = 1024 * MIB
-    """Memory for the bodies of all requests together."""
+    """Memory for the bodies of all requests together, of which no key and no tenant gets all."""
     body_silence_s: Seconds = 30.0
     """Longest pause in a request body."""
     comment_s: Seconds = 15.0
