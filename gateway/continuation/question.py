@@ -8,6 +8,10 @@ import orjson
 from gateway.continuation.editing import dumped, with_members
 from gateway.continuation.errors import NotContinuable
 
+MOST_MARKS = 65_536
+"""Commas and brackets of a request that is read and changed on the event loop when its engine is lost. A
+mebibyte, which is what is kept, has fewer even if it is prose or code."""
+
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
 
 _NEVER: Mapping[str, tuple[Any, ...]] = {
@@ -63,6 +67,8 @@ class Question:
     """The body of a request. Raises :class:`NotContinuable` when it is none that could be understood."""
 
     def __init__(self, body: bytes) -> None:
+        if sum(map(body.count, (b",", b"[", b"{"))) > MOST_MARKS:
+            raise NotContinuable("the request has too many values")
         try:
             members = orjson.loads(body)
         except orjson.JSONDecodeError:

@@ -7,6 +7,8 @@ import pytest
 
 from gateway.continuation import NotContinuable, Record, RecordBudget, SpliceFailed, read_progress
 from gateway.continuation.events import DONE, written
+from gateway.continuation.question import MOST_MARKS
+from gateway.continuation.reading import MOST_EVENTS
 
 CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION = {"model": "m", "stream": True, "prompt": "Hi", "max_tokens": 50}
@@ -246,3 +248,14 @@ def test_a_completion_of_several_prompts_is_not_whole_when_the_first_of_them_is(
         read_progress("completions", body, _record("completions", begun, ended), usage_wanted=False)
     both = _record("completions", begun, ended, _completion("", index=1, finish_reason="stop"))
     assert read_progress("completions", body, both, usage_wanted=False).closing == DONE
+
+
+def test_what_would_take_long_to_read_is_refused() -> None:
+    wide = CHAT | {"metadata": [[]] * MOST_MARKS}
+    assert _refused("chat", wide, BEGUN) == "the request has too many values"
+    many = _chat({"content": "a"}) * (MOST_EVENTS + 1)
+    record = Record("chat", RecordBudget(), most_bytes=len(many))
+    record.feed(many)
+    with pytest.raises(NotContinuable) as refusal:
+        read_progress("chat", orjson.dumps(CHAT), record)
+    assert refusal.value.reason == f"the answer has more than {MOST_EVENTS} events"
