@@ -44,10 +44,16 @@ def things() -> Things:
 
 
 def writer_of(
-    files: AuditFiles, things: Things, clock: Clock | None = None, **settings: float
+    files: AuditFiles,
+    things: Things,
+    clock: Clock | None = None,
+    *,
+    steady: Clock | None = None,
+    **settings: float,
 ) -> AuditWriter:
-    chosen = AuditSettings(**settings)  # type: ignore[arg-type]
-    return AuditWriter(files, things, chosen, changed=lambda: things.version, wall=clock or Clock())
+    """``clock`` is the time of day, and passes as it does for everybody unless another one is ``steady``."""
+    chosen, wall = AuditSettings(**settings), clock or Clock()  # type: ignore[arg-type]
+    return AuditWriter(files, things, chosen, changed=lambda: things.version, wall=wall, clock=steady or wall)
 
 
 def refuse(files: AuditFiles, patch: pytest.MonkeyPatch) -> None:
@@ -224,6 +230,25 @@ def test_old_segments_are_deleted_once_an_hour(
     writer.write()
     writer._prune()
     assert kinds(files.directory) == ["segment", "gateway.start", "pruned"]
+    assert verified(files, identity).sound
+
+
+def test_a_clock_that_is_set_ahead_makes_no_segment_old(
+    files: AuditFiles, things: Things, identity: GatewayIdentity
+) -> None:
+    wall, steady = Clock(), Clock()
+    writer = writer_of(files, things, wall, steady=steady)
+    for days_ahead in (0, 800, 0):
+        wall.now_s = NOON_S + days_ahead * DAY_S
+        steady.now_s += 7200.0
+        writer.note("gateway.start")
+        writer.write()
+        writer._prune()
+    assert "pruned" not in kinds(files.directory)
+    assert kinds(files.directory).count("gateway.start") == 3
+    wall.now_s = steady.now_s = NOON_S + 500 * DAY_S
+    writer._prune()
+    assert "pruned" in kinds(files.directory), "so much time has really passed"
     assert verified(files, identity).sound
 
 
