@@ -57,9 +57,9 @@ class Journal:
             for entry in self.entries
         )
 
-    def somebody_was_there_throughout(self, model: str, from_s: float, until_s: float) -> bool:
-        """Whether at every moment of that time some deployment of ``model`` was healthy."""
-        away = [self._away(post.name) for post in self.town.of_model(model)]
+    def somebody_was_there_throughout(self, model: str, route: str, from_s: float, until_s: float) -> bool:
+        """Whether some deployment of ``model`` that has ``route`` was healthy at every moment of that time."""
+        away = [self._away(post.name) for post in self.town.of_model(model) if post.has(route)]
         moments = {from_s, until_s}
         for intervals in away:
             moments |= {

@@ -54,7 +54,7 @@ class Oracle:
             return Ruling.UNDOCUMENTED
         if restarts and failure.code in _RESTART_CODES:
             return Ruling.GATEWAY_RESTART
-        if not self.journal.somebody_was_there_throughout(ask.model, from_s, until_s):
+        if not self.journal.somebody_was_there_throughout(ask.model, ask.route, from_s, until_s):
             return Ruling.NOBODY_ELSE
         if not ask.continuable and failure.where == "frame" and self._worker_trouble(ask, from_s, until_s):
             return Ruling.NOT_CONTINUABLE

@@ -78,3 +78,9 @@ def test_a_restart_excuses_what_is_documented_for_it_and_no_other_error() -> Non
 def test_a_code_that_is_documented_nowhere_is_never_excused() -> None:
     oracle = _oracle((Kind.BLACKOUT, "beta", 101, 103), (Kind.GATEWAY_KILL, GATEWAY, 101, 102))
     assert _rule(oracle, Failure("head", "oops", 500)) is Ruling.UNDOCUMENTED
+
+
+def test_a_worker_that_lacks_the_route_is_nobody_for_it() -> None:
+    oracle = _oracle((Kind.AGENT_KILL, "beta-1", 101, 103))
+    assert _rule(oracle, ask=replace(ASK, route="messages")) is Ruling.NOBODY_ELSE
+    assert _rule(oracle, ask=replace(ASK, route="completions")) is Ruling.MOVABLE

@@ -19,6 +19,10 @@ class Post:
     habits: tuple[Habit, ...] = ()
     """What its engine does otherwise than most."""
 
+    def has(self, route: str) -> bool:
+        """Whether its engine has ``route``; one that looks interrupt is taken for llama-cpp-python."""
+        return Habit.LOOKS_INTERRUPT not in self.habits or route in ("chat", "completions")
+
     @property
     def is_demo(self) -> bool:
         """Its engine is the built-in one with the demo model."""
