@@ -58,7 +58,7 @@ class Journal:
         )
 
     def somebody_was_there_throughout(self, model: str, route: str, from_s: float, until_s: float) -> bool:
-        """Whether some deployment of ``model`` that has ``route`` was healthy at every moment of that time."""
+        """Whether some deployment of ``model`` with ``route`` was healthy at every moment of that time."""
         away = [self._away(post.name) for post in self.town.of_model(model) if post.has(route)]
         moments = {from_s, until_s}
         for intervals in away:
