@@ -159,8 +159,8 @@ class Preemption:
 
     def _wastes(self, tenant: str, now: float) -> bool:
         """Whether too many of its requests have left of late for whom somebody had given way."""
-        times = self._vain.get(tenant, ())
-        return len(times) == VAIN and now - times[0] < VAIN_S
+        times = self._vain.get(tenant)
+        return times is not None and len(times) == VAIN and now - times[0] < VAIN_S
 
     def _have_given_way(
         self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
