@@ -101,7 +101,7 @@ class Admission:
             raise ModelNotFound(
                 f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
             )
-        if availability is Availability.OTHER_ROUTES:
+        if availability is Availability.OTHER_ROUTES and now >= self.hopeless_there_at(model):
             raise self.not_for_this(request)
         if availability is Availability.GONE and self.gone_for_good(model, now):
             raise no_deployment(request)

@@ -95,7 +95,7 @@ class Gateway:
         self._machine = Machine(metrics, settings.machine)
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
-            registry.index.learn(fact.name, fact.first_s)
+            registry.index.learn(fact.name, fact.first_s, lately=True)
         spending = Spending.known(store.usage)
         ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)

@@ -166,16 +166,19 @@ class ModelIndex:
         if self._moved is not None and deployment.managed:
             self._moved(deployment, before)
 
-    def learn(self, model: str, wall_s: float) -> bool:
+    def learn(self, model: str, wall_s: float, *, lately: bool = False) -> bool:
         """Remember that ``model`` is, or once was, served. False when there is no room for one more name.
 
         Until a deployment of it comes it counts as lost just now: requests for it wait, for a while.
+        ``lately``: it was served before this process began, and not all that did may be back at once.
         """
         if model in self._models:
             return True
         if len(self._models) >= self._max_models and not self._forget_one():
             return False
-        self._models[model] = ModelRecord(model, int(wall_s), lost_s=self._clock())
+        record = self._models[model] = ModelRecord(model, int(wall_s), lost_s=self._clock())
+        if lately:
+            record.left_s = self._clock()
         return True
 
     def update(self, deployment: Deployment) -> None:

@@ -5,7 +5,7 @@ import pytest
 from gateway.attempt import Attempt
 from gateway.dispatch import DispatchSettings
 from gateway.domain import Principal, Tier
-from gateway.errors import ModelNotFound, NoDeployment
+from gateway.errors import ModelNotFound, NoDeployment, RouteNotSupported
 from gateway.failover import Trouble
 from gateway.heads import head_for
 from shared.messages import DeploymentState
@@ -208,3 +208,36 @@ def test_a_model_known_from_before_a_restart_that_nobody_brings_is_given_up() ->
     fleet.advance(5.0)
     assert isinstance(early.error, NoDeployment)
     assert isinstance(fleet.submit().error, NoDeployment)
+
+
+def test_a_route_whose_only_deployment_has_just_gone_is_waited_for() -> None:
+    fleet = Fleet(settings=DispatchSettings(reconnect_grace_s=5))
+    fleet.connect("a", deployment())
+    both = fleet.connect("b", deployment(routes=("chat", "messages")))
+    fleet.cut(both)
+    early, late = (fleet.submit(fleet.request(route="messages")) for _ in range(2))
+    fleet.advance(2.0)
+    back = fleet.connect("b", deployment(routes=("chat", "messages")))
+    assert len(back.streams) == 1
+    fleet.cut(back)
+    fleet.advance(5.0)
+    assert isinstance(late.error, RouteNotSupported)
+    assert isinstance(fleet.submit(fleet.request(route="messages")).error, RouteNotSupported)
+    assert early.settled
+
+
+def test_a_route_is_waited_for_whose_deployments_are_not_all_back_after_a_restart() -> None:
+    fleet = Fleet(settings=DispatchSettings(reconnect_grace_s=5))
+    fleet.registry.index.learn("m", 1.0, lately=True)
+    fleet.connect("a", deployment())
+    waiting = fleet.submit(fleet.request(route="messages"))
+    fleet.advance(2.0)
+    assert not waiting.settled
+    both = fleet.connect("b", deployment(routes=("chat", "messages")))
+    assert len(both.streams) == 1
+
+
+def test_a_route_that_nothing_ever_had_is_told_at_once() -> None:
+    fleet = Fleet()
+    fleet.connect("a", deployment())
+    assert isinstance(fleet.submit(fleet.request(route="messages")).error, RouteNotSupported)
