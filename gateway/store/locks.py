@@ -1,63 +1,49 @@
-"""Locks on files beside the database: the operating system ends them with the process that holds them."""
+"""Locks on files beside the database that wait, and whose trouble is the state's."""
 
-import errno
-import os
 import time
 from pathlib import Path
 
 from gateway.store.errors import StateBusy, StateUnwritable
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - no such locks here
-    fcntl = None  # type: ignore[assignment]
+from shared.file_lock import FileLock, LockHolder
 
 _RETRY_S = 0.02
-_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class Lock:
-    """A lock on a file, which several may share or one have alone.
-
-    Where there are no such locks (some network file systems), nothing is locked.
-    """
+    """A :class:`~shared.file_lock.FileLock` for which one may wait."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         """Makes the file, mode 0600, unless ``create`` is False. Raises StateUnwritable."""
-        flags = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        self._path = path
         try:
-            self._file = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
+            self._lock = FileLock(path, create=create)
         except OSError as error:
             raise StateUnwritable.opening(path, error) from error
 
     def take(self, *, exclusive: bool, wait_s: float) -> bool:
         """Have it alone or with others, also instead of what is held now; False when that cannot be had
         within ``wait_s``."""
-        if fcntl is None:
-            return True
         deadline_s = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(self._file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in _HELD:
-                    return True
-                if time.monotonic() > deadline_s:
-                    return False
-                time.sleep(_RETRY_S)
-            else:
-                return True
+        while not self._lock.try_take(exclusive=exclusive):
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_RETRY_S)
+        return True
 
-    def write(self, content: bytes) -> None:
-        """Have the file hold this, and nothing else. Raises OSError."""
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, content, 0)
+    def sign(self) -> None:
+        """Write down in the file which process has it. Raises StateUnwritable."""
+        try:
+            self._lock.sign()
+        except OSError as error:
+            raise StateUnwritable(f"cannot write {self._path} ({error.strerror})") from error
+
+    def holder(self) -> LockHolder:
+        """The process that wrote itself down last."""
+        return self._lock.holder()
 
     def close(self) -> None:
         """Let go. Idempotent."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._lock.close()
 
 
 class Holding:

@@ -1,29 +1,14 @@
 """Which gateway runs on a state: at most one process at once, by a lock that ends with it."""
 
-import os
-import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.store.errors import StateInUse, StateUnwritable
 from gateway.store.locks import Lock
+from shared.file_lock import LockHolder
 
 PID_NAME = "gateway.pid"
 WAIT_S = 2.0
 """For a gateway that was killed a moment ago: its lock ends when the kernel has taken it down."""
-
-_MOST_BYTES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class RunningGateway:
-    """The process that holds the lock, as it has written itself down. Empty and 0 where it has not yet."""
-
-    pid: int
-    host: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}" if self.pid else "another process"
 
 
 class ServerLock:
@@ -36,42 +21,30 @@ class ServerLock:
 
     def __init__(self, state_dir: Path, wait_s: float = WAIT_S) -> None:
         """Raises StateInUse, which names who has it, and StateUnwritable."""
-        self._path = state_dir / PID_NAME
-        self._lock = Lock(self._path)
-        if not self._lock.take(exclusive=True, wait_s=wait_s):
-            self._lock.close()
-            raise StateInUse(
-                f"a gateway runs on {state_dir} already ({_read(self._path)}), and two of them would serve "
-                "half of the agents each: stop that one first, or give this one another --state"
-            )
+        self._lock = Lock(state_dir / PID_NAME)
         try:
-            self._lock.write(f"{os.getpid()}\n{socket.gethostname()}\n".encode())
-        except OSError as error:
+            if not self._lock.take(exclusive=True, wait_s=wait_s):
+                raise StateInUse(
+                    f"a gateway runs on {state_dir} already ({self._lock.holder()}), and two of them would "
+                    "serve half of the agents each: stop that one first, or give this one another --state"
+                )
+            self._lock.sign()
+        except BaseException:
             self._lock.close()
-            raise StateUnwritable(f"cannot write {self._path} ({error.strerror})") from error
+            raise
 
     def close(self) -> None:
         """Let go. Idempotent."""
         self._lock.close()
 
 
-def running_gateway(state_dir: Path) -> RunningGateway | None:
+def running_gateway(state_dir: Path) -> LockHolder | None:
     """Who runs on this state, None if nobody does or it cannot be told."""
-    path = state_dir / PID_NAME
     try:
-        lock = Lock(path, create=False)
+        lock = Lock(state_dir / PID_NAME, create=False)
     except StateUnwritable:
         return None
     try:
-        return None if lock.take(exclusive=False, wait_s=0.0) else _read(path)
+        return None if lock.take(exclusive=False, wait_s=0.0) else lock.holder()
     finally:
         lock.close()
-
-
-def _read(path: Path) -> RunningGateway:
-    try:
-        with path.open("rb") as file:
-            pid, host = file.read(_MOST_BYTES).decode("utf-8", "replace").split("\n")[:2]
-        return RunningGateway(int(pid), host)
-    except (OSError, ValueError):
-        return RunningGateway(0, "")
