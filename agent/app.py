@@ -26,6 +26,7 @@ from agent.room import Room
 from agent.roster import Roster
 from agent.runner import Runner
 from agent.session import AgentSession
+from agent.state_lock import locked
 from agent.watchdog import Watchdog
 from shared.errors import TrunklineError
 from shared.open_files import raise_file_limit
@@ -80,9 +81,10 @@ class Agent:
         durations = LoadTimes(config.state / LOAD_TIMES_FILE)
         backends = [make_backend(engine, durations) for engine in config.engines]
         join = None if config.join is None else config.join.get_secret_value()
-        with Membership.open(
-            config.state, join=join, name=config.name, default_name=default_name()
-        ) as membership:
+        with locked(config.state):
+            membership = Membership.open(
+                config.state, join=join, name=config.name, default_name=default_name()
+            )
             self._say_start(membership)
             self._gpus.start()
             try:

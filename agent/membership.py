@@ -2,19 +2,14 @@
 
 ``agent.key`` is the agent's own key, made here and never sent. ``membership.json`` holds its name, the
 SHA-256 of the gateway's key and the certificate the gateway issued (:mod:`agent.member_record`). Both are
-readable by their owner alone. ``agent.lock`` keeps a second agent out: two with one identity would take each
-other's tunnel away.
+readable by their owner alone. One agent at once uses them (:mod:`agent.state_lock`).
 """
 
-import os
 import secrets
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -40,11 +35,10 @@ log = structlog.get_logger("agent.membership")
 
 KEY_FILE = "agent.key"
 MEMBERSHIP_FILE = "membership.json"
-LOCK_FILE = "agent.lock"
 
 
 class Membership:
-    """The agent's identity while it runs; a context manager that holds the directory's lock."""
+    """The agent's identity while it runs."""
 
     def __init__(
         self,
@@ -68,7 +62,6 @@ class Membership:
         """The certificate was refused for now only: a clock is wrong."""
         self._unkept = False
         """The newest certificate is not on the disk yet."""
-        self._lock: int | None = None
         self.name = name
 
     @classmethod
@@ -221,26 +214,6 @@ class Membership:
             return True
         return False
 
-    def __enter__(self) -> Self:
-        """Raises :class:`MembershipError` when another agent runs on the same directory."""
-        path = self._directory / LOCK_FILE
-        try:
-            self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise MembershipError(f"{path} cannot be written: {error.strerror}") from error
-        if not _lock(self._lock):
-            os.close(self._lock)
-            raise MembershipError(
-                f"another agent runs on {self._directory}: give this one a --state of its own"
-            )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-
 
 def _check(record: Record, token: JoinToken | None, name: str | None, directory: Path) -> None:
     if token is not None and not record.knows(token.fingerprint):
@@ -254,16 +227,3 @@ def _check(record: Record, token: JoinToken | None, name: str | None, directory:
             f"this agent joined as {record.name!r} and cannot become {name!r}: leave --name away, or give "
             f"the other agent a --state of its own, or remove {directory / MEMBERSHIP_FILE} and join again"
         )
-
-
-def _lock(descriptor: int) -> bool:
-    """False when somebody else holds the lock. It is gone with the process, however that ends."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

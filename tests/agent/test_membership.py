@@ -157,17 +157,6 @@ def test_a_token_never_undoes_a_revocation(tmp_path: Path) -> None:
     assert not again.try_otherwise(HandshakeRejected(ErrorCode.REVOKED, "revoked"))
 
 
-def test_two_agents_cannot_share_a_directory(tmp_path: Path) -> None:
-    with (
-        opened(tmp_path, JOIN),
-        pytest.raises(MembershipError, match="another agent runs"),
-        opened(tmp_path, JOIN),
-    ):
-        pass
-    with opened(tmp_path, JOIN):
-        pass
-
-
 @pytest.mark.parametrize(
     "text",
     [
