@@ -246,7 +246,8 @@ class Overloaded(RequestError):
 
 
 class StateUnavailable(RequestError):
-    """The gateway's database cannot be asked who holds a key, so nobody is let in."""
+    """The gateway's database cannot be asked who holds a key, so nobody is let in; or it cannot be read or
+    written for the admin API."""
 
     status, type, code = 503, "server_error", "state_unavailable"
     retry_after_s = 5.0

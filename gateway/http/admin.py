@@ -20,6 +20,7 @@ from gateway.errors import (
     MethodNotAllowed,
     NameInUse,
     RecordNotFound,
+    StateUnavailable,
     UnsupportedEncoding,
 )
 from gateway.http.exchange import Exchange, exchange_of
@@ -28,7 +29,7 @@ from gateway.http.reply import Send
 from gateway.pipeline import Keys
 from gateway.scopes import Role
 from gateway.store.acts import acting_as
-from gateway.store.errors import AmbiguousId, BadValue, NameTaken, UnknownRecord
+from gateway.store.errors import AmbiguousId, BadValue, NameTaken, StateError, UnknownRecord
 
 BODY_BYTES = 64 * 1024
 """Longest body here."""
@@ -106,7 +107,7 @@ class Page:
         check_role(principal, role)
         call = Call(exchange, principal, scope["path_params"])
         with acting_as(f"key:{principal.key_id}"):
-            found = await _done(act, call)
+            found = await _done(act, call, exchange.id)
         if exchange.method != "GET":
             what = {"act": act.__name__, "of": next(iter(call.names.values()), None)}
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
@@ -139,8 +140,9 @@ def read_body(kind: type[_Body], body: Json) -> _Body:
         raise BadRequest(f"{path[:100]}: {problem['msg']}.", param=path[:100], code="invalid_value") from None
 
 
-async def _done(act: Act, call: Call) -> Json:
-    """What the store refuses, as clients see it."""
+async def _done(act: Act, call: Call, request_id: str) -> Json:
+    """What the store refuses, as clients see it. Who may use this API is also told what is wrong with the
+    state: it is his to mend."""
     try:
         return await act(call)
     except (BadValue, AmbiguousId) as error:
@@ -149,3 +151,6 @@ async def _done(act: Act, call: Call) -> Json:
         raise NameInUse(f"{error}.") from None
     except UnknownRecord as error:
         raise RecordNotFound(f"{error}.") from None
+    except StateError as error:
+        _log.error("state_failed", id=request_id, error=str(error))
+        raise StateUnavailable(f"The gateway's state cannot be used just now: {error}.") from None

@@ -1,6 +1,7 @@
 """Commands asked of a running gateway over HTTP do what they do on its state directory."""
 
 import json
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,3 +141,26 @@ def test_what_a_key_may_not_do_fails_and_says_which_role_it_takes(gateway: Gatew
     refused = run.invoke(build(), ["price", "list", *where])
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "takes the role 'admin'" in refused.stderr
+
+
+def test_a_state_that_cannot_be_written_is_told_in_a_line_and_nothing_is_half_done(gateway: Gateway) -> None:
+    with Store.open(gateway.state) as store:
+        key = store.keys.create("writes", "ops", 1.0, role=Role.ADMIN)
+    create = ["key", "create", "--name", "unwritten", "--url", gateway.url, "--key", key]
+    kept = resource.prlimit(gateway.child.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(gateway.child.pid, resource.RLIMIT_FSIZE, (1, kept[1]))
+    try:
+        refused = CliRunner().invoke(build(), create)
+        listed = CliRunner().invoke(build(), ["key", "list", "--json", "--url", gateway.url, "--key", key])
+    finally:
+        resource.prlimit(gateway.child.pid, resource.RLIMIT_FSIZE, kept)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("trunkline: The gateway's state cannot be used just now: cannot write")
+    names = [each["name"] for each in json.loads(listed.stdout)]
+    assert "writes" in names
+    assert "unwritten" not in names
+    assert CliRunner().invoke(build(), create).exit_code == 0
+    said = gateway.child.log.read_text()
+    assert "Traceback" not in said
+    assert "request_failed" not in said

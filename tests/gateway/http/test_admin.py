@@ -1,15 +1,20 @@
 """The admin API over raw ASGI: who may do what, and that it is done."""
 
+import contextlib
 import re
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import structlog
 
 from gateway.access.keys import KeyRing
+from gateway.admin.run import FUNCTIONS
 from gateway.admin.table import OPERATIONS
 from gateway.errors import RequestError
 from gateway.http.admin_fleet import FleetAdmin
@@ -21,13 +26,16 @@ from gateway.http.exchange import HttpSettings
 from gateway.http.front import Front
 from gateway.http.routes import build_router
 from gateway.lifecycle import Lifecycle
+from gateway.location import DATABASE_NAME
 from gateway.pipeline import Pipeline
 from gateway.scopes import Role, limited
 from gateway.store import Enrolment, Store
+from gateway.store.errors import StateBusy, StateCorrupt, StateError, StateMissing, StateUnwritable
 from shared.engine_state import EngineState
 from shared.messages import AgentState, AgentStatus, DeploymentStatus
 from tests.gateway.fleet import Fleet, deployment
 from tests.gateway.http.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
+from tests.gateway.store.fillers import full_database
 
 NOW_S = 1000.0
 NEW_KEY = {"name": "ci", "models": ["llama-*"], "tiers": ["batch"], "role": "viewer", "life_s": 60, "rpm": 5}
@@ -444,3 +452,89 @@ async def test_an_agent_is_renamed_and_told_what_it_may_serve(house: House) -> N
     _, listed, _ = await house.ask("GET", "/admin/enrolments", Role.VIEWER)
     states = {each["name"]: (each["state"], each["revoked_reason"]) for each in listed["agents"]}
     assert states == {"berlin-1": ("active", ""), "gpu-2": ("revoked", "sold")}
+
+
+def every_state_error() -> list[StateError]:
+    """One of each kind, as the store words them."""
+    kinds: list[type[StateError]] = [StateError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert {StateMissing, StateUnwritable, StateCorrupt, StateBusy} <= set(kinds)
+    return [kind(f"{kind.__name__} of /state/gateway.db: do this") for kind in kinds]
+
+
+@pytest.mark.parametrize("error", every_state_error(), ids=lambda error: type(error).__name__)
+async def test_a_state_that_cannot_be_used_is_a_503_that_says_why(
+    house: House, error: StateError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    for name in OPERATIONS:
+        monkeypatch.setitem(FUNCTIONS, name, fail)
+    monkeypatch.setattr(house.store.agents, "list", fail)
+    enrol(house.store, "gpu-1")
+    house.fleet.connect("gpu-1", deployment("m"))
+    asked = 0
+    for method, path, needed in RIGHTS:
+        if "drain" in path or path in ("/admin/models", "/admin/queue"):
+            continue
+        body = BODIES.get((method, path))
+        if body is not None and "targets" in body:
+            body = {"targets": ["llama"]}
+        with structlog.testing.capture_logs() as logs:
+            status, found, headers = await house.ask(method, path, needed, body)
+        assert (status, found["error"]["code"]) == (503, "state_unavailable"), (method, path, found)
+        assert found["error"]["message"] == f"The gateway's state cannot be used just now: {error}."
+        assert headers["retry-after"] == "5"
+        assert [(line["event"], line["error"]) for line in logs] == [("state_failed", str(error))]
+        asked += 1
+    assert asked > 20
+
+
+@contextlib.contextmanager
+def held_database(store: Store) -> Iterator[None]:
+    """While inside, another process writes and does not end."""
+    with store._database.write() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout = 10")
+    with contextlib.closing(sqlite3.connect(store.state_dir / DATABASE_NAME)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@contextlib.contextmanager
+def read_only_database(store: Store) -> Iterator[None]:
+    """While inside, what this store writes is refused as on a file system that is read only."""
+    with store._database.write() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+    yield
+
+
+TROUBLES: list[tuple[Callable[[Store], AbstractContextManager[None]], str]] = [
+    (full_database, "is full: make room and try again."),
+    (held_database, "look for a stuck trunkline process if it stays so."),
+    (read_only_database, "see that its disk is well."),
+]
+
+
+@pytest.mark.parametrize(("trouble", "advice"), TROUBLES)
+async def test_what_cannot_be_written_is_not_done_and_is_once_it_can(
+    house: House, trouble: Callable[[Store], AbstractContextManager[None]], advice: str
+) -> None:
+    before = house.store.keys.list()
+    body = {"name": "ci", "models": [f"{'m' * 200}-{number}" for number in range(64)]}
+    with trouble(house.store):
+        status, found, _ = await house.ask("POST", "/admin/keys", body=body)
+        assert (status, found["error"]["code"]) == (503, "state_unavailable"), found
+        assert found["error"]["message"].endswith(advice)
+        assert (await house.ask("GET", "/admin/keys"))[0] == 200
+        assert house.store.keys.list() == before
+
+
+async def test_a_database_that_was_deleted_is_written_on_and_read(house: House) -> None:
+    """What the gateway has open goes on, and the backup is made from it."""
+    house.store._database.hold_open()
+    (house.store.state_dir / DATABASE_NAME).unlink()
+    status, made, _ = await house.ask("POST", "/admin/keys", body={"name": "ci"})
+    assert status == 200
+    assert house.ring.authenticate(made["key"]).key_name == "ci"
