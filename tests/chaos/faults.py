@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from tests.chaos.house import ChaosHouse
 from tests.chaos.journal import Journal
-from tests.chaos.schedule import EVERYBODY, Fault, Kind, Schedule
+from tests.chaos.schedule import EVERYBODY, GATEWAY, STATE_KINDS, Fault, Kind, Schedule
+from tests.chaos.state_faults import delete_database, start_second_gateway
 from tests.support.proxy import FaultyProxy, Link, Side
 from tests.support.scripted_engine import Trouble
 
@@ -34,7 +35,9 @@ class Injector:
         """``clock`` gives the seconds since the start of the run."""
         self.gateway_away = False
         self.unclean: list[str] = []
-        """Processes that ended by themselves, or not when asked to."""
+        """Processes that ended by themselves, or not when asked to, and what did not hold of the state."""
+        self.deletions = 0
+        """Of the gateway's database."""
         self._house = house
         self._journal = journal
         self._clock = clock
@@ -58,6 +61,8 @@ class Injector:
                 await self._agent(fault)
             elif fault.kind in (Kind.GATEWAY_KILL, Kind.GATEWAY_DRAIN):
                 await self._gateway(fault)
+            elif fault.kind in STATE_KINDS:
+                await self._state(fault)
             elif fault.kind is Kind.ENGINE_FREEZE:
                 await self._freeze(fault)
             else:
@@ -159,7 +164,29 @@ class Injector:
 
     # --- the gateway
 
+    async def _state(self, fault: Fault) -> None:
+        """Never while the gateway is away: then a second one would be the first."""
+        async with self._orders[GATEWAY]:
+            if fault.kind is Kind.GATEWAY_SECOND:
+                self.unclean += await start_second_gateway(self._house)
+                return
+            self.deletions += 1
+            self.unclean += await delete_database(self._house, fault.lasts_s, self._restart_after_deletion)
+
+    async def _restart_after_deletion(self) -> None:
+        """In the journal as what it is: before it no request may feel that the database is gone."""
+        drain = Fault(self._clock(), Kind.GATEWAY_DRAIN, GATEWAY)
+        entry = self._journal.begin(drain, self._clock())
+        try:
+            await self._restart(drain)
+        finally:
+            entry.until_s = self._clock()
+
     async def _gateway(self, fault: Fault) -> None:
+        async with self._orders[GATEWAY]:
+            await self._restart(fault)
+
+    async def _restart(self, fault: Fault) -> None:
         gateway = self._house.gateway
         self.gateway_away = True
         gateway.signal(signal.SIGKILL if fault.kind is Kind.GATEWAY_KILL else signal.SIGTERM)

@@ -15,6 +15,7 @@ from typing import Self
 import aiohttp
 
 from gateway.quickstart.processes import Child, free_port
+from gateway.scopes import Role
 from gateway.store import Store
 from tests.chaos.town import Post, Town
 from tests.support.processes import fetch
@@ -67,7 +68,9 @@ class ChaosHouse:
         self.town = town
         self.settings = GATEWAY_SETTINGS | (SHORT_BUDGETS if short_budgets else {})
         self.port = free_port()
+        self.state = directory / "gateway-state"
         self.key = ""
+        self.admin_key = ""
         self.gateway: Child
         self.agents: dict[str, Child] = {}
         self.engines: dict[str, EngineProcess] = {}
@@ -104,8 +107,9 @@ class ChaosHouse:
             if not post.is_demo:
                 self._start_engine(post)
         await self.until_serving()
-        with Store.open(self.directory / "gateway-state") as store:
+        with Store.open(self.state) as store:
             self.key = store.keys.create("chaos", "tests", time.time())
+            self.admin_key = store.keys.create("chaos-admin", "tests", time.time(), role=Role.ADMIN)
             uses = len(self.town.posts)
             token = store.tokens.create(600.0, uses, ["*"], {}, time.time())[1]
         for post in self.town.posts:
@@ -130,11 +134,18 @@ class ChaosHouse:
         return Child(name, arguments, self.directory / f"{name}.{count}.log", environment)
 
     def start_gateway(self) -> None:
+        self.gateway = self._gateway("gateway", self.port)
+
+    def start_second_gateway(self) -> Child:
+        """On the same state, on a port of its own."""
+        return self._gateway("second-gateway", free_port())
+
+    def _gateway(self, name: str, port: int) -> Child:
         settings = {f"TRUNKLINE_GATEWAY_{name}": value for name, value in self.settings.items()}
         settings[POLICY] = os.environ.get(POLICY, "least-outstanding")  # everybody is to serve in the end
         tls = ("--tls-cert", str(self._certificate), "--tls-key", str(self._certificate_key))
-        listen = ("--listen", f"127.0.0.1:{self.port}", "--state", str(self.directory / "gateway-state"))
-        self.gateway = self._child("gateway", "gateway", *listen, *tls, environment=settings)
+        listen = ("--listen", f"127.0.0.1:{port}", "--state", str(self.state))
+        return self._child(name, "gateway", *listen, *tls, environment=settings)
 
     def start_agent(self, name: str, token: str | None = None) -> None:
         join = () if token is None else ("--join", token)
@@ -180,9 +191,10 @@ class ChaosHouse:
 
     # --- what the gateway says of itself
 
-    async def get(self, path: str) -> tuple[int, str]:
-        """Status and text of a page of the gateway; status 0 if it does not answer."""
-        headers = {"authorization": f"Bearer {self.key}"}
+    async def get(self, path: str, key: str | None = None) -> tuple[int, str]:
+        """Status and text of a page of the gateway, by its own key or ``key``; status 0 if it does not
+        answer."""
+        headers = {"authorization": f"Bearer {self.key if key is None else key}"}
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10)) as session,

@@ -3,14 +3,17 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 _TRACEBACK = "Traceback (most recent call last)"
 _TEXT_ERROR = re.compile(r"\[(?:error|critical) *\] (\S+(?: \S+)*?)(?:  |$)")
 
 
-def defects_in(directory: Path) -> list[str]:
-    """Errors and tracebacks in the logs there, counted by what they say. Warnings are none of them."""
+def defects_in(directory: Path, expected: Mapping[str, int] = MappingProxyType({})) -> list[str]:
+    """Errors and tracebacks in the logs there, counted by what they say, without as many as are
+    ``expected``. Warnings are none of them."""
     found: Counter[str] = Counter()
     for path in sorted(directory.glob("*.log")):
         name = path.name.partition(".")[0]
@@ -18,6 +21,7 @@ def defects_in(directory: Path) -> list[str]:
             said = _defect(line)
             if said:
                 found[f"{name} logged {said}"] += 1
+    found -= Counter(expected)
     return [f"{count} × {said}" for said, count in found.most_common()]
 
 

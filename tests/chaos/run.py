@@ -20,6 +20,7 @@ from tests.chaos.report import Report, Tally
 from tests.chaos.sampling import Sampler
 from tests.chaos.schedule import Schedule, draw
 from tests.chaos.settle import Proof, leaks_of
+from tests.chaos.state_faults import DELETION_ERRORS
 from tests.chaos.town import Town, build_town
 
 
@@ -97,13 +98,14 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> Report
             died = house.died()
             sampler.look()
             sampling.cancel()
+    expected = dict.fromkeys(DELETION_ERRORS, injector.deletions)
     return Report(
         schedule=schedule,
         tally=tally,
         wall_s=wall_s,
         in_time=in_time,
         leaks=leaks,
-        unclean=[*injector.unclean, *died, *([] if plan.peer else defects_in(directory))],
+        unclean=[*injector.unclean, *died, *([] if plan.peer else defects_in(directory, expected))],
         drifts=sampler.drifts(plan.seconds / 2 + 10),
         left_out=load.left_out,
         served=dict(proofs[0].served) if proofs else {},

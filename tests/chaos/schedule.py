@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import cycle, pairwise
 from random import Random
 
 from tests.chaos.town import Town
@@ -41,12 +41,17 @@ class Kind(StrEnum):
     ENGINE_FREEZE = "engine: frozen"
     GATEWAY_DRAIN = "gateway: drained and restarted"
     GATEWAY_KILL = "gateway: killed and restarted"
+    GATEWAY_SECOND = "gateway: a second one on its state"
+    STATE_DELETED = "gateway: its database deleted"
     BLACKOUT = "all engines of a model refuse"
 
 
 ENGINE_KINDS = tuple(kind for kind in Kind if kind.startswith("engine:"))
 AGENT_KINDS = (Kind.AGENT_KILL, Kind.AGENT_DRAIN)
 GATEWAY_KINDS = (Kind.GATEWAY_DRAIN, Kind.GATEWAY_KILL)
+"""What takes the gateway away. The end of a deletion is a drain, and is in the journal as such."""
+STATE_KINDS = (Kind.GATEWAY_SECOND, Kind.STATE_DELETED)
+"""What happens to the gateway's state and no request may feel."""
 WORKER_KINDS = (*AGENT_KINDS, *ENGINE_KINDS)
 """What takes a deployment away."""
 LINK_KINDS = tuple(kind for kind in Kind if kind.startswith("link:"))
@@ -63,6 +68,7 @@ _CUT_SPREAD_S = 0.2
 """Together the longest time between two cuts."""
 _BLACKOUT_EVERY_S = 150.0
 _GATEWAY_EVERY_S = 120.0
+_SECOND_AFTER_S = 30.0
 _GATEWAY_AWAY_S = 25.0
 """Nobody else is taken away while the gateway comes back."""
 
@@ -137,13 +143,16 @@ def draw(
     """
     draft = _Draft(town, Random(seed), seconds, witness=town.posts[0].name)
     gateway_times = list(_gateway_times(draft)) if restarts else []
+    gateway_kinds = cycle((Kind.GATEWAY_DRAIN, Kind.GATEWAY_KILL, Kind.STATE_DELETED))
+    for _ in range(seed % 3):
+        next(gateway_kinds)
     cuts = int((seconds - _QUIET_BEGIN_S) / _CUT_EVERY_S)
     for number in range(cuts):
         _cut(draft, _QUIET_BEGIN_S + number * _CUT_EVERY_S)
     for second in range(int(_QUIET_BEGIN_S), int(seconds)):
         _other_link(draft, float(second))
         if gateway_times and gateway_times[0] <= second:
-            _restart_gateway(draft, gateway_times.pop(0), first=len(gateway_times) % 2 == 0)
+            _restart_gateway(draft, gateway_times.pop(0), next(gateway_kinds))
         if draft.random.random() < 1 / worker_every_s:
             _take_worker_away(draft, float(second))
         if second % _BLACKOUT_EVERY_S == 45:
@@ -224,9 +233,12 @@ def _gateway_times(draft: _Draft) -> Iterator[float]:
         at_s += _GATEWAY_EVERY_S
 
 
-def _restart_gateway(draft: _Draft, at_s: float, *, first: bool) -> None:
-    kind = Kind.GATEWAY_DRAIN if first else Kind.GATEWAY_KILL
-    draft.add(at_s, kind, GATEWAY, draft.random.uniform(0.0, 1.0))
+def _restart_gateway(draft: _Draft, at_s: float, kind: Kind) -> None:
+    """And half a minute later somebody starts a second one."""
+    lasts_s = draft.random.uniform(0.0, 1.0)
+    draft.add(at_s, kind, GATEWAY, lasts_s)
+    if at_s + _SECOND_AFTER_S < draft.seconds:
+        draft.add(at_s + _SECOND_AFTER_S, Kind.GATEWAY_SECOND, GATEWAY)
     for post in draft.town.posts:
         name = post.name
         draft.away_until_s[name] = max(draft.away_until_s.get(name, 0.0), at_s + _GATEWAY_AWAY_S)

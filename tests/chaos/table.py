@@ -16,7 +16,7 @@ from tests.chaos.journal import Entry, Journal
 from tests.chaos.load import Load
 from tests.chaos.oracle import Oracle
 from tests.chaos.outcome import Outcome
-from tests.chaos.schedule import GATEWAY, GATEWAY_KINDS, Fault, Kind
+from tests.chaos.schedule import GATEWAY, GATEWAY_KINDS, STATE_KINDS, Fault, Kind
 from tests.chaos.town import Town, build_town
 
 RATE_PER_S = 12.0
@@ -132,7 +132,7 @@ async def measure(
 
 async def _once(kind: Kind, injector: Injector, journal: Journal, clock: Callable[[], float]) -> Entry:
     lasts_s, amount = _LASTS_S.get(kind, (_ENGINE_S if not kind.startswith("link:") else 0.0, 0.0))
-    target = GATEWAY if kind in GATEWAY_KINDS else _NAMES.get(kind, _TARGET)
+    target = GATEWAY if kind in (*GATEWAY_KINDS, *STATE_KINDS) else _NAMES.get(kind, _TARGET)
     await injector.strike(Fault(clock(), kind, target, 0.5 if target == GATEWAY else lasts_s, amount))
     return journal.entries[-1]
 

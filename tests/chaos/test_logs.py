@@ -18,3 +18,10 @@ def test_errors_and_tracebacks_are_counted_and_warnings_are_not(tmp_path: Path) 
         "1 × alpha-1 logged agent failed",
         "2 × gateway logged dispatch_failed AssertionError: no",
     ]
+
+
+def test_as_many_errors_as_are_expected_are_no_defects(tmp_path: Path) -> None:
+    line = '{"event":"state_deleted","level":"error"}'
+    (tmp_path / "gateway.1.log").write_text(f"{line}\n{line}\n")
+    expected = {"gateway logged state_deleted": 1, "gateway logged state_restored_from_backup": 1}
+    assert defects_in(tmp_path, expected) == ["1 × gateway logged state_deleted"]

@@ -56,7 +56,7 @@ def test_a_worker_is_taken_away_only_while_another_of_its_model_is_there(seed: i
 
 def test_memory_can_be_judged_as_gateway_and_witness_live_through_the_second_half() -> None:
     late = [fault for fault in draw(TOWN, 1, 1200).faults if fault.at_s > 612]
-    assert not [fault for fault in late if fault.kind in GATEWAY_KINDS]
+    assert not [fault for fault in late if fault.kind in (*GATEWAY_KINDS, Kind.STATE_DELETED)]
     killed = {fault.target for fault in late if fault.kind in (Kind.AGENT_KILL, Kind.AGENT_DRAIN)}
     assert TOWN.posts[0].name not in killed
     assert killed
@@ -66,3 +66,12 @@ def test_engine_faults_spare_the_demo_model_whose_engine_takes_no_orders() -> No
     demo = {post.name for post in TOWN.of_model(DEMO)}
     struck = {fault.kind for fault in draw(TOWN, 3, 1800).faults if fault.target in demo}
     assert struck <= {*LINK_KINDS, Kind.AGENT_KILL, Kind.AGENT_DRAIN}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_to_the_gateway_happens_first_in_some_short_run(seed: int) -> None:
+    restarts = (Kind.GATEWAY_DRAIN, Kind.GATEWAY_KILL, Kind.STATE_DELETED)
+    faults = [fault for fault in draw(TOWN, seed, 120).faults if fault.kind in restarts]
+    assert [fault.kind for fault in faults] == [restarts[seed]]
+    seconds = [f for f in draw(TOWN, seed, 120).faults if f.kind is Kind.GATEWAY_SECOND]
+    assert [second.at_s - faults[0].at_s for second in seconds] == [pytest.approx(30.0, abs=0.01)]
