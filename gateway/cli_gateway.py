@@ -198,7 +198,7 @@ def first_key(store: "Store") -> str | None:
     from gateway.store import DEFAULT_TENANT
     from gateway.store.errors import NameTaken
 
-    if store.keys.list():
+    if not store.keys.is_empty():
         return None
     try:
         return store.keys.create(FIRST_KEY, DEFAULT_TENANT, time.time(), role=Role.ADMIN)

@@ -157,6 +157,11 @@ class KeyStore:
         with self._database.read() as connection:
             return tuple(map(_record, connection.execute(query)))
 
+    def is_empty(self) -> bool:
+        """Whether no key was ever made here, not even one that was revoked since."""
+        with self._database.read() as connection:
+            return connection.execute(select(schema.keys.c.id).limit(1)).first() is None
+
     def get(self, name: str) -> KeyRecord:
         """The active key of this name (or id). Raises UnknownRecord."""
         with self._database.read() as connection:

@@ -181,3 +181,10 @@ def test_keys_of_a_database_of_the_version_before_have_no_limits(tmp_path: Path)
     with contextlib.closing(sqlite3.connect(path)) as raw:
         rows = raw.execute("SELECT scopes, role, expires_s, previous_digest, last_used_s FROM api_keys")
         assert rows.fetchall() == [(None, None, None, None, None)]
+
+
+def test_a_store_is_empty_until_its_first_key_and_never_again(store: Store) -> None:
+    assert store.keys.is_empty()
+    store.keys.create("only", "acme", 5.0)
+    store.keys.revoke("only", 6.0)
+    assert not store.keys.is_empty()
