@@ -30,3 +30,8 @@ class ControlFrameLimiter:
                     f"and {limits.CONTROL_FRAMES_PER_S} a second"
                 )
         self._units = units
+
+    def earn(self) -> None:
+        """The gateway opened a stream or sent a COMMAND, and the agent may have something to say of it."""
+        units = self._units + limits.CONTROL_FRAMES_PER_STREAM
+        self._units = min(units, float(limits.CONTROL_FRAMES_BURST))

@@ -122,6 +122,10 @@ CONTROL_FRAMES_PER_S = 200
 """Units of control frames that an agent earns back: its whole state and its slots several times a second. A
 unit costs the gateway 5 to 20 microseconds, so an agent that spends all it earns takes 0.4 % of a core."""
 
+CONTROL_FRAMES_PER_STREAM = 8
+"""Units that an agent earns with each stream the gateway opens and each COMMAND it sends. An engine with
+several deployments has its slots told anew when a request enters and when it leaves."""
+
 CONTROL_FRAME_UNIT_BYTES = 256
 
 CREDIT_STEP_BYTES = 1 * KIB

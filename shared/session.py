@@ -128,7 +128,9 @@ class Session:
         ``head.credit`` is filled in here. Raises :class:`~shared.errors.TooManyStreams`, HeadTooLarge.
         """
         self._check_open()
-        return self._streams.open(head, now)
+        stream_id = self._streams.open(head, now)
+        self._control_frames.earn()
+        return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
         """Sends HEAD (agent). Raises :class:`~shared.errors.StreamClosed` when our half is over."""
@@ -197,6 +199,7 @@ class Session:
         self._check_open()
         frame_type = FrameType.COMMAND if self.role is Role.GATEWAY else FrameType.RESULT
         self._outbox.put_command(encode(frame_type, 0, orjson.dumps(dict(command))))
+        self._control_frames.earn()
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """Ends the session: CLOSE is the last message. Harmless when it is closed."""

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from gateway.dispatch import DispatchSettings
 from shared.limits import SESSION_WINDOW_BYTES
 from tests.bench.clients import chat_request, open_stream
 from tests.bench.figures import mebibytes, milliseconds, percentile
@@ -11,6 +12,8 @@ from tests.support.leaks import rss_bytes
 
 CLIENT_BUFFER_BYTES = 128 * 1024
 """What the gateway may have handed to one client's transport beyond what the client read."""
+UNREAD_BYTES = DispatchSettings().unread_bytes // 4
+"""What the gateway keeps beyond that of answers that one key's clients have not read."""
 _SLACK_BYTES = 24 * 2**20
 """Python's own: objects, arenas, and allocators that keep what was freed."""
 _LONG_TOKENS = 200_000
@@ -73,7 +76,7 @@ async def run(site: LoadSite, stalled: int, readers: int, seconds: float, times:
         readers_complete=min(complete for _, complete in seen),
         gateway_growth_bytes=grown[0],
         agent_growth_bytes=grown[1],
-        bound_bytes=SESSION_WINDOW_BYTES + stalled * CLIENT_BUFFER_BYTES + _SLACK_BYTES,
+        bound_bytes=SESSION_WINDOW_BYTES + stalled * CLIENT_BUFFER_BYTES + UNREAD_BYTES + _SLACK_BYTES,
         gap_p99_alone_s=percentile(alone, 0.99),
         gap_p99_beside_s=min(percentile(beside, 0.99) for beside, _ in seen),
     )

@@ -174,6 +174,15 @@ def test_credit_that_grows_by_single_bytes_is_a_flood_and_by_windows_is_none() -
     assert pair.gateway._streams._send_credit.limit == first + 2 * most * limits.CREDIT_STEP_BYTES
 
 
+def test_an_agent_earns_control_frames_with_the_requests_it_is_given() -> None:
+    pair = SessionPair()
+    slots = encode(FrameType.SLOTS, 0, b'{"d1":1}')
+    assert taken_before_a_flood(pair, repeat(slots, 5000)) == limits.CONTROL_FRAMES_BURST
+    for _ in range(3):
+        pair.gateway.open_stream(request_head(), pair.now)
+    assert taken_before_a_flood(pair, repeat(slots, 5000)) == 3 * limits.CONTROL_FRAMES_PER_STREAM
+
+
 def test_a_large_state_costs_more_than_a_small_one() -> None:
     large = SMALL_STATE[:-1] + b" " * 12_000 + b"}"
     units = 1 + len(large) // limits.CONTROL_FRAME_UNIT_BYTES
