@@ -11,6 +11,7 @@ from typing import IO, Any
 import orjson
 
 from gateway.urls import BadUrl, check_url, is_own
+from shared.connection_errors import explain_http_error
 
 ANSWER_BYTES = 64 * 1024 * 1024
 """Longest answer that is read: thousands of agents have a tenth of it."""
@@ -54,6 +55,7 @@ class AdminClient:
         self._url = url.rstrip("/").removesuffix("/v1")
         self._key = key
         here = is_own(parts.hostname or "")
+        self._proxy = None if here else _proxy_for(parts.scheme, parts.hostname or "")
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if here else []
         if ca_file is not None:
             handlers.append(urllib.request.HTTPSHandler(context=_trusting(ca_file)))
@@ -83,11 +85,20 @@ class AdminClient:
             with error:
                 raise AdminFailed(_reason(error), error.code) from None
         except (OSError, ValueError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise AdminFailed(f"cannot ask the gateway at {self._url}: {reason!s:.200}") from error
+            raise AdminFailed(f"cannot ask the gateway at {self._url}: {self._why(error)}") from error
         if not isinstance(found, dict) or not found.keys() >= set(members):
             raise AdminFailed(f"{self._url} does not answer as a gateway does")
         return found
+
+    def _why(self, error: Exception) -> str:
+        reason = getattr(error, "reason", error)
+        cause = reason if isinstance(reason, OSError) else error
+        return explain_http_error(self._url, cause, self._proxy)
+
+
+def _proxy_for(scheme: str, host: str) -> str | None:
+    """The proxy of the environment that requests to ``host`` go through."""
+    return None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
 
 
 def _trusting(ca_file: Path) -> ssl.SSLContext:

@@ -12,13 +12,14 @@ from websockets.protocol import Event as WebSocketEvent
 from websockets.protocol import Protocol as WebSocket
 
 from shared import __version__, limits
+from shared.connection_errors import gateway_of
 from shared.endpoint import Endpoint, SessionListener
 from shared.errors import DialFailed, HandshakeError, ResumeRefused, TrunklineError, TunnelClosed
 from shared.frames import Frame, FrameType, encode
 from shared.handshake import AgentHandshake, Welcome
 from shared.streams import Role
 from shared.tunnel.base import GATEWAYS_HEADER, SUBPROTOCOL, Tunnel
-from shared.tunnel.dial_errors import explain_dial_error, gateway_of
+from shared.tunnel.dial_errors import explain_dial_error
 
 
 class _DiallingConnection(ClientConnection):

@@ -193,7 +193,9 @@ def test_certificates_to_trust_can_be_named(server: Server, tmp_path: Path) -> N
     context.load_cert_chain(certificate, key)
     server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
     server.url = server.url.replace("http:", "https:")
-    assert "CERTIFICATE_VERIFY_FAILED" in run(server, "models").stderr
+    said = run(server, "models").stderr
+    assert "its certificate is not trusted here" in said
+    assert "with --ca-file" in said
     trusted = run(server, "models", "--ca-file", str(certificate))
     assert trusted.stdout.splitlines()[1].split() == ["llama", "ready", "2/8", "1", "gpu-1"]
     (tmp_path / "none.pem").write_text("none\n")
@@ -229,7 +231,7 @@ def test_a_key_is_not_sent_in_the_clear_and_never_shown(server: Server) -> None:
 
 
 def test_a_gateway_that_is_away_is_a_failure(server: Server) -> None:
-    with pytest.raises(AdminFailed, match="cannot ask the gateway"):
+    with pytest.raises(AdminFailed, match=r"at http://127.0.0.1:1: nobody listens there .*: does it run"):
         AdminClient("http://127.0.0.1:1", KEY).get("agents")
     server.answers["GET", "/admin/models"] = [(200, [])]
     assert "does not answer as a gateway does" in run(server, "models").stderr
@@ -252,6 +254,29 @@ def test_what_speaks_no_http_is_a_failure_in_one_line(server: Server, spoken: by
         with pytest.raises(AdminFailed, match="cannot ask the gateway"):
             AdminClient(f"http://127.0.0.1:{listener.getsockname()[1]}", KEY).get("agents")
         speaking.join()
+
+
+def test_tls_at_a_plain_port_is_told_with_what_to_write(server: Server) -> None:
+    with pytest.raises(
+        AdminFailed, match=f"speaks no TLS: write {server.url} if the gateway is on this host"
+    ):
+        AdminClient(server.url.replace("http:", "https:"), KEY).get("agents")
+
+
+def test_no_tls_at_a_tls_port_is_told_with_what_to_write(server: Server, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*make_certificate(tmp_path))
+    server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
+    instead = server.url.replace("http:", "https:")
+    with pytest.raises(AdminFailed, match=f"no plain HTTP: if the port speaks TLS, write {instead}"):
+        AdminClient(server.url, KEY).get("agents")
+
+
+def test_a_proxy_of_the_environment_is_named_when_it_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:secret@127.0.0.1:1")
+    with pytest.raises(AdminFailed, match=r"the proxy 127\.0\.0\.1 refuses the connection") as failed:
+        AdminClient("https://gateway.example.com", KEY).get("agents")
+    assert "secret" not in str(failed.value)
 
 
 def test_another_program_that_answers_in_json_is_no_gateway(server: Server) -> None:
