@@ -6,8 +6,9 @@ Nothing here runs per token: histograms are observed once a request, gauges are 
 States are spelled in lower case under the label ``state``; the label ``status`` is an HTTP status class.
 """
 
+import asyncio
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from prometheus_client import (
@@ -16,6 +17,7 @@ from prometheus_client import (
     Gauge,
     Histogram,
     Info,
+    Metric,
     ProcessCollector,
     disable_created_metrics,
 )
@@ -41,6 +43,17 @@ ROUTES = frozenset((*routes.ROUTES, "models"))
 
 _TOKEN_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class _Collected(CollectorRegistry):
+    """Families that were collected already."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._families)
 
 
 class Metrics:
@@ -173,9 +186,14 @@ class Metrics:
             registry=self.registry,
         )
 
-    def render(self) -> bytes:
-        """The exposition text for ``GET /metrics``. Gauges are read from their owners now."""
-        return generate_latest(self.registry)
+    async def render(self) -> bytes:
+        """The exposition text for ``GET /metrics``. Gauges are read from their owners now, on the event loop,
+        one family of series a turn; the text, which is megabytes with many models, is made in a thread."""
+        families = []
+        for family in self.registry.collect():
+            families.append(family)
+            await asyncio.sleep(0)
+        return await asyncio.to_thread(generate_latest, _Collected(families))
 
     # --- Once a request ---
 

@@ -5,7 +5,7 @@ that a restarted gateway waits for them.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -190,7 +190,11 @@ class Registry:
 
     def models(self) -> list[ModelInfo]:
         """Every model that was ever served, by name; those nothing serves now have no deployments."""
-        return [self._describe(record) for _, record in sorted(self.index.models.items())]
+        return list(self.each_model())
+
+    def each_model(self) -> Iterator[ModelInfo]:
+        """The same one after the other, each as it is when it is asked for."""
+        return (self._describe(record) for _, record in sorted(self.index.models.items()))
 
     def model(self, name: str) -> ModelInfo | None:
         """One model, None when nothing ever served it."""
@@ -199,7 +203,11 @@ class Registry:
 
     def agents(self) -> list[AgentInfo]:
         """Every connected agent, by name."""
-        return [session.describe() for _, session in sorted(self._sessions.items())]
+        return list(self.each_agent())
+
+    def each_agent(self) -> Iterator[AgentInfo]:
+        """The same one after the other, each as it is when it is asked for."""
+        return (session.describe() for _, session in sorted(self._sessions.items()))
 
     def figures(self) -> FleetFigures:
         """What the metrics show of the fleet."""

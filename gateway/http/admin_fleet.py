@@ -1,7 +1,7 @@
 """``/admin``: agents, models and the queue."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.routing import Route
@@ -10,6 +10,7 @@ from gateway.agent_session import AgentInfo
 from gateway.deployments import ModelRecord
 from gateway.errors import RecordNotFound
 from gateway.http.admin import Call, Json, Page, route
+from gateway.http.slices import in_slices
 from gateway.pipeline import Keys
 from gateway.registry import ModelInfo
 from gateway.scopes import Role
@@ -31,7 +32,8 @@ class Fleet(Protocol):
     @property
     def index(self) -> Index: ...
     def agents(self) -> list[AgentInfo]: ...
-    def models(self) -> list[ModelInfo]: ...
+    def each_agent(self) -> Iterator[AgentInfo]: ...
+    def each_model(self) -> Iterator[ModelInfo]: ...
     def hold(self, name: str, held: bool) -> bool: ...
 
 
@@ -81,21 +83,9 @@ class FleetAdmin:
 
     async def list_agents(self, call: Call) -> Json:
         """Agents that are enrolled, connected or not, by name."""
-        connected = {info.name: info for info in self._fleet.agents()}
-        enrolled = [each for each in await asyncio.to_thread(self._agents.list) if each.revoked_s is None]
-        found: dict[str, Json] = {
-            each.name: {
-                "name": each.name,
-                "connected": False,
-                "may_serve": list(each.models),
-                "labels": dict(each.labels),
-                "joined_s": each.joined_s,
-                "last_seen_s": each.last_seen_s,
-            }
-            for each in enrolled
-        }
-        for name, info in connected.items():
-            found[name] = found.get(name, {"name": name}) | self._connected(info)
+        found = await asyncio.to_thread(self._enrolled)
+        async for info in in_slices(self._fleet.each_agent()):
+            found[info.name] = found.get(info.name, {"name": info.name}) | self._connected(info)
         return {"agents": [facts for _, facts in sorted(found.items())]}
 
     async def drain_agent(self, call: Call) -> Json:
@@ -118,7 +108,7 @@ class FleetAdmin:
                     "waiting": depths.get(info.id, 0),
                     **_served(records.get(info.id)),
                 }
-                for info in self._fleet.models()
+                async for info in in_slices(self._fleet.each_model())
             ]
         }
 
@@ -135,6 +125,21 @@ class FleetAdmin:
             self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
         streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)
         return {"agent": name, "draining": held, "streams": streams}
+
+    def _enrolled(self) -> dict[str, Json]:
+        """What the store knows of agents that were not revoked, by name. Waits for the disk."""
+        return {
+            each.name: {
+                "name": each.name,
+                "connected": False,
+                "may_serve": list(each.models),
+                "labels": dict(each.labels),
+                "joined_s": each.joined_s,
+                "last_seen_s": each.last_seen_s,
+            }
+            for each in self._agents.list()
+            if each.revoked_s is None
+        }
 
     def _connected(self, info: AgentInfo) -> Json:
         return {

@@ -1,6 +1,6 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ from gateway.errors import Forbidden, MethodNotAllowed, ModelNotFound, RouteNotF
 from gateway.http.exchange import Exchange, exchange_of
 from gateway.http.inbound import Receive
 from gateway.http.reply import Send
+from gateway.http.slices import in_slices
 from gateway.lifecycle import Lifecycle, Phase
 from gateway.pipeline import Keys, Pipeline
 from gateway.registry import ModelInfo
@@ -24,7 +25,7 @@ PATH_CHARS = 200
 class Catalog(Protocol):
     """What is served here; :class:`gateway.registry.Registry`."""
 
-    def models(self) -> list[ModelInfo]: ...
+    def each_model(self) -> Iterator[ModelInfo]: ...
     def model(self, name: str) -> ModelInfo | None: ...
     @property
     def agents_connected(self) -> int: ...
@@ -35,7 +36,7 @@ class Exposition(Protocol):
 
     CONTENT_TYPE: str
 
-    def render(self) -> bytes: ...
+    async def render(self) -> bytes: ...
 
 
 class Proxied:
@@ -77,12 +78,12 @@ class Models:
         exchange.identified(principal)
         name = scope["path_params"].get("id")
         shows = _everything if principal.scopes is None else principal.scopes.shows
-        found: object = self._list(shows) if name is None else self._one(name, shows)
+        found: object = await self._list(shows) if name is None else self._one(name, shows)
         await exchange.reply.whole(200, JSON, orjson.dumps(found))
 
-    def _list(self, shows: Callable[[str], bool]) -> dict[str, object]:
-        there = (info for info in self._catalog.models() if info.ready or info.loadable)
-        data = [_model(info) for info in there if shows(info.id)]
+    async def _list(self, shows: Callable[[str], bool]) -> dict[str, object]:
+        every = in_slices(self._catalog.each_model())
+        data = [_model(info) async for info in every if (info.ready or info.loadable) and shows(info.id)]
         ends = (
             {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
             if data
@@ -113,9 +114,10 @@ class OllamaModels:
         principal = self._keys.authenticate(exchange.credential())
         exchange.identified(principal)
         shows = _everything if principal.scopes is None else principal.scopes.shows
-        there = (info for info in self._catalog.models() if info.ready or info.loadable)
-        found = {"models": [_ollama_model(info) for info in there if shows(info.id)]}
-        await exchange.reply.whole(200, JSON, orjson.dumps(found))
+        every = in_slices(self._catalog.each_model())
+        there = (info async for info in every if (info.ready or info.loadable) and shows(info.id))
+        found = [_ollama_model(info) async for info in there]
+        await exchange.reply.whole(200, JSON, orjson.dumps({"models": found}))
 
 
 def _ollama_model(info: ModelInfo) -> dict[str, object]:
@@ -204,7 +206,8 @@ class MetricsPage:
                     "to read them (trunkline key create --role viewer).",
                     code="role_required",
                 )
-        await exchange.reply.whole(200, self._metrics.CONTENT_TYPE.encode("ascii"), self._metrics.render())
+        rendered = await self._metrics.render()
+        await exchange.reply.whole(200, self._metrics.CONTENT_TYPE.encode("ascii"), rendered)
 
 
 class Description:

@@ -1,5 +1,7 @@
 """The catalogue with aliases in it: clients list what they may ask for."""
 
+import heapq
+from collections.abc import Iterator
 from typing import Protocol
 
 from gateway.deployment import Deployment
@@ -15,7 +17,7 @@ class Models(Protocol):
 
     index: ModelIndex
 
-    def models(self) -> list[ModelInfo]: ...
+    def each_model(self) -> Iterator[ModelInfo]: ...
     def model(self, name: str) -> ModelInfo | None: ...
     @property
     def agents_connected(self) -> int: ...
@@ -34,14 +36,12 @@ class AliasCatalog:
         """Agents with a session."""
         return self._models.agents_connected
 
-    def models(self) -> list[ModelInfo]:
-        """Every model that was ever served and every alias, by name."""
+    def each_model(self) -> Iterator[ModelInfo]:
+        """Every model that was ever served and every alias, by name, each as it is when it is asked for."""
         aliases = {name: each for name, each in self._book.records.items() if each.alias.targets}
-        if not aliases:
-            return self._models.models()
-        found = [info for info in self._models.models() if info.id not in aliases]
-        found += [self._describe(record) for record in aliases.values()]
-        return sorted(found, key=lambda info: info.id)
+        models = (info for info in self._models.each_model() if info.id not in aliases)
+        described = (self._describe(record) for _, record in sorted(aliases.items()))
+        return heapq.merge(models, described, key=lambda info: info.id)
 
     def model(self, name: str) -> ModelInfo | None:
         """One of them; None when it is neither an alias nor was ever served."""

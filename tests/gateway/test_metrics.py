@@ -1,5 +1,7 @@
 """What is counted, and that labels are bounded."""
 
+import asyncio
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,14 +29,14 @@ def test_requests_are_counted_by_status_class(metrics: Metrics) -> None:
     assert value(metrics, "trunkline_request_seconds_count", route="chat", model="m") == 2
 
 
-def test_models_nobody_serves_make_no_label(metrics: Metrics) -> None:
+async def test_models_nobody_serves_make_no_label(metrics: Metrics) -> None:
     for number in range(50):
         metrics.request_finished("chat", f"made-up-{number}", 404, 0.0)
         metrics.refused(f"made-up-{number}", "model_not_found")
     metrics.request_finished("/made/up", "m", 404, 0.0)
     assert value(metrics, "trunkline_requests_total", route="chat", model="other", status="4xx") == 50
     assert value(metrics, "trunkline_requests_total", route="other", model="m", status="4xx") == 1
-    assert b"made" not in metrics.render()
+    assert b"made" not in await metrics.render()
 
 
 def test_only_so_many_models_have_labels_of_their_own() -> None:
@@ -67,16 +69,15 @@ def test_a_stream_has_the_time_to_its_first_token_and_the_mean_between_tokens(me
     assert value(metrics, "trunkline_time_per_output_token_seconds_sum", model="m") == 0.5
 
 
-def test_the_program_and_its_process_are_described_and_no_series_tells_when_it_began(
+async def test_the_program_and_its_process_are_described_and_no_series_tells_when_it_began(
     metrics: Metrics,
 ) -> None:
     metrics.request_finished("chat", "m", 200, 0.1)
     metrics.streamed("m", 0.25, 2.0, 5)
-    names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    text = (await metrics.render()).decode()
+    names = {family.name for family in text_string_to_metric_families(text)}
     samples = {
-        sample.name: sample
-        for family in text_string_to_metric_families(metrics.render().decode())
-        for sample in family.samples
+        sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples
     }
     assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= names
     assert samples["trunkline_build_info"].value == 1
@@ -156,12 +157,32 @@ def test_two_gateways_in_one_process_count_apart() -> None:
     assert value(two, "trunkline_tunnels_total", outcome="accepted") is None
 
 
-def test_the_exposition_is_well_formed_and_names_have_units(metrics: Metrics) -> None:
+async def test_the_exposition_is_well_formed_and_names_have_units(metrics: Metrics) -> None:
     metrics.queued("m", "standard", 0.2)
     metrics.retried("m", "refused")
     metrics.broken("m", "session_lost")
-    families = list(text_string_to_metric_families(metrics.render().decode()))
+    families = list(text_string_to_metric_families((await metrics.render()).decode()))
     names = {family.name for family in families}
     assert all(name.startswith(("trunkline_", "process_")) for name in names)
     assert {"trunkline_queue_seconds", "trunkline_tunnel_bytes", "trunkline_retries"} <= names
     assert metrics.CONTENT_TYPE.startswith("text/plain")
+
+
+async def test_the_event_loop_turns_for_others_while_metrics_are_read(metrics: Metrics) -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    for number in range(MODEL_LABELS):
+        metrics.know_model(f"model-{number}")
+        metrics.request_finished("chat", f"model-{number}", 200, 0.1)
+    turning = asyncio.create_task(turn())
+    text = await metrics.render()
+    turning.cancel()
+    assert turns >= text.count(b"# TYPE")
+    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="model-7") == 1
+    assert b'trunkline_request_seconds_count{model="model-7",route="chat"} 1.0' in text

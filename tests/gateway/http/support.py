@@ -1,7 +1,7 @@
 """Fakes around the HTTP surface: keys, a catalogue, a dispatcher that does what the test says, raw ASGI."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,8 +46,8 @@ class FakeCatalog:
         self._models = {info.id: info for info in models}
         self.agents_connected = 1
 
-    def models(self) -> list[ModelInfo]:
-        return list(self._models.values())
+    def each_model(self) -> Iterator[ModelInfo]:
+        return iter(self._models.values())
 
     def model(self, name: str) -> ModelInfo | None:
         return self._models.get(name)
@@ -56,7 +56,7 @@ class FakeCatalog:
 class FakeMetrics:
     CONTENT_TYPE = "text/plain"
 
-    def render(self) -> bytes:
+    async def render(self) -> bytes:
         return b"trunkline_up 1\n"
 
 

@@ -13,7 +13,7 @@ def test_an_alias_is_a_model_among_others() -> None:
     desk = Desk(Alias("prod", (Target("m", "v1"), Target("n"))))
     desk.serve(served("m", "v1"), served("n", routes=("embeddings",)))
     found = catalog(desk)
-    assert [info.id for info in found.models()] == ["m", "n", "prod"]
+    assert [info.id for info in found.each_model()] == ["m", "n", "prod"]
     alias = found.model("prod")
     assert alias is not None
     assert (alias.created_s, alias.owned_by, alias.ready, alias.deployments) == (7, "me", True, 2)
@@ -43,12 +43,12 @@ def test_an_alias_takes_the_place_of_the_model_it_is_called_like() -> None:
     desk = Desk(Alias("m", (Target("m", "v9"),)))
     desk.serve(served("m", "v1"))
     found = catalog(desk)
-    assert [(info.id, info.ready) for info in found.models()] == [("m", False)]
+    assert [(info.id, info.ready) for info in found.each_model()] == [("m", False)]
 
 
 def test_a_name_that_has_only_fallbacks_is_no_model_of_its_own() -> None:
     desk = Desk(Alias("ghost", fallback=(Target("m"),)), Alias("m", fallback=(Target("n"),)))
     desk.serve(served("m", "v1"))
     found = catalog(desk)
-    assert [(info.id, info.owned_by) for info in found.models()] == [("m", "trunkline")]
+    assert [(info.id, info.owned_by) for info in found.each_model()] == [("m", "trunkline")]
     assert found.model("ghost") is None
