@@ -10,6 +10,7 @@ import asyncio
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,6 +23,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from gateway.gauges import FleetFigures, PredictionFigures, Sources, TunnelFigures
 from shared import routes
@@ -45,15 +47,30 @@ _TOKEN_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15,
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
-class _Collected(CollectorRegistry):
-    """Families that were collected already."""
+class _Registry(CollectorRegistry):
+    """Knows which of its collectors count, and may be read in any thread, and which ask others."""
 
-    def __init__(self, families: Sequence[Metric]) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.counting: list[Collector] = []
+        self.asking: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        super().register(collector)
+        counts = isinstance(collector, Counter | Gauge | Histogram | Info)
+        (self.counting if counts else self.asking).append(collector)
+
+
+class _Reading(CollectorRegistry):
+    """What is read at one scrape: families that were collected already, then collectors."""
+
+    def __init__(self, families: Sequence[Metric], collectors: Sequence[Collector]) -> None:
         super().__init__()
         self._families = families
+        self._collectors = collectors
 
     def collect(self) -> Iterator[Metric]:
-        return iter(self._families)
+        return chain(self._families, *(collector.collect() for collector in self._collectors))
 
 
 class Metrics:
@@ -63,7 +80,7 @@ class Metrics:
     """Of what :meth:`render` returns."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         self._models: set[str] = set()
         self._agents: set[str] = set()
         self._sources = Sources(self._label, self._agent_label)
@@ -188,12 +205,14 @@ class Metrics:
 
     async def render(self) -> bytes:
         """The exposition text for ``GET /metrics``. Gauges are read from their owners now, on the event loop,
-        one family of series a turn; the text, which is megabytes with many models, is made in a thread."""
-        families = []
-        for family in self.registry.collect():
-            families.append(family)
-            await asyncio.sleep(0)
-        return await asyncio.to_thread(generate_latest, _Collected(families))
+        one family of series a turn. What is counted here is read in a thread, which makes the text, too: with
+        many models it is megabytes."""
+        families: list[Metric] = []
+        for collector in self.registry.asking:
+            for family in collector.collect():
+                families.append(family)
+                await asyncio.sleep(0)
+        return await asyncio.to_thread(generate_latest, _Reading(families, self.registry.counting))
 
     # --- Once a request ---
 

@@ -183,6 +183,6 @@ async def test_the_event_loop_turns_for_others_while_metrics_are_read(metrics: M
     turning = asyncio.create_task(turn())
     text = await metrics.render()
     turning.cancel()
-    assert turns >= text.count(b"# TYPE")
+    assert turns >= 20
     assert value(metrics, "trunkline_request_seconds_count", route="chat", model="model-7") == 1
     assert b'trunkline_request_seconds_count{model="model-7",route="chat"} 1.0' in text
