@@ -25,7 +25,7 @@ from shared.identity import (
     public_bytes,
     read_certificate,
 )
-from shared.identity.certificates import begins_s
+from shared.identity.certificates import read_kept
 from shared.identity.keys import gateway_id
 from shared.streams import OWN_WINDOWS, Role, own_limits
 
@@ -183,7 +183,7 @@ class Membership:
         certificate = read_certificate(renewal.certificate, issuers)
         if certificate.public_key != public_bytes(self._key):
             raise CertificateInvalid("the certificate belongs to another key")
-        if certificate.not_before_s < begins_s(record.certificate) <= wall_s:
+        if certificate.not_before_s < read_kept(record.certificate).not_before_s <= wall_s:
             raise CertificateInvalid("the certificate is older than the one held")
         if certificate.name != self.name:
             log.warning("renamed by the gateway", name=certificate.name, former=self.name)

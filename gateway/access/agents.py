@@ -20,6 +20,7 @@ from shared.identity import (
     issue_certificate,
     new_serial,
 )
+from shared.identity.certificates import BACKDATE_S
 
 STATE_RETRY_S = 5.0
 """When an agent is told to come back after the database failed: a stuck writer is mostly gone by then."""
@@ -144,7 +145,7 @@ class AgentDirectory:
         word of the key before if that still counts. Raises StateError; UnknownRecord for one revoked."""
         self._refresh()
         keys, record = self.gateway_keys, self._by_id[admitted.agent_id]
-        fresh = self._issue(keys.current, record.name, record.public_key, wall_s)
+        fresh = self._renewal(keys.current, record.name, admitted.certificate, wall_s)
         serial, held = f"{fresh.serial:x}", f"{admitted.certificate.serial:x}"
         self._store.agents.renew(record.id, serial, fresh.not_after_s, wall_s, in_use=held)
         return fresh, keys.succession(wall_s)
@@ -164,7 +165,7 @@ class AgentDirectory:
             raise HandshakeRejected(
                 ErrorCode.UNAUTHENTICATED, "the join token's secret is wrong: copy the token again, all of it"
             )
-        certificate = self._issue(handshake.identity, hello.name, hello.public_key, wall_s)
+        certificate = self._issue(handshake.identity, hello.name, hello.public_key, wall_s, self._life_s)
         serial = f"{certificate.serial:x}"
         enrolment = Enrolment(join.token_id, hello.name, hello.public_key, serial, certificate.not_after_s)
         record = self._store.agents.enrol(enrolment, wall_s)
@@ -196,7 +197,7 @@ class AgentDirectory:
         name the agent goes by. Not having one is no reason to refuse a good agent."""
         if not held.is_worn(wall_s) and held.issuer == identity.public_key:
             return None
-        fresh = self._issue(identity, held.name, record.public_key, wall_s)
+        fresh = self._renewal(identity, held.name, held, wall_s)
         serial = f"{fresh.serial:x}"
         try:
             self._store.agents.renew(record.id, serial, fresh.not_after_s, wall_s, f"{held.serial:x}")
@@ -207,10 +208,21 @@ class AgentDirectory:
             raise HandshakeRejected(ErrorCode.REVOKED, str(error)) from error
         return fresh
 
-    def _issue(
-        self, identity: GatewayIdentity, name: str, public_key: bytes, wall_s: float
+    def _renewal(
+        self, identity: GatewayIdentity, name: str, held: AgentCertificate, wall_s: float
     ) -> AgentCertificate:
-        return issue_certificate(identity, name, public_key, new_serial(), wall_s, self._life_s)
+        """In the place of ``held``. Where that has not begun, the clock is behind or was ahead, and nothing
+        here says which: what replaces it begins after it and ends no sooner, so that it is good by either."""
+        life_s = self._life_s
+        if wall_s < held.not_before_s:
+            wall_s = held.not_before_s + BACKDATE_S + 1
+            life_s = max(life_s, held.not_after_s - wall_s)
+        return self._issue(identity, name, held.public_key, wall_s, life_s)
+
+    def _issue(
+        self, identity: GatewayIdentity, name: str, public_key: bytes, wall_s: float, life_s: float
+    ) -> AgentCertificate:
+        return issue_certificate(identity, name, public_key, new_serial(), wall_s, life_s)
 
     def _refresh(self) -> None:
         data_version = self._store.data_version()

@@ -44,10 +44,9 @@ class AgentCertificate:
     """Public key of the gateway that issued it."""
 
     def is_worn(self, wall_s: float) -> bool:
-        """True when less than a third of its life is left, or it was made by a clock that was ahead: time for
-        a fresh one."""
-        last_third_s = self.not_after_s - (self.not_after_s - self.not_before_s) / 3
-        return wall_s > last_third_s or wall_s < self.not_before_s
+        """True when less than a third of its life is left: time for a fresh one. One that has not begun is
+        not worn: a clock is or was wrong, and a fresh one would end sooner."""
+        return wall_s > self.not_after_s - (self.not_after_s - self.not_before_s) / 3
 
     def check_dates(self, wall_s: float, early_s: float = 0.0, late_s: float = 0.0) -> None:
         """Raises CertificateOutOfDate more than ``early_s`` before it is valid or ``late_s`` after."""
@@ -166,15 +165,12 @@ def read_certificate(der: bytes, gateway_keys: Sequence[bytes]) -> AgentCertific
     return _read(parsed, der, issuer)
 
 
-def begins_s(der: bytes) -> int:
-    """When a certificate's life begins, seconds since 1970; of one that was verified when it was taken.
+def read_kept(der: bytes) -> AgentCertificate:
+    """A certificate that was verified when it was taken; who issued it is not looked at.
 
     Raises CertificateInvalid for what is none.
     """
-    try:
-        return int((_parse(der).not_valid_before_utc - _EPOCH).total_seconds())
-    except ValueError as error:
-        raise CertificateInvalid("the certificate is no X.509") from error
+    return _read(_parse(der), der, b"")
 
 
 def _parse(der: bytes) -> x509.Certificate:
@@ -206,7 +202,8 @@ def _issuer_of(certificate: x509.Certificate, gateway_keys: Sequence[bytes]) -> 
 
 
 def _read(certificate: x509.Certificate, der: bytes, issuer: bytes) -> AgentCertificate:
-    """The facts of a certificate whose signature verified; foreign parsers' complaints become ours."""
+    """The facts of a certificate whose signature verified (no ``issuer``: when it was taken); foreign parsers'
+    complaints become ours."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -218,6 +215,8 @@ def _read(certificate: x509.Certificate, der: bytes, issuer: bytes) -> AgentCert
     except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, UnsupportedAlgorithm) as error:
         raise CertificateInvalid("the certificate lacks what an agent's has") from error
     prefix = agent_uri(gateway_id(fingerprint_of(issuer)), "")
+    if not issuer and len(uris) == 1 and isinstance(uris[0], str):
+        prefix = uris[0][: len(prefix)]  # an id is as long as any other
     if len(uris) != 1 or not isinstance(uris[0], str) or not uris[0].startswith(prefix):
         raise CertificateInvalid("the certificate does not name one agent of this gateway")
     name = uris[0].removeprefix(prefix)

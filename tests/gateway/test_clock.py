@@ -59,10 +59,22 @@ async def test_certificates_renewed_by_a_clock_ahead_are_good_when_it_is_right_a
         of_the_future = host.certificate
         assert of_the_future != joined_with
         clock.ahead_s = 0.0
+        for certificate in (of_the_future, joined_with):
+            host.certificate = certificate
+            tunnel, _ = await host.dial()
+            assert tunnel.welcome.certificate is None, "what it has lasts longer than a fresh one"
+
+
+async def test_a_clock_that_was_behind_leaves_agents_that_came_meanwhile_what_is_good(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        clock, host = Clock(gateway), Host(gateway)
         await host.dial()
-        assert host.certificate not in (joined_with, of_the_future)
+        clock.ahead_s = -400 * DAY_S
+        for _ in range(6):
+            await host.dial()
+        clock.ahead_s = 0.0
         tunnel, _ = await host.dial()
-        assert tunnel.welcome.certificate is None
+        assert tunnel.open
 
 
 @pytest.mark.parametrize("jump_s", [-400 * DAY_S, 400 * DAY_S])

@@ -247,6 +247,7 @@ class Paper:
 
     serial: int
     worn_from_s: float = 100.0
+    not_after_s: float = 200.0
     der: bytes = b"certificate"
 
     def is_worn(self, wall_s: float) -> bool:
@@ -272,6 +273,15 @@ async def test_an_agent_that_did_not_take_a_certificate_is_asked_again_when_its_
         if len(session.asked) > before:
             session.refuse()
         assert (len(session.asked), session.dropped) == (asked, dropped), wall_s
+
+
+async def test_a_session_stays_up_when_a_new_tunnel_would_be_refused_for_the_dates() -> None:
+    session = Session()
+    agents: dict[Any, Any] = {session: holding(1)}
+    renewals = Renewals(agents)
+    await renewals.look(lambda admitted: True, issue_paper, 201.0)
+    session.refuse()
+    assert (len(session.asked), session.dropped) == (1, 0)
 
 
 async def test_a_renewal_that_comes_behind_a_newer_certificate_is_no_reason_to_ask_no_more() -> None:

@@ -84,6 +84,69 @@ def test_a_revoked_agent_gets_no_certificate(house: House, command: Store) -> No
         house.directory.renew(admitted, house.wall_s)
 
 
+# --- certificates under a gateway's clock that is wrong ---
+
+
+@pytest.mark.parametrize("behind_s", [3600.0, 20 * DAY_S, 400 * DAY_S])
+def test_a_clock_that_is_behind_replaces_no_certificate(house: House, behind_s: float) -> None:
+    admitted, held = house.join(house.token())
+    house.wall_s -= behind_s
+    assert not house.directory.due(house.wall_s)(admitted)
+    for _ in range(6):
+        assert house.come_back(held)[1].certificate is None
+    house.wall_s += behind_s
+    assert house.come_back(held)[1].certificate is None
+
+
+def test_what_a_clock_that_is_behind_must_issue_lasts_as_long_as_what_it_replaces(
+    house: House, command: Store
+) -> None:
+    admitted, held = house.join(house.token())
+    command.agents.rename("gpu-7", "berlin-7")
+    command.identity.rotate(30 * DAY_S, NOW_S - 400 * DAY_S)
+    house.wall_s -= 400 * DAY_S
+    after = renewed(house, admitted)
+    assert (after.certificate.name, after.certificate.issuer) == (
+        "berlin-7",
+        command.identity.keys.current.public_key,
+    )
+    assert after.certificate.not_after_s >= admitted.certificate.not_after_s
+    assert after.certificate.not_before_s > admitted.certificate.not_before_s, "agents take nothing older"
+    assert not house.directory.due(house.wall_s)(after)
+    house.wall_s = NOW_S
+    pinned = command.identity.keys.current.fingerprint
+    assert house.come_back(after.certificate.der, "berlin-7", key_of("gpu-7"), pinned)
+
+
+def test_certificates_of_a_clock_that_was_ahead_stay_until_they_have_worn(house: House) -> None:
+    house.wall_s += 400 * DAY_S
+    admitted, held = house.join(house.token())
+    house.wall_s -= 400 * DAY_S
+    assert house.come_back(held)[1].certificate is None
+    house.wall_s += 400 * DAY_S + CERTIFICATE_LIFE_S * 0.7
+    fresh = house.come_back(held)[1].certificate
+    assert fresh is not None
+    assert fresh.not_after_s > admitted.certificate.not_after_s
+
+
+def test_a_shorter_life_is_taken_up_with_the_next_renewal(store: Store) -> None:
+    house = House(store, AgentDirectory(store))
+    admitted, held = house.join(house.token())
+    house.directory = AgentDirectory(store, 7 * DAY_S)
+    house.wall_s += CERTIFICATE_LIFE_S * 0.7
+    fresh = house.come_back(held)[1].certificate
+    assert fresh is not None
+    assert fresh.not_after_s == int(house.wall_s + 7 * DAY_S) < admitted.certificate.not_after_s
+
+
+def test_a_shorter_life_is_not_counted_from_a_clock_that_is_behind(house: House, command: Store) -> None:
+    admitted, _ = house.join(house.token())
+    house.directory = AgentDirectory(house.store, 7 * DAY_S)
+    command.agents.rename("gpu-7", "berlin-7")
+    house.wall_s -= 400 * DAY_S
+    assert renewed(house, admitted).certificate.not_after_s >= admitted.certificate.not_after_s
+
+
 # --- each refusal ---
 
 
