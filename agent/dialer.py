@@ -256,9 +256,12 @@ class Dialer:
             self._backoff.lost(lived_s)
 
     def _refused(self, error: HandshakeRejected) -> None:
+        told = str(error) == self._complaint or self._membership.shows_earlier
         if self._membership.try_otherwise(error):
-            log.warning("refused, trying otherwise", reason=error.reason, token=self._membership.joining)
+            if not told or self._membership.joining:
+                log.warning("refused, trying otherwise", reason=error.reason, token=self._membership.joining)
             return
+        error = self._membership.verdict(error)
         if error.code in FINAL and error.retry_after_s is None:
             raise Rejected(_final_words(error.code, error.reason)) from error
         self._told_s = error.retry_after_s

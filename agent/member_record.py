@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +10,10 @@ from typing import Any
 
 import orjson
 
-from shared.errors import GatewayUntrusted, TrunklineError
-from shared.identity import Succession
+from shared.errors import CertificateInvalid, CertificateOutOfDate, GatewayUntrusted, TrunklineError
+from shared.handshake.agent import CLOCK_TOLERANCE_S
+from shared.identity import AgentCertificate, Succession
+from shared.identity.certificates import read_kept
 from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
 
 FORMER = 8
@@ -38,8 +40,12 @@ class Record:
     fingerprint: bytes
     """Of the gateway's key: the newest one heard of."""
     certificate: bytes
+    """The one to show."""
     former_names: tuple[str, ...] = ()
     former_keys: tuple[FormerKey, ...] = ()
+    former_certificates: tuple[bytes, ...] = ()
+    """To show when the gateway refuses ``certificate`` for its dates: the one before (or the newest, where
+    that is not the one to show), and of those before it the one that ends last."""
 
     def pins(self, wall_s: float) -> tuple[bytes, ...]:
         """Fingerprints of the keys that count now, the newest first."""
@@ -75,6 +81,37 @@ class Record:
         keys = (former, *self.former_keys)[:FORMER]
         return replace(self, fingerprint=succession.new_fingerprint, former_keys=keys)
 
+    def taking(self, fresh: AgentCertificate, wall_s: float) -> "Record":
+        """With a certificate that the gateway gives for the one it has just taken.
+
+        One that ends sooner is of a gateway whose clock is behind, or was ahead, or that lets certificates
+        live shorter now. While the clock here agrees with what is held and not with that one, it is kept
+        beside, for it is two to one; else it is shown from now on, under its name. Nothing is lost whichever
+        clock is wrong: the other one is shown when the gateway refuses the first for its dates.
+        """
+        held = _kept(self.certificate)
+        sooner = held is not None and fresh.not_after_s < held.not_after_s
+        if held is not None and sooner and _fits(held, wall_s) and not _fits(fresh, wall_s):
+            return replace(self, former_certificates=_worth_keeping((fresh.der, *self.former_certificates)))
+        return self.showing(fresh)
+
+    def showing(self, certificate: AgentCertificate) -> "Record":
+        """With ``certificate`` as the one to show, under its name."""
+        before = (self.certificate, *self.former_certificates)
+        others = _worth_keeping([each for each in before if each != certificate.der])
+        return replace(
+            self.renamed(certificate.name), certificate=certificate.der, former_certificates=others
+        )
+
+    def alternatives(self, wall_s: float) -> list[AgentCertificate]:
+        """What may be good where the one to show was refused for its dates: what ends later, and what there
+        was before one that has not begun."""
+        shown = _kept(self.certificate)
+        former = [each for each in map(_kept, self.former_certificates) if each is not None]
+        if shown is None or wall_s < shown.not_before_s:
+            return former
+        return [each for each in former if each.not_after_s > shown.not_after_s]
+
     @classmethod
     def read(cls, path: Path) -> "Record | None":
         """None when there is no such file. Raises :class:`MembershipError`."""
@@ -89,6 +126,7 @@ class Record:
                     FormerKey(_fingerprint(each["gateway"]), float(each["until_s"]))
                     for each in value.get("former_keys", ())
                 ),
+                _former_certificates(value.get("former_certificates")),
             )
         except FileNotFoundError:
             return None
@@ -113,6 +151,10 @@ class Record:
             value["former_keys"] = [
                 {"gateway": each.fingerprint.hex(), "until_s": each.until_s} for each in self.former_keys
             ]
+        if self.former_certificates:
+            value["former_certificates"] = [
+                base64.b64encode(each).decode() for each in self.former_certificates
+            ]
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -125,6 +167,38 @@ class Record:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise MembershipError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _former_certificates(value: object) -> tuple[bytes, ...]:
+    """What can be read of it: a member without them is one all the same."""
+    found = []
+    for text in value[:FORMER] if isinstance(value, list) else ():
+        with suppress(ValueError, TypeError):
+            found.append(base64.b64decode(text, validate=True))
+    return tuple(each for each in found if _kept(each) is not None)
+
+
+def _kept(der: bytes) -> AgentCertificate | None:
+    """None for what somebody else wrote there."""
+    try:
+        return read_kept(der)
+    except CertificateInvalid:
+        return None
+
+
+def _worth_keeping(others: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The first, and the one of the rest that ends last."""
+    ends_s = {each: kept.not_after_s for each in others[1:] if (kept := _kept(each)) is not None}
+    return (*others[:1], *sorted(ends_s, key=ends_s.__getitem__)[-1:])
+
+
+def _fits(certificate: AgentCertificate, wall_s: float) -> bool:
+    """Whether it is valid by the clock here, or nearly."""
+    try:
+        certificate.check_dates(wall_s, CLOCK_TOLERANCE_S, CLOCK_TOLERANCE_S)
+    except CertificateOutOfDate:
+        return False
+    return True
 
 
 def _fingerprint(text: str) -> bytes:

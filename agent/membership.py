@@ -8,7 +8,6 @@ readable by their owner alone. One agent at once uses them (:mod:`agent.state_lo
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -18,6 +17,7 @@ from agent.member_record import MembershipError, Record
 from shared.errors import CertificateInvalid, ErrorCode, HandshakeRejected, JoinTokenInvalid
 from shared.handshake import NONCE_BYTES, AgentHandshake, Renewal, ResumeRequest, Welcome
 from shared.identity import (
+    AgentCertificate,
     JoinToken,
     KeyFileError,
     create_key_file,
@@ -62,6 +62,12 @@ class Membership:
         """The certificate was refused for now only: a clock is wrong."""
         self._unkept = False
         """The newest certificate is not on the disk yet."""
+        self._earlier: AgentCertificate | None = None
+        """Shown in place of the record's, which was refused for its dates."""
+        self._untried: list[AgentCertificate] = []
+        """To be shown after that one."""
+        self._refusal: HandshakeRejected | None = None
+        """What the gateway said of the record's certificate."""
         self.name = name
 
     @classmethod
@@ -119,6 +125,11 @@ class Membership:
         return self._token is not None and not self._use_token
 
     @property
+    def shows_earlier(self) -> bool:
+        """The next handshake shows a certificate from before the newest."""
+        return self._earlier is not None
+
+    @property
     def _required(self) -> JoinToken:
         assert self._token is not None
         return self._token
@@ -127,13 +138,15 @@ class Membership:
         """A handshake for the next tunnel: with the certificate, or to join. ``session`` is the one to go on
         with. Raises MembershipError."""
         record = None if self._use_token else self._record
+        earlier = None if record is None else self._earlier
+        certificate = None if record is None else record.certificate
         pinned, *also_pinned = (None,) if record is None else record.pins(self._wall())
         try:
             return AgentHandshake(
                 self._key,
-                self.name,
+                self.name if earlier is None else earlier.name,
                 secrets.token_bytes(NONCE_BYTES),
-                certificate=None if record is None else record.certificate,
+                certificate=certificate if earlier is None else earlier.der,
                 join_token=self._required if record is None else None,
                 pinned_fingerprint=pinned,
                 software=software,
@@ -151,18 +164,29 @@ class Membership:
         in use all the same, and each later welcome tries to keep it again.
         """
         self._gateway_key = welcome.gateway_key
-        if welcome.certificate is not None:
-            der = welcome.certificate.der
+        self._earlier_did()
+        if (fresh := welcome.certificate) is not None:
             if self._record is None:
-                self._record = Record(self.name, self._required.fingerprint, der)
+                self._set(Record(fresh.name, self._required.fingerprint, fresh.der))
+            elif self._use_token:
+                self._set(self._record.showing(fresh))
             else:
-                self._record = replace(self._record, certificate=der)
-            self._unkept = True
+                self._set(self._record.taking(fresh, self._wall()))
         self._keep()
         if welcome.certificate is None:
             return False
         was_joining, self._use_token = self._use_token, False
         return was_joining
+
+    def _earlier_did(self) -> None:
+        """The gateway let us in with what was shown: that is what is shown from now on."""
+        shown, self._earlier, self._untried, self._refusal = self._earlier, None, [], None
+        if shown is not None and self._record is not None and not self._use_token:
+            log.warning("a certificate from before the newest did", valid_to_s=shown.not_after_s)
+            self._set(self._record.showing(shown))
+
+    def _set(self, record: Record) -> None:
+        self._record, self.name, self._unkept = record, record.name, True
 
     def renew(self, renewal: Renewal) -> None:
         """Take what the gateway gives anew inside a session (PROTOCOL §8.6, §8.12), all or nothing: its next
@@ -185,10 +209,10 @@ class Membership:
             raise CertificateInvalid("the certificate belongs to another key")
         if certificate.not_before_s < read_kept(record.certificate).not_before_s <= wall_s:
             raise CertificateInvalid("the certificate is older than the one held")
-        if certificate.name != self.name:
-            log.warning("renamed by the gateway", name=certificate.name, former=self.name)
-        self._record = replace(record.renamed(certificate.name), certificate=certificate.der)
-        self.name, self._unkept = certificate.name, True
+        former = self.name
+        self._set(record.taking(certificate, wall_s))
+        if self.name != former:
+            log.warning("renamed by the gateway", name=self.name, former=former)
         try:
             self._keep()
         except MembershipError as error:
@@ -200,19 +224,40 @@ class Membership:
             self._unkept = False
 
     def try_otherwise(self, error: HandshakeRejected) -> bool:
-        """The gateway said no. True when there is another way to try: a certificate that is out of date or
-        unknown is replaced with the join token, once. A token that does no better is forgotten, if the
-        certificate may do later. Never after a revocation: a token that lies about in the environment must
-        not undo it."""
-        if self._token is None or error.code is not ErrorCode.UNAUTHENTICATED:
+        """The gateway said no. True when there is another way to try: for a certificate that is out of date
+        one from before it that may not be; then, for one that is unknown, too, the join token, once. A token
+        that does no better is forgotten, if the certificate may do later. Never after a revocation: a token
+        that lies about in the environment must not undo it."""
+        if error.code is not ErrorCode.UNAUTHENTICATED:
+            return False
+        if not self._use_token and self._show_earlier(error):
+            return True
+        if self._token is None:
             return False
         if not self._use_token:
-            self._use_token, self._may_do_later = True, error.retry_after_s is not None
+            self._may_do_later = self.verdict(error).retry_after_s is not None
+            self._use_token, self._refusal = True, None
             return True
         if self._may_do_later:
             self._use_token, self._token = False, None
             return True
         return False
+
+    def _show_earlier(self, error: HandshakeRejected) -> bool:
+        """Whether there is one to show next. One by one; then it is the record's turn again."""
+        if self._earlier is None:
+            self._refusal = error
+            dated = self._record is not None and error.retry_after_s is not None
+            self._untried = self._record.alternatives(self._wall()) if self._record and dated else []
+        self._earlier = self._untried.pop(0) if self._untried else None
+        return self._earlier is not None
+
+    def verdict(self, error: HandshakeRejected) -> HandshakeRejected:
+        """What the gateway says of this agent after the refusal ``error``: of a certificate from before the
+        newest it may say what it likes, unless the agent is revoked."""
+        if error.code is ErrorCode.UNAUTHENTICATED and self._refusal is not None:
+            return self._refusal
+        return error
 
 
 def _check(record: Record, token: JoinToken | None, name: str | None, directory: Path) -> None:

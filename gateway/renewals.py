@@ -97,8 +97,8 @@ class Renewals:
         self, session: AgentSession, asked_with: AdmittedAgent | None, reason: str, wall_s: float
     ) -> None:
         """An agent that knows no renewal, or finds fault with it. WELCOME can renew what has worn, and the
-        session goes on over the next tunnel; but what has expired gets none. One that WELCOME gave another certificate while it was asked
-        refuses what is older than that, and no more."""
+        session goes on over the next tunnel; for what has expired there is none. One that WELCOME gave
+        another certificate while it was asked refuses what is older than that, and no more."""
         admitted = self._agents.get(session)
         if admitted is None or asked_with is None or admitted.certificate != asked_with.certificate:
             return

@@ -1,6 +1,8 @@
 """One tunnel is kept up, for as long as the gateway wants this agent."""
 
 import asyncio
+import base64
+import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,7 @@ from shared.errors import (
 )
 from shared.handshake import AgentHandshake, Welcome
 from shared.identity import JoinToken, issue_certificate, public_bytes
+from shared.identity.certificates import read_kept
 from shared.messages import DeploymentState
 from tests.agent.canned import until
 from tests.agent.joined import Doorman, Joined, PlayedBackend
@@ -229,6 +232,31 @@ async def test_a_gateway_whose_clock_jumped_is_asked_again_until_it_is_right(
     assert world.certificates == [True]
     complaints = [entry for entry in logs if entry["event"] == "cannot connect, trying again and again"]
     assert [entry["reason"] for entry in complaints] == ["the certificate expired"]
+
+
+async def test_an_earlier_certificate_is_tried_at_once_and_each_minute_and_said_once(tmp_path: Path) -> None:
+    await World(tmp_path).until_up()
+    path = tmp_path / "membership.json"
+    value = json.loads(path.read_bytes())
+    key = read_kept(base64.b64decode(value["certificate"])).public_key
+    behind = issue_certificate(GATEWAY, "gpu-1", key, 2, WALL_S - 400 * 86_400).der
+    value |= {
+        "former_certificates": [value["certificate"]],
+        "certificate": base64.b64encode(behind).decode(),
+    }
+    path.write_text(json.dumps(value))
+    world = World(tmp_path, join=None)
+    with structlog.testing.capture_logs() as logs:
+        waits = await world.until_up(OUT_OF_DATE, SETTLED, OUT_OF_DATE, OUT_OF_DATE, OUT_OF_DATE)
+    assert [wait_s >= 60.0 for wait_s in waits] == [False, False, True, False, True, False], waits
+    assert world.certificates == [True]
+    lines = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+    assert lines == [
+        "refused, trying otherwise",
+        "cannot connect, trying again and again",
+        "a certificate from before the newest did",
+    ]
+    assert json.loads(path.read_bytes())["certificate"] == value["former_certificates"][0]
 
 
 async def test_a_certificate_that_cannot_be_kept_ends_a_joining_agent_and_no_member(

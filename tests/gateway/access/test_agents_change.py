@@ -101,7 +101,7 @@ def test_a_clock_that_is_behind_replaces_no_certificate(house: House, behind_s: 
 def test_what_a_clock_that_is_behind_must_issue_lasts_as_long_as_what_it_replaces(
     house: House, command: Store
 ) -> None:
-    admitted, held = house.join(house.token())
+    admitted, _ = house.join(house.token())
     command.agents.rename("gpu-7", "berlin-7")
     command.identity.rotate(30 * DAY_S, NOW_S - 400 * DAY_S)
     house.wall_s -= 400 * DAY_S
