@@ -10,11 +10,14 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 import orjson
 
+from gateway.audit.passed import Believed, read_believed
 from gateway.audit.records import (
+    LINE_BYTES,
     START,
     BadHead,
     Entry,
@@ -25,7 +28,7 @@ from gateway.audit.records import (
     hash_of,
     lines_of,
 )
-from gateway.audit.segments import HEAD, LOCK, names, next_name, of_day, order
+from gateway.audit.segments import BELIEVED, HEAD, LOCK, names, next_name, of_day, order
 from gateway.store.errors import StateBusy, StateUnwritable
 from gateway.store.locks import Holding
 
@@ -90,6 +93,21 @@ class AuditFiles:
         _give_to_owner(self.directory, self.directory.parent)
         (self.directory / LOCK).touch(mode=0o600)
         _give_to_owner(self.directory / LOCK, self.directory)
+
+    def believed(self, wall_s: float) -> Believed:
+        """The time of day that was believed last; else that of the newest line; ``wall_s`` where there is
+        none. Raises AuditUnwritable."""
+        with _foreign_errors(self.directory):
+            found = read_believed(self.directory / BELIEVED)
+            if found is None and (present := names(self.directory)):
+                found = Believed(_last_moment(self.directory / present[-1], wall_s))
+        return found or Believed(wall_s)
+
+    def keep_believed(self, believed: Believed) -> None:
+        """Raises AuditUnwritable."""
+        with _foreign_errors(self.directory):
+            self._make_directory()
+            _replace(self.directory / BELIEVED, believed.encode())
 
     def append(self, entries: Sequence[Entry], wall_s: float) -> Head:
         """Append ``entries``; they are on the disk when this returns. Raises as :meth:`held` does, having
@@ -276,6 +294,17 @@ def _acts_in(line: bytes) -> list[str]:
 def _first_seq(path: Path) -> int:
     with path.open("rb") as file:
         return _seq_of(file.readline().rstrip(b"\n"))
+
+
+def _last_moment(path: Path, wall_s: float) -> float:
+    """When the last whole line was written; ``wall_s`` if there is none that says it."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2 * LINE_BYTES))
+        lines = file.read().rpartition(b"\n")[0].splitlines()
+    try:
+        return datetime.fromisoformat(orjson.loads(lines[-1])["at"]).timestamp()
+    except (ValueError, TypeError, KeyError, IndexError):
+        return wall_s
 
 
 def _seq_of(line: bytes) -> int:

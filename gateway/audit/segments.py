@@ -6,6 +6,7 @@ from pathlib import Path
 
 HEAD = "head.json"
 LOCK = "lock"
+BELIEVED = "time.json"
 DIRECTORY = "audit"
 """In the state directory."""
 

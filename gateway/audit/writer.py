@@ -16,6 +16,7 @@ import structlog
 
 from gateway.audit.acts import Acts, prune, take_up
 from gateway.audit.files import AuditFiles
+from gateway.audit.passed import Believed
 from gateway.audit.records import Entry
 from gateway.errors import StateUnavailable
 from gateway.store.errors import StateError
@@ -68,8 +69,9 @@ class AuditWriter:
         self._seen: int | None = None
         self._wall = wall
         self._clock = clock
-        self._ahead_s = wall() - clock()
-        """By how much the time of day was ahead of ``clock`` when the process began."""
+        self._believed: Believed | None = None
+        """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
+        self._looked_s = 0.0
         self._buffer: deque[Record] = deque()
         self._batch: list[Entry] = []
         """Taken from the buffer and not on the disk yet."""
@@ -120,6 +122,9 @@ class AuditWriter:
         """Write all that is there now, from any thread but the event loop's. False when it could not be;
         nothing is lost then but what finds no room."""
         with self._writing:
+            if self._believed is None:
+                with contextlib.suppress(StateError):  # then nothing can be written, either
+                    self._believed, self._looked_s = self._files.believed(self._wall()), self._clock()
             return self._write()
 
     def _write(self) -> bool:
@@ -175,13 +180,18 @@ class AuditWriter:
             self._taken += 1
 
     def _prune(self) -> None:
-        """By the time of day, as far as it passed: a clock that is set ahead while the gateway runs makes no
-        segment old, for what is deleted does not come back when it is right again."""
-        now_s = min(self._wall(), self._clock() + self._ahead_s)
-        if 0 <= now_s - self._pruned_s < DAY_S / 24:
+        """By the time of day that is believed (:mod:`gateway.audit.passed`), once an hour."""
+        now_s = self._clock()
+        if self._believed is None or now_s - self._pruned_s < DAY_S / 24:
             return
+        before = self._believed
+        self._believed = before.after(now_s - self._looked_s, self._wall())
+        self._looked_s = now_s
+        if self._believed.ahead_s and not before.ahead_s:
+            _log.warning("audit_clock_ahead", ahead_s=int(self._believed.ahead_s))
         try:
-            if gone := prune(self._files, self._acts, now_s):
+            self._files.keep_believed(self._believed)
+            if gone := prune(self._files, self._acts, self._believed.time_s):
                 _log.info("audit_pruned", segments=len(gone))
         except StateError as error:
             _log.error("audit_not_pruned", error=str(error))

@@ -1,5 +1,6 @@
 """Agent certificates: issued, read back, refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import CertificateInvalid, CertificateOutOfDate
 from shared.identity import CERTIFICATE_LIFE_S, AgentCertificate, is_name, public_bytes, verify_certificate
+from shared.identity.certificates import read_kept
 from tests.support.identities import (
     AGENT_KEY,
     GATEWAY,
@@ -128,3 +130,11 @@ def test_names_of_hosts_can_name_agents(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "-a", ".a", "_a", "A", "a b", "a/b", "a\n", "é", "a" * 64, "a%2f"])
 def test_other_names_cannot(name: str) -> None:
     assert not is_name(name)
+
+
+def test_a_certificate_that_was_taken_is_read_without_its_issuer() -> None:
+    made = certificate_of()
+    assert replace(read_kept(made.der), issuer=made.issuer) == made
+    for junk in (b"", b"x", made.der[:-1], made.der + b"x"):
+        with pytest.raises(CertificateInvalid):
+            read_kept(junk)

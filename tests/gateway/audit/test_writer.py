@@ -252,6 +252,67 @@ def test_a_clock_that_is_set_ahead_makes_no_segment_old(
     assert verified(files, identity).sound
 
 
+def started(files: AuditFiles, things: Things, wall: Clock, *, hours: int = 0) -> None:
+    """A gateway that starts at that time of day and runs for some hours."""
+    steady = Clock()
+    writer = writer_of(files, things, wall, steady=steady)
+    writer.note("gateway.start")
+    writer.write()
+    for _ in range(hours + 1):
+        writer._prune()
+        wall.now_s += 3600
+        steady.now_s += 3600
+        writer.write()
+
+
+def first_segment_is_there(files: AuditFiles) -> bool:
+    return bool(records(files.directory)[0]["seq"] == 1)
+
+
+def test_no_start_with_a_clock_ahead_makes_a_segment_old(
+    files: AuditFiles, things: Things, identity: GatewayIdentity
+) -> None:
+    files.append([Entry(NOON_S, "test", {})], NOON_S)  # by an earlier release
+    wall = Clock()
+    for _ in range(3):
+        wall.now_s = NOON_S + 800 * DAY_S
+        started(files, things, wall, hours=30)
+    wall.now_s = NOON_S + 2 * DAY_S
+    started(files, things, wall, hours=3)
+    wall.now_s = NOON_S + 500 * DAY_S  # and another time
+    started(files, things, wall, hours=30)
+    assert "pruned" not in kinds(files.directory)
+    assert first_segment_is_there(files)
+    assert verified(files, identity).sound
+
+
+def test_a_time_of_day_is_believed_when_a_gateway_has_run_under_it_for_a_week(
+    files: AuditFiles, things: Things, identity: GatewayIdentity
+) -> None:
+    wall = Clock()
+    started(files, things, wall)
+    wall.now_s = NOON_S + 500 * DAY_S  # it was off
+    with capture_logs() as logs:
+        for _ in range(6):
+            started(files, things, wall, hours=26)
+            assert first_segment_is_there(files)
+    assert [line["event"] for line in logs].count("audit_clock_ahead") == 1
+    started(files, things, wall, hours=26)
+    assert not first_segment_is_there(files)
+    assert verified(files, identity).sound
+
+
+def test_a_time_that_cannot_be_read_is_that_of_the_newest_line(files: AuditFiles, things: Things) -> None:
+    started(files, things, Clock())
+    wall = Clock()
+    for junk in (b"", b"{}", b"[1]", b'{"time_s":1e300,"ahead_s":0,"ahead_for_s":0}'):
+        (files.directory / "time.json").write_bytes(junk)
+        wall.now_s = NOON_S + 800 * DAY_S
+        assert files.believed(wall.now_s).time_s < NOON_S + DAY_S
+    started(files, things, wall)
+    assert first_segment_is_there(files)
+
+
 def test_a_thread_writes_what_is_left_when_it_is_stopped(store: Store, identity: GatewayIdentity) -> None:
     files = AuditFiles(store.state_dir / "audit", lambda: identity)
     writer = AuditWriter(files, store.acts, AuditSettings(tick_s=60), changed=store.data_version)
