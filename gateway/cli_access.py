@@ -91,7 +91,11 @@ def asking(url: str, key: str | None, ca_file: Path | None) -> Iterator["AdminCl
     from gateway.admin_client import AdminClient, AdminFailed
 
     if not key:
-        raise typer.BadParameter("a running gateway wants a key with a role", param_hint="--key")
+        raise typer.BadParameter(
+            "a running gateway wants a key with a role: give it here or in TRUNKLINE_KEY. On the gateway's "
+            "host `trunkline key create --name NAME --role viewer` makes one",
+            param_hint="--key",
+        )
     try:
         yield AdminClient(url, key, ca_file)
     except AdminFailed as error:

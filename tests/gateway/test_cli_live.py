@@ -230,6 +230,13 @@ def test_a_key_is_not_sent_in_the_clear_and_never_shown(server: Server) -> None:
     assert server.asked == []
 
 
+def test_who_gives_no_key_is_told_how_to_make_one(server: Server) -> None:
+    said = " ".join(run(server, "status", key="").stderr.replace("│", " ").split())
+    assert "trunkline key create --name NAME --role viewer" in said
+    assert "TRUNKLINE_KEY" in said
+    assert server.asked == []
+
+
 def test_a_gateway_that_is_away_is_a_failure(server: Server) -> None:
     with pytest.raises(AdminFailed, match=r"at http://127.0.0.1:1: nobody listens there .*: does it run"):
         AdminClient("http://127.0.0.1:1", KEY).get("agents")
