@@ -266,6 +266,8 @@ def nearest(path: str) -> str | None:
     words = _words(path[:100])
     if words[:1] == ["engines"]:
         return "/engines/{model}/…"
+    if len(words) > 1 and (below := [known for known in _KNOWN if _words(known)[: len(words)] == words]):
+        return min(below, key=len)
     best: tuple[float, str] | None = None
     for known in _KNOWN:
         likeness = _likeness(words, _words(known)) if known != "/" else 0.0

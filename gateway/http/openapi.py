@@ -25,6 +25,23 @@ _BELOW = {
 
 _FORMS = frozenset(("transcriptions", "translations", "edits", "variations"))
 
+_SUMMARIES = {
+    "chat": "Answer a chat (OpenAI)",
+    "completions": "Complete a text (OpenAI)",
+    "responses": "Answer as OpenAI's Responses API does",
+    "embeddings": "Vectors for texts (OpenAI)",
+    "rerank": "Order documents by how well they answer a query",
+    "score": "Say how alike texts are (vLLM)",
+    "classify": "Say to which class a text belongs (vLLM)",
+    "pooling": "What a pooling model computes of a text (vLLM)",
+    "tokenize": "Between text and tokens ({})",
+    "messages": "Answer a chat (Anthropic: {})",
+    "audio": "Between speech and text ({})",
+    "images": "Make or change images ({})",
+    "ollama": "Ollama's own {}",
+}
+"""By route, what its paths do; the braces are for the path's name."""
+
 _ERRORS = {
     "400": "The request cannot be understood, or could be understood in two ways.",
     "401": "No key, or none that is known here.",
@@ -87,7 +104,7 @@ def _name(path: str) -> str:
 def _operation(endpoint: Endpoint, name: str) -> Json:
     return {
         "operationId": _operation_id(endpoint, name),
-        "summary": f"{endpoint.route}: {name}",
+        "summary": _SUMMARIES.get(endpoint.route, "{}").format(name),
         "requestBody": {
             "required": True,
             "content": _form() if name in _FORMS else _json(_members(endpoint)),

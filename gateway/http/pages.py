@@ -118,23 +118,24 @@ def docs_page(document: Mapping[str, Any]) -> bytes:
             route = next(
                 (r for p, r in routes.items() if p == path or (p[-1] == "/" and path.startswith(p))), ""
             )
-            key = (
-                "none"
-                if operation.get("security") == []
-                else f"route <code>{route}</code>"
-                if route
-                else "any"
-            )
+            what, _, role = operation.get("summary", "").partition("; takes the role ")
+            if operation.get("security") == []:
+                key = "none"
+            elif route or role:
+                key = f"route <code>{route}</code>" if route else f"role <code>{escape(role)}</code>"
+            else:
+                key = "any"
             rows.append(
                 f"<tr><td><code>{escape(method.upper())}</code></td><td><code>{escape(path)}</code></td>"
-                f"<td>{escape(operation.get('summary', ''))}</td><td>{key}</td></tr>"
+                f"<td>{escape(what)}</td><td>{key}</td></tr>"
             )
     about = escape(document["info"]["description"])
     return _page(
         "Paths of this gateway",
         f'<p>{about} The same for programs: <a href="/openapi.json"><code>/openapi.json</code></a>.</p>'
         "<p>Send a key as <code>Authorization: Bearer …</code> or <code>x-api-key: …</code>. A key may be "
-        "limited to some routes, models and tiers.</p>"
+        "limited to some routes, models and tiers, and may have a role; the last column says which route or "
+        "role it must have, or that any key will do.</p>"
         f"<table><tr><th>Method</th><th>Path</th><th>What</th><th>Key</th></tr>{''.join(rows)}</table>",
     )
 

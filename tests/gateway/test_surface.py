@@ -150,6 +150,8 @@ def test_only_engine_paths_take_any_method() -> None:
         ("/v1/chat/completion", "/v1/chat/completions"),
         ("/chat/completions", "/v1/chat/completions"),
         ("/v1/v1/models", "/v1/models"),
+        ("/v1/chat", "/v1/chat/completions"),
+        ("/v1/models/", "/v1/models"),
         ("/heath", "/health"),
         ("/wp-login.php", None),
         ("/v1/moderations", None),

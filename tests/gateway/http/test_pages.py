@@ -5,6 +5,8 @@ import re
 import orjson
 import pytest
 
+from gateway.http.openapi import document
+from gateway.http.pages import docs_page
 from tests.gateway.http.support import Surface
 
 BROWSER = (b"accept", b"text/html,application/xhtml+xml,*/*;q=0.8")
@@ -32,6 +34,13 @@ async def test_the_docs_name_every_path_of_the_description() -> None:
     page = (await surface.get("/docs", key=False)).content.decode()
     for path in described["paths"]:
         assert f"<code>{path}</code>" in page
+    assert "<td>Answer a chat (OpenAI)</td><td>route <code>chat</code></td>" in page
+
+
+async def test_the_docs_say_which_role_a_page_takes() -> None:
+    methods = {"POST": "Drain agent; takes the role operator"}
+    page = docs_page(document({"/admin/agents/{agent}/drain": methods})).decode()
+    assert "<td>Drain agent</td><td>role <code>operator</code></td>" in page
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz"])
