@@ -10,6 +10,7 @@ from gateway.cli_options import JsonOption, duration_s, listed
 from gateway.cli_output import moment, note, print_json, print_table
 from gateway.scopes import Role
 from gateway.where import BadWhere, Where, read_where
+from shared.routes import ANY, ROUTES
 
 DEFAULT_TENANT = "default"
 
@@ -42,8 +43,8 @@ def create_key(
     routes: Annotated[
         list[str] | None,
         typer.Option(
-            help="Kinds of requests: chat, completions, responses, embeddings, rerank, messages, audio, "
-            "images; any for /engines/…. Repeatable. [default: every route; any not with --models or limits "
+            help=f"Kinds of requests: {', '.join(route for route in ROUTES if route != ANY)}; {ANY} for "
+            "/engines/…. Repeatable. [default: every route; any not with --models or limits "
             "in tokens]",
             metavar="A,B",
         ),

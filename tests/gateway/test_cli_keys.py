@@ -9,6 +9,7 @@ from gateway.access import KeyRing
 from gateway.errors import Unauthenticated
 from gateway.scopes import limited
 from gateway.store import Store
+from shared.routes import ROUTES
 from tests.gateway.command_line import Run, running
 
 
@@ -40,6 +41,11 @@ def test_a_key_revoked_by_command_is_refused_by_a_running_gateway(run: Run, stat
         assert run("key", "revoke", "laptop").exit_code == 0
         with pytest.raises(Unauthenticated):
             ring.authenticate(key)
+
+
+def test_help_names_every_route_a_key_may_have(run: Run) -> None:
+    said = run("key", "create", "--help").output
+    assert [route for route in ROUTES if route not in said] == []
 
 
 def test_keys_are_listed_by_name_and_never_shown(run: Run) -> None:
