@@ -103,7 +103,9 @@ def _start(children: Children, directory: Path, port: int, model: str) -> _House
     began_s = time.monotonic()
     _say(f"starting the gateway on http://127.0.0.1:{port}")
     children.start("gateway", "gateway", "--listen", f"127.0.0.1:{port}", "--state", str(state))
-    children.wait_until(client.ready, "the gateway is ready", _GATEWAY_START_S)
+    children.wait_until(
+        client.ready, "the gateway is ready", _GATEWAY_START_S, lambda: _say("  the gateway starts")
+    )
     _say(f"starting an agent with the model {model}")
     dial = ["--gateway", f"http://127.0.0.1:{port}", "--name", "quickstart"]
     serve = ["--torch", model, "--state", str(directory / "agent")]
@@ -132,6 +134,7 @@ def _report(verdict: Verdict) -> None:
     typer.echo(f"plain chat     ok: the same text, {verdict.completion_tokens} tokens counted")
     typer.echo(f"embeddings     ok: {verdict.dimensions} dimensions")
     typer.echo(f"time to first token: {verdict.first_token_s * 1000:.0f} ms")
+    typer.echo("everything works")
 
 
 def _say(text: str) -> None:

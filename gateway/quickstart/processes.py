@@ -17,7 +17,7 @@ from gateway.quickstart.errors import ProcessEnded
 
 STOP_GRACE_S = 10.0
 """How long a process may take to stop when asked before it is killed."""
-TELL_S = 3.0
+TELL_S = 2.0
 _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""

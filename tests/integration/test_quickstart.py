@@ -52,6 +52,7 @@ def test_the_check_passes_and_says_how_long_the_first_token_took(tiny_model: Pat
     done = subprocess.run(line, capture_output=True, text=True, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr
     assert re.search(r"time to first token: \d+ ms", done.stdout)
+    assert done.stdout.endswith("everything works\n")
     assert [part in done.stdout for part in ("streamed chat  ok", "plain chat     ok", "embeddings     ok")]
     assert not list(tmp_path.glob("trunkline-*")), "temporary files stayed behind"
 
