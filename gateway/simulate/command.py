@@ -31,7 +31,7 @@ from gateway.simulate.world import REPAIR_S, Rules
 
 EPILOG = f"""Example: trunkline simulate --trace asked.jsonl --fleet '4*h100,4*l4' --policy cost,round-robin
 
-Example: trunkline simulate --mix chat --rate 3 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
+Example: trunkline simulate --mix chat --duration 60 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
 
 Mixes by name: {", ".join(READY)}. Policies: {", ".join(names())}; all for every one.
 """
