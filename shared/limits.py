@@ -128,6 +128,13 @@ several deployments has its slots told anew when a request enters and when it le
 
 CONTROL_FRAME_UNIT_BYTES = 256
 
+SLOTS_OF_A_REQUEST = 2
+"""SLOTS that an agent may send for a request beside that, however long they are: where an engine has several
+deployments, what each of them may get is another when a request comes, and again when it is over."""
+
+SPARE_REQUESTS = 32
+"""For the SLOTS of so many requests that are over, and no more, an agent may keep what it has not used."""
+
 CREDIT_STEP_BYTES = 1 * KIB
 """A CREDIT that allows less than this more counts as a control frame. Credit is granted again at half a
 window, of 16 KiB at the least."""

@@ -102,6 +102,8 @@ class Session:
         self._outbox = self._streams.outbox
         self._heartbeat = Heartbeat(now)
         self._control_frames = ControlFrameLimiter(now)
+        self._free_slots_frames = 0
+        """SLOTS that are no flood, because requests account for them."""
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
@@ -130,6 +132,8 @@ class Session:
         self._check_open()
         stream_id = self._streams.open(head, now)
         self._control_frames.earn()
+        most = limits.SLOTS_OF_A_REQUEST * (len(self._streams) + limits.SPARE_REQUESTS)
+        self._free_slots_frames = min(self._free_slots_frames + limits.SLOTS_OF_A_REQUEST, most)
         return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
@@ -270,7 +274,9 @@ class Session:
         role = _RECEIVED_BY.get(frame.type)
         if role is not None and role is not self.role:
             raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
-        if frame.type not in _OF_STREAMS:
+        if frame.type == FrameType.SLOTS and self._free_slots_frames:
+            self._free_slots_frames -= 1
+        elif frame.type not in _OF_STREAMS:
             self._count_control_frame(len(frame.payload), now)
         self._receivers[frame.type](self, frame, now)
 

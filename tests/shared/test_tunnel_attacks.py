@@ -159,6 +159,31 @@ def test_a_flood_of_control_frames_ends_the_session(frame: bytes) -> None:
         patient.gateway.receive_message(frame * (limits.CONTROL_FRAMES_PER_S // 2), float(second))
 
 
+def test_slots_that_change_with_every_request_are_no_flood() -> None:
+    """An engine with several models says anew what each may get whenever a request comes or goes."""
+    pair = SessionPair()
+    levels = {f"ollama/one-of-its-many-models:{number}": 4 for number in range(40)}
+    for _ in range(limits.CONTROL_FRAMES_BURST // 4):
+        stream_id = pair.gateway.open_stream(request_head(), pair.now)
+        pair.agent.send_slots(levels)
+        pair.settle()
+        pair.agent.reset(stream_id, ErrorCode.REFUSED)
+        pair.gateway.reset(stream_id, ErrorCode.CANCELLED)
+        pair.agent.send_slots(levels)
+        pair.settle()
+    assert not pair.gateway.open_streams
+
+
+def test_slots_beyond_those_of_requests_are_a_flood() -> None:
+    pair = SessionPair()
+    for _ in range(10):
+        pair.gateway.open_stream(request_head(), pair.now)
+    free = 10 * limits.SLOTS_OF_A_REQUEST
+    slots = encode(FrameType.SLOTS, 0, b'{"d1":1}')
+    most = limits.CONTROL_FRAMES_BURST + free
+    assert taken_before_a_flood(pair, repeat(slots, 2 * most)) == most
+
+
 def test_credit_that_grows_by_single_bytes_is_a_flood_and_by_windows_is_none() -> None:
     first = SessionPair().gateway._streams._send_credit.limit
 
@@ -180,7 +205,8 @@ def test_an_agent_earns_control_frames_with_the_requests_it_is_given() -> None:
     assert taken_before_a_flood(pair, repeat(slots, 5000)) == limits.CONTROL_FRAMES_BURST
     for _ in range(3):
         pair.gateway.open_stream(request_head(), pair.now)
-    assert taken_before_a_flood(pair, repeat(slots, 5000)) == 3 * limits.CONTROL_FRAMES_PER_STREAM
+    most = 3 * (limits.CONTROL_FRAMES_PER_STREAM + limits.SLOTS_OF_A_REQUEST)
+    assert taken_before_a_flood(pair, repeat(slots, 5000)) == most
 
 
 def test_a_large_state_costs_more_than_a_small_one() -> None:
