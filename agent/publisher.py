@@ -8,6 +8,7 @@ from dataclasses import replace
 import structlog
 
 from agent.roster import Roster
+from shared import limits
 from shared.endpoint import Endpoint
 from shared.errors import TrunklineError
 from shared.messages import AgentState, AgentStatus, DeploymentStatus, GpuState
@@ -20,6 +21,12 @@ TICK_S = 1.0
 DRIFT_S = 2.0
 """Figures that only drift (load, GPUs, busy or not) are sent no more often than this: a STATE carries
 everything, and the slots, which are what counts, are sent at once."""
+
+
+STATE_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 2
+STATE_AHEAD_S = limits.CONTROL_FRAMES_BURST / 2 / STATE_UNITS_PER_S
+"""STATE takes half of the control frames that a gateway lets an agent send (PROTOCOL §2.6): after that a change
+waits for the next tick, with all that come meanwhile."""
 
 
 class Publisher:
@@ -43,6 +50,10 @@ class Publisher:
         self._state: AgentState | None = None
         self._levels: Mapping[str, int] = {}
         self._sent_s = 0.0
+        self._spent_until_s = 0.0
+        """When what STATE spent is earned back."""
+        self._late = False
+        """A STATE is due that could not be sent yet."""
         roster.on_change = self.changed
 
     def attach(self, endpoint: Endpoint, session: Hashable) -> None:
@@ -69,6 +80,8 @@ class Publisher:
     def tick(self) -> None:
         """To be called every ``TICK_S``."""
         self._roster.observe()
+        if self._late:
+            self._flush()
         if self._endpoint is not None and self._clock() - self._sent_s >= DRIFT_S:
             self._publish(lambda old, new: old != new)
 
@@ -83,17 +96,27 @@ class Publisher:
         state = self._roster.state(self._gpus())
         if self._labels:
             state = replace(state, labels=self._labels)
-        offered = {deployment.id for deployment in state.deployments}
-        levels = {key: level for key, level in self._roster.levels(self._session).items() if key in offered}
         try:
             if differ(self._state, state):
-                endpoint.send_state(state)
-                self._state, self._sent_s = state, self._clock()
+                self._send_state(endpoint, state)
+            offered = {deployment.id for deployment in self._state.deployments} if self._state else ()
+            levels = {key: each for key, each in self._roster.levels(self._session).items() if key in offered}
             if levels != self._levels:
                 endpoint.send_slots(levels)
                 self._levels = levels
         except TrunklineError as error:
             log.warning("state not sent", reason=str(error))
+
+    def _send_state(self, endpoint: Endpoint, state: AgentState) -> None:
+        """Now, or later when it would be more than a gateway takes."""
+        now = self._clock()
+        self._late = self._state is not None and now < self._spent_until_s - STATE_AHEAD_S
+        if self._late:
+            return
+        endpoint.send_state(state)
+        self._state, self._sent_s = state, now
+        units = 1 + len(state.to_payload()) // limits.CONTROL_FRAME_UNIT_BYTES
+        self._spent_until_s = max(self._spent_until_s, now) + units / STATE_UNITS_PER_S
 
 
 def _lasting(state: AgentState) -> AgentState:

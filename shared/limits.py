@@ -116,7 +116,7 @@ MESSAGE_COUNT_MAX = 2**63 - 1
 
 CONTROL_FRAMES_BURST = 1000
 """Units of control frames that an agent may spend at once: a frame is one unit, and one more for every 256
-bytes of its payload. The state of 256 deployments is 50 units, so this is twenty of them."""
+bytes of its payload. The longest state is 193 units, so this is five of them; agents keep to half of that."""
 
 CONTROL_FRAMES_PER_S = 200
 """Units of control frames that an agent earns back: its whole state and its slots several times a second. A

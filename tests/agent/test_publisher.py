@@ -1,6 +1,7 @@
 """What the gateway is told, and when."""
 
 import asyncio
+from dataclasses import replace
 
 import structlog
 
@@ -154,3 +155,23 @@ async def test_how_far_loading_is_is_told_no_more_often_than_what_drifts() -> No
     here.publisher.tick()
     await here.settled()
     assert len(here.states()) == before + 1
+
+
+async def test_a_long_state_that_changes_often_is_no_flood() -> None:
+    """An engine turns out to lack a path, of one model after the other."""
+    here = Here()
+    many = [DeploymentState(id=f"e/{'m' * 60}{n}", model=f"{'m' * 60}{n}", slots=4) for n in range(120)]
+    here.backend.offer(*many)
+    here.publisher.attach(here.joined.agent, "s")
+    await here.settled()
+    for number in range(60):
+        many[number] = replace(many[number], lacks=("rerank",))
+        here.backend.offer(*many)
+        await asyncio.sleep(0)
+    told = [value for name, value in here.gateway.calls if name == "state"]
+    assert len(told) < 10
+    here.clock.advance(DRIFT_S)
+    here.publisher.tick()
+    await here.settled()
+    told = [value for name, value in here.gateway.calls if name == "state"]
+    assert sum(bool(each.lacks) for each in told[-1].deployments) == 60
