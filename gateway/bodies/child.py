@@ -34,7 +34,8 @@ def serve(connection: socket.socket) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what a terminal sends to all: the gateway says when to end
+    for each in (signal.SIGINT, signal.SIGTERM):  # what terminals and systemd send to all: the gateway, which
+        signal.signal(each, signal.SIG_IGN)  # finishes what it has begun, says when to end
     gc.disable()  # parsed JSON has no cycles
     serve(socket.socket(fileno=0))
     return 0

@@ -88,6 +88,9 @@ class BodyReader:
 
     async def _read(self, pieces: Sequence[bytes]) -> JsonFacts:
         child = self._idle.pop() if self._idle else None
+        if child is not None and not child.lives:  # somebody ended it; the system does when memory is scarce
+            child.end()
+            child = None
         try:
             if child is None:
                 child = await _Child.start(self._child)
@@ -132,6 +135,10 @@ class _Child:
             ours.close()  # a child that has started finds that nobody is there, and ends
             raise
         return cls(process, reader, writer)
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
 
     async def ask(self, pieces: Sequence[bytes]) -> dict[str, Any]:
         """Raises OSError, EOFError."""

@@ -1,4 +1,5 @@
 import asyncio
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -69,3 +70,23 @@ async def test_keys_take_turns(reader: BodyReader) -> None:
     await asyncio.gather(*(read("many") for _ in range(6)), read("one"))
     assert order.index("one") <= 2
     assert len(order) == 7
+
+
+async def test_a_reader_that_was_ended_while_it_waited_is_replaced(reader: BodyReader) -> None:
+    await reader.read(BODY)
+    process = reader._idle[0]._process
+    process.kill()
+    await asyncio.to_thread(process.wait)
+    assert (await reader.read(BODY)).members["model"] == "m"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_what_is_sent_to_all_processes_of_a_service_ends_no_reader(
+    reader: BodyReader, number: signal.Signals
+) -> None:
+    """systemd sends SIGTERM to all of them, and the gateway has yet to finish what it has begun."""
+    await reader.read(BODY)
+    process = reader._idle[0]._process
+    process.send_signal(number)
+    assert (await reader.read(BODY)).members["model"] == "m"
+    assert reader._idle[0]._process is process
