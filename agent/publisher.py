@@ -25,8 +25,8 @@ everything, and the slots, which are what counts, are sent at once."""
 
 STATE_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 2
 STATE_AHEAD_S = limits.CONTROL_FRAMES_BURST / 2 / STATE_UNITS_PER_S
-"""STATE takes half of the control frames that a gateway lets an agent send (PROTOCOL §2.6): after that a change
-waits for the next tick, with all that come meanwhile."""
+"""STATE takes half of the control frames that a gateway lets an agent send (PROTOCOL §2.6): after that a
+change waits for the next tick, with all that come meanwhile."""
 
 
 class Publisher:
