@@ -92,8 +92,11 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
     starts = named(body, "model") if "model" in members else []
     model = members.get("model")
     found = (text_place(body, start, model) for start in starts) if isinstance(model, str) else ()
+    told = _Telling().members(members) if long else members
+    if told.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is told
+        raise BadRequest(f"{OPTIONS!r} has more in it than anybody means.", param=OPTIONS)
     return JsonFacts(
-        members=_Telling().members(members) if long else members,
+        members=told,
         prompt_bytes=len(prompt),
         prefix=fingerprints(prompt),
         prompts=_prompts(members.get("prompt")),

@@ -40,6 +40,16 @@ def test_long_texts_are_not_told() -> None:
     assert told.prompt_bytes > 10_000_000
 
 
+@pytest.mark.parametrize("added", ["x" * 600, ["a", 1], {"a": {"b": {"c": {"d": 1}}}}])
+def test_options_of_a_stream_are_told_whole_or_refused(added: object) -> None:
+    """They are written into the body anew: what is not told would be lost to its engine."""
+    raw = body(stream_options={"include_usage": False, "other": added})
+    assert read_facts(raw).members["stream_options"]["other"] == added
+    with pytest.raises(BadRequest) as caught:
+        read_facts(raw, long=True)
+    assert caught.value.param == "stream_options"
+
+
 def test_of_options_for_each_prompt_none_is_left_out() -> None:
     sets = [{"max_new_tokens": 7}] * 30 + [{"other": "x" * 1000}]
     told = read_facts(body(sampling_params=sets, options={"num_predict": 3}), long=True).members
