@@ -100,8 +100,15 @@ def _complaints(error: ValidationError, sources: "_Sources") -> Iterator[str]:
         if problem["type"] == "extra_forbidden":
             yield f"{key}: there is no such key{place}"
         else:
-            value = "" if isinstance(problem["input"], BaseModel | dict) else f" = {problem['input']!r}"
-            yield f"{key}{value}: {problem['msg'].removeprefix('Value error, ')}{place}"
+            given = str(problem["input"]) if isinstance(problem["input"], Path) else problem["input"]
+            value = "" if isinstance(given, BaseModel | dict) else f" = {given!r}"
+            yield f"{key}{value}: {_plainly(problem['type'], problem['msg'])}{place}"
+
+
+def _plainly(kind: str, message: str) -> str:
+    if kind == "path_not_file":
+        return "there is no such file"
+    return message.removeprefix("Value error, ")
 
 
 class _Sources:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import socket
 from collections.abc import Callable, Generator
@@ -56,7 +57,10 @@ def bind(address: Address) -> socket.socket:
         listener = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
     except OSError as error:
         where = f"{address.host}:{address.port}"
-        raise ListenFailed(f"cannot listen on {where}: {error.strerror or error}") from error
+        why = f"{error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            why = "something listens there already: stop it, or take another port"
+        raise ListenFailed(f"cannot listen on {where}: {why}") from error
     with contextlib.suppress(OSError, AttributeError):  # its connections inherit it; not every system has it
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return listener

@@ -72,6 +72,11 @@ def test_an_impossible_value_is_named_with_its_key_and_place(file: Path) -> None
     assert "(flag --log-level)" in complaint({"log": {"level": "loud"}})
 
 
+def test_a_file_that_is_not_there_is_named_as_it_was_written(tmp_path: Path) -> None:
+    said = complaint({"tls": {"cert": tmp_path / "nope.pem"}})
+    assert f"tls.cert = '{tmp_path / 'nope.pem'}': there is no such file" in said
+
+
 def test_an_inline_table_and_dotted_keys_have_lines_too(file: Path) -> None:
     file.write_text('log = { level = "loud" }\nhttp.comment_s = 0\n')
     said = complaint(None, file)

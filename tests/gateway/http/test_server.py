@@ -258,7 +258,10 @@ async def test_a_body_behind_an_upgrade_is_never_taken_for_a_request(address: st
 def test_an_address_that_is_taken_is_said() -> None:
     with (
         bind(Address("127.0.0.1", 0)) as taken,
-        pytest.raises(ListenFailed, match=r"cannot listen on 127\.0\.0\.1"),
+        pytest.raises(
+            ListenFailed,
+            match=r"cannot listen on 127\.0\.0\.1:\d+: something listens there already: stop it",
+        ),
     ):
         bind(Address("127.0.0.1", taken.getsockname()[1]))
 
