@@ -6,7 +6,7 @@ from typing import Any
 from gateway.dispatch import DispatchSettings
 from gateway.domain import Principal, Request
 from gateway.errors import NoDeployment
-from gateway.scheduling.affinity import Affinity
+from gateway.scheduling.affinity import Affinity, pin_of
 from gateway.where import read_where
 from shared.messages import DeploymentState, ResponseHead
 from tests.gateway.fleet import FakeAgent, Fleet
@@ -169,7 +169,23 @@ def test_no_more_sessions_are_remembered_than_there_is_room_for() -> None:
     fleet, _ = fleet_of("a")
     views = list(fleet.registry.index.serving("m"))
     for session in range(10):
-        affinity.choose(str(session), views)
+        affinity.choose(pin_of("m", f"tenant-{session}", "k", "s"), views)
     assert len(affinity) == 3
-    assert affinity.of("0") is None
-    assert affinity.of("9") == "a"
+    assert affinity.of(pin_of("m", "tenant-0", "k", "s")) is None
+    assert affinity.of(pin_of("m", "tenant-9", "k", "s")) == "a"
+
+
+def test_nobody_has_the_sessions_of_others_forgotten() -> None:
+    affinity = Affinity(most=80)
+    fleet, _ = fleet_of("one")
+    views = list(fleet.registry.index.serving("m"))
+    others = pin_of("m", "other", "k1", "s")
+    affinity.choose(others, views)
+    for number in range(200):
+        affinity.choose(pin_of("m", "hostile", "k2", str(number)), views)
+    assert affinity.of(others) == "one"
+    assert affinity.of(pin_of("m", "hostile", "k2", "199")) == "one"
+    assert affinity.of(pin_of("m", "hostile", "k2", "0")) is None
+    assert len(affinity) == 21
+    assert affinity.choose(others, ()) is None
+    assert len(affinity) == 20
