@@ -1,4 +1,4 @@
-"""The rate at which a peer may send frames that carry no body (PROTOCOL §2.5)."""
+"""The rate at which a peer may send frames that carry no body (PROTOCOL §2.6)."""
 
 from shared import limits
 from shared.errors import ControlFrameFlood
