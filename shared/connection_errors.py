@@ -27,7 +27,10 @@ def explain_connection_error(url: str, error: Exception, proxy: str | None = Non
     if isinstance(error, ConnectionRefusedError):
         return f"nobody listens there ({reached} refuses the connection): does it run, on this port?"
     if isinstance(error, ConnectionResetError) and url.startswith("wss:"):
-        return f"the connection was closed before TLS was agreed on: {_plain_instead(url)}"
+        return (
+            "the connection was closed before TLS was agreed on. Either the gateway is stopping just now, or "
+            f"this port speaks no TLS: then {_plain_instead(url)}"
+        )
     return _text(error)
 
 

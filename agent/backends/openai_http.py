@@ -213,9 +213,9 @@ class OpenAIHTTPBackend:
         asked = any(not d.continues and CONTINUED.intersection(d.routes) for d in serving)
         if asked and self._settings.continues is None:
             log.info(
-                "answers that broke off elsewhere do not go on here",
+                "this engine is not known to continue answers that another engine began",
                 engine=self.name,
-                reason=f"engines of the kind {self.kind} are not known to take up a begun answer",
+                kind=self.kind,
                 hint=CONTINUES_HINT,
             )
 

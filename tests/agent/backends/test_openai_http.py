@@ -98,7 +98,7 @@ async def test_an_engine_whose_kind_is_not_known_to_continue_answers_says_which_
                 await made.start()
                 await made.refresh()
             await made.close()
-            said = [line for line in logs if "do not go on here" in line["event"]]
+            said = [line for line in logs if "is not known to continue" in line["event"]]
             assert len(said) == (1 if continues is None else 0)
             assert all("TRUNKLINE_AGENT_CONTINUES=chat=prefill" in line["hint"] for line in said)
 
