@@ -9,15 +9,18 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import orjson
 import structlog
 
+import gateway
 from gateway.bodies.facts import JsonFacts
 from gateway.errors import BadRequest, Overloaded
 
-CHILD = (sys.executable, "-m", "gateway.bodies.child")
+CHILD = (sys.executable, "-P", "-m", "gateway.bodies.child")
+"""``-P``: a package of this name in the current directory is not taken."""
 
 READ_S = 120.0
 """For one body: two million values take a second of a slow machine."""
@@ -162,5 +165,7 @@ class _Child:
 
 
 def _start(command: Sequence[str], its: socket.socket) -> "subprocess.Popen[bytes]":
-    number = its.fileno()
-    return subprocess.Popen(command, stdin=number, stdout=number)  # noqa: S603 - our own module
+    number, ours = its.fileno(), str(Path(gateway.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(command, stdin=number, stdout=number, env=environment)  # noqa: S603 - our module

@@ -38,7 +38,8 @@ class EngineReady:
 
 
 def engine_command(options: EngineOptions) -> list[str]:
-    return [sys.executable, "-m", "agent.backends.torch_engine", *options.arguments()]
+    """``-P``: a package of this name in the current directory is not taken."""
+    return [sys.executable, "-P", "-m", "agent.backends.torch_engine", *options.arguments()]
 
 
 def engine_environment(key: str | None, base: Mapping[str, str]) -> dict[str, str]:

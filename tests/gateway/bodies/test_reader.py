@@ -19,6 +19,17 @@ async def reader() -> AsyncIterator[BodyReader]:
     reader.close()
 
 
+async def test_a_package_of_the_same_name_in_the_current_directory_is_not_run(
+    reader: BodyReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in (tmp_path / "gateway", tmp_path / "gateway" / "bodies"):
+        package.mkdir()
+        (package / "__init__.py").write_text("open('taken', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    assert (await reader.read(BODY)).members["model"] == "m"
+    assert not (tmp_path / "taken").exists()
+
+
 async def test_another_process_tells_the_same(reader: BodyReader) -> None:
     told, here = await reader.read(BODY), read_facts(b"".join(BODY), long=True)
     assert (told.members, list(told.prefix)) == (here.members, list(here.prefix))

@@ -104,6 +104,6 @@ def test_the_engine_inherits_no_secrets_of_the_agent() -> None:
 
 def test_the_key_is_not_on_the_command_line() -> None:
     command = engine_command(EngineOptions(model=Path("/m"), name="m", exit_with_parent=True))
-    assert command[:3] == [sys.executable, "-m", "agent.backends.torch_engine"]
+    assert command[:4] == [sys.executable, "-P", "-m", "agent.backends.torch_engine"]
     assert "--exit-with-parent" in command
     assert not any("key" in word.lower() for word in command)
