@@ -34,6 +34,9 @@ def install(packages: Mapping[str, str]) -> str | None:
     if os.geteuid() or not shutil.which("apt-get"):
         return f"{', '.join(wanted)} not installed; as root: {' '.join(command)}"
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:  # a fresh machine has no lists of packages, or old ones
+        subprocess.run(["apt-get", "update"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         return f"{' '.join(command)} failed: {done.stderr.strip().splitlines()[-1:]}"
     return None
