@@ -2,36 +2,43 @@
 
 from shared import limits
 from shared.errors import ControlFrameFlood
+from shared.frames import FrameType
+
+
+def control_frame_units(payload_bytes: int, frame_type: int | None = None) -> int:
+    """What a frame of this payload costs; ``frame_type`` is None for a frame of the WebSocket."""
+    units = 1 + payload_bytes // limits.CONTROL_FRAME_UNIT_BYTES
+    return min(units, limits.SLOTS_UNITS) if frame_type == FrameType.SLOTS else units
 
 
 class ControlFrameLimiter:
-    """A token bucket in units: a frame costs one, and one more for every 256 bytes of its payload.
+    """A token bucket of units. Time fills it, and each stream that the gateway opens does; it is the larger,
+    the more streams are open, because each of them is still to be told of.
 
     A gateway keeps one for each tunnel's WebSocket frames and one for each session's control frames, so that
     one agent cannot occupy the event loop that all of them share.
     """
 
-    __slots__ = ("_at", "_units")
+    __slots__ = ("_at", "_most", "_units")
 
     def __init__(self, now: float) -> None:
-        self._units = float(limits.CONTROL_FRAMES_BURST)
+        self._most = limits.CONTROL_FRAMES_BURST
+        self._units = float(self._most)
         self._at = now
 
-    def spend(self, payload_bytes: int, now: float) -> None:
+    def spend(self, units: int, now: float) -> None:
         """Counts one frame. Raises :class:`~shared.errors.ControlFrameFlood` when there were too many."""
-        units = self._units - 1 - payload_bytes // limits.CONTROL_FRAME_UNIT_BYTES
-        if units < 0:
-            earned = (now - self._at) * limits.CONTROL_FRAMES_PER_S
-            units = min(units + earned, float(limits.CONTROL_FRAMES_BURST))
-            self._at = now
-            if units < 0:
-                raise ControlFrameFlood(
-                    f"more control frames than {limits.CONTROL_FRAMES_BURST} at once "
-                    f"and {limits.CONTROL_FRAMES_PER_S} a second"
-                )
-        self._units = units
+        earned = (now - self._at) * limits.CONTROL_FRAMES_PER_S
+        left = min(self._units + earned, self._most) - units
+        if left < 0:
+            raise ControlFrameFlood(
+                f"more control frames than {limits.CONTROL_FRAMES_BURST} at once, "
+                f"{limits.CONTROL_FRAMES_PER_S} a second and {limits.CONTROL_FRAMES_PER_STREAM} a stream"
+            )
+        self._units, self._at = left, now
 
-    def earn(self) -> None:
-        """The gateway opened a stream or sent a COMMAND, and the agent may have something to say of it."""
-        units = self._units + limits.CONTROL_FRAMES_PER_STREAM
-        self._units = min(units, float(limits.CONTROL_FRAMES_BURST))
+    def earn(self, open_streams: int) -> None:
+        """The gateway opened a stream, with which ``open_streams`` are open, or sent a COMMAND: the agent has
+        something to say of it."""
+        self._most = limits.CONTROL_FRAMES_BURST + limits.CONTROL_FRAMES_PER_STREAM * open_streams
+        self._units = min(self._units + limits.CONTROL_FRAMES_PER_STREAM, self._most)

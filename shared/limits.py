@@ -120,20 +120,19 @@ bytes of its payload. The longest state is 193 units, so this is five of them; a
 
 CONTROL_FRAMES_PER_S = 200
 """Units of control frames that an agent earns back: its whole state and its slots several times a second. A
-unit costs the gateway 5 to 20 microseconds, so an agent that spends all it earns takes 0.4 % of a core."""
-
-CONTROL_FRAMES_PER_STREAM = 8
-"""Units that an agent earns with each stream the gateway opens and each COMMAND it sends. An engine with
-several deployments has its slots told anew when a request enters and when it leaves."""
+unit costs the gateway 5 to 30 microseconds, and up to 170 where a SLOTS changes 256 levels, so an agent that
+spends all it earns takes 3.5 % of a core at the most."""
 
 CONTROL_FRAME_UNIT_BYTES = 256
 
-SLOTS_OF_A_REQUEST = 2
-"""SLOTS that an agent may send for a request beside that, however long they are: where an engine has several
-deployments, what each of them may get is another when a request comes, and again when it is over."""
+SLOTS_UNITS = 8
+"""Most that a SLOTS costs, however long it is. An agent sends them with requests, not at a rate that it
+chooses, and their length does not say what they cost: 256 levels that all change take 1.3 milliseconds,
+whether they have 2 KiB or 48."""
 
-SPARE_REQUESTS = 32
-"""For the SLOTS of so many requests that are over, and no more, an agent may keep what it has not used."""
+CONTROL_FRAMES_PER_STREAM = 24
+"""Units that an agent earns with each stream the gateway opens and each COMMAND it sends: three SLOTS. An
+engine with several deployments has its slots told anew when a request enters and when it leaves."""
 
 CREDIT_STEP_BYTES = 1 * KIB
 """A CREDIT that allows less than this more counts as a control frame. Credit is granted again at half a

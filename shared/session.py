@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import orjson
 
 from shared import limits
-from shared.control_frames import ControlFrameLimiter
+from shared.control_frames import ControlFrameLimiter, control_frame_units
 from shared.credit import WindowSettings
 from shared.errors import ErrorCode, SessionClosed, UnexpectedFrame
 from shared.events import (
@@ -102,8 +102,6 @@ class Session:
         self._outbox = self._streams.outbox
         self._heartbeat = Heartbeat(now)
         self._control_frames = ControlFrameLimiter(now)
-        self._free_slots_frames = 0
-        """SLOTS that are no flood, because requests account for them."""
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
@@ -131,9 +129,7 @@ class Session:
         """
         self._check_open()
         stream_id = self._streams.open(head, now)
-        self._control_frames.earn()
-        most = limits.SLOTS_OF_A_REQUEST * (len(self._streams) + limits.SPARE_REQUESTS)
-        self._free_slots_frames = min(self._free_slots_frames + limits.SLOTS_OF_A_REQUEST, most)
+        self._control_frames.earn(self.open_streams)
         return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
@@ -203,7 +199,7 @@ class Session:
         self._check_open()
         frame_type = FrameType.COMMAND if self.role is Role.GATEWAY else FrameType.RESULT
         self._outbox.put_command(encode(frame_type, 0, orjson.dumps(dict(command))))
-        self._control_frames.earn()
+        self._control_frames.earn(self.open_streams)
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """Ends the session: CLOSE is the last message. Harmless when it is closed."""
@@ -274,16 +270,14 @@ class Session:
         role = _RECEIVED_BY.get(frame.type)
         if role is not None and role is not self.role:
             raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
-        if frame.type == FrameType.SLOTS and self._free_slots_frames:
-            self._free_slots_frames -= 1
-        elif frame.type not in _OF_STREAMS:
-            self._count_control_frame(len(frame.payload), now)
+        if frame.type not in _OF_STREAMS:
+            self._count_control_frame(frame, now)
         self._receivers[frame.type](self, frame, now)
 
-    def _count_control_frame(self, payload_bytes: int, now: float) -> None:
+    def _count_control_frame(self, frame: Frame, now: float) -> None:
         """An agent trusts its gateway, which many agents share: the gateway alone bounds them."""
         if self.role is Role.GATEWAY:
-            self._control_frames.spend(payload_bytes, now)
+            self._control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
 
     def _receive_slots(self, frame: Frame, now: float) -> None:
         self._events.append(SlotsReceived(decode_levels(frame.payload)))
@@ -314,11 +308,11 @@ class Session:
 
     def _receive_ack(self, frame: Frame, now: float) -> None:
         if not self.log.acknowledged(decode_offset(frame.payload)):
-            self._count_control_frame(len(frame.payload), now)
+            self._count_control_frame(frame, now)
 
     def _receive_credit(self, frame: Frame, now: float) -> None:
         if self._streams.receive_credit(frame) < limits.CREDIT_STEP_BYTES:
-            self._count_control_frame(len(frame.payload), now)
+            self._count_control_frame(frame, now)
 
     def _receive_close(self, frame: Frame, now: float) -> None:
         self.closed = True

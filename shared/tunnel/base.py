@@ -16,7 +16,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from shared import limits
-from shared.control_frames import ControlFrameLimiter
+from shared.control_frames import ControlFrameLimiter, control_frame_units
 from shared.endpoint import Endpoint
 from shared.errors import (
     ErrorCode,
@@ -179,7 +179,7 @@ class Tunnel(asyncio.Protocol):
             self._handle_message(bytes(frame.data))
         elif frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
             if not frame.fin and len(frame.data) < limits.FRAGMENT_BYTES:
-                self._control_frames.spend(len(frame.data), self._clock())
+                self._control_frames.spend(control_frame_units(len(frame.data)), self._clock())
             self._fragments += frame.data
             if frame.fin:
                 message = bytes(self._fragments)
@@ -188,7 +188,7 @@ class Tunnel(asyncio.Protocol):
         elif frame.opcode is Opcode.TEXT:
             raise UnexpectedFrame("text message")
         else:
-            self._control_frames.spend(len(frame.data), self._clock())
+            self._control_frames.spend(control_frame_units(len(frame.data)), self._clock())
 
     def _handle_message(self, message: bytes) -> None:
         self.traffic.messages_received += 1

@@ -174,16 +174,6 @@ def test_slots_that_change_with_every_request_are_no_flood() -> None:
     assert not pair.gateway.open_streams
 
 
-def test_slots_beyond_those_of_requests_are_a_flood() -> None:
-    pair = SessionPair()
-    for _ in range(10):
-        pair.gateway.open_stream(request_head(), pair.now)
-    free = 10 * limits.SLOTS_OF_A_REQUEST
-    slots = encode(FrameType.SLOTS, 0, b'{"d1":1}')
-    most = limits.CONTROL_FRAMES_BURST + free
-    assert taken_before_a_flood(pair, repeat(slots, 2 * most)) == most
-
-
 def test_credit_that_grows_by_single_bytes_is_a_flood_and_by_windows_is_none() -> None:
     first = SessionPair().gateway._streams._send_credit.limit
 
@@ -205,8 +195,7 @@ def test_an_agent_earns_control_frames_with_the_requests_it_is_given() -> None:
     assert taken_before_a_flood(pair, repeat(slots, 5000)) == limits.CONTROL_FRAMES_BURST
     for _ in range(3):
         pair.gateway.open_stream(request_head(), pair.now)
-    most = 3 * (limits.CONTROL_FRAMES_PER_STREAM + limits.SLOTS_OF_A_REQUEST)
-    assert taken_before_a_flood(pair, repeat(slots, 5000)) == most
+    assert taken_before_a_flood(pair, repeat(slots, 5000)) == 3 * limits.CONTROL_FRAMES_PER_STREAM
 
 
 def test_a_large_state_costs_more_than_a_small_one() -> None:
@@ -214,6 +203,12 @@ def test_a_large_state_costs_more_than_a_small_one() -> None:
     units = 1 + len(large) // limits.CONTROL_FRAME_UNIT_BYTES
     taken = taken_before_a_flood(SessionPair(), repeat(encode(FrameType.STATE, 0, large), 1000))
     assert taken == limits.CONTROL_FRAMES_BURST // units
+
+
+def test_slots_cost_no_more_when_they_are_longer() -> None:
+    long = encode(FrameType.SLOTS, 0, b'{"d1":1' + b" " * 40_000 + b"}")
+    taken = taken_before_a_flood(SessionPair(), repeat(long, 1000))
+    assert taken == limits.CONTROL_FRAMES_BURST // limits.SLOTS_UNITS
 
 
 def test_a_message_in_pieces_is_put_together(loop: ManualLoop) -> None:
