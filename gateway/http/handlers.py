@@ -1,6 +1,7 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -57,18 +58,28 @@ class Proxied:
         await self._pipeline(exchange)
 
 
-class Models:
-    """``GET /v1/models`` and ``GET /v1/models/{id}``, in a shape that OpenAI's and Anthropic's SDKs both
-    read.
+@dataclass(frozen=True, slots=True)
+class ModelsForm:
+    """How models are told."""
 
-    The list holds what can be used now, or is loaded when it is asked for, and no model beyond the key's
-    scopes, as if there were none of that name. A single model is found as long as it was ever served; its
-    ``ready`` says whether it can be used at once.
+    one: Callable[[ModelInfo], Mapping[str, object]]
+    """A model, by itself and in the list."""
+    every: Callable[[Sequence[Mapping[str, object]]], Mapping[str, object]]
+    """The list, of models as ``one`` tells them."""
+
+
+class Models:
+    """``GET /v1/models``, ``GET /v1/models/{id}`` and, in Ollama's form, ``GET /api/tags``.
+
+    The list holds what can be used now, or is loaded when it is asked for, whatever engine serves it, and no
+    model beyond the key's scopes, as if there were none of that name. A single model is found as long as it
+    was ever served; its ``ready`` says whether it can be used at once.
     """
 
-    def __init__(self, keys: Keys, catalog: Catalog) -> None:
+    def __init__(self, keys: Keys, catalog: Catalog, form: ModelsForm) -> None:
         self._keys = keys
         self._catalog = catalog
+        self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -78,58 +89,20 @@ class Models:
         exchange.identified(principal)
         name = scope["path_params"].get("id")
         shows = _everything if principal.scopes is None else principal.scopes.shows
-        found: object = await self._list(shows) if name is None else self._one(name, shows)
+        found = await self._list(shows) if name is None else self._one(name, shows)
         await exchange.reply.whole(200, JSON, orjson.dumps(found))
 
-    async def _list(self, shows: Callable[[str], bool]) -> dict[str, object]:
+    async def _list(self, shows: Callable[[str], bool]) -> Mapping[str, object]:
         every = in_slices(self._catalog.each_model())
-        data = [_model(info) async for info in every if (info.ready or info.loadable) and shows(info.id)]
-        ends = (
-            {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
-            if data
-            else {"first_id": None, "last_id": None}
-        )
-        return {"object": "list", "data": data, "has_more": False, **ends}
+        there = (info async for info in every if (info.ready or info.loadable) and shows(info.id))
+        return self._form.every([self._form.one(info) async for info in there])
 
-    def _one(self, name: str, shows: Callable[[str], bool]) -> dict[str, object]:
+    def _one(self, name: str, shows: Callable[[str], bool]) -> Mapping[str, object]:
         info = self._catalog.model(check_model(name))
         if info is None or not shows(name):
             message = f"The model '{name}' is not served here. GET /v1/models lists those that are."
             raise ModelNotFound(message, param="model")
-        return _model(info)
-
-
-class OllamaModels:
-    """``GET /api/tags``: the same list as Ollama tells it, of all models that the key may see, whatever
-    engine serves them. What Ollama says of its files, nobody knows here: sizes are 0, digests empty."""
-
-    def __init__(self, keys: Keys, catalog: Catalog) -> None:
-        self._keys = keys
-        self._catalog = catalog
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "models"
-        only_get(exchange)
-        principal = self._keys.authenticate(exchange.credential())
-        exchange.identified(principal)
-        shows = _everything if principal.scopes is None else principal.scopes.shows
-        every = in_slices(self._catalog.each_model())
-        there = (info async for info in every if (info.ready or info.loadable) and shows(info.id))
-        found = [_ollama_model(info) async for info in there]
-        await exchange.reply.whole(200, JSON, orjson.dumps({"models": found}))
-
-
-def _ollama_model(info: ModelInfo) -> dict[str, object]:
-    details = {"parent_model": "", "format": "", "family": "", "families": list[str]()}
-    return {
-        "name": info.id,
-        "model": info.id,
-        "modified_at": datetime.fromtimestamp(info.created_s, UTC).isoformat().replace("+00:00", "Z"),
-        "size": 0,
-        "digest": "",
-        "details": {**details, "parameter_size": "", "quantization_level": ""},
-    }
+        return self._form.one(info)
 
 
 def _everything(model: str) -> bool:
@@ -146,6 +119,31 @@ def _model(info: ModelInfo) -> dict[str, object]:
         "type": "model",
         "display_name": info.id,
     }
+
+
+def _models(found: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
+    return {"object": "list", "data": found, "has_more": False, "first_id": first, "last_id": last}
+
+
+OPENAI_FORM = ModelsForm(_model, _models)
+"""OpenAI's and Anthropic's SDKs both read it."""
+
+
+def _ollama_model(info: ModelInfo) -> dict[str, object]:
+    details = {"parent_model": "", "format": "", "family": "", "families": list[str]()}
+    return {
+        "name": info.id,
+        "model": info.id,
+        "modified_at": datetime.fromtimestamp(info.created_s, UTC).isoformat().replace("+00:00", "Z"),
+        "size": 0,
+        "digest": "",
+        "details": {**details, "parameter_size": "", "quantization_level": ""},
+    }
+
+
+OLLAMA_FORM = ModelsForm(_ollama_model, lambda found: {"models": found})
+"""As Ollama tells them. What it says of its files, nobody knows here: sizes are 0, digests empty."""
 
 
 class Alive:

@@ -8,13 +8,14 @@ from starlette.routing import Route, Router
 from gateway.http.admin import Page
 from gateway.http.exchange import HttpSettings
 from gateway.http.handlers import (
+    OLLAMA_FORM,
+    OPENAI_FORM,
     Alive,
     Catalog,
     Description,
     Exposition,
     MetricsPage,
     Models,
-    OllamaModels,
     Proxied,
     Ready,
     tunnel_without_upgrade,
@@ -42,7 +43,7 @@ def build_router(
     They match the decoded path. That is safe because none of them passes it on: an engine gets a constant, or
     for ``/engines/`` what :func:`gateway.surface.engine_target` makes of the path as it was written.
     """
-    models = Models(keys, catalog)
+    models = Models(keys, catalog, OPENAI_FORM)
     described = document({each.path_format: _page(each).summaries() for each in admin})
     return Router(
         [
@@ -51,7 +52,7 @@ def build_router(
             _route(MODELS + "/{id:path}", models),
             _route("/models", models),
             _route("/models/{id:path}", models),
-            _route(OLLAMA_MODELS, OllamaModels(keys, catalog)),
+            _route(OLLAMA_MODELS, Models(keys, catalog, OLLAMA_FORM)),
             _route("/", RootPage()),
             _route("/healthz", Alive()),
             _route("/health", Alive()),
