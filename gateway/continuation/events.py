@@ -14,10 +14,17 @@ EVENT_BYTES = 4 * 1024 * 1024
 DONE = b"data: [DONE]\n\n"
 COMMENT = b":\n\n"
 
+OVERLAP_BYTES = 3
+"""The end of an event is searched for again so far in front of new bytes: it may lie across."""
+
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-_OVERLAP_BYTES = 3
 _BOM = b"\xef\xbb\xbf"
+_LINE_BYTES = 12
+"""Where lines are shorter on average, most of them are blank or say nothing: no JSON of an engine's events is
+so short, and every second line of theirs is blank."""
+_IDLE_LINES = re.compile(rb"(?<![^\r\n])(?!(?<=\r)\n)(?:(?!data|event)[^\r\n]*+(?>\r\n|\n|\r)){2,}+")
+"""Lines in a row that are blank or hold a field that is not read. Possessive, so it takes linear time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +66,10 @@ class EventReader:
     def feed(self, data: bytes) -> list[Event]:
         """Every event that is whole now. Raises :class:`SpliceFailed` for one that is too long."""
         self._held += data
-        events, position = [], 0
-        for found in _EVENT_END.finditer(self._held, self._searched):
-            if found.end() == len(self._held) and found[0].endswith(b"\n\r"):
-                break  # the LF that belongs to this CR is on its way
-            events += read_events(bytes(self._held[position : found.end()]))
-            position = found.end()
+        position = last_event_end(self._held, self._searched)
+        events = read_events(bytes(self._held[:position])) if position else []
         del self._held[:position]
-        self._searched = max(0, len(self._held) - _OVERLAP_BYTES)
+        self._searched = max(0, len(self._held) - OVERLAP_BYTES)
         if len(self._held) > EVENT_BYTES:
             raise SpliceFailed("an event of the engine that went on with the answer was too long")
         return events
@@ -77,8 +80,25 @@ class EventReader:
         return read_events(rest)
 
 
+def last_event_end(data: bytes | bytearray, start: int) -> int:
+    """Where the last event in ``data`` ends whose end is not before ``start``: behind two line ends; 0 when
+    there is none. No line end is taken apart: after ``LF CR`` at the end of ``data`` an LF may follow."""
+    end = 0
+    for mark in (b"\n\n", b"\r\r", b"\n\r"):
+        place = data.rfind(mark, start)
+        if mark == b"\n\r" and place == len(data) - 2:
+            place = data.rfind(mark, start, max(place, 0))
+        if place >= 0:
+            behind = place + len(mark)
+            end = max(end, behind + (mark != b"\n\n" and data.startswith(b"\n", behind)))
+    return end
+
+
 def read_events(data: bytes) -> list[Event]:
-    """The events in ``data``, whose last one need not be ended. Blank ones are left out."""
+    """The events in ``data``, whose last one need not be ended. Blank ones are left out; of events in a row
+    that hold comments and the like only, one may stand for all."""
+    if (data.count(b"\n") + data.count(b"\r")) * _LINE_BYTES > len(data):
+        data = _IDLE_LINES.sub(_shortened, data)
     events: list[Event] = []
     name: str | None = None
     lines: list[bytes] = []
@@ -97,3 +117,12 @@ def read_events(data: bytes) -> list[Event]:
         elif field == b"event":
             name = value.decode(errors="replace")
     return events
+
+
+def _shortened(found: re.Match[bytes]) -> bytes:
+    """What says as much as these lines: whether they end an event, and whether they hold a comment."""
+    lines = found[0]
+    if not lines.strip(b"\r\n"):
+        return b"\n"
+    ends = lines.startswith((b"\n", b"\r")) or _EVENT_END.search(lines) is not None
+    return b"\n:\n\n" if ends else b":\n"

@@ -7,6 +7,8 @@ they find and of the answer's two ends.
 """
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from gateway.continuation.events import DONE, read_events, written
@@ -22,14 +24,18 @@ _MESSAGE_FINISHED = re.compile(rb'"stop_reason"\s*+:\s*+"[^"]')
 """A reason that is not empty. In a JSON string quotes are escaped, so no text looks like it."""
 _ANOTHER_CHOICE = re.compile(rb'"index"\s*+:\s*+[1-9]')
 """There may be several choices; a tool call's index looks alike."""
-_LINE_END = re.compile(rb"[\r\n]")
+_LINE_FINISHED = re.compile(_CHOICE_FINISHED.pattern + rb"[^\r\n]*+")
+"""With the rest of its line, so that a line is found once."""
 
-WINDOW_BYTES = 64 * 1024
+WINDOW_BYTES = 32 * 1024
 """Of an answer with several choices its beginning and its end are read for the choices there are: one that
 is not finished is in one of them, as choices take turns."""
 
-FINISHES = 1024
-"""Most finish reasons that are read, of an answer with several choices."""
+FINISHES = 512
+"""Most lines with finish reasons that are read, of an answer with several choices: one of each is enough."""
+
+FINISHES_BYTES = 64 * 1024
+"""Most bytes of such events that are read."""
 
 
 def closing_of(route: str, data: bytes) -> bytes | None:
@@ -44,20 +50,25 @@ def closing_of(route: str, data: bytes) -> bytes | None:
 def _is_finished(route: str, data: bytes) -> bool:
     if route == "messages":
         return _MESSAGE_FINISHED.search(data) is not None
-    found = [hit.start() for hit in _CHOICE_FINISHED.finditer(data)][-FINISHES:]
-    if not found or _ANOTHER_CHOICE.search(data) is None:
-        return bool(found)
+    if _CHOICE_FINISHED.search(data) is None:
+        return False
+    if _ANOTHER_CHOICE.search(data) is None:
+        return True
     finished = set[int]()
-    for position in found:
-        finished |= _choices(_line_at(data, position), finished=True)
+    for line in _finishing_lines(data):
+        finished |= _choices(line, finished=True)
     return finished >= _choices(data[:WINDOW_BYTES]) | _choices(data[-WINDOW_BYTES:])
 
 
-def _line_at(data: bytes, position: int) -> bytes:
-    """The line around ``position``."""
-    begin = max(data.rfind(b"\n", 0, position), data.rfind(b"\r", 0, position)) + 1
-    end = _LINE_END.search(data, position)
-    return data[begin : len(data) if end is None else end.start()]
+def _finishing_lines(data: bytes) -> Iterator[bytes]:
+    """The lines with a finish reason, as many as are read."""
+    read_bytes = 0
+    for found in islice(_LINE_FINISHED.finditer(data), FINISHES):
+        begin = max(data.rfind(b"\n", 0, found.start()), data.rfind(b"\r", 0, found.start())) + 1
+        read_bytes += found.end() - begin
+        if read_bytes > FINISHES_BYTES:
+            return
+        yield data[begin : found.end()]
 
 
 def _choices(data: bytes, *, finished: bool = False) -> set[int]:

@@ -7,7 +7,9 @@ above :data:`HELD_BYTES`) makes the record overflow, and all it sends passes at 
 """
 
 import re
+from itertools import islice
 
+from gateway.continuation.events import OVERLAP_BYTES, last_event_end
 from gateway.continuation.finish import closing_of
 
 KIB = 1024
@@ -19,14 +21,19 @@ HELD_BYTES = 64 * KIB
 CHUNKS = 1024
 """Recorded pieces are joined when there are so many, so that small ones cost their bytes only."""
 
-_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-"""Two line ends. Atomic, so that one CRLF is never read as two."""
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_OVERLAP_BYTES = 3
 _FIELDS = (b"data", b"event", b"id", b"retry", b":")
 _FIELD_BYTES = max(map(len, _FIELDS))
 _WHOLE_LINE = re.compile(rb"data: ?[\[{].*[\]}]\r?\Z", re.DOTALL)
 """A data line that needs no second one."""
+_WHOLE_LINES = re.compile(
+    rb"^data: ?[\[{][^\n]*+\n(?:(?<=[\]}]\n)|(?<=[\]}]\r\n))",
+    re.MULTILINE,
+)
+"""The same with its LF, among others."""
+_STRANGE_LINE = re.compile(rb"^(?!data|event|id|retry|:|\r*+$)", re.MULTILINE)
+"""The beginning of a line that is not blank and begins with no field. Like the pattern above it takes time in
+proportion to the bytes, whatever they are."""
 
 _END_OF_OPENAI = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
 _END_OF_RESPONSES = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
@@ -144,7 +151,9 @@ class Record:
             self._hold(data[last + 2 :])
         else:
             self._held += data
-        if end := self._last_end():
+        end = last_event_end(self._held, self._searched)
+        self._searched = max(0, len(self._held) - OVERLAP_BYTES)
+        if end:
             out += self._keep(bytes(self._held[:end]))
             self._hold(self._held[end:])
         if not self._overflowed and self._held and not self._understood():
@@ -239,26 +248,18 @@ class Record:
             self._ended = self._end.search(seen, max(0, len(self._tail) - _END_BYTES)) is not None
             self._tail = seen[-_TAIL_BYTES:]
 
-    def _last_end(self) -> int:
-        """Where the last whole event in what is held ends; 0 when none does."""
-        end = 0
-        for found in _EVENT_END.finditer(self._held, self._searched):
-            if found.end() == len(self._held) and found[0].endswith(b"\n\r"):
-                break  # the LF that belongs to this CR is on its way
-            end = found.end()
-        self._searched = max(0, len(self._held) - _OVERLAP_BYTES)
-        return end
-
     def _understood(self) -> bool:
         """Whether what is held may well be one unfinished event."""
         if len(self._held) > HELD_BYTES:
             return False
-        while (line_end := self._held.find(b"\n", self._line_start)) >= 0:
-            line = bytes(self._held[self._line_start : line_end])
-            if line.strip(b"\r") and not line.startswith(_FIELDS):
-                return False
-            self._line_start = line_end + 1
-            self._whole_lines += _WHOLE_LINE.match(line) is not None
+        end = self._held.rfind(b"\n", self._line_start) + 1
+        if not end:
+            return True
+        lines = bytes(self._held[self._line_start : end])
+        if _STRANGE_LINE.search(lines) is not None:
+            return False
+        self._line_start = end
+        self._whole_lines += sum(1 for _ in islice(_WHOLE_LINES.finditer(lines), 2))
         return self._whole_lines < 2
 
 

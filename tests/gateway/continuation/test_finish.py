@@ -1,5 +1,6 @@
 """An answer is whole when its engine said why it ends, whether or not its stream ends as others do."""
 
+import time
 from collections.abc import Iterator
 
 import orjson
@@ -113,3 +114,12 @@ def test_an_answer_cut_before_its_reason_is_whole_is_none(
     cut = data.draw(st.integers(0, len(stream) - 1))
     for record in records(stream[:cut], most_bytes, sizes):
         assert record.closing() is None
+
+
+def test_reasons_without_number_in_one_line_are_read_once() -> None:
+    """The line was parsed for every reason in it: a second for an answer of a mebibyte."""
+    choices = b",".join([b'{"index":1,"finish_reason":"x"}'] * 1900)
+    data = b'data: {"choices":[%b]}\n\n' % choices * 16
+    began_s = time.thread_time()
+    assert closing_of("chat", data) == DONE
+    assert time.thread_time() - began_s < 0.1
