@@ -103,14 +103,21 @@ def run(flags: Flags, file: Path | None) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config))
     except ConfigError as error:
-        typer.echo(f"error: {error}", err=True)
+        _complain(error)
         return 2
     except TrunklineError as error:
-        typer.echo(f"error: {error}", err=True)
+        _complain(error)
         return 1
     except KeyboardInterrupt:
         return 1
     return 0
+
+
+def _complain(error: Exception) -> None:
+    from shared.excerpt import printable
+
+    said = printable(str(error), keep="\n")
+    typer.echo(f"error: {said}", err=True)
 
 
 def _loop_factory() -> Any:

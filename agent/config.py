@@ -217,8 +217,9 @@ def _pairs(value: Any, rule: str) -> Any:
     if not isinstance(value, list | tuple):
         return value
     pairs = [str(part).partition("=") for part in value]
-    if any(not key or not mark for key, mark, _ in pairs):
-        raise ValueError(rule)
+    for key, mark, text in pairs:
+        if not key or not mark:
+            raise ValueError(f"{rule}, not {key + mark + text!r}")
     return {key: text for key, _, text in pairs}
 
 

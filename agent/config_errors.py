@@ -94,24 +94,25 @@ def _explain(
     prefix: str,
     toml: TomlFile,
 ) -> str:
-    message = message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ").removeprefix("Input ")
     if not place:
         return message
     first = str(place[0])
     flag = FLAGS.get(first, f"--{first.replace('_', '-')}")
     if first in flags and len(place) == 3 and place[2] in _LISTED.get(first, ()):
         flag = "--engine" if place[2] == "url" else f"--{place[2]}"
-        return f"{flag} {value}: {message}"
+        return f"{flag}: {message}" if repr(value) in message else f"{flag} {value!r}: {message}"
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
     if kind == "missing" and len(place) == 1:
         return f"{first} is not given: use {flag}, {prefix}{first.upper()}, or {first} in the --config file"
-    if first in flags:
-        where = flag
-    elif prefix + first.upper() in environ:
-        where = prefix + first.upper()
+    secret = any(part in SECRETS for part in place) or isinstance(value, dict | list)
+    variable = prefix + first.upper()
+    if first in flags or variable in environ:
+        where = flag if first in flags else variable
+        if len(place) == 1:  # the name of the flag or the variable is the key's
+            return f"{where}: {message}" if secret else f"{where} {value!r}: {message}"
     else:
         where = f"{toml.path}:{toml.line_of(place)}"
     if kind == "extra_forbidden":
         return f"{where}: {key}: there is no such key"
-    secret = any(part in SECRETS for part in place) or isinstance(value, dict)
     return f"{where}: {key}: {message}" if secret else f"{where}: {key} = {value!r}: {message}"

@@ -133,7 +133,7 @@ class EngineConfig(BaseModel):
         if value in (None, "demo"):
             return value
         directory = Path(str(value)).expanduser().absolute()
-        if not directory.is_dir():
+        if not value or not _is_directory(directory):
             raise ValueError("a model is 'demo' or a directory, and there is no such directory")
         if not is_nameable(directory.name):
             raise ValueError("the model is called after its directory, whose name must hold no blanks")
@@ -242,3 +242,10 @@ class EngineConfig(BaseModel):
             load_s=self.load_s,
             idle_timeout_s=timeout_s or None,
         )
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        return False

@@ -1,5 +1,6 @@
 """Asks a gateway's admin API, for commands."""
 
+import math
 import ssl
 import urllib.error
 import urllib.request
@@ -75,7 +76,7 @@ class AdminClient:
         request = urllib.request.Request(  # noqa: S310 (checked above)
             f"{self._url}/admin/{path}",
             method=method,
-            data=None if body is None else orjson.dumps(body),
+            data=None if body is None else _encoded(body),
             headers=headers,
         )
         try:
@@ -94,6 +95,18 @@ class AdminClient:
         reason = getattr(error, "reason", error)
         cause = reason if isinstance(reason, OSError) else error
         return explain_http_error(self._url, cause, self._proxy)
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """As JSON. Raises AdminFailed for numbers that it has not: orjson writes infinity as null, which takes
+    limits away."""
+    for value in body.values():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise AdminFailed(f"{value} is no number that can be sent", 400)
+    try:
+        return orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise AdminFailed(f"this cannot be sent: {error}", 400) from None
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:

@@ -8,6 +8,7 @@ apart. Explanations go to stderr, data to stdout; exit 0 done, 1 failed, 2 wrong
 import contextlib
 import functools
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,9 @@ SERVED_S = 7200.0
 
 Json = dict[str, Any]
 
+_PLACEHOLDER = re.compile(r"{\w+(:path)?}")
+"""Of a record's name in the path of an operation, and whether it may hold slashes."""
+
 
 class GatewayAccess(Protocol):
     """Somebody who does operations on one gateway."""
@@ -53,6 +57,7 @@ class StateAccess:
         self._state = state
 
     def do(self, operation: str, *names: str, **body: Any) -> Json:
+        _check_names(operation, names)
         with without_collection():
             from gateway.admin.request import Request
             from gateway.admin.run import FUNCTIONS
@@ -72,12 +77,21 @@ class HttpAccess:
         self._ask = functools.partial(asking, url, key, ca_file)
 
     def do(self, operation: str, *names: str, **body: Any) -> Json:
+        _check_names(operation, names)
         method, path = OPERATIONS[operation].method, OPERATIONS[operation].path
         for name in names:
             begin, end = path.index("{"), path.index("}") + 1
             path = path[:begin] + quote(name, safe="", errors="surrogateescape") + path[end:]
         with self._ask() as client:
             return client.ask(method, path.removeprefix("/admin/"), body=body or None)
+
+
+def _check_names(operation: str, names: tuple[str, ...]) -> None:
+    """No record has such a name, and the path of a request could not have it. Raises typer.BadParameter."""
+    placeholders = _PLACEHOLDER.findall(OPERATIONS[operation].path)
+    for name, kind in zip(names, placeholders, strict=True):
+        if not name or (not kind and "/" in name) or any(each < " " or each == "\x7f" for each in name):
+            raise typer.BadParameter(f"{name!r} names nothing here; list what there is")
 
 
 def _was_served(store: "Store", model: str, version: str | None) -> bool:
@@ -97,11 +111,16 @@ def asking(url: str, key: str | None, ca_file: Path | None) -> Iterator["AdminCl
             param_hint="--key",
         )
     try:
-        yield AdminClient(url, key, ca_file)
+        client = AdminClient(url, key, ca_file)
     except AdminFailed as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        yield client
+    except AdminFailed as error:
+        said = str(error).removesuffix(".")
         if error.status == 400:
-            raise typer.BadParameter(str(error)) from error
-        fail(str(error))
+            raise typer.BadParameter(said) from error
+        fail(said)
 
 
 def on_a_gateway(function: Callable[..., None]) -> Callable[..., None]:

@@ -16,8 +16,9 @@ from gateway.cli_options import (
     listed,
 )
 from gateway.cli_output import moment, note, print_json, print_table
+from shared.command_line import CommandApp
 
-agents = typer.Typer()
+agents = CommandApp()
 
 
 def register(app: typer.Typer) -> None:

@@ -12,12 +12,14 @@ from gateway.aliases import Alias, BadAlias, Target, alias_of, read_target, read
 from gateway.cli_access import GatewayAccess, on_a_gateway
 from gateway.cli_options import JsonOption
 from gateway.cli_output import moment, note, print_json, print_table
+from shared.command_line import command_group
 
 NameArgument = Annotated[str, typer.Argument(help="What clients ask for as the model.")]
 _TARGET_HELP = "MODEL, MODEL@VERSION, or MODEL@ for agents that say no version."
 
-aliases = typer.Typer(
-    no_args_is_help=True, help="Names that stand for models and versions: canaries, shadows, fallbacks."
+aliases = command_group(
+    "Names that stand for models and versions: canaries, shadows, fallbacks.",
+    example="trunkline alias set llama llama@v1=95 llama@v2=5",
 )
 
 

@@ -16,12 +16,13 @@ from gateway.cli_options import JsonOption, StateOption, duration_s
 from gateway.cli_output import fail, note, print_json
 from gateway.cli_state import opened
 from gateway.store.errors import StateError
+from shared.command_line import command_group
 
 SEQ_DIGITS = 18
 """More lines than anybody will write."""
 
-audit = typer.Typer(
-    no_args_is_help=True, help="The audit log: who did what, which requests ran where, what they used."
+audit = command_group(
+    "The audit log: who did what, which requests ran where, what they used.", example="trunkline audit verify"
 )
 
 

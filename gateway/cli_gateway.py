@@ -13,6 +13,7 @@ from gateway.cli_output import fail, note
 from gateway.config import CONFIG_VARIABLE, DEFAULT_LISTEN, ConfigError, Loaded, Settings, is_loopback, load
 from gateway.location import own_state_dir
 from gateway.scopes import Role
+from shared.command_line import CommandApp
 from shared.imports import without_collection, without_optional
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ from shared.version import program_version
 FIRST_KEY = "first"
 FIRST_KEY_FILE = "first-admin-key"
 
-app = typer.Typer(
+app = CommandApp(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -97,7 +98,7 @@ def config_command(
 ) -> None:
     """Check the settings; with --show print them and where each comes from.
 
-    Example: trunkline gateway config --show > gateway.toml
+    Example: trunkline gateway config --show
     """
     flags, outer = context.obj
     loaded = _load(flags, config or outer)

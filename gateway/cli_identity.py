@@ -8,9 +8,10 @@ import typer
 from gateway.cli_options import JsonOption, StateOption, duration_s
 from gateway.cli_output import moment, note, print_json, print_table
 from gateway.cli_state import opened
+from shared.command_line import command_group
 from shared.identity import GatewayIdentity, GatewayKeys
 
-identity = typer.Typer(no_args_is_help=True, help="The gateway's own key, which agents trust.")
+identity = command_group("The gateway's own key, which agents trust.", example="trunkline identity show")
 
 
 def register(app: typer.Typer) -> None:

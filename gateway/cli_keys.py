@@ -10,11 +10,14 @@ from gateway.cli_options import JsonOption, duration_s, listed
 from gateway.cli_output import moment, note, print_json, print_table
 from gateway.scopes import Role
 from gateway.where import BadWhere, Where, read_where
+from shared.command_line import command_group
 from shared.routes import ANY, ROUTES
 
 DEFAULT_TENANT = "default"
 
-keys = typer.Typer(no_args_is_help=True, help="API keys for clients.")
+keys = command_group(
+    "API keys for clients.", example="trunkline key create --name laptop --models 'llama-*' --expires 30d"
+)
 
 NameArgument = Annotated[str, typer.Argument(help="Its name or id.")]
 
@@ -78,7 +81,7 @@ def create_key(
 ) -> None:
     """Make an API key and print it as the last line. It is shown this once.
 
-    Example: export OPENAI_API_KEY=$(trunkline key create --name laptop --models 'llama-*' --expires 30d)
+    Example: trunkline key create --name laptop --models 'llama-*' --expires 30d
     """
     only = _where(where)
     made = gateway.do(

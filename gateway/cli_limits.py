@@ -5,15 +5,19 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.quotas import BadQuota, Rates
+from gateway.quotas import MOST_COUNT, BadQuota, Rates
 
-RpmOption = Annotated[int | None, typer.Option("--rpm", help="Requests per minute; 0: no limit.", min=0)]
+RpmOption = Annotated[
+    int | None, typer.Option("--rpm", help="Requests per minute; 0: no limit.", min=0, max=MOST_COUNT)
+]
 TpmOption = Annotated[
     int | None,
-    typer.Option("--tpm", help="Tokens per minute, of prompts and answers; 0: no limit.", min=0),
+    typer.Option(
+        "--tpm", help="Tokens per minute, of prompts and answers; 0: no limit.", min=0, max=MOST_COUNT
+    ),
 ]
 ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", help="Requests at once; 0: no limit.", min=0)
+    int | None, typer.Option("--concurrency", help="Requests at once; 0: no limit.", min=0, max=MOST_COUNT)
 ]
 
 

@@ -9,6 +9,7 @@ import typer
 from gateway.cli_access import DEFAULT_URL, asking
 from gateway.cli_options import CaOption, JsonOption, KeyOption, UrlOption
 from gateway.cli_output import note, print_json, print_table
+from shared.excerpt import printable
 
 if TYPE_CHECKING:
     from gateway.admin_client import AdminClient
@@ -32,7 +33,7 @@ def status(
 ) -> None:
     """Show who is connected to a running gateway, what runs and what waits. Takes the role viewer.
 
-    Example: TRUNKLINE_KEY=sk-tl-… trunkline status --url https://gateway.example.com
+    Example: trunkline status --url https://gateway.example.com
     """
     with asking(url, key, ca_file) as client:
         agents, queue = client.get("agents", "agents")["agents"], client.get("queue", "waiting")
@@ -59,7 +60,7 @@ def models(
 ) -> None:
     """Show the models of a running gateway: where they are served, how full they are. Takes the role viewer.
 
-    Example: TRUNKLINE_KEY=sk-tl-… trunkline models --json
+    Example: trunkline models --json
     """
     with asking(url, key, ca_file) as client:
         found = client.get("models", "models")["models"]
@@ -91,7 +92,7 @@ def drain(
 
     It lasts until --undo, or until the gateway starts again.
 
-    Example: TRUNKLINE_KEY=sk-tl-… trunkline drain gpu-7
+    Example: trunkline drain gpu-7
     """
     with asking(url, key, ca_file) as client:
         name = quote(agent, safe="", errors="surrogateescape")
@@ -138,20 +139,15 @@ def _engine_rows(facts: dict[str, Any]) -> list[list[str]]:
     """A line for each engine, and one for an agent that has none; none for agents of earlier versions."""
     engines = facts.get("engines", ())
     if not engines and facts.get("reason"):
-        return [[facts["name"], "", "", "none", "", _plain(facts["reason"])]]
+        return [[facts["name"], "", "", "none", "", printable(facts["reason"])]]
     return [
         [
             facts["name"],
-            _plain(each["name"]),
-            _plain(each["kind"]),
+            printable(each["name"]),
+            printable(each["kind"]),
             each["status"],
             str(len(each["models"])),
-            _plain(", ".join(filter(None, (each["reason"], each["loading"])))),
+            printable(", ".join(filter(None, (each["reason"], each["loading"])))),
         ]
         for each in engines
     ]
-
-
-def _plain(text: str) -> str:
-    """What an agent wrote, fit for a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

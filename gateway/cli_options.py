@@ -15,6 +15,7 @@ StateOption = Annotated[
     typer.Option(
         "--state",
         envvar="TRUNKLINE_STATE",
+        metavar="DIRECTORY",
         show_default="$XDG_STATE_HOME/trunkline or ~/.local/state/trunkline; for root /var/lib/trunkline",
         help="The gateway's state directory, for work on it on this machine.",
     ),
@@ -38,6 +39,7 @@ KeyOption = Annotated[
     typer.Option(
         "--key",
         envvar="TRUNKLINE_KEY",
+        metavar="KEY",
         help="A key with a role there. In the variable it is not seen in the list of processes.",
         show_default=False,
     ),
@@ -45,7 +47,10 @@ KeyOption = Annotated[
 CaOption = Annotated[
     Path | None,
     typer.Option(
-        "--ca-file", envvar="TRUNKLINE_CA_FILE", help="Certificates to trust for the gateway's TLS."
+        "--ca-file",
+        envvar="TRUNKLINE_CA_FILE",
+        metavar="FILE",
+        help="Certificates to trust for the gateway's TLS.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

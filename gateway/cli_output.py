@@ -9,11 +9,16 @@ from typing import NoReturn
 import orjson
 import typer
 
+from shared.excerpt import printable
+
 
 def note(text: str) -> None:
-    """A line for the human who runs the command; where it cannot be written, it is no reason to stop."""
+    """A line for the human who runs the command; where it cannot be written, it is no reason to stop.
+
+    What could steer a terminal is written as ``?``: names and paths in it may come from elsewhere.
+    """
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr)  # noqa: T201
+        print(printable(text, keep="\n"), file=sys.stderr)  # noqa: T201
 
 
 def fail(text: str) -> NoReturn:

@@ -12,15 +12,22 @@ from gateway.cli_access import GatewayAccess, on_a_gateway
 from gateway.cli_limits import ConcurrencyOption, RpmOption, TpmOption, given, told
 from gateway.cli_options import JsonOption
 from gateway.cli_output import note, print_json, print_table
-from gateway.quotas import NAMES
+from gateway.quotas import MOST_AMOUNT, MOST_COUNT, NAMES, WEIGHTS
+from shared.command_line import command_group
 
 NameArgument = Annotated[str, typer.Argument(help="The tenant's name.")]
 ModelArgument = Annotated[
     str, typer.Argument(help="The model's own name, not an alias; '*': every model without a price.")
 ]
 
-tenants = typer.Typer(no_args_is_help=True, help="What tenants may have: limits, budgets, shares.")
-prices = typer.Typer(no_args_is_help=True, help="What models cost, for budgets in money and for usage.")
+tenants = command_group(
+    "What tenants may have: limits, budgets, shares.",
+    example="trunkline tenant set acme --tpm 200000 --queue-share 0.2",
+)
+prices = command_group(
+    "What models cost, for budgets in money and for usage.",
+    example="trunkline price set llama-70b --input 0.5 --output 1.5",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +37,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _budget(what: str) -> Any:
-    return typer.Option(help=f"{what}; 0: no limit.", min=0, metavar="N")
+    return typer.Option(help=f"{what}; 0: no limit.", min=0, max=MOST_COUNT, metavar="N")
+
+
+def _price(what: str, *names: str) -> Any:
+    return typer.Option(*names, help=what, min=0, max=MOST_AMOUNT, metavar="N")
 
 
 @tenants.command("set")
@@ -52,7 +63,9 @@ def set_tenant(
     weight: Annotated[
         float | None,
         typer.Option(
-            help="Its share of slots beside tenants of weight 1; 0: as the gateway's settings say.", min=0
+            help="Its share of slots beside tenants of weight 1; 0: as the gateway's settings say.",
+            min=0,
+            max=WEIGHTS[1],
         ),
     ] = None,
     budget_tokens_per_day: Annotated[int | None, _budget("Tokens in a day (UTC)")] = None,
@@ -120,9 +133,9 @@ def remove_tenant(gateway: GatewayAccess, name: NameArgument) -> None:
 def set_price(
     gateway: GatewayAccess,
     model: ModelArgument,
-    input_: Annotated[float, typer.Option("--input", help="For a million tokens of prompts.", min=0)] = 0.0,
-    output: Annotated[float, typer.Option(help="For a million tokens of answers.", min=0)] = 0.0,
-    gpu_second: Annotated[float, typer.Option(help="For a second of a GPU.", min=0)] = 0.0,
+    input_: Annotated[float, _price("For a million tokens of prompts.", "--input")] = 0.0,
+    output: Annotated[float, _price("For a million tokens of answers.")] = 0.0,
+    gpu_second: Annotated[float, _price("For a second of a GPU.")] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """Say what a model costs from now on, in whatever money budgets are in. What was used before keeps its

@@ -7,8 +7,15 @@ import typer
 from gateway.cli_access import GatewayAccess, on_a_gateway
 from gateway.cli_options import JsonOption, duration_s, label_text, labels_of, listed
 from gateway.cli_output import fail, moment, note, print_json, print_table
+from shared.command_line import command_group
 
-tokens = typer.Typer(no_args_is_help=True, help="Join tokens: what lets a GPU host become an agent.")
+MOST_USES = 100_000
+"""As :data:`gateway.store.rules.USES`, which takes the database to import."""
+
+tokens = command_group(
+    "Join tokens: what lets a GPU host become an agent.",
+    example="trunkline token create --uses 8 --expires 7d",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +30,7 @@ def create_token(
     expires: Annotated[
         str, typer.Option(help="How long it can be used: 30m, 24h, 7d …", metavar="DURATION")
     ] = "24h",
-    uses: Annotated[int, typer.Option(help="How many agents may join with it.")] = 1,
+    uses: Annotated[int, typer.Option(help="How many agents may join with it.", min=1, max=MOST_USES)] = 1,
     models: Annotated[
         list[str] | None,
         typer.Option(

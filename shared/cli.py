@@ -13,9 +13,10 @@ from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.main import get_group
 
+from shared.command_line import CommandApp, PlainGroup
 from shared.imports import without_collection
 
 GROUP = "trunkline.commands"
@@ -31,8 +32,6 @@ TRUNKLINE_CA_FILE: certificates to trust for its TLS
 TRUNKLINE_STATE: the gateway's state directory on this machine, instead of its address
 
 The settings of gateway and agent: TRUNKLINE_GATEWAY_… and TRUNKLINE_AGENT_…
-
-Example: trunkline quickstart
 """
 
 
@@ -47,7 +46,7 @@ class Later:
     """One line, for the list of commands."""
 
 
-class Root(typer.Typer):
+class Root(CommandApp):
     """The root of the command line, to which packages add their commands."""
 
     def __init__(self, **options: Any) -> None:
@@ -61,7 +60,7 @@ class Root(typer.Typer):
             self._later[name] = Later(name, module, summary)
 
 
-class _Commands(TyperGroup):
+class _Commands(PlainGroup):
     """A group some of whose commands are only names until they are used."""
 
     later: Mapping[str, Later] = {}
@@ -80,7 +79,7 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def _load(self, wanted: Later) -> None:
-        app = typer.Typer(rich_markup_mode="rich")
+        app = CommandApp()
         app.callback()(_root)  # or one command alone would be no group
         with without_collection():
             register = import_module(wanted.module).register
@@ -102,7 +101,10 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """One endpoint in front of every GPU you own: agents dial out, clients use any OpenAI SDK."""
+    """One endpoint in front of every GPU you own: agents dial out, clients use any OpenAI SDK.
+
+    Example: trunkline quickstart
+    """
 
 
 def _registered() -> list[EntryPoint]:
@@ -117,7 +119,6 @@ def build() -> Root:
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
         epilog=ENVIRONMENT,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

@@ -16,6 +16,11 @@ def shortened(text: str, most: int = 300) -> str:
     return f"{head[:blank] if blank > most // 2 else head}… ({len(line)} characters)"
 
 
+def printable(text: str, keep: str = "") -> str:
+    """``text`` fit for a terminal: what could steer one, or is no text, is ``?``; those to ``keep`` stay."""
+    return "".join(each if each.isprintable() or each in keep else "?" for each in text)
+
+
 def json_excerpt(value: Any, most: int = 80) -> str:
     """``value`` as JSON of about ``most`` characters: of a longer object or list the members that fit
     whole, and an ellipsis for the others; of a longer text its beginning."""

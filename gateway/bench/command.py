@@ -34,12 +34,9 @@ _MODELS_S = 30.0
 _SHOWN_MODELS = 10
 _STDOUT = "-"
 
-EPILOG = """Example: trunkline bench http://127.0.0.1:8700/v1 --concurrency 64 --duration 60
-
-Example: trunkline bench https://llm.example.com/v1 --rate 20 --model llama-3 --json run.json
-
-The API key comes from --key or OPENAI_API_KEY. Ctrl-C ends early and tells what was measured so far.
-"""
+EPILOG = (
+    "The API key comes from --key or OPENAI_API_KEY. Ctrl-C ends early and tells what was measured so far."
+)
 
 
 def register(parent: typer.Typer) -> None:
@@ -115,6 +112,10 @@ def bench(
     """Load an OpenAI endpoint, this gateway or any other, and tell how it bears it.
 
     Time to the first token, gaps between tokens, latency, throughput, errors.
+
+    Example: trunkline bench http://127.0.0.1:8700/v1 --concurrency 64 --duration 60
+
+    Example: trunkline bench https://llm.example.com/v1 --rate 20 --model llama-3 --json run.json
     """
     try:
         plan = Plan(

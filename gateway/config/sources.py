@@ -23,6 +23,9 @@ from gateway.config.settings import PREFIX, Settings, is_loopback
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 
+_FLAGS: dict[tuple[str, ...], str] = {("log", "style"): "--log-format"}
+"""Of those that are not called as their settings are."""
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -108,7 +111,7 @@ def _complaints(error: ValidationError, sources: "_Sources") -> Iterator[str]:
 def _plainly(kind: str, message: str) -> str:
     if kind == "path_not_file":
         return "there is no such file"
-    return message.removeprefix("Value error, ")
+    return message.removeprefix("Value error, ").removeprefix("Input ")
 
 
 class _Sources:
@@ -145,7 +148,7 @@ class _Sources:
         Numbers in ``path`` count the tables of a list."""
         names = tuple(part for part in path if isinstance(part, str))
         if _holds(self._flags, path):
-            return self.told.get(".".join(names)) or f"flag --{'-'.join(names).replace('_', '-')}"
+            return self.told.get(".".join(names)) or f"flag {_flag(names)}"
         for length in range(len(path), 0, -1):
             variable = _variable(tuple(str(part) for part in path[:length]))
             if variable.lower() in self.environment:
@@ -159,7 +162,7 @@ class _Sources:
     def place(self, path: tuple[str, ...]) -> str:
         """`` (line 3 of F)`` and the like; empty for a default."""
         if _holds(self._flags, path):
-            return f" (flag --{'-'.join(path).replace('_', '-')})"
+            return f" (flag {_flag(path)})"
         for length in range(len(path), 0, -1):
             if _variable(path[:length]).lower() in self.environment:
                 return f" (environment {_variable(path[:length])})"
@@ -171,11 +174,17 @@ def _read(config: Path) -> str:
     try:
         text = config.read_text("utf-8")
         tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {config}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {config}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read the configuration {config}: it is not UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{config} is not valid TOML: {error}") from error
     return text
+
+
+def _flag(path: tuple[str, ...]) -> str:
+    return _FLAGS.get(path) or f"--{'-'.join(path).replace('_', '-')}"
 
 
 def _variable(path: tuple[str, ...]) -> str:

@@ -55,7 +55,7 @@ def quickstart(
         _say("error: the model needs PyTorch and transformers: pip install 'trunkline[torch]'")
         raise typer.Exit(2)
     if model != DEMO and not (Path(model) / "config.json").is_file():
-        raise typer.BadParameter(f"{model} is no Hugging Face model directory", param_hint="--model")
+        raise typer.BadParameter(f"{model!r} is no Hugging Face model directory", param_hint="--model")
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _interrupt)
     try:

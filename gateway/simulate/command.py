@@ -29,12 +29,7 @@ from gateway.simulate.traffic import Traffic
 from gateway.simulate.what_if import Answer, Goal, Trial, goals_of, smallest
 from gateway.simulate.world import REPAIR_S, Rules
 
-EPILOG = f"""Example: trunkline simulate --trace asked.jsonl --fleet '4*h100,4*l4' --policy cost,round-robin
-
-Example: trunkline simulate --mix chat --duration 60 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
-
-Mixes by name: {", ".join(READY)}. Policies: {", ".join(names())}; all for every one.
-"""
+EPILOG = f"Mixes by name: {', '.join(READY)}. Policies: {', '.join(names())}; all for every one."
 
 
 def register(parent: typer.Typer) -> None:
@@ -114,6 +109,10 @@ def simulate_command(
     """Run scheduling policies on simulated GPUs, and tell how each fared.
 
     The policies are the gateway's own; traffic comes from a trace or a description.
+
+    Example: trunkline simulate --trace asked.jsonl --fleet '4*h100,4*l4' --policy cost,round-robin
+
+    Example: trunkline simulate --mix chat --duration 60 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
     """
     try:
         rules = Rules(max_wait_s=_or_never(max_wait), mtbf_s=_or_never(mtbf), repair_s=repair)

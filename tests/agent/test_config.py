@@ -142,7 +142,7 @@ def test_engines_given_by_flag_replace_those_of_the_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("drain_s = -3", ":2: drain_s = -3: Input should be greater than or equal to 0"),
+        ("drain_s = -3", ":2: drain_s = -3: should be greater than or equal to 0"),
         ("colour = 1", ":2: colour: there is no such key"),
         ('continues = {chat = "prompt"}', ":2: continues: chat = 'prompt': must be final_message or prefill"),
         (
@@ -162,12 +162,12 @@ def test_engines_given_by_flag_replace_those_of_the_file(tmp_path: Path) -> None
         ('[[engine]]\nname = "x"', ":2: engine[0]: an engine has one of url, command and torch"),
         (
             '[[engine]]\nurl = "http://a"\napi_key = 5',
-            ":4: engine[0].api_key: Input should be a valid string",
+            ":4: engine[0].api_key: should be a valid string",
         ),
         ('[[engine]]\nurl = "http://a"\nnick = 5', ":4: engine[0].nick: there is no such key"),
         ('[[engine]]\nurl = "http://a"\nname = "A b"', ":4: engine[0].name = 'A b': a name is"),
-        ("[labels]\nregion = 3", ":3: labels.region = 3: Input should be a valid string"),
-        ('log_level = "loud"', ":2: log_level = 'loud': Input should be 'debug'"),
+        ("[labels]\nregion = 3", ":3: labels.region = 3: should be a valid string"),
+        ('log_level = "loud"', ":2: log_level = 'loud': should be 'debug'"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
@@ -192,10 +192,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_mistakes_in_flags_and_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mistakes({}).startswith("gateway is not given: use --gateway, TRUNKLINE_AGENT_GATEWAY")
-    assert mistakes({**HERE, "slots": 0}).startswith("--slots: slots = 0: ")
-    assert mistakes({**HERE, "labels": ["x"]}) == "--label: labels = ['x']: a label is written KEY=VALUE"
+    assert mistakes({**HERE, "slots": 0}).startswith("--slots 0: ")
+    assert mistakes({**HERE, "labels": ["x"]}) == "--label: a label is written KEY=VALUE, not 'x'"
     monkeypatch.setenv("TRUNKLINE_AGENT_DRAIN_S", "soon")
-    assert mistakes(HERE).startswith("TRUNKLINE_AGENT_DRAIN_S: drain_s = 'soon': ")
+    assert mistakes(HERE).startswith("TRUNKLINE_AGENT_DRAIN_S 'soon': ")
     monkeypatch.setenv("TRUNKLINE_AGENT_GATWAY", "https://x")
     assert mistakes(HERE).startswith("TRUNKLINE_AGENT_GATWAY: no such setting")
 
@@ -218,8 +218,13 @@ def test_a_password_in_a_url_is_refused_and_never_repeated(flags: dict[str, Any]
 def test_a_wrong_join_token_is_refused_and_never_repeated() -> None:
     text = TOKEN.encode()[:-4]
     said = mistakes({**HERE, "join": text})
-    assert said.startswith("--join: join: the join token")
+    assert said.startswith("--join: the join token")
     assert text not in said
+
+
+@pytest.mark.parametrize("torch", ["", "x" * 5000, "a\0b"])
+def test_a_model_directory_that_cannot_be_is_told(torch: str) -> None:
+    assert "there is no such directory" in mistakes({**HERE, "engine": [{"torch": torch}]})
 
 
 def test_two_engines_of_one_name_are_refused() -> None:
@@ -364,8 +369,8 @@ def test_defaults_fit_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
-        ({"torch": "/nonexistent"}, "--torch /nonexistent: a model is 'demo' or a directory"),
-        ({"url": "ftp://e"}, "--engine ftp://e: "),
+        ({"torch": "/nonexistent"}, "--torch '/nonexistent': a model is 'demo' or a directory"),
+        ({"url": "ftp://e"}, "--engine: 'ftp://e' is not an engine's URL"),
     ],
 )
 def test_a_flag_that_is_wrong_is_named_as_it_was_written(engine: dict[str, str], told: str) -> None:

@@ -99,7 +99,29 @@ def test_every_operation_has_what_does_it_and_what_asks_for_it(monkeypatch: pyte
     monkeypatch.setattr("gateway.admin_client.AdminClient", Client)
     access = HttpAccess(URL, "k", None)
     for operation in OPERATIONS.values():
-        access.do(operation.name, *["a/b *?"] * operation.path.count("{"))
+        holds_slashes = ":path}" in operation.path
+        access.do(operation.name, *["a/b *?" if holds_slashes else "ab *?"] * operation.path.count("{"))
     assert set(FUNCTIONS) == set(OPERATIONS)
-    assert asked[:3] == [("GET", "keys"), ("POST", "keys"), ("PATCH", "keys/a%2Fb%20%2A%3F")]
+    assert asked[:3] == [("GET", "keys"), ("POST", "keys"), ("PATCH", "keys/ab%20%2A%3F")]
     assert ("POST", "aliases/a%2Fb%20%2A%3F/rollback") in asked
+
+
+def test_a_name_that_no_record_has_is_wrong_usage_on_a_state_and_over_http(tmp_path: Path) -> None:
+    for access in (StateAccess(tmp_path / "none"), HttpAccess(URL, "k", None)):
+        for name in ("", "a/b", "a\x1b[31m"):
+            with pytest.raises(typer.BadParameter, match="names nothing here"):
+                access.do("revoke_key", name)
+        with pytest.raises(typer.BadParameter, match="names nothing here"):
+            access.do("remove_alias", "")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**30])
+def test_a_number_that_json_has_not_is_not_sent_as_another(value: float) -> None:
+    with pytest.raises(typer.BadParameter, match="sent"):
+        HttpAccess(URL, "k", None).do("set_tenant", "acme", weight=value)
+
+
+def test_a_gateway_that_cannot_be_asked_at_all_is_wrong_usage() -> None:
+    for url in ("", "http://gateway.example.com", "gateway"):
+        with pytest.raises(typer.BadParameter):
+            HttpAccess(url, "k", None).do("list_keys")

@@ -201,8 +201,8 @@ def test_certificates_to_trust_can_be_named(server: Server, tmp_path: Path) -> N
     (tmp_path / "none.pem").write_text("none\n")
     for name, reason in (("none.pem", "it holds none in PEM"), ("missing.pem", "No such file")):
         refused = run(server, "status", "--ca-file", str(tmp_path / name))
-        assert refused.exit_code == 1
-        assert reason in refused.stderr
+        assert refused.exit_code == 2
+        assert reason in " ".join(refused.stderr.replace("│", " ").split())
 
 
 def test_what_the_gateway_refuses_is_told_and_fails(server: Server) -> None:
@@ -210,7 +210,7 @@ def test_what_the_gateway_refuses_is_told_and_fails(server: Server) -> None:
     server.answers["GET", "/admin/models"] = [(403, {"error": {"message": message}}), (500, "oops")]
     result = run(server, "models")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert message in result.stderr
+    assert message.removesuffix(".") in result.stderr
     assert "status 500" in run(server, "models").stderr
 
 
@@ -225,7 +225,7 @@ def test_a_key_is_not_sent_in_the_clear_and_never_shown(server: Server) -> None:
         with pytest.raises(AdminFailed):
             AdminClient(url, KEY)
     result = run(server, "models", key="sk-tl-bad\nkey")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "sk-tl-bad" not in result.output
     assert server.asked == []
 

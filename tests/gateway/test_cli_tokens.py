@@ -72,7 +72,7 @@ def test_a_token_is_revoked_by_the_beginning_of_its_id(run: Run) -> None:
     [
         (["--expires", "soon"], "is no duration"),
         (["--expires", "400d"], "lasts from 1 second to 366 days"),
-        (["--uses", "0"], "0 uses"),
+        (["--uses", "0"], "--uses"),
         (["--uses", "x"], "Invalid value for"),
         (["--label", "x"], "is no label"),
         (["--label", "a=1", "--label", "a=2"], "given twice"),

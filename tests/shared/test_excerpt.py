@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.excerpt import json_excerpt, shortened
+from shared.excerpt import json_excerpt, printable, shortened
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,8 @@ def test_text_ends_after_a_word() -> None:
     assert shortened("one\n two", 40) == "one two"
     assert shortened("alpha beta gamma", 12) == "alpha beta… (16 characters)"
     assert shortened("x" * 50, 10) == f"{'x' * 10}… (50 characters)"
+
+
+def test_what_could_steer_a_terminal_is_not_printed() -> None:
+    assert printable("a\x1b[31m\tb\n\udcff\u202eé😀") == "a?[31m?b???é😀"
+    assert printable("a\nb", keep="\n") == "a\nb"
