@@ -36,18 +36,21 @@ _FLAT = re.compile(
 
 def native_usage(tail: bytes, *, whole: bool) -> Usage | None:
     """What the end of an answer says; ``whole``: it is all of it. None when it says nothing."""
-    found = _document(tail) if whole else None
-    if found is not None:
-        return found
-    latest: dict[Any, Usage] = {}
+    if whole:
+        try:
+            return usage_of_document(orjson.loads(tail))
+        except orjson.JSONDecodeError:
+            pass  # several documents, or something else
+    latest: dict[int | None, Usage] = {}
     for line in _lines(tail):
         try:
             document = orjson.loads(line)
         except orjson.JSONDecodeError:
             continue
-        usage = _of_document(document)
+        usage = usage_of_document(document)
         if usage is not None:  # the latest of each of several answers that come side by side (SGLang's)
-            latest.setdefault(document.get("index") if isinstance(document, dict) else None, usage)
+            index = document.get("index") if isinstance(document, dict) else None
+            latest.setdefault(index if isinstance(index, int) else None, usage)
     return _together(latest.values()) or (None if whole else _of_cut(tail))
 
 
@@ -62,20 +65,15 @@ def usage_in_headers(headers: Headers) -> Usage | None:
 
 def _lines(tail: bytes) -> Iterable[bytes]:
     """The last ones first, without what server-sent events put before them."""
-    for line in reversed(tail.splitlines()[-2 * DOCUMENTS :]):
+    lines = tail.replace(b"\r", b"\n").rstrip(b"\n").rsplit(b"\n", 2 * DOCUMENTS)
+    for line in reversed(lines[-2 * DOCUMENTS :]):
         line = line.removeprefix(b"data:").strip()
         if line.startswith((b"{", b"[")):
             yield line
 
 
-def _document(data: bytes) -> Usage | None:
-    try:
-        return _of_document(orjson.loads(data))
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _of_document(document: Any) -> Usage | None:
+def usage_of_document(document: Any) -> Usage | None:
+    """What a parsed answer says, or what the members of a list of answers say together; None: nothing."""
     if isinstance(document, list):
         return _together(filter(None, map(_of_object, document[:DOCUMENTS])))
     return _of_object(document)
@@ -130,7 +128,7 @@ def _tgi(value: Mapping[str, Any]) -> Usage | None:
         return None
     prefill = details.get("prefill")
     others = details.get("best_of_sequences")
-    for other in others if isinstance(others, list) else ():
+    for other in others[:DOCUMENTS] if isinstance(others, list) else ():
         generated += (_count(other, "generated_tokens") if isinstance(other, dict) else None) or 0
     prompt = _count(details, "input_length")
     if prompt is None:

@@ -16,8 +16,9 @@ from agent.backends.base import EngineError, EngineRefused, EngineResponse
 from agent.backends.memory_words import MESSAGE_BYTES, tells_of_memory
 from agent.backends.missing_path import BODY_BYTES, JUDGED, lacks_path
 from agent.backends.refusal_words import REFUSING, refusal_of
+from agent.event_usage import EventUsage
 from agent.roster import Roster, Seat
-from agent.usage import EventUsage, PassThrough, UsageReader, reader_for
+from agent.usage import PassThrough, UsageReader, reader_for
 from shared.endpoint import Stream
 from shared.errors import ErrorCode, LocalError
 from shared.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode

@@ -1,11 +1,13 @@
 """How busy an engine says it is: reading ``/metrics``. Pure.
 
 One regular expression goes over the text; the hundreds of histogram lines between are never taken apart.
+A page of megabytes takes long all the same, so it is read slice by slice: who reads it on an event loop lets
+others have a turn after each.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 _RUNNING = (
@@ -44,6 +46,12 @@ _SAMPLE = re.compile(
 _INFO_LABEL = re.compile(rb'(?:^|,)\s*(kv_cache_size_tokens|num_gpu_blocks|block_size)="(\d{1,15})(?:\.0)?"')
 _MODEL = re.compile(rb'(?:^|,)\s*model_name="([^"]*)"')
 _COUNT_MAX = 1_000_000
+
+SLICE_BYTES = 16 * 1024
+"""Read without a pause: 2 ms where every line tells of load. Lines are not cut, and longer ones not read."""
+
+LABELS = 1024
+"""Models whose load is told apart; more have none of their own."""
 _TOKENS_MAX = 2**53
 
 
@@ -66,28 +74,63 @@ class Load:
         return Load(running, waiting, max(uses, default=None), max(rooms, default=None))
 
 
-def read_load(text: bytes) -> Mapping[str, Load] | None:
-    """Load by the label ``model_name`` ("" where there is none); None when the text says nothing of load."""
-    loads: dict[str, Load] = {}
-    for found in _SAMPLE.finditer(text):
-        labels = _MODEL.search(found["labels"] or b"")
-        model = labels[1].decode(errors="replace") if labels else ""
-        sample = _sample(found)
-        if sample is not None:
-            loads[model] = loads.get(model, Load()) + sample
-    return loads or None
+class LoadReader:
+    """Reads a page given in :func:`slices`."""
+
+    def __init__(self) -> None:
+        self._loads: dict[str, Load] = {}
+
+    def feed(self, text: bytes) -> None:
+        loads = self._loads
+        for found in _SAMPLE.finditer(text):
+            labels = _MODEL.search(found["labels"] or b"")
+            model = labels[1].decode(errors="replace") if labels else ""
+            sample = _sample(found)
+            if sample is not None and (model in loads or len(loads) < LABELS):
+                loads[model] = loads.get(model, Load()) + sample
+
+    def loads(self) -> "Loads | None":
+        """None when the page says nothing of load."""
+        return Loads(self._loads) if self._loads else None
 
 
-def load_of(loads: Mapping[str, Load], model: str) -> Load:
-    """The load that concerns ``model``: its own, else that of the whole engine (an adapter has none of its
-    own: it runs in its base model's batch). Room that is told without a model's name is everybody's."""
-    if model in loads:
-        own, common = loads[model], loads.get("", Load())
+class Loads:
+    """What an engine says of its load, by the label ``model_name`` ("" where there is none)."""
+
+    def __init__(self, by_model: Mapping[str, Load]) -> None:
+        self.by_model = by_model
+        total = Load()
+        for load in by_model.values():
+            total += load
+        self._total = total
+
+    def of(self, model: str) -> Load:
+        """The load that concerns ``model``: its own, else that of the whole engine (an adapter has none of
+        its own: it runs in its base model's batch). Room that is told without a model's name is
+        everybody's."""
+        if model not in self.by_model:
+            return self._total
+        own, common = self.by_model[model], self.by_model.get("", Load())
         return replace(own, kv_tokens=own.kv_tokens or common.kv_tokens)
-    total = Load()
-    for load in loads.values():
-        total += load
-    return total
+
+
+def slices(text: bytes) -> Iterator[bytes]:
+    """``text`` in pieces of :data:`SLICE_BYTES` at most, which end where lines end."""
+    start = 0
+    while start < len(text):
+        end = start + SLICE_BYTES
+        if end < len(text):
+            end = text.rfind(b"\n", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+
+
+def read_load(text: bytes) -> Loads | None:
+    """All of a page at once; None when it says nothing of load."""
+    reader = LoadReader()
+    for piece in slices(text):
+        reader.feed(piece)
+    return reader.loads()
 
 
 def _kv_tokens(labels: bytes) -> int | None:

@@ -16,6 +16,9 @@ from shared.messages import DeploymentStatus
 MODELS = 200
 """Most models of one engine that are offered; the state of more would not fit into a frame."""
 
+LISTED = 2048
+"""Of a list of models so many are looked at."""
+
 TOLD = 20
 TOLD_CHARS = 80
 """Of names that are left out, and of one of them, that a log shows."""
@@ -45,11 +48,13 @@ def read_models(document: Any) -> tuple[ModelInfo, ...] | None:
     if not isinstance(entries, list):
         return None
     models: dict[str, ModelInfo] = {}
-    for entry in entries:
+    for entry in entries[:LISTED]:
         identity = entry.get("id") if isinstance(entry, dict) else None
-        if isinstance(identity, str) and is_nameable(identity):
-            models.setdefault(identity, _read_model(identity, entry))
-    return tuple(models.values())[:MODELS]
+        if isinstance(identity, str) and identity not in models and is_nameable(identity):
+            models[identity] = _read_model(identity, entry)
+            if len(models) == MODELS:
+                break
+    return tuple(models.values())
 
 
 def left_out(document: Any) -> tuple[tuple[str, str], ...]:
@@ -57,16 +62,28 @@ def left_out(document: Any) -> tuple[tuple[str, str], ...]:
     called, as far as that can be shown in a line, and why they cannot be offered. At most :data:`TOLD` of
     them."""
     entries = document.get("data") if isinstance(document, dict) else None
-    names = [entry.get("id") if isinstance(entry, dict) else None for entry in entries or ()]
-    faults = [(_shown(name), why) for name in names if (why := why_not_nameable(name))]
-    good = list(dict.fromkeys(name for name in names if not why_not_nameable(name)))
-    faults += [(_shown(name), f"an agent offers {MODELS} models of one engine") for name in good[MODELS:]]
+    faults: list[tuple[str, str]] = []
+    good: dict[Any, None] = {}
+    for entry in entries[:LISTED] if isinstance(entries, list) else ():
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if why := why_not_nameable(name):
+            faults.append((_shown(name), why))
+        else:
+            good[name] = None
+        if len(faults) >= TOLD:
+            return tuple(faults[:TOLD])
+    beyond = list(good)[MODELS : MODELS + TOLD]
+    faults += [(_shown(name), f"an agent offers {MODELS} models of one engine") for name in beyond]
     return tuple(faults[:TOLD])
 
 
 def _shown(name: Any) -> str:
-    text = ascii(name) if isinstance(name, str) else "(no name)"
-    return text if len(text) <= TOLD_CHARS else f"{text[:TOLD_CHARS]}… ({len(name)} characters)"
+    text = ascii(name[:TOLD_CHARS]) if isinstance(name, str) else "(no name)"
+    return (
+        text
+        if len(text) <= TOLD_CHARS and len(name or "") <= TOLD_CHARS
+        else f"{text[:TOLD_CHARS]}… ({len(name)} characters)"
+    )
 
 
 def is_nameable(model: str) -> bool:

@@ -34,7 +34,7 @@ _ROUTERS_WORDS = frozenset(
 _ROUTERS_BEGINNINGS = ("cannot post ", "invalid url (", "unexpected endpoint or method")
 """Express and Nest; OpenAI's own; LM Studio."""
 
-_HTML_HEADING = re.compile(r"<(title|h1|pre)>\s*([^<]*?)\s*</\1>", re.IGNORECASE)
+_HTML_HEADING = re.compile(r"<(title|h1|pre)>([^<]*)</\1>", re.IGNORECASE)
 _MESSAGES = ("detail", "message", "error", "msg")
 
 
@@ -57,7 +57,7 @@ def lacks_path(status: int, headers: Headers, body: bytes, path: str) -> bool:
         text = _message(said)
     elif "html" in kind:
         heading = _HTML_HEADING.search(text)
-        text = heading[2] if heading is not None else text
+        text = heading[2].strip() if heading is not None else text
     words = text.rstrip(".").lower()
     bare = path.partition("?")[0].lower()
     return (

@@ -1,7 +1,7 @@
 """One look at an engine: what it serves, whether it is well, how busy it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from agent.backends.engine_kind import (
     routes_from,
     slots_from,
 )
-from agent.backends.engine_load import Load, load_of, read_load
+from agent.backends.engine_load import LoadReader, Loads, slices
 from agent.backends.engine_models import ModelInfo, deployment_id, left_out, read_models
 from agent.backends.settings import EngineSettings
 from shared import limits
@@ -30,6 +30,7 @@ OPENAPI_PATH = "/openapi.json"
 
 LOADING = "the engine is loading its model"
 NAME_MODELS = "if it has no such list, name its models in the agent's file, with models and health"
+SHORTER_LIST = "name its models in the agent's file, with models and health"
 
 PATIENCE = 2
 """So many looks in a row must time out before an engine that is connected to counts as gone: one that is
@@ -152,9 +153,9 @@ class Prober:
             has_health=seen.has_health and health.known,
             was_well=seen.was_well or health.well,
             has_metrics=loads is not None,
-            tells_load=bool(loads) or seen.tells_load,
+            tells_load=bool(loads and loads.by_model) or seen.tells_load,
             left_out=self._left_out,
-            deployments=tuple(self._deployment(seen, model, health, loads or {}) for model in models),
+            deployments=tuple(self._deployment(seen, model, health, loads or Loads({})) for model in models),
         )
 
     async def _models(self) -> tuple[ModelInfo, ...]:
@@ -163,6 +164,7 @@ class Prober:
             return await self._declared(self._settings.health)
         answer = await self._ask(MODELS_PATH)
         listed = answer.json() if answer.status == 200 else None
+        await asyncio.sleep(0)  # to parse a long list, and to read it, take a turn of the loop each
         models = read_models(listed)
         if models is None:
             raise NoModelList(answer)
@@ -228,7 +230,7 @@ class Prober:
             )
         return _Health(known=answer.status < 400, well=answer.status < 400)
 
-    async def _loads(self, view: EngineView) -> Mapping[str, Load] | None:
+    async def _loads(self, view: EngineView) -> Loads | None:
         """None when the engine says nothing of its load, and need not be asked again."""
         if not view.has_metrics:
             return None
@@ -237,13 +239,19 @@ class Prober:
         except EngineBusy:
             raise
         except EngineError:
-            return {}
-        return read_load(answer.body) if answer.status == 200 else None
+            return Loads({})
+        if answer.status != 200:
+            return None
+        reader = LoadReader()
+        for piece in slices(answer.body):
+            reader.feed(piece)
+            await asyncio.sleep(0)
+        return reader.loads()
 
     def _deployment(
-        self, view: EngineView, model: ModelInfo, health: _Health, loads: Mapping[str, Load]
+        self, view: EngineView, model: ModelInfo, health: _Health, loads: Loads
     ) -> DeploymentState:
-        load = load_of(loads, model.id)
+        load = loads.of(model.id)
         routes = model.routes or view.kind.routes
         lacks: tuple[str, ...] = ()
         if view.offers is not None and not model.routes:
@@ -298,5 +306,7 @@ def _why_no_models(answer: Answer) -> str:
         return f"the engine is not ready ({MODELS_PATH} answers 503)"
     if answer.status >= 500:
         return f"the engine is not well ({MODELS_PATH} answers {answer.status})"
+    if answer.status == 200 and answer.is_too_much:
+        return f"the engine's list of models is too long to be read ({MODELS_PATH}): {SHORTER_LIST}"
     other = answer.status if answer.status != 200 else "with something else"
     return f"the engine lists no models ({MODELS_PATH} answers {other}): {NAME_MODELS}"

@@ -229,3 +229,10 @@ def test_any_bytes_give_counts_or_none(data: bytes, whole: bool) -> None:
 @pytest.mark.parametrize("value", ["-1", "x", "", "1e9", "\u0661", "9" * 16])
 def test_a_header_that_is_no_count_says_nothing(value: str) -> None:
     assert usage_in_headers((("x-generated-tokens", value),)) is None
+
+
+def test_an_index_that_is_none_hurts_nobody() -> None:
+    document = {"index": [], "meta_info": {"prompt_tokens": 5, "completion_tokens": 1}}
+    reader = reader_for(UsageMode.NONE, NDJSON)
+    reader.feed(lines(document, document))
+    assert reader.usage() == Usage(5, 1)

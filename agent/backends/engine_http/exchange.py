@@ -16,6 +16,13 @@ MUTE_BYTES = 64 * KIB
 """Received in a row without a head or a piece of a body coming of it: the longest head, with all that is
 allowed before it, and the longest trailers."""
 
+INTERIM_HEADS = 16
+"""Answers of 1xx before the answer itself. One is usual (103)."""
+
+SLICE_BYTES = 8 * KIB
+"""So much is parsed before it is looked at whether anything came of it: the parser copies what it has of one
+header line with each further piece of that line."""
+
 READ_BUFFER_BYTES = 64 * KIB
 """Of a body that nobody takes yet so much is held (and one read more) before the engine is no longer read."""
 
@@ -43,6 +50,10 @@ class Exchange(asyncio.Protocol):
         self._head_only = head_only
         self._heard_s = 0.0
         self._mute_bytes = 0
+        self._heads = 0
+        """Answers of 1xx."""
+        self._lines = 0
+        """Header lines and trailers."""
         self._keep_alive = False
         self._until_close = False
         self._closed_early = False
@@ -158,7 +169,10 @@ class Exchange(asyncio.Protocol):
         """The way of every token."""
         self._heard_s = self._now()
         try:
-            self._feed(data)
+            if len(data) <= SLICE_BYTES:
+                self._feed(data)
+            else:
+                self._feed_slices(memoryview(data))
         except (HttpParserError, HttpParserUpgrade) as error:
             self._flow()
             self._malformed(error)
@@ -193,22 +207,25 @@ class Exchange(asyncio.Protocol):
     # --- what the parser says; what is wrong is only noted, as what it passed on before still counts
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.status:
-            return  # a trailer: nobody is told
+        self._lines += 1
         if len(name) + len(value) > HEADER_LINE_BYTES:
-            self._flaw = _no_http(f"a header of more than {HEADER_LINE_BYTES} bytes")
-        elif len(self.raw_headers) >= HEADER_LINES:
-            self._flaw = _no_http(f"more than {HEADER_LINES} headers")
-        else:
+            self._refuse(f"a header of more than {HEADER_LINE_BYTES} bytes")
+        if self._lines > HEADER_LINES:
+            self._refuse(f"more than {HEADER_LINES} headers")
+        if not self.status:  # else a trailer: nobody is told
             self.raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self.status or self._flaw is not None:
+        if self.status:
             return
+        self._lines = 0
         assert self._parser is not None
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
             self.raw_headers.clear()
+            self._heads += 1
+            if self._heads > INTERIM_HEADS:
+                self._refuse(f"more than {INTERIM_HEADS} answers of 1xx before the answer")
             return
         self.status = status
         self._mute_bytes = 0
@@ -226,7 +243,24 @@ class Exchange(asyncio.Protocol):
             self._keep_alive = self._parser.should_keep_alive()
             self._stop_clock()
 
+    def _refuse(self, why: str) -> None:
+        """Stop the parser, which else goes on to the end of its input."""
+        self._flaw = _no_http(why)
+        raise HttpParserError(why)
+
     # --- steps
+
+    def _feed_slices(self, data: memoryview) -> None:
+        fruitless_bytes = 0
+        for start in range(0, len(data), SLICE_BYTES):
+            before = len(self._pieces), self._lines, self._heads, self.status
+            self._feed(data[start : start + SLICE_BYTES])  # type: ignore[arg-type]
+            if before != (len(self._pieces), self._lines, self._heads, self.status):
+                fruitless_bytes = 0
+            else:
+                fruitless_bytes += SLICE_BYTES
+            if fruitless_bytes > 2 * HEADER_LINE_BYTES and not self.whole:
+                self._refuse(f"a line of more than {HEADER_LINE_BYTES} bytes")
 
     def _flow(self) -> None:
         """Give what has come to whoever takes it; then read on, or do not."""
@@ -252,9 +286,7 @@ class Exchange(asyncio.Protocol):
 
     def _nothing_came_of(self, size_bytes: int) -> None:
         self._mute_bytes += size_bytes
-        if self._flaw is not None:
-            self.fail(self._flaw)
-        elif self._mute_bytes > MUTE_BYTES:
+        if self._mute_bytes > MUTE_BYTES:
             self.fail(_no_http(f"more than {MUTE_BYTES} bytes of head"))
 
     def _malformed(self, error: Exception) -> None:

@@ -1,10 +1,12 @@
 """Load is read from the metrics of every engine that has them."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.backends.engine_load import Load, load_of, read_load
+from agent.backends.engine_load import LABELS, SLICE_BYTES, Load, Loads, read_load, slices
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -17,13 +19,18 @@ vllm:request_success_total{finished_reason="stop",model_name="qwen"} 12.0
 """
 
 
+def by_model(text: bytes) -> Mapping[str, Load] | None:
+    loads = read_load(text)
+    return None if loads is None else loads.by_model
+
+
 def test_vllm_is_read_by_model() -> None:
-    assert read_load(VLLM) == {"qwen": Load(3, 2, 0.25)}
+    assert by_model(VLLM) == {"qwen": Load(3, 2, 0.25)}
 
 
 def test_replicas_inside_one_engine_add_up() -> None:
     second = VLLM.replace(b'engine="0"', b'engine="1"').replace(b"0.25", b"0.75")
-    assert read_load(VLLM + second) == {"qwen": Load(6, 4, 0.75)}
+    assert by_model(VLLM + second) == {"qwen": Load(6, 4, 0.75)}
 
 
 @pytest.mark.parametrize(
@@ -54,14 +61,14 @@ def test_replicas_inside_one_engine_add_up() -> None:
     ],
 )
 def test_each_engines_names_are_known(text: bytes, expected: dict[str, Load] | None) -> None:
-    assert read_load(text) == expected
+    assert by_model(text) == expected
 
 
 def test_a_model_without_a_line_of_its_own_has_the_engines_load() -> None:
-    loads = {"base": Load(3, 1, 0.5), "other": Load(1, 0, 0.7)}
-    assert load_of(loads, "base") == Load(3, 1, 0.5)
-    assert load_of(loads, "adapter") == Load(4, 1, 0.7)
-    assert load_of({}, "x") == Load()
+    loads = Loads({"base": Load(3, 1, 0.5), "other": Load(1, 0, 0.7)})
+    assert loads.of("base") == Load(3, 1, 0.5)
+    assert loads.of("adapter") == Load(4, 1, 0.7)
+    assert Loads({}).of("x") == Load()
 
 
 CACHE_INFO = (
@@ -84,11 +91,27 @@ def test_the_room_for_context_of_vllm_stands_in_its_settings(
 ) -> None:
     loads = read_load(VLLM + CACHE_INFO % (size, blocks))
     assert loads is not None
-    assert load_of(loads, "qwen") == Load(3, 2, 0.25, tokens)
-    assert load_of(loads, "an-adapter").kv_tokens == tokens
+    assert loads.of("qwen") == Load(3, 2, 0.25, tokens)
+    assert loads.of("an-adapter").kv_tokens == tokens
 
 
 @given(st.binary(max_size=300))
 def test_no_text_is_too_strange(text: bytes) -> None:
     read_load(b"vllm:num_requests_running" + text)
     read_load(text)
+
+
+def test_a_long_page_is_read_in_slices_that_cut_no_line() -> None:
+    page = VLLM + b"x 1\n" * SLICE_BYTES + VLLM.replace(b"qwen", b"other")
+    pieces = list(slices(page))
+    assert b"".join(pieces) == page
+    assert max(map(len, pieces)) <= SLICE_BYTES
+    assert all(piece.endswith(b"\n") for piece in pieces)
+    assert by_model(page) == {"qwen": Load(3, 2, 0.25), "other": Load(3, 2, 0.25)}
+    assert b"".join(slices(b"x" * 3 * SLICE_BYTES)) == b"x" * 3 * SLICE_BYTES
+
+
+def test_the_models_whose_load_is_told_apart_are_bounded() -> None:
+    loads = by_model(b"".join(b'tgi_queue_size{model_name="%d"} 1\n' % n for n in range(LABELS + 10)))
+    assert loads is not None
+    assert len(loads) == LABELS

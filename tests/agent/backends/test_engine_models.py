@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.backends.engine_kind import GENERIC, LLAMA_CPP, OLLAMA, TGI, VLLM, kind_of, slots_from
-from agent.backends.engine_models import MODELS, ModelInfo, read_models
+from agent.backends.engine_models import LISTED, MODELS, ModelInfo, read_models
 from shared.messages import DeploymentStatus
 
 json_values = st.recursive(
@@ -108,3 +108,11 @@ def test_slots_are_taken_from_the_engine_where_it_says_them() -> None:
     assert slots_from({"total_slots": 0}, LLAMA_CPP) is None
     assert slots_from({"total_slots": "4"}, LLAMA_CPP) is None
     assert slots_from([], LLAMA_CPP) is None
+
+
+def test_of_an_endless_list_only_the_beginning_is_looked_at() -> None:
+    bad = [{"id": ""}] * LISTED
+    assert read_models({"data": [*bad, {"id": "m"}]}) == ()
+    models = read_models({"data": [*bad[1:], {"id": "m"}]})
+    assert models is not None
+    assert [model.id for model in models] == ["m"]

@@ -1,8 +1,10 @@
 """A router's 404 told from one about a model or an object."""
 
+import time
+
 import pytest
 
-from agent.backends.missing_path import lacks_path
+from agent.backends.missing_path import BODY_BYTES, lacks_path
 
 JSON = (("content-type", "application/json"),)
 TEXT = (("content-type", "text/plain; charset=utf-8"),)
@@ -77,3 +79,13 @@ def test_an_answer_about_something_else_does_not(
     status: int, headers: tuple[tuple[str, str], ...], body: bytes
 ) -> None:
     assert not lacks_path(status, headers, body, "/v1/rerank")
+
+
+def test_a_heading_full_of_blanks_is_read_in_no_time() -> None:
+    began_s = time.thread_time()
+    for tag in (b"title", b"pre"):
+        for end in (b"x", b"<", b"</%b>" % tag):
+            body = b"<%b>" % tag + b" " * (BODY_BYTES - 20) + end
+            assert lacks_path(404, HTML, body, "/v1/rerank") is (end.startswith(b"</"))
+    assert time.thread_time() - began_s < 0.1
+    assert lacks_path(404, HTML, b"<h1> \n Not Found\n</h1>", "/v1/rerank")

@@ -1,5 +1,6 @@
 """What one look at an engine makes of what it answers."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from agent.backends.base import EngineBusy, EngineError, EngineFailed, EngineTimeout, EngineUnreachable
 from agent.backends.engine_client import Answer
 from agent.backends.engine_kind import WhileBusy
+from agent.backends.engine_load import SLICE_BYTES
 from agent.backends.probe import BLOCKED_PATIENCE, EngineView, Prober
 from agent.backends.settings import EngineSettings
 from shared.messages import DeploymentStatus
@@ -304,3 +306,27 @@ async def test_an_engine_of_no_known_kind_is_stateful_unless_the_settings_say_ot
     assert not (await look(unknown, stateful=False)).deployments[0].stateful
     assert not (await look({"/v1/models": MODELS})).deployments[0].stateful
     assert (await look({"/v1/models": MODELS}, stateful=True)).deployments[0].stateful
+
+
+@pytest.mark.parametrize("entries", [b"{}," * 20_000, b'"",' * 40_000, b'"%b",' % (b"x" * 2**20)])
+async def test_a_list_of_models_that_would_stop_the_event_loop_is_not_read(entries: bytes) -> None:
+    view = await look({"/v1/models": b'{"data":[' + entries + b"0]}"})
+    assert view.gone
+    assert "too long" in view.reason
+
+
+async def test_others_have_turns_while_a_long_page_of_metrics_is_read() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    page = METRICS + b"x 1\n" * (50 * SLICE_BYTES // 4)
+    view = await look({"/v1/models": MODELS, "/metrics": page})
+    counting.cancel()
+    assert view.deployments[0].running == 3
+    assert turns >= 50

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from agent.backends.base import EngineFailed, EngineRefused
 from agent.backends.settings import base_url
 from agent.backends.wire import (
+    PATH_BYTES,
     RequestFormat,
     check_method,
     check_path,
@@ -48,6 +49,7 @@ def test_a_plain_path_passes_as_it_is(path: str) -> None:
         "/a%0d%0ab",
         "/a#b",
         "/caf\u00e9",
+        "/" + "a" * PATH_BYTES,
     ],
 )
 def test_a_path_that_could_leave_the_engine_is_refused(path: str) -> None:
@@ -185,3 +187,8 @@ def test_what_is_no_engines_url_is_an_error(url: str) -> None:
 def test_an_address_on_the_engine_itself_becomes_a_path_of_it(base: str, said: str, told: str) -> None:
     raw = [(b"Location", said.encode()), (b"x", b"http://engine/")]
     assert RequestFormat(base, None).response_headers(raw) == (("location", told), ("x", "http://engine/"))
+
+
+def test_headers_that_go_no_further_count_with_the_others() -> None:
+    with pytest.raises(EngineFailed):
+        response_headers([(b"connection", b"a," * (limits.HEADER_BYTES // 2))])

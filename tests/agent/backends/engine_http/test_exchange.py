@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 import weakref
 
 import pytest
@@ -278,3 +279,36 @@ async def test_an_exchange_that_was_let_go_is_no_cycle() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+FLOODS = [
+    pytest.param(HEAD, b"a:\r\n", "more than 128 headers", id="headers"),
+    pytest.param(HEAD + b"a: ", b"\r\n x", "a line of more", id="a folded header"),
+    pytest.param(b"", b"HTTP/1.1 100 C\r\n\r\n", "more than 16 answers of 1xx", id="interim answers"),
+    pytest.param(CHUNKED + b"0\r\n", b"a:\r\n", "more than 128 headers", id="trailers"),
+    pytest.param(CHUNKED + b"0\r\na: ", b"\r\n x", "a line of more", id="a folded trailer"),
+    pytest.param(CHUNKED, b"0" * 100, "a line of more", id="a chunk's size"),
+]
+
+
+@pytest.mark.parametrize(("before", "unit", "why"), FLOODS)
+async def test_what_never_ends_is_given_up_within_the_piece_that_brings_it(
+    before: bytes, unit: bytes, why: str
+) -> None:
+    exchange, transport = begun(before)
+    began_s = time.thread_time()
+    exchange.data_received(unit * (256 * 1024 // len(unit)))
+    assert time.thread_time() - began_s < 0.015, "at most 2 ms are meant; the rest is for slow machines"
+    assert isinstance(exchange.error, EngineFailed)
+    assert why in exchange.error.reason
+    assert transport.closing
+
+
+async def test_a_long_piece_of_a_body_is_taken_as_one() -> None:
+    exchange, _ = begun(CHUNKED)
+    take = Taker()
+    task = await pouring(exchange, take)
+    exchange.data_received(b"%x\r\n%b\r\n" % (200_000, b"x" * 200_000) + LAST)
+    await task
+    assert take.pieces == [b"x" * 200_000]
+    assert exchange.reusable

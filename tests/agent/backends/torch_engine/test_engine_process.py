@@ -66,7 +66,7 @@ class Served:
         async with self.http() as client:
             loads = read_load((await client.get("/metrics")).content)
         assert loads is not None
-        return loads["slow"].running, loads["slow"].waiting
+        return loads.of("slow").running, loads.of("slow").waiting
 
     async def until_busy(self, running: int, waiting: int, within_s: float) -> None:
         async with asyncio.timeout(within_s):
