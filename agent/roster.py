@@ -87,6 +87,8 @@ class Roster:
         self._cut = False
         self._told: Hashable = None
         """The session that was told its levels last."""
+        self.moves = 0
+        """How often a request of that session was let in, or has left."""
         self.on_change: Callable[[], None] = lambda: None
         self._reports = EngineReports()
         self.without_engines = "no engine is named in its settings"
@@ -190,6 +192,7 @@ class Roster:
         ):
             raise EngineRefused(f"all {engine.limit.slots} slots are taken")
         self._ledger.enter(session, name, deployment_id)
+        self.moves += session is self._told
         engine.used_s = self._clock()
         running = self._ledger.at_engine(name)
         engine.limit.entered(running)
@@ -203,6 +206,7 @@ class Roster:
         engine = self._engines[seat.engine]
         before = engine.limit.current
         self._ledger.leave(seat.session, seat.engine, seat.deployment)
+        self.moves += seat.session is self._told
         engine.used_s = self._clock()
         engine.limit.finished(failed=failed)
         if out_of_memory:
@@ -270,8 +274,11 @@ class Roster:
             engines=engines,
             reason=reason_nothing_is_served(engines, self.without_engines),
         )
-        while len(state.to_payload()) > STATE_BYTES and state.deployments:
-            state = replace(state, deployments=state.deployments[: len(state.deployments) * 9 // 10])
+        while (size_bytes := len(state.to_payload())) > STATE_BYTES and state.deployments:
+            fitting = (
+                len(state.deployments) * STATE_BYTES // size_bytes
+            )  # about; encoding takes a millisecond
+            state = replace(state, deployments=state.deployments[: min(fitting, len(state.deployments) - 1)])
         if not self._cut and len(state.deployments) < sum(len(e.deployments) for e in self._engines.values()):
             self._cut = True
             log.warning(
@@ -304,7 +311,7 @@ class Roster:
             lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]
             deployment = replace(deployment, lacks=lacks)
         if engine.loads is None:
-            return replace(deployment, running=running)
+            return deployment if running == deployment.running else replace(deployment, running=running)
         need = self._room.need_bytes(engine.loads)
         share = None if need is None else -(-need // len(engine.deployments))
         return replace(deployment, running=running, memory_bytes=share)
