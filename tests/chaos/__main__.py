@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TypeVar
 
+from tests.chaos.lost import Loss, run_losses
 from tests.chaos.peer.house import install
 from tests.chaos.report import Report
 from tests.chaos.run import Plan, run
@@ -21,6 +22,9 @@ from tests.chaos.schedule import Kind
 from tests.chaos.table import HEAD, measure
 
 T = TypeVar("T")
+
+PARTS = ("faults", "losses")
+"""What it consists of: the schedule of faults, and engines that are lost one after the other."""
 
 
 def _say(text: str) -> None:
@@ -30,6 +34,7 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests/run chaos", description=__doc__)
+    parser.add_argument("--part", action="append", choices=PARTS, help="may be repeated; default: all")
     parser.add_argument("--minutes", type=float, default=2.0, help="of each run")
     parser.add_argument(
         "--budgets",
@@ -63,7 +68,12 @@ def main() -> int:
     budgets = {"both": [True, False], "short": [True], "default": [False]}[arguments.budgets]
     if arguments.peer is not None:
         budgets = [True]  # they are the gateway's, and there is none
-    failed = [_run(arguments, directory / ("short" if short else "default"), short) for short in budgets]
+    parts = ("faults",) if arguments.peer is not None else tuple(arguments.part or PARTS)
+    failed = []
+    if "faults" in parts:
+        failed += [_run(arguments, directory / ("short" if short else "default"), short) for short in budgets]
+    if "losses" in parts:
+        failed.append(_told(_on_loop(run_losses(tuple(Loss), directory / "losses", _say)), directory))
     if arguments.keep is None and not any(failed):
         shutil.rmtree(directory)
     return int(any(failed))
@@ -91,6 +101,14 @@ def _run(arguments: argparse.Namespace, directory: Path, short_budgets: bool) ->
     if report.failures:
         sys.stdout.write(_failed(report, directory))
     return bool(report.failures)
+
+
+def _told(failures: list[str], directory: Path) -> bool:
+    """Whether something was wrong."""
+    if failures:
+        said = ["", "FAILED:", *(f"  {why}" for why in failures), f"logs of all processes: {directory}", ""]
+        sys.stdout.write("\n".join(said))
+    return bool(failures)
 
 
 def _beside(path: Path) -> Path:

@@ -71,6 +71,8 @@ class Ask:
     """Each token has at least so many."""
     recorded: str = ""
     """The answer of the demo model."""
+    realtime: bool = False
+    """It asks for the tier realtime."""
 
     @property
     def path(self) -> str:
@@ -80,6 +82,11 @@ class Ask:
     def continuable(self) -> bool:
         """Whether it can go on at another engine whatever has been sent of its answer."""
         return not self.stream or self.special is Special.NONE
+
+    @property
+    def lasts_s(self) -> float:
+        """How long its answer takes undisturbed, as long as its client reads it at once."""
+        return self.tokens / self.tokens_per_s
 
     @property
     def prompt_tokens(self) -> int:
@@ -98,6 +105,8 @@ class Ask:
         body: dict[str, Any] = {"model": self.model, "temperature": 0, **self._question(), **self._length()}
         if self.model != DEMO:
             body["script"] = self.script()
+        if self.realtime:
+            body["service_tier"] = "priority"
         if self.stream:
             body["stream"] = True
             if self.usage and self.route in ("chat", "completions"):

@@ -22,6 +22,8 @@ _TROUBLES = {
     Kind.ENGINE_CUT: Trouble.CUT,
     Kind.ENGINE_UNENDED: Trouble.UNENDED,
     Kind.ENGINE_MALFORMED: Trouble.MALFORMED,
+    Kind.ENGINE_UNWELL: Trouble.UNWELL,
+    Kind.ENGINE_SILENT: Trouble.SILENT,
     Kind.ENGINE_REFUSE: Trouble.REFUSE,
     Kind.BLACKOUT: Trouble.REFUSE,
 }

@@ -11,10 +11,17 @@ from tests.chaos.schedule import SILENT_KINDS, WORKER_KINDS, Kind
 
 _RESTART_CODES = frozenset({"shutting_down", "no_deployment", "overloaded_error"})
 """The last is what Anthropic's shape says for both."""
-_ANTHROPIC_TYPES = frozenset({"rate_limit_error", "overloaded_error", "timeout_error", "api_error"})
+_ANTHROPIC_TYPES = frozenset(
+    {"rate_limit_error", "overloaded_error", "timeout_error", "api_error", "not_found_error"}
+)
 _CONNECTION = "connection"
 _ENGINES_OWN = "scripted_"
 """Codes of the engines' own answers, which are passed on once engine after engine failed on a request."""
+
+
+LATE_S = 45.0
+"""So much later than undisturbed an answer may come that can move: the time until an engine without a sign of
+life is found out, and some time for what happens besides, and for slow machines."""
 
 
 class Ruling(StrEnum):
@@ -24,11 +31,13 @@ class Ruling(StrEnum):
     NOBODY_ELSE = "no healthy deployment"
     NOT_CONTINUABLE = "cannot be continued"
     MOVABLE = "ERROR THOUGH MOVABLE"
+    LATE = "LATE THOUGH MOVABLE"
+    """No error: the answer came, much later than one that moves."""
     UNDOCUMENTED = "UNDOCUMENTED ERROR"
 
     @property
     def allowed(self) -> bool:
-        return self not in (Ruling.MOVABLE, Ruling.UNDOCUMENTED)
+        return self not in (Ruling.MOVABLE, Ruling.LATE, Ruling.UNDOCUMENTED)
 
 
 def documented_codes() -> frozenset[str]:
@@ -59,6 +68,16 @@ class Oracle:
         if not ask.continuable and failure.where == "frame" and self._worker_trouble(ask, from_s, until_s):
             return Ruling.NOT_CONTINUABLE
         return Ruling.MOVABLE
+
+    def is_late(self, ask: Ask, from_s: float, until_s: float) -> bool:
+        """Whether a whole answer came later than it may: somebody else could have given it all the time."""
+        return (
+            ask.continuable
+            and not ask.recorded
+            and until_s - from_s > ask.lasts_s + LATE_S
+            and not self.journal.gateway_restarts(from_s, until_s)
+            and self.journal.somebody_was_there_throughout(ask.model, ask.route, from_s, until_s)
+        )
 
     def _worker_trouble(self, ask: Ask, from_s: float, until_s: float) -> bool:
         kinds = (*WORKER_KINDS, *SILENT_KINDS, Kind.BLACKOUT)

@@ -60,6 +60,9 @@ class Tally:
         elif finding.verdict is Verdict.RIGHT:
             self.longest_pause_s = max(self.longest_pause_s, outcome.pause_s)
             self.repaired += bool(touching)
+            if self.oracle.is_late(ask, outcome.began_s, outcome.ended_s):
+                column, allowed = Ruling.LATE, False
+                self.rulings[Ruling.LATE] += 1
         for kind in {str(entry.fault.kind) for entry in touching} or {"(none)"}:
             self.by_fault[kind][column] += 1
         if not allowed and len(self.offending) < _KEPT:

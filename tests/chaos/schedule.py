@@ -37,6 +37,8 @@ class Kind(StrEnum):
     ENGINE_CUT = "engine: closes mid-stream"
     ENGINE_UNENDED = "engine: ends without its end"
     ENGINE_MALFORMED = "engine: malformed"
+    ENGINE_UNWELL = "engine: unwell, answers no request"
+    ENGINE_SILENT = "engine: answers nothing at all"
     ENGINE_REFUSE = "engine: refuses"
     ENGINE_FREEZE = "engine: frozen"
     GATEWAY_DRAIN = "gateway: drained and restarted"
@@ -62,6 +64,13 @@ SETTLE_S = {"engine": 12.0, "agent": 15.0, "demo": 30.0}
 """How long after a worker's fault it is not yet counted on: circuits stay open a while, processes start."""
 _FREEZE_S, _LONG_S = 25.0, 90.0
 """In runs that are long enough engines are frozen until their agents must have declared them lost."""
+LOSS_KINDS = (Kind.ENGINE_UNWELL, Kind.ENGINE_SILENT, Kind.ENGINE_FREEZE)
+"""The engine takes requests and answers none, and its agent finds that it is lost."""
+LOSS_S = 75.0
+"""So long such a fault lasts now and then in long runs: longer than any request may be late
+(:data:`tests.chaos.oracle.LATE_S`)."""
+_LOSS_FROM, _LOSS_EVERY_S = 0.5, 240.0
+"""The first in the second half, when the gateway stays; not before another engine of its model is there."""
 _QUIET_BEGIN_S = 3.0
 _CUT_EVERY_S = 0.8
 _CUT_SPREAD_S = 0.2
@@ -111,6 +120,7 @@ class _Draft:
     """A schedule being drawn: who is away until when, so that every model keeps somebody."""
 
     town: Town
+    seed: int
     random: Random
     seconds: float
     witness: str
@@ -141,8 +151,9 @@ def draw(
     ``restarts``: the gateway is drained and killed too, in the first half of the run, so that memory can be
     judged on processes that lived through the second half; the first agent is not killed there either.
     """
-    draft = _Draft(town, Random(seed), seconds, witness=town.posts[0].name)
+    draft = _Draft(town, seed, Random(seed), seconds, witness=town.posts[0].name)
     gateway_times = list(_gateway_times(draft)) if restarts else []
+    loss_times = list(_loss_times(seconds))
     gateway_kinds = cycle((Kind.GATEWAY_DRAIN, Kind.GATEWAY_KILL, Kind.STATE_DELETED))
     for _ in range(seed % 3):
         next(gateway_kinds)
@@ -153,6 +164,8 @@ def draw(
         _other_link(draft, float(second))
         if gateway_times and gateway_times[0] <= second:
             _restart_gateway(draft, gateway_times.pop(0), next(gateway_kinds))
+        if loss_times and loss_times[0] <= second and _lose_for_long(draft, float(second)):
+            loss_times.pop(0)
         if draft.random.random() < 1 / worker_every_s:
             _take_worker_away(draft, float(second))
         if second % _BLACKOUT_EVERY_S == 45:
@@ -213,6 +226,26 @@ def _take_worker_away(draft: _Draft, second: float) -> None:
     draft.away_until_s[target] = at_s + lasts_s + settle_s(draft.town, kind, target)
 
 
+def _loss_times(seconds: float) -> Iterator[float]:
+    at_s = seconds * _LOSS_FROM
+    while seconds >= _LONG_S and at_s < seconds:
+        yield at_s
+        at_s += _LOSS_EVERY_S
+
+
+def _lose_for_long(draft: _Draft, second: float) -> bool:
+    """Of the model with the most engines one is lost, if others are there. Whether it was."""
+    posts = [draft.town.by_name[name] for name in draft.spare(second)]
+    posts = [post for post in posts if not post.is_demo and post.name != draft.witness]
+    if not posts:
+        return False
+    target = max(posts, key=lambda post: len(draft.town.of_model(post.model))).name
+    kind = LOSS_KINDS[(draft.seed + int(second / _LOSS_EVERY_S)) % len(LOSS_KINDS)]
+    draft.add(second, kind, target, LOSS_S)
+    draft.away_until_s[target] = second + LOSS_S + settle_s(draft.town, kind, target)
+    return True
+
+
 def settle_s(town: Town, kind: Kind, target: str) -> float:
     """How long after the end of such a fault its target is not yet counted on."""
     if town.by_name[target].is_demo:
@@ -250,5 +283,6 @@ def _blackout(draft: _Draft, second: float) -> None:
     )
     lasts_s = draft.random.uniform(2.0, 5.0)
     draft.add(second, Kind.BLACKOUT, model, lasts_s)
+    until_s = second + lasts_s + SETTLE_S["engine"]
     for post in draft.town.of_model(model):
-        draft.away_until_s[post.name] = second + lasts_s + SETTLE_S["engine"]
+        draft.away_until_s[post.name] = max(draft.away_until_s.get(post.name, 0.0), until_s)

@@ -40,6 +40,11 @@ async def _unquiet(house: ChaosHouse, load: Load) -> list[str]:
     return left
 
 
+async def everything_is_idle(house: ChaosHouse) -> bool:
+    """Whether nothing runs or waits in the gateway or in an engine."""
+    return await _gateway_idle(house) and await _engines_idle(house)
+
+
 async def _gateway_idle(house: ChaosHouse) -> bool:
     metrics = await house.metrics()
     return bool(metrics) and not any(

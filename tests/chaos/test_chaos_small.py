@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.lost import Loss, run_losses
 from tests.chaos.run import Plan, run
 
 SEED = 170
@@ -26,3 +27,10 @@ async def test_nothing_is_lost_in_a_short_run_of_chaos(tmp_path: Path, short_bud
     assert not report.failures, "\n".join([report.text(), *report.tally.offending[:10]])
     assert report.faults_struck >= 10
     assert report.tally.repaired > 50
+
+
+@pytest.mark.slow
+async def test_requests_at_an_engine_that_is_lost_end_elsewhere(tmp_path: Path) -> None:
+    said: list[str] = []
+    failures = await run_losses([Loss.UNWELL], tmp_path, said.append)
+    assert not failures, "\n".join([*said, *failures])

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.chaos.asks import Ask, Special
 from tests.chaos.checks import Failure
 from tests.chaos.journal import RECOVERY_S, Journal
-from tests.chaos.oracle import Oracle, Ruling
+from tests.chaos.oracle import LATE_S, Oracle, Ruling
 from tests.chaos.schedule import EVERYBODY, GATEWAY, Fault, Kind
 from tests.chaos.town import build_town
 
@@ -83,4 +83,20 @@ def test_a_code_that_is_documented_nowhere_is_never_excused() -> None:
 def test_a_worker_that_lacks_the_route_is_nobody_for_it() -> None:
     oracle = _oracle((Kind.AGENT_KILL, "beta-1", 101, 103))
     assert _rule(oracle, ask=replace(ASK, route="messages")) is Ruling.NOBODY_ELSE
+    unsupported = Failure("head", "not_found_error", 404)
+    assert _rule(oracle, unsupported, replace(ASK, route="messages")) is Ruling.NOBODY_ELSE
+    assert _rule(_oracle(), unsupported, replace(ASK, route="messages")) is Ruling.MOVABLE
     assert _rule(oracle, ask=replace(ASK, route="completions")) is Ruling.MOVABLE
+
+
+def test_an_answer_is_late_when_somebody_could_have_given_it_much_earlier() -> None:
+    oracle = _oracle((Kind.ENGINE_FREEZE, "beta-1", 100, 175))
+    assert oracle.is_late(ASK, 100, 101 + LATE_S + ASK.lasts_s)
+    assert not oracle.is_late(ASK, 100, 99 + LATE_S + ASK.lasts_s)
+    assert not oracle.is_late(replace(ASK, special=Special.SEVERAL), 100, 175)
+
+
+def test_lateness_is_excused_when_nobody_else_was_there_or_the_gateway_was_away() -> None:
+    frozen = (Kind.ENGINE_FREEZE, "beta-1", 100.0, 175.0)
+    assert not _oracle(frozen, (Kind.AGENT_KILL, "beta-2", 120, 121)).is_late(ASK, 100, 175)
+    assert not _oracle(frozen, (Kind.GATEWAY_KILL, GATEWAY, 120, 121)).is_late(ASK, 100, 175)

@@ -5,9 +5,12 @@ from itertools import pairwise
 import pytest
 
 from tests.chaos.asks import draw_ask, draw_demo_ask
+from tests.chaos.oracle import LATE_S
 from tests.chaos.schedule import (
     GATEWAY_KINDS,
     LINK_KINDS,
+    LOSS_KINDS,
+    LOSS_S,
     WORKER_KINDS,
     Kind,
     draw,
@@ -75,3 +78,10 @@ def test_whatever_happens_to_the_gateway_happens_first_in_some_short_run(seed: i
     assert [fault.kind for fault in faults] == [restarts[seed]]
     seconds = [f for f in draw(TOWN, seed, 120).faults if f.kind is Kind.GATEWAY_SECOND]
     assert [second.at_s - faults[0].at_s for second in seconds] == [pytest.approx(30.0, abs=0.01)]
+
+
+def test_some_run_of_two_minutes_has_each_loss_for_longer_than_an_answer_may_be_late() -> None:
+    schedules = [draw(TOWN, seed, 120) for seed in range(12)]
+    losses = [fault for each in schedules for fault in each.faults if fault.lasts_s == LOSS_S]
+    assert {fault.kind for fault in losses} == set(LOSS_KINDS)
+    assert LOSS_S > LATE_S + 20.0

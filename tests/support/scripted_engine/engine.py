@@ -149,7 +149,7 @@ class ScriptedEngine:
     @property
     def well(self) -> bool:
         """What it says of itself."""
-        return self.healthy and self.trouble is not Trouble.BUSY
+        return self.healthy and self.trouble not in (Trouble.BUSY, Trouble.UNWELL)
 
     async def __aenter__(self) -> Self:
         await self.start()

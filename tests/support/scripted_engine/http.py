@@ -91,7 +91,7 @@ class EngineProtocol(asyncio.Protocol):
             self.transport.abort()
         elif self._answer is not None:
             self._answer.advance()
-        elif self._waiting is not None and trouble not in (Trouble.HANG, Trouble.STALL):
+        elif self._waiting is not None and trouble not in _KEEP_WAITING:
             respond, self._waiting = self._waiting, None
             respond()
 
@@ -119,6 +119,13 @@ class EngineProtocol(asyncio.Protocol):
         method = self._parser.get_method().decode()
         path = self._url.decode("latin-1")
         self.engine.stats.requests.append(f"{method} {path}")
+        if self.engine.trouble is Trouble.SILENT and not self._control:
+            self._waiting = lambda: self._take(method, path)
+        else:
+            self._take(method, path)
+
+    def _take(self, method: str, path: str) -> None:
+        """Answer a request, now or when its time has come."""
         if not self._housekeeping(method, path):
             if Habit.INTERRUPTS in self.engine.habits:
                 self._take_turn(lambda: self._begin(method, path))
@@ -231,7 +238,7 @@ class EngineProtocol(asyncio.Protocol):
             self._reply(500, answers.error_body(500, "CUDA out of memory. Tried to allocate 2.00 GiB"))
         elif trouble is Trouble.BUSY:
             self._reply(503, answers.error_body(503, "the model is loading"))
-        elif trouble in (Trouble.HANG, Trouble.STALL):
+        elif trouble in _KEEP_WAITING:
             self._waiting = lambda: self._respond(method, path, body, script)
         elif trouble is Trouble.CUT:
             self._fail(Fault.DIE)
@@ -307,7 +314,16 @@ class EngineProtocol(asyncio.Protocol):
 
 _OF_LLAMA_CPP_PYTHON = {Habit.INTERRUPTS, Habit.LOOKS_INTERRUPT}
 
-_FAULTS_OF = {Trouble.STALL: Fault.STALL, Trouble.CUT: Fault.DIE, Trouble.MALFORMED: Fault.GARBAGE}
+_KEEP_WAITING = (Trouble.HANG, Trouble.STALL, Trouble.UNWELL, Trouble.SILENT)
+"""While one of these lasts, new requests get no answer."""
+
+_FAULTS_OF = {
+    Trouble.STALL: Fault.STALL,
+    Trouble.UNWELL: Fault.STALL,
+    Trouble.SILENT: Fault.STALL,
+    Trouble.CUT: Fault.DIE,
+    Trouble.MALFORMED: Fault.GARBAGE,
+}
 """What becomes of running streams in an engine's trouble."""
 
 

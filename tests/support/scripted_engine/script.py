@@ -27,6 +27,10 @@ class Trouble(StrEnum):
     """Streams end in order for HTTP, but without the end their dialect has; new requests are answered 500."""
     MALFORMED = "malformed"
     """Streams go on with bytes that are no chunk; new answers are not HTTP at all."""
+    UNWELL = "unwell"
+    """As STALL, and ``/health`` and ``/v1/models`` are answered 503."""
+    SILENT = "silent"
+    """As STALL, and so is everything else that is asked of it."""
     REFUSE = "refuse"
     """Connections are cut and none is taken."""
 
