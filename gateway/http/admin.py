@@ -34,6 +34,9 @@ from gateway.store.errors import AmbiguousId, BadValue, NameTaken, StateError, U
 BODY_BYTES = 64 * 1024
 """Longest body here."""
 
+_WORDS_CHARS = 300
+"""Of a long refusal so much of its beginning, and of its end."""
+
 Json = dict[str, Any]
 Act = Callable[["Call"], Awaitable[Json]]
 """Does what is asked and gives the answer. May raise RequestError and the store's errors."""
@@ -140,17 +143,24 @@ def read_body(kind: type[_Body], body: Json) -> _Body:
         raise BadRequest(f"{path[:100]}: {problem['msg']}.", param=path[:100], code="invalid_value") from None
 
 
+def told(words: object) -> str:
+    """``words`` as a sentence for the client. They may quote a name as long as a body: then the beginning of
+    it, and what they end with."""
+    text = f"{words}."
+    return text if len(text) <= 2 * _WORDS_CHARS else f"{text[:_WORDS_CHARS]} … {text[-_WORDS_CHARS:]}"
+
+
 async def _done(act: Act, call: Call, request_id: str) -> Json:
     """What the store refuses, as clients see it. Who may use this API is also told what is wrong with the
     state: it is his to mend."""
     try:
         return await act(call)
     except (BadValue, AmbiguousId) as error:
-        raise BadRequest(f"{error}.", code="invalid_value") from None
+        raise BadRequest(told(error), code="invalid_value") from None
     except NameTaken as error:
-        raise NameInUse(f"{error}.") from None
+        raise NameInUse(told(error)) from None
     except UnknownRecord as error:
-        raise RecordNotFound(f"{error}.") from None
+        raise RecordNotFound(told(error)) from None
     except StateError as error:
         _log.error("state_failed", id=request_id, error=str(error))
         raise StateUnavailable(f"The gateway's state cannot be used just now: {error}.") from None

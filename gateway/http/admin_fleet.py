@@ -9,7 +9,7 @@ from starlette.routing import Route
 from gateway.agent_session import AgentInfo
 from gateway.deployments import ModelRecord
 from gateway.errors import RecordNotFound
-from gateway.http.admin import Call, Json, Page, route
+from gateway.http.admin import Call, Json, Page, route, told
 from gateway.http.slices import in_slices
 from gateway.pipeline import Keys
 from gateway.registry import ModelInfo
@@ -120,7 +120,7 @@ class FleetAdmin:
     def _held(self, call: Call, held: bool) -> Json:
         name = call.names["agent"]
         if not self._fleet.hold(name, held):
-            raise RecordNotFound(f"No agent {name!r} is connected here.")
+            raise RecordNotFound(told(f"No agent {name!r} is connected here"))
         if self._note is not None:
             self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
         streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)

@@ -7,9 +7,6 @@ nobody. Long bodies are read by a process of their own, as in a gateway.
 import asyncio
 import gc
 import logging
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 
 from gateway.bodies import BodyReader, is_short, read_json
@@ -28,6 +25,7 @@ from tests.gateway.http.support import (
     Surface,
     json_response,
 )
+from tests.support.loop_stops import LoopStops
 
 STOP_S = 0.05
 """The longest a callback may take. What is meant is about 5 ms; the rest is for slow machines."""
@@ -55,31 +53,6 @@ _FILLS = (
     *(b" ", b"\\\\", b'"', b"{", b"[", b"[[],", b"}", b'"model":', b'"":"",', b"\r\n--B\r\n", b"\r", b"\n"),
     *(b"x", b"\\u0061", b"\xff", b"\xc3\xa9", b"1,", b'{"url":"",', b"\r\nname: value", b"--B", b"\0"),
 )
-
-
-class _Stops:
-    """The longest callback since the last look."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-        self.whose = ""
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        run = asyncio.Handle._run
-
-        def timed(handle: asyncio.Handle) -> None:
-            began_s = time.thread_time()
-            run(handle)
-            took_s = time.thread_time() - began_s
-            if took_s > self.longest_s:
-                self.longest_s, self.whose = took_s, repr(handle)
-
-        asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            asyncio.Handle._run = run  # type: ignore[method-assign]
 
 
 def _json(random: Random, size_bytes: int) -> bytes:
@@ -163,7 +136,7 @@ async def _round(random: Random, inputs: int) -> int:
         for status in operation["responses"]
         if status.isdigit()
     }
-    reader, stops = BodyReader(1), _Stops()
+    reader, stops = BodyReader(1), LoopStops()
     surface = Surface(keys=FakeKeys(), reader=reader)
 
     async def serve(request: Request) -> FakeResponse:

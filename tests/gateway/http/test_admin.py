@@ -242,6 +242,25 @@ async def test_what_cannot_be_a_key_is_refused_and_nothing_is_made(house: House)
     assert house.store.keys.list() == before
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "end"),
+    [
+        ("POST", "/admin/keys", {"name": "x" * 60_000}, "begin with a letter or digit."),
+        ("DELETE", "/admin/keys/" + "x" * 6_000, None, "see: trunkline key list."),
+        ("POST", f"/admin/agents/{'x' * 6_000}/drain", None, "is connected here."),
+    ],
+)
+async def test_a_refusal_quotes_only_the_beginning_of_a_name_that_is_too_long(
+    house: House, method: str, path: str, body: object, end: str
+) -> None:
+    status, found, _ = await house.ask(method, path, body=body)
+    assert status in (400, 404)
+    message = found["error"]["message"]
+    assert "x" * 100 in message
+    assert message.endswith(end)
+    assert len(message) < 1000
+
+
 async def test_bodies_are_json_sent_as_such(house: House) -> None:
     for headers, status in (((), 400), (((b"content-type", b"text/plain"),), 400)):
         got, _, _ = await house.ask("POST", "/admin/keys", body=NEW_KEY, headers=headers)
