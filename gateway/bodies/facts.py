@@ -34,6 +34,10 @@ DEPTH = 4
 """What is told of a long body reaches so deep."""
 
 
+_NO_MEMORY = "Not enough memory"
+"""How orjson begins to say so; it has no error of its own for it."""
+
+
 @frozen
 class JsonFacts:
     """What a body says. Places are offsets in its bytes.
@@ -63,7 +67,8 @@ def is_short(pieces: Sequence[bytes]) -> bool:
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """The JSON object in ``body``. Raises :class:`BadRequest` with the position of the first fault."""
+    """The JSON object in ``body``. Raises :class:`BadRequest` with the position of the first fault, and
+    MemoryError."""
     if not body:
         raise BadRequest("The request has no body; send a JSON object.", code="invalid_json")
     if len(body) > JSON_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > JSON_VALUES:
@@ -71,6 +76,8 @@ def read_json(body: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        if error.msg.startswith(_NO_MEMORY):
+            raise MemoryError from None
         message = f"The request body is not valid JSON: {_fault(error, body)}."
         raise BadRequest(message, code="invalid_json") from None
     if not isinstance(value, dict):

@@ -3,6 +3,7 @@ gateway, however it ends: their socket does."""
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import structlog
 
 import gateway
 from gateway.bodies.facts import JsonFacts
-from gateway.errors import BadRequest, Overloaded
+from gateway.errors import BadRequest, BodyTooLarge, Overloaded
 
 CHILD = (sys.executable, "-P", "-m", "gateway.bodies.child")
 """``-P``: a package of this name in the current directory is not taken."""
@@ -27,6 +28,19 @@ READ_S = 120.0
 
 ANSWER_BYTES = 64 * 1024 * 1024
 """Longest answer of a child."""
+
+OUT_OF_MEMORY = 12
+"""How a child ends that got no memory: ENOMEM. A parser in C that gets none may end it by a signal, too."""
+
+_CRASHES = (OUT_OF_MEMORY, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
+
+TOO_MUCH_MEMORY = (
+    "Reading the body takes more memory than this gateway has for a body of its length; send a shorter one, "
+    "or one of fewer values."
+)
+
+ENDS_WITHIN_S = 5.0
+"""After a child has closed its socket."""
 
 _log = structlog.get_logger("gateway")
 
@@ -43,7 +57,8 @@ class BodyReader:
         self._waiting: OrderedDict[object, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def read(self, pieces: Sequence[bytes], owner: object = None) -> JsonFacts:
-        """The facts of the body in ``pieces``. Raises BadRequest, and Overloaded when it cannot be read."""
+        """The facts of the body in ``pieces``. Raises BadRequest, BodyTooLarge where reading it takes more
+        memory than it may, and Overloaded when it cannot be read."""
         await self._turn(owner)
         try:
             return await self._read(pieces)
@@ -100,9 +115,11 @@ class BodyReader:
             async with asyncio.timeout(READ_S):
                 found = await child.ask(pieces)
         except (OSError, EOFError, TimeoutError, orjson.JSONDecodeError) as error:
-            if child is not None:
-                child.end()
-            _log.error("body_not_read", error=type(error).__name__)
+            code = None if child is None else await child.ended()
+            size_bytes = sum(map(len, pieces))
+            _log.error("body_not_read", error=type(error).__name__, exit=code, size_bytes=size_bytes)
+            if code in _CRASHES:
+                raise BodyTooLarge(TOO_MUCH_MEMORY) from None
             raise Overloaded("This gateway could not read the body; send the request again.") from None
         except BaseException:
             if child is not None:
@@ -154,6 +171,16 @@ class _Child:
             raise EOFError
         answer: dict[str, Any] = orjson.loads(await self._reader.readexactly(size))
         return answer
+
+    async def ended(self) -> int | None:
+        """How it ended, after it has closed its socket; the negative of a signal's number. None: it had not,
+        and was ended."""
+        try:
+            return await asyncio.to_thread(self._process.wait, ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self.end()
 
     def end(self) -> None:
         """At once."""

@@ -1,13 +1,14 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from gateway.bodies import BodyReader, read_facts
-from gateway.errors import BadRequest, Overloaded
+from gateway.bodies import BodyReader, child, read_facts
+from gateway.errors import BadRequest, BodyTooLarge, Overloaded
 
 BODY = [b'{"model":"m","prompt":"', b"x" * 300_000, b'","stream_options":null}']
 
@@ -101,3 +102,73 @@ async def test_what_is_sent_to_all_processes_of_a_service_ends_no_reader(
     process.send_signal(number)
     assert (await reader.read(BODY)).members["model"] == "m"
     assert reader._idle[0]._process is process
+
+
+LIMITED = (
+    "import sys; from gateway.bodies import child; "
+    "child.LIMIT_TIMES, child.LIMIT_MORE_BYTES = {times}, {more}; sys.exit(child.main())"
+)
+MIB = 1024 * 1024
+
+
+@contextmanager
+def limited(times: int, more_bytes: int) -> Iterator[BodyReader]:
+    """A reader whose child has less memory than bodies can need."""
+    reader = BodyReader(1, (sys.executable, "-P", "-c", LIMITED.format(times=times, more=more_bytes)))
+    with closing(reader):
+        yield reader
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is limited on Linux only")
+
+TEXT = b'{"model":"m","prompt":"' + b"x" * (8 * MIB) + b'"}'
+OBJECTS = b'{"model":"m","x":[' + b'{"a":1},' * 300_000 + b"1]}"
+UNDECODABLE = TEXT[:-2] + b'\xff"}'
+
+
+@linux
+@pytest.mark.parametrize("times", [0, 3, 12])
+@pytest.mark.parametrize("body", [TEXT, OBJECTS, UNDECODABLE], ids=["text", "objects", "undecodable"])
+async def test_a_body_that_takes_more_memory_than_it_may_fails_alone(body: bytes, times: int) -> None:
+    """Wherever the memory ends: before the body is there, in the parser, behind it."""
+    with limited(times, 7 * MIB) as reader:
+        assert (await reader.read(BODY)).members["model"] == "m"
+        before = reader._idle[0]._process
+        refused = None
+        try:
+            await reader.read([body])
+        except (BodyTooLarge, BadRequest) as error:
+            refused = error
+        if times == 0 or (times == 3 and body is not UNDECODABLE):
+            assert isinstance(refused, BodyTooLarge)
+            assert (refused.status, refused.code) == (413, "request_too_large")
+            assert before.returncode is not None
+        assert isinstance(refused, BodyTooLarge) or (refused is None) is (body is not UNDECODABLE)
+        assert (await reader.read(BODY)).members["model"] == "m"
+
+
+def nested(count: int, depth: int) -> bytes:
+    """Objects with keys that are all different and wide."""
+    lines = (
+        b"".join(b'{"\xf0\x9f\x98\x80%07d":' % (depth * line + level) for level in range(depth))
+        + b"1"
+        + b"}" * depth
+        for line in range(count // depth)
+    )
+    return b'{"model":"m","messages":[' + b",".join(lines) + b"]}"
+
+
+@linux
+@pytest.mark.parametrize(
+    "body",
+    [
+        TEXT[:-2] + b'\xf0\x9f\x98\x80"}',
+        OBJECTS,
+        nested(200_000, 200),
+        b'{"model":"m","prompt":[' + b'"\xf0\x9f\x98\x80",' * 1_900_000 + b'""]}',
+    ],
+    ids=["wide text", "objects", "nested objects", "wide texts"],
+)
+async def test_bodies_that_need_much_memory_need_three_quarters_of_what_they_may_take(body: bytes) -> None:
+    with limited(child.LIMIT_TIMES * 3 // 4, child.LIMIT_MORE_BYTES * 3 // 4) as reader:
+        assert (await reader.read([body])).members["model"] == "m"

@@ -1,6 +1,8 @@
 """The whole surface over raw ASGI, with a dispatcher that does what the test says."""
 
 import asyncio
+import sys
+from contextlib import closing
 
 import orjson
 import pytest
@@ -393,6 +395,19 @@ async def test_a_long_body_is_read_by_another_process() -> None:
         refused = await surface.post(CHAT, each)
         assert (refused.status, error_in(refused.content)["param"]) == (400, "tools")
     reader.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is limited on Linux only")
+async def test_a_body_that_takes_too_much_memory_is_refused_and_no_other_is() -> None:
+    none = "from gateway.bodies import child as c; c.LIMIT_TIMES = c.LIMIT_MORE_BYTES = 0; exit(c.main())"
+    with closing(BodyReader(1, (sys.executable, "-P", "-c", none))) as reader:
+        surface = Surface(reader=reader)
+        long = await surface.post(CHAT, b'{"model":"m","prompt":"%b"}' % (b"x" * 8 * MIB))
+        error = error_in(long.content)
+        assert (long.status, error["code"]) == (413, "request_too_large")
+        assert "more memory" in str(error["message"])
+        assert (await surface.post(CHAT, b'{"model":"m","prompt":"x"}')).status == 200
+        assert surface.budget.used_bytes == 0
 
 
 def form(file_bytes: int, *, model_first: bool = True) -> bytes:
