@@ -118,6 +118,10 @@ class AgentEndpoint:
         self._renewals = Renewals(self._agents)
         self._out_of_date: set[str] = set()
         """Agents refused for their certificates' dates, which is said once; no more than were enrolled."""
+        self._came: set[str] = set()
+        """Agents that came since it was last noted who is here; no more than are enrolled."""
+        self._arrival = asyncio.Event()
+        """There is one of them."""
         self._left: set[str] = set()
         """Agents that left since it was last noted who is here; no more than are enrolled."""
         self._past = TunnelFigures()
@@ -145,6 +149,7 @@ class AgentEndpoint:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_after_sessions, self._settings.revocation_tick_s))
             tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
+            tasks.create_task(self._repeat(self._record_arrivals, self._settings.seen_tick_s, self._arrival))
             tasks.create_task(self._repeat(self._renew, self._settings.renewal_tick_s, self._changed))
 
     def drain(self, reason: str, deadline_s: float) -> None:
@@ -156,12 +161,17 @@ class AgentEndpoint:
     async def close(self, code: ErrorCode = ErrorCode.DRAINING, reason: str = "the gateway stops") -> None:
         """End every session, turn away every stranger, and wait until nothing here uses the store any more.
         Idempotent."""
+        seen = set() if self._closed else self._here()
         self._closed = True
         self._draining = self._draining or Drain(reason, 0.0)
         for session in list(self._agents):
             session.close(code, reason)
         for tunnel in list(self._strangers):
             tunnel.abort(TunnelClosed(reason, code))
+        try:
+            await self._note(seen)
+        except StateError as error:
+            _log.error("state_failed", doing="record_seen", error=str(error))
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     @property
@@ -265,6 +275,8 @@ class AgentEndpoint:
                 return session
         self._tunnels[tunnel] = session
         self._agents[session] = admitted
+        self._came.add(admitted.name)
+        self._arrival.set()
         try:
             self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted
         except StateError as error:
@@ -308,9 +320,21 @@ class AgentEndpoint:
             self._unchecked = False
             self._changed.set()
 
+    def _here(self) -> set[str]:
+        """Agents that are here, or have left since that was last noted."""
+        return self._left | {session.principal.name for session in self._tunnels.values()}
+
     async def _record_seen(self) -> None:
-        names = self._left | {session.principal.name for session in self._tunnels.values()}
-        self._left = set()
+        names, self._left = self._here(), set()
+        await self._note(names)
+
+    async def _record_arrivals(self) -> None:
+        """At once, so that whoever is connected was never "never" seen."""
+        names, self._came = self._came, set()
+        await self._note(names)
+
+    async def _note(self, names: set[str]) -> None:
+        """Raises StateError."""
         if names:
             await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._note_seen, sorted(names), self._wall()

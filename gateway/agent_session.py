@@ -14,7 +14,7 @@ from gateway.surface import is_model_name
 from shared import limits
 from shared.endpoint import Endpoint, Stream
 from shared.engine_state import EngineState
-from shared.errors import ErrorCode, FrameMalformed, TrunklineError
+from shared.errors import ErrorCode, FrameMalformed, TrunklineError, TunnelClosed
 from shared.messages import (
     AgentState,
     AgentStatus,
@@ -287,7 +287,12 @@ class AgentSession:
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self.end()
-        if error is not None:
+        if error is None:
+            return
+        said_goodbye = isinstance(error, TunnelClosed) and error.code is ErrorCode.NO_ERROR
+        if said_goodbye and self.lost_s is None:
+            _log.info("agent_left", agent=self.principal.name, reason=str(error))
+        else:
             _log.warning("agent_lost", agent=self.principal.name, error=str(error))
 
     # --- Steps ---

@@ -16,7 +16,7 @@ from agent.backends.base import (
     RequestBody,
 )
 from agent.backends.engine_client import Answer, EngineClient
-from agent.backends.engine_kind import CONTINUED_ROUTES, GENERIC, WhileBusy
+from agent.backends.engine_kind import CONTINUED_ROUTES, WhileBusy
 from agent.backends.engine_states import engine_state
 from agent.backends.interrupted import Uninterrupted
 from agent.backends.probe import EngineView, Prober
@@ -98,7 +98,7 @@ class OpenAIHTTPBackend:
 
     def engine(self) -> EngineState:
         view = self._view
-        kind = "" if view.kind is GENERIC else view.kind.name
+        kind = "" if view.gone and not view.deployments else view.kind.name  # not known before it was there
         if view.gone:
             status = DeploymentStatus.LOADING if view.loading else DeploymentStatus.FAILED
             return EngineState(self.name, status, view.reason, kind)

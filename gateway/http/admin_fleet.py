@@ -159,10 +159,11 @@ class FleetAdmin:
 
 def _engine(state: EngineState, deployments: Sequence[DeploymentState]) -> Json:
     """What an agent says of an engine, and which models it offers from there."""
-    ours = (each for each in deployments if each.id.startswith(f"{state.name}/"))
+    ours = [each for each in deployments if each.id.startswith(f"{state.name}/")]
+    kind = state.kind or next((each.kind for each in ours if each.kind), "")  # earlier agents tell it there
     return {
         "name": state.name,
-        "kind": state.kind,
+        "kind": kind,
         "status": state.status.value,
         "reason": state.reason,
         "models": sorted({each.model for each in ours}),

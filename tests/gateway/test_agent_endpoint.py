@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.access.agents import AdmittedAgent, AgentDirectory
 from gateway.agent_endpoint import RETRY_AFTER_S, AgentEndpointSettings
@@ -17,7 +18,7 @@ from shared import limits
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import GatewayHandshake, Hello
 from shared.identity import AgentCertificate, GatewayKeys, JoinToken, Succession
-from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers
+from shared.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers
 from shared.tunnel import DialledTunnel
 from tests.gateway.agent_house import Gateway, Host, Running, eventually, running_gateway
 from tests.gateway.fleet import FakeAgent, Fleet, deployment
@@ -352,6 +353,60 @@ async def test_when_agents_were_last_seen_is_on_record(tmp_path: Path) -> None:
         tunnel.abort()
         await eventually(lambda: gateway.registry.sessions[0].shown_status == "SUSPENDED")
         await eventually(lambda: (last_seen_s() or 0) >= leaves_s)
+
+
+SELDOM = AgentEndpointSettings(revocation_tick_s=0.01, seen_tick_s=3600.0, renewal_tick_s=0.01)
+
+
+async def test_an_agent_was_seen_as_soon_as_it_is_connected_and_once_more_when_the_gateway_stops(
+    tmp_path: Path,
+) -> None:
+    wall_s = time.time()
+    async with running_gateway(tmp_path, SELDOM, wall=lambda: wall_s) as gateway:
+
+        def seen() -> list[float | None]:
+            return [record.last_seen_s for record in gateway.store.agents.list()]
+
+        hosts = [Host(gateway, f"gpu-{number}") for number in range(3)]
+        tunnels = [await host.dial() for host in hosts]
+        connected_s = wall_s
+        await eventually(lambda: seen() == [connected_s] * 3)
+        wall_s += 60.0
+        tunnels[0][0].endpoint.close(ErrorCode.NO_ERROR, "the agent stopped")
+        await eventually(lambda: gateway.registry.agents_connected == 2)
+        await gateway.agents.close()
+        assert seen() == [wall_s] * 3
+
+
+async def test_an_agent_that_says_goodbye_is_not_lost(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        with capture_logs() as logs:
+            tunnel, _ = await Host(gateway).dial()
+            await eventually(lambda: gateway.registry.agents_connected)
+            tunnel.endpoint.send_drain(Drain("the agent stopped", 0.0))
+            tunnel.endpoint.close(ErrorCode.NO_ERROR, "the agent stopped")
+            await eventually(lambda: not gateway.registry.agents_connected)
+    (left,) = [line for line in logs if line["event"] == "agent_left"]
+    assert (left["agent"], left["reason"], left["log_level"]) == ("gpu-1", "the agent stopped", "info")
+    assert [line["event"] for line in logs if line["log_level"] != "info"] == []
+
+
+@pytest.mark.parametrize("how", ["cut", "broken"])
+async def test_an_agent_that_goes_without_a_word_or_with_a_fault_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(limits, "RESUME_WINDOW_S", 0.05)
+    async with running_gateway(tmp_path) as gateway:
+        with capture_logs() as logs:
+            tunnel, _ = await Host(gateway).dial()
+            await eventually(lambda: gateway.registry.agents_connected)
+            if how == "cut":
+                tunnel.abort(TunnelClosed("cut"))
+            else:
+                tunnel.endpoint.close(ErrorCode.PROTOCOL_ERROR, "a frame makes no sense")
+            await eventually(lambda: not gateway.registry.agents_connected)
+    (lost,) = [line for line in logs if line["event"] in ("agent_left", "agent_lost")]
+    assert (lost["event"], lost["log_level"]) == ("agent_lost", "warning")
 
 
 class BrokenDirectory:

@@ -43,13 +43,14 @@ async def test_a_started_backend_knows_its_engine(no_leaks: None) -> None:
         assert [deployment.id for deployment in made.deployments()] == ["e/a", "e/b"]
         assert {deployment.slots for deployment in made.deployments()} == {8}
         assert made.deployments()[0].context_tokens == 4096
-        assert made.kind == "generic"
+        assert (made.kind, made.engine().kind) == ("generic", "generic")
         assert await ask(made) == 200
 
 
 async def test_an_engine_that_is_not_there_yet_is_no_error(no_leaks: None) -> None:
     async with backend("http://127.0.0.1:9") as made:
         assert made.deployments() == ()
+        assert made.engine().kind == "", "nobody knows"
         with pytest.raises(EngineUnreachable):
             await ask(made)
 

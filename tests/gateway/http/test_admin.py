@@ -319,6 +319,19 @@ async def test_every_engine_of_an_agent_is_shown_and_why_it_does_not_serve(house
     assert (torch["load_progress"], torch["loading_s"], torch["load_s"]) == (0.25, 6.0, 24.0)
 
 
+async def test_an_engines_kind_is_that_of_its_deployments_where_an_agent_does_not_tell_it(
+    house: House,
+) -> None:
+    """Agents of earlier versions told none of engines of no known kind."""
+    agent = house.fleet.connect("gpu-1")
+    engines = (EngineState("e", DeploymentStatus.LOADED), EngineState("f", DeploymentStatus.FAILED))
+    offered = replace(deployment("m", id="e/m"), kind="generic")
+    agent.endpoint.send_state(AgentState(AgentStatus.READY, (offered,), engines=engines))
+    house.fleet.settle()
+    _, found, _ = await house.ask("GET", "/admin/agents", Role.VIEWER)
+    assert [each["kind"] for each in found["agents"][0]["engines"]] == ["generic", ""]
+
+
 async def test_an_operator_keeps_work_from_an_agent_and_gives_it_back(house: House) -> None:
     house.fleet.connect("gpu-1", deployment("m"))
     _, found, _ = await house.ask("POST", "/admin/agents/gpu-1/drain", Role.OPERATOR)
