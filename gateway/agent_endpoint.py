@@ -38,7 +38,7 @@ from shared.errors import (
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.identity import AgentCertificate, GatewayKeys, Succession
 from shared.messages import Drain
-from shared.tunnel import Accepted, AcceptedTunnel
+from shared.tunnel import Accepted, AcceptedTunnel, Turns
 
 _log = structlog.get_logger(__name__)
 
@@ -111,6 +111,8 @@ class AgentEndpoint:
         self._strangers: dict[AcceptedTunnel, str] = {}
         """Tunnels whose agent has not proved who it is, with their address or network."""
         self._addresses: Counter[str] = Counter()
+        self._turns: Turns | None = None
+        """Of all handshakes on the event loop, from the first connection on."""
         self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
         """Tunnels of agents, with the sessions on them."""
         self._agents: dict[AgentSession, AdmittedAgent] = {}
@@ -140,7 +142,10 @@ class AgentEndpoint:
     def protocol(self, *_args: Any, **_options: Any) -> AcceptedTunnel:
         """What an HTTP server (uvicorn's ``ws=``) makes of an upgraded connection; its arguments say nothing
         a tunnel needs. Call it on the event loop."""
-        return AcceptedTunnel(self, asyncio.get_running_loop().time, self._wall)
+        loop = asyncio.get_running_loop()
+        if self._turns is None:
+            self._turns = Turns(loop)
+        return AcceptedTunnel(self, loop.time, self._wall, self._turns)
 
     async def watch(self) -> None:
         """Ends the sessions of agents that are revoked, whoever revokes them, and those that have had no

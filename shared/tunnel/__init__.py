@@ -11,6 +11,7 @@ upgraded connections, with a :class:`TunnelAcceptor` that decides who gets in.
 from shared.tunnel.accept import Accepted, AcceptedTunnel, TunnelAcceptor
 from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel, TunnelTraffic
 from shared.tunnel.dial import DialledTunnel, dial
+from shared.tunnel.turns import Turns
 
 __all__ = [
     "PATH",
@@ -21,5 +22,6 @@ __all__ = [
     "Tunnel",
     "TunnelAcceptor",
     "TunnelTraffic",
+    "Turns",
     "dial",
 ]

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from secrets import token_bytes
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from shared.errors import (
     ErrorCode,
     HandshakeError,
     HandshakeRejected,
+    InternalTrouble,
     TrunklineError,
     TunnelClosed,
     UnexpectedFrame,
@@ -26,10 +28,15 @@ from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.handshake.messages import NONCE_BYTES
 from shared.identity import GatewayKeys
 from shared.streams import OWN_WINDOWS, Role, own_limits
-from shared.tunnel.base import GATEWAYS_HEADER, PATH, SUBPROTOCOL, Tunnel
+from shared.tunnel.base import GATEWAYS_HEADER, LATE_S, PATH, READ_FIRST_S, SUBPROTOCOL, Tunnel
+from shared.tunnel.turns import Turns, TurnsFull
 
 _STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES + limits.KIB
 """All that comes before WELCOME: the head of the upgrade request, one message, and what frames it."""
+
+NEW_S = 1.0
+"""For so long after WELCOME a session's input shares the turns of handshakes: agents that came together say
+together what they serve, which takes as long as a handshake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +79,37 @@ class TunnelAcceptor(Protocol):
 
 
 class AcceptedTunnel(Tunnel):
-    """The gateway's end, from the HTTP upgrade on (PROTOCOL §2.1, §8.1)."""
+    """The gateway's end, from the HTTP upgrade on (PROTOCOL §2.1, §8.1).
+
+    Each step of the handshake waits for its turn: the upgrade with CHALLENGE, HELLO, WELCOME or REJECT, and
+    what the agent says within ``NEW_S`` after it, among which is all that it serves. The time in which a
+    stranger must have shaken hands counts while the gateway waits for it, not while it waits for the gateway.
+    """
 
     def __init__(
         self,
         acceptor: TunnelAcceptor,
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
+        turns: Turns | None = None,
     ) -> None:
-        """``wall`` gives Unix time, for the dates of certificates."""
+        """``wall`` gives Unix time, for the dates of certificates. ``turns`` are shared by all tunnels of a
+        gateway; without them this one has its own."""
         websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.HANDSHAKE_MESSAGE_BYTES)
         super().__init__(websocket, clock)
         self._server = websocket
         self._acceptor = acceptor
         self._wall = wall
+        self._turns = Turns(self._loop) if turns is None else turns
+        self._new = True
+        """What comes waits for its turn."""
+        self._new_until_s = inf
+        self._unread = bytearray()
+        """What came and waits for its turn."""
+        self._ended = False
+        """The stranger has closed its direction behind that."""
+        self._left_s = limits.HANDSHAKE_TIMEOUT_S
+        """Of its time, when it was last looked at."""
         self._handshake: GatewayHandshake | None = None
         self._task: asyncio.Task[None] | None = None
         self._admitted = False
@@ -94,18 +118,90 @@ class AcceptedTunnel(Tunnel):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._give_up)
+        self._count_time()
 
     def data_received(self, data: bytes) -> None:
-        if self._session is None and self.traffic.bytes_received + len(data) > _STRANGER_BYTES:
-            self.abort(TunnelClosed("a stranger sent too much"))
+        if self._new and not self._unread:
+            self._new = self._loop.time() < self._new_until_s
+        if not self._new:
+            super().data_received(data)
+        elif self._closing:
             return
-        super().data_received(data)
+        elif self._session is not None:
+            self._read_in_turn(data)
+        elif self.traffic.bytes_received + len(self._unread) + len(data) > _STRANGER_BYTES:
+            self.abort(TunnelClosed("a stranger sent too much"))
+        else:
+            if not self._unread:
+                self._stop_time()
+                self._ask_for_turn(self._read)
+            self._unread += data
+
+    def _read_in_turn(self, data: bytes) -> None:
+        """Nothing more comes meanwhile than what the transport has read already."""
+        assert self._transport is not None
+        waits = bool(self._unread)
+        self._unread += data
+        if not waits:
+            self._transport.pause_reading()
+            self._ask_for_turn(self._read)
+
+    def eof_received(self) -> bool:
+        """What came before the end is read in its turn; over TLS the end is the end of both directions."""
+        transport = self._transport
+        self._ended = bool(self._unread) and transport is not None and transport.can_write_eof()
+        return self._ended
+
+    def _read(self) -> None:
+        """The turn of what came."""
+        data = bytes(self._unread)
+        self._unread.clear()
+        try:
+            super().data_received(data)
+        except Exception:
+            if not self._closing:
+                self.abort(InternalTrouble("the gateway failed at what came"))
+            raise
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._session is not None:
+            transport.resume_reading()
+        if self._ended:
+            transport.close()
+        elif self._task is None:
+            self._count_time()
+
+    def _ask_for_turn(self, step: Callable[[], None]) -> None:
+        try:
+            self._turns.ask(step)
+        except TurnsFull as error:
+            self.abort(error)
+
+    # --- The stranger's time ---
+
+    def _count_time(self) -> None:
+        self._timer_at = self._loop.time() + self._left_s
+        self._timer = self._loop.call_at(self._timer_at, self._give_up)
+
+    def _stop_time(self) -> None:
+        if self._timer is not None:
+            self._left_s = max(0.0, self._timer_at - self._loop.time())
+            self._timer.cancel()
+            self._timer = None
 
     def _give_up(self) -> None:
         self._timer = None
-        if self._session is None:
-            self.abort(TunnelClosed("handshake timed out"))
+        if self._session is not None:
+            return
+        self._left_s = READ_FIRST_S
+        if not self._reading_first and self._loop.time() > self._timer_at + LATE_S:
+            self._reading_first = True
+            self._count_time()
+            return
+        self.abort(TunnelClosed("handshake timed out"))
+
+    # --- Its steps ---
 
     def _handle_upgrade(self, event: WebSocketEvent) -> None:
         assert isinstance(event, Request)
@@ -161,19 +257,26 @@ class AcceptedTunnel(Tunnel):
     async def _authenticate(self, hello: Hello, handshake: GatewayHandshake) -> None:
         try:
             accepted = await self._acceptor.authenticate(hello, handshake)
-        except HandshakeError as error:
-            self._reject(error)
+        except HandshakeError as refusal:
+            error = refusal
+            self._ask_for_turn(lambda: self._reject(error))
             return
         except Exception:
-            self._reject(
-                HandshakeRejected(ErrorCode.INTERNAL, "the gateway cannot check this agent now", 5.0)
-            )
+            trouble = HandshakeRejected(ErrorCode.INTERNAL, "the gateway cannot check this agent now", 5.0)
+            self._ask_for_turn(lambda: self._reject(trouble))
             raise
+        self._ask_for_turn(lambda: self._admit(hello, handshake, accepted))
+
+    def _admit(self, hello: Hello, handshake: GatewayHandshake, accepted: Accepted) -> None:
         if self._closing:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        try:
+            self._welcome(hello, handshake, accepted)
+        except Exception:
+            self.abort(InternalTrouble("the gateway failed to begin the session"))
+            raise
+
+    def _welcome(self, hello: Hello, handshake: GatewayHandshake, accepted: Accepted) -> None:
         resumed = None if hello.session is None else self._acceptor.resume(accepted, hello.session)
         welcome = handshake.welcome(
             accepted.session_id if resumed is None or hello.session is None else hello.session.id,
@@ -185,6 +288,7 @@ class AcceptedTunnel(Tunnel):
             None if resumed is None else resumed.session.log.received,
         )
         self._send_messages([encode(FrameType.WELCOME, 0, welcome)])
+        self._new_until_s = self._loop.time() + NEW_S
         if resumed is not None and hello.session is not None:
             self._resume_session(resumed, hello.session.received)
             self._acceptor.attach(accepted, self)
@@ -204,6 +308,7 @@ class AcceptedTunnel(Tunnel):
         try:
             super()._finish(error)
         finally:
+            self._unread.clear()
             if self._task is not None and self._task is not asyncio.current_task(self._loop):
                 self._task.cancel()
             if self._admitted:

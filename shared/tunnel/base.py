@@ -42,10 +42,10 @@ SUBPROTOCOL = Subprotocol("trunkline.1")
 _CLOSE_S = 1.0
 """How long the last bytes may take to leave before the socket is aborted."""
 
-_LATE_S = 0.1
+LATE_S = 0.1
 """A timer that fires so late says that the loop did not turn: what came meanwhile has not been read."""
 
-_READ_FIRST_S = 0.01
+READ_FIRST_S = 0.01
 """For reading it: at least one turn of the loop."""
 
 _ALREADY_CLOSED = frozenset({State.CLOSING, State.CLOSED})
@@ -295,10 +295,10 @@ class Tunnel(asyncio.Protocol):
         if self._session is None or self._closing:
             return
         now = self._clock()
-        self._reading_first = now > self._timer_at + _LATE_S and not self._reading_first
+        self._reading_first = now > self._timer_at + LATE_S and not self._reading_first
         if self._reading_first:
-            self._timer_at = now + _READ_FIRST_S
-            self._timer = self._loop.call_later(_READ_FIRST_S, self._handle_deadline)
+            self._timer_at = now + READ_FIRST_S
+            self._timer = self._loop.call_later(READ_FIRST_S, self._handle_deadline)
             return
         try:
             if now >= self._session.next_deadline():

@@ -25,6 +25,7 @@ from tests.bench import (
     revocation,
     scale,
     stalled,
+    turns,
     upload,
     validate,
 )
@@ -102,6 +103,13 @@ def _revocation(arguments: argparse.Namespace) -> object:
         House(Path(directory)) as house,
     ):
         figures = revocation.run(house, _REVOKED, _REVOKED)
+    return _in_json(figures, arguments)
+
+
+def _turns(arguments: argparse.Namespace) -> object:
+    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
+        seconds = arguments.seconds or turns.QUIET_S
+        figures = turns.run(Path(directory) / "state", arguments.agents, arguments.keys, seconds)
     return _in_json(figures, arguments)
 
 
@@ -192,6 +200,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "restart": _restart,
     "memory": _memory,
     "scale": _scale,
+    "turns": _turns,
     "growth": _growth,
     "live": _live,
     "peers": peers.load,
@@ -211,7 +220,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stalled", type=int, default=200)
     parser.add_argument("--readers", type=int, default=100)
     parser.add_argument("--megabytes", type=int, default=50)
-    parser.add_argument("--agents", type=int, default=100, help="that come back after a restart")
+    parser.add_argument("--agents", type=int, default=100, help="of restart and turns: that come back")
+    parser.add_argument("--keys", type=int, default=turns.KEYS, help="of turns: that are made at once")
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the figures there, where they have JSON"

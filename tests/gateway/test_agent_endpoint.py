@@ -339,6 +339,55 @@ async def test_while_draining_an_agent_may_come_back_for_its_session(tmp_path: P
         await eventually(lambda: not gateway.dispatcher.open_exchanges)
 
 
+class Wire(asyncio.Transport):
+    """A connection of which nothing is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.gone = False
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.written += len(data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.gone
+
+    def abort(self) -> None:
+        self.gone = True
+
+
+UPGRADE = (
+    b"GET /tunnel HTTP/1.1\r\nhost: gateway\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-protocol: trunkline.1\r\n\r\n"
+)
+
+
+async def test_a_crowd_is_challenged_in_many_turns_of_the_loop(tmp_path: Path) -> None:
+    """One challenge takes 0.1 ms or more, of which 2 ms a turn may be spent."""
+    crowd = 250
+    async with running_gateway(tmp_path) as gateway:
+        wires = [(gateway.agents.protocol(), Wire()) for _ in range(crowd)]
+        for tunnel, wire in wires:
+            tunnel.connection_made(wire)
+        for tunnel, _ in wires:
+            tunnel.data_received(UPGRADE)
+        most = challenged = 0
+        while True:
+            before, challenged = challenged, sum(wire.written > 0 for _, wire in wires)
+            most = max(most, challenged - before)
+            if challenged == crowd:
+                break
+            await asyncio.sleep(0)
+        assert most < crowd / 2
+        for tunnel, _ in wires:
+            tunnel.abort()
+
+
 async def test_when_agents_were_last_seen_is_on_record(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         tunnel, _ = await Host(gateway).dial()

@@ -285,6 +285,16 @@ async def test_strangers_are_turned_away(sent: bytes, answer: bytes) -> None:
         assert acceptor.connections == 0
 
 
+async def test_a_stranger_that_closes_its_direction_behind_its_request_is_answered() -> None:
+    async with accepting(Acceptor()) as url:
+        port = int(url.split(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /elsewhere HTTP/1.1\r\nhost: gateway\r\n\r\n")
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 4")
+        writer.close()
+
+
 async def test_a_stranger_that_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HANDSHAKE_TIMEOUT_S", 0.05)
     acceptor = Acceptor()

@@ -14,7 +14,7 @@ from shared import limits
 from shared.endpoint import Endpoint, SessionListener
 from shared.errors import ErrorCode
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
-from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel
+from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, Turns
 from shared.tunnel.base import SUBPROTOCOL
 from tests.support.identities import AGENT_NONCE, NAME, TOKEN, certificate_of, key_of
 from tests.support.tunnels import Acceptor, Recorder
@@ -108,6 +108,12 @@ class LineTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return len(self.buffer)
 
+    def pause_reading(self) -> None:
+        """Whoever moves bytes lets the loop run before the next ones come, and then reading goes on."""
+
+    def resume_reading(self) -> None:
+        pass
+
     def write(self, data: Any) -> None:
         if self._closing:
             return
@@ -165,6 +171,7 @@ class Line:
         acceptor: Any,
         listener: SessionListener,
         resumes: tuple[str, Endpoint] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._loop = loop
         claim = None
@@ -179,7 +186,7 @@ class Line:
         self.agent = LineTunnel(
             websocket, loop.time, handshake, listener, None if resumes is None else resumes[1]
         )
-        self.gateway = AcceptedTunnel(acceptor, loop.time)
+        self.gateway = AcceptedTunnel(acceptor, loop.time, turns=turns)
         self.agent_end, self.gateway_end = LineTransport(loop), LineTransport(loop)
         self.agent_end.protocol, self.gateway_end.protocol = self.agent, self.gateway
         self.cut = False

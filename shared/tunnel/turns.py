@@ -1,0 +1,68 @@
+"""When handshakes get the event loop: some of them a turn of it, in the order in which they asked
+(PROTOCOL §8.1).
+
+A crowd comes at once: every agent of a fleet dials again when a gateway has been restarted. What one of them
+costs (signatures, a certificate, its deployments in the index) takes a fraction of a millisecond; two
+thousand of them in one turn of the loop would keep everybody else waiting for seconds.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from shared.errors import LocalError
+
+TURN_S = 0.002
+"""After so long in one turn of the loop the next step waits for another turn. One step takes less."""
+
+MOST_WAITING = 8192
+"""Steps; of each tunnel one waits at most, with less than 70 KiB that came from its peer."""
+
+
+class TurnsFull(LocalError):
+    """More handshakes wait for their turn than may."""
+
+
+class Turns:
+    """The steps of handshakes that wait for the event loop. Belongs to its thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.perf_counter,
+        most: int = MOST_WAITING,
+    ) -> None:
+        """``clock`` gives seconds, from wherever it counts."""
+        self._loop = loop
+        self._clock = clock
+        self._most = most
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def __len__(self) -> int:
+        """Steps that wait."""
+        return len(self._waiting)
+
+    def ask(self, step: Callable[[], None]) -> None:
+        """``step`` is called on the event loop, not before this returns, after those asked for before it.
+        What it raises goes to the loop's exception handler. Raises TurnsFull."""
+        if len(self._waiting) >= self._most:
+            raise TurnsFull(f"{len(self._waiting)} handshakes wait for their turn")
+        if not self._waiting:
+            self._loop.call_soon(self._take)
+        self._waiting.append(step)
+
+    def _take(self) -> None:
+        until_s = self._clock() + TURN_S
+        while self._waiting:
+            step = self._waiting[0]
+            try:
+                step()
+            except Exception as error:
+                message = "a step of a handshake failed"
+                self._loop.call_exception_handler({"message": message, "exception": error})
+            self._waiting.popleft()
+            if self._clock() >= until_s:
+                break
+        if self._waiting:
+            self._loop.call_soon(self._take)
