@@ -119,11 +119,8 @@ class Gateway:
         keys, http = self._clients.door, http_settings(settings)
         book, figures = AliasBook(store.aliases), AliasFigures(metrics.registry)
 
-        def state_changed() -> None:
-            book.refresh()
-            self._limits.refresh()
-
-        self._clients.ring.when_changed(state_changed)
+        self._clients.ring.also(book.read)
+        self._clients.ring.also(self._limits.read)
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s

@@ -16,7 +16,7 @@ from shared.messages import Usage
 class Keys(Protocol):
     """Who holds a key; :class:`gateway.access.keys.KeyRing`."""
 
-    def authenticate(self, presented: str) -> Principal: ...
+    async def identify(self, presented: str) -> Principal: ...
 
 
 class Runner(Protocol):
@@ -83,7 +83,7 @@ class Pipeline:
 
     async def __call__(self, exchange: Exchange) -> None:
         # who
-        principal = self._keys.authenticate(exchange.credential())
+        principal = await self._keys.identify(exchange.credential())
         exchange.identified(principal)
         if self._gate is not None:
             self._gate()

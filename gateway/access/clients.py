@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 class Authenticator(Protocol):
     """Who holds what a client presents; :class:`KeyRing` and :class:`Door`."""
 
-    def authenticate(self, presented: str) -> Principal: ...
+    async def identify(self, presented: str) -> Principal: ...
 
 
 class Clients:
@@ -58,11 +58,14 @@ class Clients:
         self.door = Door(self.ring, TokenDoor(self._sources, wall))
 
     async def run(self) -> None:
-        """Fetch issuers' keys and note the use of ours, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for source in self._sources:
-                tasks.create_task(source.run())
-            tasks.create_task(self._note_use())
+        """Fetch issuers' keys and note the use of ours, until cancelled; then nobody is let in any more."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for source in self._sources:
+                    tasks.create_task(source.run())
+                tasks.create_task(self._note_use())
+        finally:
+            self.ring.close()
 
     async def _note_use(self) -> None:
         try:

@@ -13,10 +13,10 @@ class Door:
         self._keys = keys
         self._tokens = tokens
 
-    def authenticate(self, presented: str) -> Principal:
-        """As :meth:`KeyRing.authenticate` and :meth:`TokenDoor.authenticate`. What was changed in the store
+    async def identify(self, presented: str) -> Principal:
+        """As :meth:`KeyRing.identify` and :meth:`TokenDoor.authenticate`. What was changed in the store
         counts for holders of tokens too."""
         if presented.startswith(PREFIX) or not presented:
-            return self._keys.authenticate(presented)
-        self._keys.refresh()
+            return await self._keys.identify(presented)
+        await self._keys.refresh()
         return self._tokens.authenticate(presented)

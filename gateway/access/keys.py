@@ -3,10 +3,11 @@
 import hmac
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gateway.access.fresh import Fresh, Read
 from gateway.domain import Principal
 from gateway.errors import Unauthenticated
 from gateway.store import KeyRecord, Store
@@ -14,6 +15,9 @@ from gateway.store.keys import PREFIX, digest_of
 
 KEY_CHARS = 256
 """Longest text that is looked up at all; a key has 49 characters."""
+
+IN_PLACE = 256
+"""So many changed keys are taken up one by one, in less than a millisecond; of more a new ring is made."""
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -35,8 +39,8 @@ class KeyRing:
     """Looks keys up in a few microseconds, whatever their number.
 
     A change made by another process (``trunkline key revoke``) counts from the next call on: each call
-    compares the store's data version, and only when it moved reads the keys that changed. Belongs to one
-    thread.
+    compares the store's data version, and only when it moved reads the keys that changed, in a thread.
+    Belongs to the event loop's thread.
 
     A key is found by its SHA-256, so what a caller can learn from timing is about digests of keys that
     nobody can choose, and the digest found is compared in constant time.
@@ -50,28 +54,40 @@ class KeyRing:
         self._digests: dict[str, tuple[bytes, ...]] = {}
         """By the key's id."""
         self._same: dict[Hashable, Hashable] = {}
-        """What many keys have in common is kept once."""
+        """What many keys have in common is kept once. Belongs to whoever reads."""
         self._used_s: dict[str, float] = {}
-        self._data_version = -1
         self._revision = 0
-        self._changed: Callable[[], None] | None = None
-        self.refresh()
+        self._fresh = Fresh(store.data_version)
+        self._fresh.add(self._read)
+        self._fresh.refresh_here()
 
-    def when_changed(self, changed: Callable[[], None]) -> None:
-        """``changed`` is called before a request is let in when anybody has changed the store since the last
-        one, whatever it was that changed."""
-        self._changed = changed
+    def also(self, read: Read) -> None:
+        """When anybody has changed the store, whatever it was that changed, ``read`` is called in a thread,
+        and what it gives on the event loop, before the next request is let in."""
+        self._fresh.add(read)
+
+    def close(self) -> None:
+        """Nobody is let in any more."""
+        self._fresh.close()
 
     def __len__(self) -> int:
         """Keys in memory, revoked ones too: as many as the store has."""
         return len(self._digests)
 
-    def authenticate(self, presented: str) -> Principal:
-        """Who holds the key ``presented``.
+    async def identify(self, presented: str) -> Principal:
+        """Who holds the key ``presented``, by what the store says when it is called.
 
         Raises Unauthenticated, and StateError when the store cannot be asked: nobody is let in on old news.
         """
-        self.refresh()
+        await self._fresh.refresh()
+        return self._holder(presented)
+
+    def authenticate(self, presented: str) -> Principal:
+        """The same, reading the store in this thread where it has changed: not for an event loop's."""
+        self._fresh.refresh_here()
+        return self._holder(presented)
+
+    def _holder(self, presented: str) -> Principal:
         if not presented:
             raise Unauthenticated(
                 "No API key was given. Send it as 'Authorization: Bearer sk-tl-…' "
@@ -103,24 +119,29 @@ class KeyRing:
         """What :meth:`take_used` gave could not be written."""
         self._used_s = used_s | self._used_s
 
-    def refresh(self) -> None:
-        """Read what has changed in the store, if anything has. Raises StateError."""
-        data_version = self._store.data_version()
-        if data_version == self._data_version:
-            return
-        self._revision, changed = self._store.keys.changed_since(self._revision)
-        for record in changed:
-            self._take(record)
-        if self._changed is not None:
-            self._changed()
-        self._data_version = data_version
+    async def refresh(self) -> None:
+        """Take up what has changed in the store, if anything has. Raises StateError."""
+        await self._fresh.refresh()
 
-    def _take(self, record: KeyRecord) -> None:
-        for digest in self._digests.get(record.id, ()):
-            del self._entries[digest]
-        entries = {entry.digest: entry for entry in _entries(record, self._principal(record))}
-        self._entries |= entries
-        self._digests[record.id] = tuple(entries)
+    def _read(self) -> Callable[[], None]:
+        """What has changed since the keys there are. Those of many are made and swapped whole, not one by
+        one: whoever is let in meanwhile is so by the keys of before."""
+        revision, changed = self._store.keys.changed_since(self._revision)
+        found = {record.id: tuple(_entries(record, self._principal(record))) for record in changed}
+        if len(found) <= IN_PLACE:
+            return lambda: self._take(revision, found)
+        entries, digests = dict(self._entries), dict(self._digests)
+        _put(entries, digests, found)
+        return lambda: self._swap(revision, entries, digests)
+
+    def _take(self, revision: int, found: Mapping[str, tuple[_Entry, ...]]) -> None:
+        _put(self._entries, self._digests, found)
+        self._revision = revision
+
+    def _swap(
+        self, revision: int, entries: dict[bytes, _Entry], digests: dict[str, tuple[bytes, ...]]
+    ) -> None:
+        self._entries, self._digests, self._revision = entries, digests, revision
 
     def _principal(self, record: KeyRecord) -> Principal:
         return Principal(
@@ -135,6 +156,19 @@ class KeyRing:
 
     def _shared(self, value: _T) -> _T:
         return self._same.setdefault(value, value)  # type: ignore[return-value]
+
+
+def _put(
+    entries: dict[bytes, _Entry],
+    digests: dict[str, tuple[bytes, ...]],
+    found: Mapping[str, tuple[_Entry, ...]],
+) -> None:
+    """Keys that have changed in the place of what was known of them, by their ids."""
+    for key_id, its in found.items():
+        for digest in digests.get(key_id, ()):
+            del entries[digest]
+        entries.update((entry.digest, entry) for entry in its)
+        digests[key_id] = tuple(entry.digest for entry in its)
 
 
 def _entries(record: KeyRecord, principal: Principal) -> Iterator[_Entry]:

@@ -101,7 +101,7 @@ class Page:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         exchange.route = "admin"
-        principal = self._keys.authenticate(exchange.credential())
+        principal = await self._keys.identify(exchange.credential())
         exchange.identified(principal)
         if exchange.method not in self._methods:
             allowed = tuple(self._methods)

@@ -85,7 +85,7 @@ class Models:
         exchange = exchange_of(scope)
         exchange.route = "models"
         only_get(exchange)
-        principal = self._keys.authenticate(exchange.credential())
+        principal = await self._keys.identify(exchange.credential())
         exchange.identified(principal)
         name = scope["path_params"].get("id")
         shows = _everything if principal.scopes is None else principal.scopes.shows
@@ -196,7 +196,7 @@ class MetricsPage:
         exchange.route = "metrics"
         only_get(exchange)
         if not self._public:
-            principal = self._keys.authenticate(exchange.credential())
+            principal = await self._keys.identify(exchange.credential())
             exchange.identified(principal)
             if principal.scopes is not None and principal.role is None:
                 raise Forbidden(

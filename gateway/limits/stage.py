@@ -102,12 +102,18 @@ class Limits:
     # --- What there is ---
 
     def refresh(self) -> None:
-        """Read limits and prices again if any has changed. Raises StateError, and nothing has changed
-        then."""
-        self._revision, terms = self._source.changed_since(self._revision)
-        if terms is None:
-            return
-        self._terms = terms
+        """Read limits and prices again if any has changed, in this thread. Raises StateError, and nothing has
+        changed then."""
+        self.read()()
+
+    def read(self) -> Callable[[], None]:
+        """Read limits and prices again if any has changed, in any thread; what is called, on the event loop,
+        takes them up. Raises StateError."""
+        revision, terms = self._source.changed_since(self._revision)
+        return (lambda: None) if terms is None else (lambda: self._take(revision, terms))
+
+    def _take(self, revision: int, terms: Terms) -> None:
+        self._revision, self._terms = revision, terms
         limited = {name: each for name, each in terms.tenants.items() if each.rates or each.budgets}
         for name, holder in list(self._tenants.items()):
             if name not in limited:

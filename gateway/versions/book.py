@@ -1,6 +1,6 @@
 """The aliases in memory, as fresh as the store."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -12,7 +12,8 @@ _log = structlog.get_logger(__name__)
 
 class AliasBook:
     """Every alias by its name. A change that another process makes counts from the next request on, as one
-    of a key does: whoever looks after the keys calls :meth:`refresh`. Belongs to one thread.
+    of a key does: whoever looks after the keys calls :meth:`read` in a thread and then what it gives. All
+    else belongs to the event loop's thread.
     """
 
     def __init__(self, store: AliasStore) -> None:
@@ -24,17 +25,31 @@ class AliasBook:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read them again if any has changed. Raises StateError, and nothing has changed then."""
-        revision, records, unreadable = self._store.changed_since(self._revision)
-        if records is None:
-            return
+        """Read them again if any has changed, in this thread. Raises StateError, and nothing has changed
+        then."""
+        self.read()()
+
+    def read(self) -> Callable[[], None]:
+        """Read them again if any has changed; what is called takes them up. Raises StateError."""
+        revision, found, unreadable = self._store.changed_since(self._revision)
+        if found is None:
+            return lambda: None
+        records = {record.alias.name: record for record in found}
+        choices = {name: Choice(record.alias) for name, record in records.items()}
+        return lambda: self._take(revision, records, choices, unreadable)
+
+    def _take(
+        self,
+        revision: int,
+        records: Mapping[str, AliasRecord],
+        choices: Mapping[str, Choice],
+        unreadable: Collection[str],
+    ) -> None:
         if self._revision >= 0:
             _log.info("aliases_changed", aliases=len(records))
         for name in unreadable:
             _log.error("alias_unreadable", alias=name)
-        self.records = {record.alias.name: record for record in records}
-        self.choices = {name: Choice(record.alias) for name, record in self.records.items()}
-        self._revision = revision
+        self.records, self.choices, self._revision = records, choices, revision
 
     def tells_apart(self, model: str) -> bool:
         """Whether some alias names a version of ``model``."""

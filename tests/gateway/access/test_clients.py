@@ -26,7 +26,7 @@ async def test_when_keys_were_used_is_written_down(store: Store, clients: Client
     text = store.keys.create("laptop", "acme", 1.0)
     await clients.write_use()
     assert store.keys.get("laptop").last_used_s is None
-    clients.door.authenticate(text)
+    await clients.door.identify(text)
     await clients.write_use()
     assert store.keys.get("laptop").last_used_s == 500.0
 
@@ -38,15 +38,14 @@ async def test_the_last_use_is_written_at_the_end_too(
     text = store.keys.create("laptop", "acme", 1.0)
     running = asyncio.get_running_loop().create_task(clients.run())
     await asyncio.sleep(0)
-    clients.door.authenticate(text)
-    await asyncio.sleep(0)
+    await clients.door.identify(text)
     running.cancel()
     await asyncio.wait([running])
     assert store.keys.get("laptop").last_used_s == 500.0
 
 
 async def test_what_could_not_be_written_is_written_the_next_time(store: Store, clients: Clients) -> None:
-    clients.door.authenticate(store.keys.create("laptop", "acme", 1.0))
+    await clients.door.identify(store.keys.create("laptop", "acme", 1.0))
     used_s = clients.ring.take_used()
     clients.ring.put_back_used(dict.fromkeys(used_s, 400.0))
     await clients.write_use()

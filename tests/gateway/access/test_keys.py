@@ -1,13 +1,19 @@
 """Looking client keys up: always as fresh as the store."""
 
+import asyncio
+import threading
+from collections.abc import Sequence
+
 import pytest
 
 from gateway.access import KeyRing
+from gateway.access.keys import IN_PLACE
 from gateway.errors import Unauthenticated
 from gateway.scopes import Role, limited
-from gateway.store import KeyStore, Store
+from gateway.store import KeyRecord, KeyStore, Store
 from gateway.store.errors import StateError
 from gateway.where import read_where
+from tests.bench.scale import make_keys
 from tests.support.race import elsewhere
 
 
@@ -204,3 +210,87 @@ def test_an_entry_shows_no_digest(store: Store) -> None:
     (record,) = store.keys.list()
     assert record.digest.hex() not in repr(record)
     assert repr(record.digest) not in repr(record)
+
+
+class Held:
+    """Readings of the store, each of which ends when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[int] = []
+        self.begun = threading.Semaphore(0)
+        self.free = threading.Semaphore(0)
+        read = KeyStore.changed_since
+
+        def held(store: KeyStore, revision: int) -> tuple[int, Sequence[KeyRecord]]:
+            found = read(store, revision)
+            self.threads.append(threading.get_ident())
+            self.begun.release()
+            assert self.free.acquire(timeout=30)
+            return found
+
+        monkeypatch.setattr(KeyStore, "changed_since", held)
+
+    async def until_read(self) -> None:
+        assert await asyncio.to_thread(self.begun.acquire, timeout=30)
+
+
+async def test_the_event_loop_waits_for_no_reading_of_keys(
+    store: Store, command: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring, reading = KeyRing(store), Held(monkeypatch)
+    text = command.keys.create("laptop", "default", 1.0)
+    asked = asyncio.ensure_future(ring.identify(text))
+    await reading.until_read()
+    assert not asked.done()
+    reading.free.release()
+    assert (await asked).key_name == "laptop"
+    assert threading.get_ident() not in reading.threads
+
+
+async def test_a_key_revoked_while_keys_are_read_is_refused_to_who_asks_then(
+    store: Store, command: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = store.keys.create("laptop", "default", 1.0)
+    ring, reading = KeyRing(store), Held(monkeypatch)
+    command.keys.create("other", "default", 1.0)
+    before = asyncio.ensure_future(ring.identify(text))
+    await reading.until_read()
+    command.keys.revoke("laptop", 2.0)
+    after = asyncio.ensure_future(ring.identify(text))
+    await asyncio.sleep(0)
+    reading.free.release(2)
+    assert (await before).key_name == "laptop"
+    with pytest.raises(Unauthenticated, match="was revoked"):
+        await after
+
+
+async def test_many_changed_keys_are_swapped_in_as_one_ring(
+    store: Store, command: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = store.keys.create("laptop", "default", 1.0)
+    ring, reading = KeyRing(store), Held(monkeypatch)
+    make_keys(command.state_dir, IN_PLACE + 1)
+    command.keys.revoke("laptop", 2.0)
+    entries, digests = ring._entries, ring._digests
+    asked = asyncio.ensure_future(ring.identify(text))
+    await reading.until_read()
+    reading.free.release()
+    with pytest.raises(Unauthenticated, match="was revoked"):
+        await asked
+    assert (len(entries), len(digests)) == (1, 1), "who was let in meanwhile found the ring of before"
+    assert len(ring) == len(ring._entries) == IN_PLACE + 2
+
+
+async def test_few_changed_keys_are_put_into_the_ring_there_is(store: Store, command: Store) -> None:
+    ring = KeyRing(store)
+    entries = ring._entries
+    assert await ring.identify(command.keys.create("laptop", "default", 1.0))
+    assert ring._entries is entries
+
+
+async def test_nobody_is_identified_by_old_news_when_the_store_is_gone(store: Store) -> None:
+    text = store.keys.create("laptop", "default", 1.0)
+    ring = KeyRing(store)
+    store.close()
+    with pytest.raises(StateError):
+        await ring.identify(text)

@@ -134,17 +134,17 @@ async def test_what_is_no_text_of_bytes_is_refused_too(house: House) -> None:
 
 async def test_keys_and_tokens_come_in_by_one_door(house: House, store: Store) -> None:
     door = Door(KeyRing(store), house.door)
-    assert door.authenticate(store.keys.create("laptop", "acme", 1.0)).key_name == "laptop"
-    assert door.authenticate(token()).key_name == "alice"
+    assert (await door.identify(store.keys.create("laptop", "acme", 1.0))).key_name == "laptop"
+    assert (await door.identify(token())).key_name == "alice"
     for text in ("", "sk-tl-nope", "sk-other"):
         with pytest.raises(Unauthenticated):
-            door.authenticate(text)
+            await door.identify(text)
 
 
 async def test_what_changed_in_the_store_counts_for_tokens_too(house: House, store: Store) -> None:
     changes: list[None] = []
     ring = KeyRing(store)
-    ring.when_changed(lambda: changes.append(None))
+    ring.also(lambda: lambda: changes.append(None))
     store.keys.create("laptop", "acme", 1.0)
-    Door(ring, house.door).authenticate(token())
+    await Door(ring, house.door).identify(token())
     assert changes == [None]

@@ -35,7 +35,7 @@ class FakeKeys:
     def __init__(self, principal: Principal | None = None) -> None:
         self.principal = principal or Principal("k1", "tests", "default")
 
-    def authenticate(self, presented: str) -> Principal:
+    async def identify(self, presented: str) -> Principal:
         if presented != KEY:
             raise Unauthenticated("This gateway knows no such key.")
         return self.principal

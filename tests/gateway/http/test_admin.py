@@ -3,7 +3,8 @@
 import contextlib
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from gateway.lifecycle import Lifecycle
 from gateway.location import DATABASE_NAME
 from gateway.pipeline import Pipeline
 from gateway.scopes import Role, limited
-from gateway.store import Enrolment, Store
+from gateway.store import Enrolment, KeyRecord, KeyStore, Store
 from gateway.store.errors import StateBusy, StateCorrupt, StateError, StateMissing, StateUnwritable
 from shared.engine_state import EngineState
 from shared.messages import AgentState, AgentStatus, DeploymentStatus
@@ -89,6 +90,22 @@ def house(tmp_path: Path) -> Iterator[House]:
     made = House(tmp_path / "state")
     yield made
     made.store.close()
+
+
+async def test_the_event_loops_thread_does_not_read_keys_that_have_changed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[int] = []
+    read = KeyStore.changed_since
+
+    def watched(store: KeyStore, revision: int) -> tuple[int, Sequence[KeyRecord]]:
+        readers.append(threading.get_ident())
+        return read(store, revision)
+
+    monkeypatch.setattr(KeyStore, "changed_since", watched)
+    assert (await house.ask("GET", "/admin/queue"))[0] == 200
+    assert readers
+    assert threading.get_ident() not in readers
 
 
 def enrol(store: Store, name: str) -> None:

@@ -39,7 +39,7 @@ class Keys:
     def __init__(self) -> None:
         self.principal = Principal("k1", "laptop", "acme")
 
-    def authenticate(self, presented: str) -> Principal:
+    async def identify(self, presented: str) -> Principal:
         if presented != KEY:
             raise Unauthenticated("no such key")
         return self.principal

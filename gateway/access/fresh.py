@@ -1,0 +1,80 @@
+"""What is in memory stays as fresh as the store, which is read in a thread: the event loop does not wait for
+a disk, nor for ten thousand keys to be made of their rows."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+Apply = Callable[[], None]
+"""Takes up what was read. Short: it is called on the event loop."""
+
+Read = Callable[[], Apply]
+"""Reads what has changed, in any thread, one call at a time. Changes nothing itself. Raises StateError."""
+
+
+class Fresh:
+    """Reads again when anybody, in any process, has changed the store. All that was read at once is taken up
+    at once, or none of it. Belongs to the event loop's thread."""
+
+    def __init__(self, data_version: Callable[[], int]) -> None:
+        """``data_version`` gives another number once anybody has committed a change; it costs microseconds
+        and raises StateError."""
+        self._data_version = data_version
+        self._known: int | None = None
+        self._reads: list[Read] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="keys")
+
+    def add(self, read: Read) -> None:
+        """``read`` is called, too, from the next change on."""
+        self._reads.append(read)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody has changed anything since it was read. Raises StateError."""
+        return self._data_version() == self._known
+
+    def refresh_here(self) -> None:
+        """Read what has changed, in this thread. Raises StateError. Not while :meth:`refresh` is awaited."""
+        if not self.is_fresh:
+            self._take_up(*self._read())
+
+    async def refresh(self) -> None:
+        """All that was changed before this call counts when it returns. Raises StateError.
+
+        Who comes while it is being read waits for that, and for another reading if something has been changed
+        since it began: for two at most.
+        """
+        if self.is_fresh:
+            return
+        if self._reading is not None:
+            await asyncio.wait((self._reading,))
+            if self.is_fresh:
+                return
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._refresh())
+            self._reading.add_done_callback(self._over)
+        reading = self._reading
+        await asyncio.wait((reading,))  # who leaves takes it from nobody else
+        reading.result()
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _refresh(self) -> None:
+        self._take_up(*await asyncio.get_running_loop().run_in_executor(self._threads, self._read))
+
+    def _read(self) -> tuple[int, Sequence[Apply]]:
+        data_version = self._data_version()
+        return data_version, [read() for read in self._reads]
+
+    def _take_up(self, data_version: int, found: Sequence[Apply]) -> None:
+        for apply in found:
+            apply()
+        self._known = data_version
+
+    def _over(self, reading: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # whoever waits is told
