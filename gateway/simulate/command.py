@@ -1,4 +1,4 @@
-"""The command itself. Exit codes: 0 done, 1 no fleet was large enough or a file was not written, 2 wrong
+"""The command itself. Exit codes: 0 done, 1 no fleet was large enough or a chart was not written, 2 wrong
 usage."""
 
 import math
@@ -103,7 +103,9 @@ def simulate_command(
         str | None,
         typer.Option(help="The smallest fleet of this composition with, say, ttft_p99<1.", metavar="GOALS"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures; .png or .svg.", metavar="FILE")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the figures; .svg, or .png with Pillow.", metavar="FILE")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All figures, for programs.")] = False,
 ) -> None:
     """Run scheduling policies on simulated GPUs, and tell how each fared.
@@ -138,6 +140,8 @@ def simulate_command(
         found, answers = _search(plan, chosen, goals) if goals else (_compare(plan, chosen), {})
     except BadSpec as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from None
+    except ImportError as error:
+        fail(f"--plot: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(1) from None
     source = trace.name if trace is not None else f"mix {mix}"
