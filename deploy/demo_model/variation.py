@@ -3,8 +3,8 @@
 import string
 from random import Random
 
-from agent.backends.torch_engine.demo.corpus import as_sentence
-from agent.backends.torch_engine.demo.corpus.grammar import Pattern, sample
+from deploy.demo_model.corpus import as_sentence
+from deploy.demo_model.corpus.grammar import Pattern, sample
 
 
 class Typist:

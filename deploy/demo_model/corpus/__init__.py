@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from agent.backends.torch_engine.demo.corpus.grammar import GrammarError, Pattern, first, parse, sample
+from deploy.demo_model.corpus.grammar import GrammarError, Pattern, first, parse, sample
 
 CORPUS_DIR: Final = Path(__file__).resolve().parent
 KNOWN_TOPICS: Final = (

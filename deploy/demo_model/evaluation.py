@@ -7,12 +7,12 @@ from typing import Any, Final
 import torch
 from transformers import LlamaForCausalLM
 
-from agent.backends.torch_engine.demo.corpus import Corpus, Entry, as_sentence
-from agent.backends.torch_engine.demo.greedy import argmax_agrees
-from agent.backends.torch_engine.demo.network import pooled
-from agent.backends.torch_engine.demo.samples import plain
-from agent.backends.torch_engine.demo.variation import Typist
-from agent.backends.torch_engine.demo.vocabulary import USER, Encoder
+from deploy.demo_model.corpus import Corpus, Entry, as_sentence
+from deploy.demo_model.greedy import argmax_agrees
+from deploy.demo_model.network import pooled
+from deploy.demo_model.samples import plain
+from deploy.demo_model.variation import Typist
+from deploy.demo_model.vocabulary import USER, Encoder
 
 DRAWS: Final = 1000
 DECLINES: Final = "foreign-"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from agent.backends.torch_engine.demo.corpus import Corpus, Entry
-from agent.backends.torch_engine.demo.variation import Typist
-from agent.backends.torch_engine.demo.vocabulary import ASSISTANT, CONTEXT_TOKENS, SYSTEM, TEXT, USER, Encoder
+from deploy.demo_model.corpus import Corpus, Entry
+from deploy.demo_model.variation import Typist
+from deploy.demo_model.vocabulary import ASSISTANT, CONTEXT_TOKENS, SYSTEM, TEXT, USER, Encoder
 
 TELL_MORE: Final = "tell-more"
 REPEAT: Final = "repeat-that"

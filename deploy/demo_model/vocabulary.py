@@ -13,7 +13,7 @@ from typing import Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from agent.backends.torch_engine.demo.corpus import Corpus
+from deploy.demo_model.corpus import Corpus
 
 SIZE: Final = 1536
 END: Final = "<|end|>"

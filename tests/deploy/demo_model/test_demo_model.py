@@ -16,12 +16,11 @@ from agent.backends.torch_engine.demo import (
     DEMO_COMPLETIONS_FILE,
     DEMO_DIR,
     DEMO_MODEL_DIR,
-    corpus,
-    record,
 )
-from agent.backends.torch_engine.demo.corpus.grammar import GrammarError, first, parse, sample
-from agent.backends.torch_engine.demo.greedy import answer_all, argmax_agrees
-from agent.backends.torch_engine.demo.variation import Typist
+from deploy.demo_model import corpus, record
+from deploy.demo_model.corpus.grammar import GrammarError, first, parse, sample
+from deploy.demo_model.greedy import answer_all, argmax_agrees
+from deploy.demo_model.variation import Typist
 
 PHRASES = {"what": "what is $|define $", "greeting": "hello|hi"}
 ASKED_IN_TEST = 8

@@ -18,13 +18,13 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from agent.backends.torch_engine.demo import corpus as texts
-from agent.backends.torch_engine.demo import network
-from agent.backends.torch_engine.demo.corpus import Corpus
-from agent.backends.torch_engine.demo.evaluation import measure
-from agent.backends.torch_engine.demo.greedy import answer_all, argmax_agrees
-from agent.backends.torch_engine.demo.samples import REPEAT, TELL_MORE
-from agent.backends.torch_engine.demo.vocabulary import ASSISTANT, CONTEXT_TOKENS, SYSTEM, USER, Encoder
+from deploy.demo_model import corpus as texts
+from deploy.demo_model import network
+from deploy.demo_model.corpus import Corpus
+from deploy.demo_model.evaluation import measure
+from deploy.demo_model.greedy import answer_all, argmax_agrees
+from deploy.demo_model.samples import REPEAT, TELL_MORE
+from deploy.demo_model.vocabulary import ASSISTANT, CONTEXT_TOKENS, SYSTEM, USER, Encoder
 
 MODEL_FILES: Final = (
     "config.json",

@@ -1,7 +1,7 @@
 """Train the demo model from the corpus, or check the shipped files against it.
 
-    python -m agent.backends.torch_engine.demo.train            about 20 minutes on one core
-    python -m agent.backends.torch_engine.demo.train --check    about a minute, changes nothing
+    python -m deploy.demo_model.train            about 20 minutes on one core
+    python -m deploy.demo_model.train --check    about a minute, changes nothing
 
 One thread and one seed: the same versions of torch, transformers and tokenizers on the same kind of
 processor give the same files, bit for bit.
@@ -21,9 +21,10 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from agent.backends.torch_engine.demo import DEMO_DIR, corpus, network, record, vocabulary
-from agent.backends.torch_engine.demo.samples import Sample, Sampler
-from agent.backends.torch_engine.demo.variation import Typist
+from agent.backends.torch_engine.demo import DEMO_DIR
+from deploy.demo_model import corpus, network, record, vocabulary
+from deploy.demo_model.samples import Sample, Sampler
+from deploy.demo_model.variation import Typist
 
 SEED: Final = 20
 STEPS: Final = 2000

@@ -1,0 +1,1 @@
+"""What runs Trunkline elsewhere, and the scripts that make what is shipped; not installed."""
