@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.access.agents import AdmittedAgent
+from gateway.access.fresh import Fresh
 from gateway.agent_session import AgentSession
 from gateway.domain import AgentPrincipal
 from gateway.gauges import TunnelFigures
@@ -48,6 +49,8 @@ RETRY_AFTER_S = 1.0
 DATABASE_THREADS = 4
 """Handshakes that may wait for the disk at once; the others wait for a thread, no more than strangers."""
 
+CHECKED_AT_ONCE = 100
+"""Sessions in one turn of the event loop, when agents have changed."""
 
 Fields = Sequence[tuple[bytes, bytes]]
 """Of a header, names in lower case."""
@@ -73,6 +76,9 @@ class Directory(Protocol):
 
     @property
     def gateway_keys(self) -> GatewayKeys: ...
+    @property
+    def known_keys(self) -> GatewayKeys: ...
+    def data_version(self) -> int: ...
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent: ...
     def changed(self) -> bool: ...
@@ -129,10 +135,13 @@ class AgentEndpoint:
         self._past = TunnelFigures()
         """What went through tunnels that are closed."""
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")
+        """Reads what has changed, and waits behind nobody who writes."""
+        self._keys = Fresh(lambda: self._directory.data_version(), "identity")
+        """The gateway's keys that handshakes begin with are those of then, whoever changes them."""
+        self._keys.add(self._read_keys)
         self._draining: Drain | None = None
         self._closed = False
-        self._unchecked = False
-        """The store has changed since sessions were last held against it."""
         self._changed = asyncio.Event()
         """Names or keys may have changed since certificates were last looked at."""
         metrics.watch_tunnels(self.figures)
@@ -177,6 +186,8 @@ class AgentEndpoint:
             await self._note(seen)
         except StateError as error:
             _log.error("state_failed", doing="record_seen", error=str(error))
+        self._keys.close()
+        await asyncio.to_thread(self._looks.shutdown)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     @property
@@ -200,9 +211,21 @@ class AgentEndpoint:
     def gateway_keys(self) -> GatewayKeys:
         """Raises LocalError while the database or a key's file cannot be read."""
         try:
-            return self._directory.gateway_keys
+            failed = None if self._keys.is_fresh else self._keys.error
         except StateError as error:
-            raise LocalError("this gateway cannot use its database just now") from error
+            failed = error
+        if failed is not None:
+            raise LocalError("this gateway cannot use its database just now") from failed
+        return self._directory.known_keys
+
+    def prepare(self) -> asyncio.Future[None] | None:
+        """Have the gateway's keys read in a thread, if anybody has changed the store."""
+        with contextlib.suppress(StateError):  # which ``gateway_keys`` raises, too
+            if not self._keys.is_fresh:
+                reading = asyncio.ensure_future(self._keys.refresh())
+                reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+                return reading
+        return None
 
     def connected(self, tunnel: AcceptedTunnel) -> None:
         """Takes a stranger in. Raises LocalError when there are too many."""
@@ -282,10 +305,8 @@ class AgentEndpoint:
         self._agents[session] = admitted
         self._came.add(admitted.name)
         self._arrival.set()
-        try:
-            self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted
-        except StateError as error:
-            session.close(ErrorCode.INTERNAL, f"the gateway cannot use its database just now: {error}")
+        self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted,
+        self._update_rights(session, admitted)  # or have been given other rights
         if self._draining is not None and not session.closed:
             self._send_drain(session, self._draining)
         return session
@@ -316,14 +337,25 @@ class AgentEndpoint:
         self._registry.give_up_lost(limits.RESUME_WINDOW_S)
         for session in [session for session in self._agents if session.closed]:
             del self._agents[session]
-        self._unchecked = self._directory.changed() or self._unchecked
-        if self._unchecked:
-            for session, admitted in list(self._agents.items()):
-                self._end_if_revoked(session, admitted)
-            for session, admitted in list(self._agents.items()):
-                self._update_rights(session, admitted)
-            self._unchecked = False
+        loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(self._looks, self._directory.changed):
+            await self._check_sessions(self._end_if_revoked)
+            await self._check_sessions(self._update_rights)
             self._changed.set()
+
+    async def _check_sessions(self, check: Callable[[AgentSession, AdmittedAgent], None]) -> None:
+        """Holds every session against what is known of its agent now, so many a turn of the loop. One that
+        begins meanwhile is checked as it does."""
+        for number, session in enumerate(list(self._agents), 1):
+            if (admitted := self._agents.get(session)) is not None:
+                check(session, admitted)
+            if number % CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _read_keys(self) -> Callable[[], None]:
+        """Raises StateError."""
+        _ = self._directory.gateway_keys
+        return lambda: None
 
     def _here(self) -> set[str]:
         """Agents that are here, or have left since that was last noted."""
@@ -347,11 +379,15 @@ class AgentEndpoint:
 
     async def _renew(self) -> None:
         loop, directory = asyncio.get_running_loop(), self._directory
-        keys, wall_s = directory.gateway_keys, self._wall()
+        wall_s = self._wall()
+        is_due = await loop.run_in_executor(self._looks, directory.due, wall_s)
+        keys = directory.known_keys
+        if self._closed:
+            return
         if keys.previous is not None and keys.previous_at(wall_s) is None:
             await loop.run_in_executor(self._threads, directory.forget_previous_key, wall_s)
         await self._renewals.look(
-            directory.due(wall_s),
+            is_due,
             lambda *which: loop.run_in_executor(self._threads, directory.renew, *which),
             wall_s,
         )

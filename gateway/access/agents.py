@@ -52,11 +52,11 @@ class AdmittedAgent:
 class AgentDirectory:
     """Decides on agents from the store, which it keeps in memory and as fresh as the store is.
 
-    ``admit`` and ``renew`` may wait for the disk: call them from a worker thread. The others cost
+    What says that it raises StateError may wait for the disk: call it from a worker thread. The others cost
     microseconds: call them from the event loop, like this::
 
-        attach:              reason = directory.refusal(admitted)       # revoked since admit?
-        every 0.25 s or so:  if directory.changed():
+        attach:              reason = directory.refusal(admitted)       # known to be revoked since admit?
+        every 0.25 s or so:  if await in_a_thread(directory.changed):
                                  for each session: reason = directory.refusal(session.admitted)
         reason not None:     end its tunnel with ErrorCode.REVOKED and the reason
     """
@@ -78,6 +78,16 @@ class AgentDirectory:
     def gateway_keys(self) -> GatewayKeys:
         """The keys of the gateway as they are now. Raises StateError."""
         return self._store.identity.keys
+
+    @property
+    def known_keys(self) -> GatewayKeys:
+        """The keys of the gateway when they were read last."""
+        return self._store.identity.known
+
+    def data_version(self) -> int:
+        """Another number once anybody has changed the store. Costs microseconds, for all that it raises
+        StateError."""
+        return self._store.data_version()
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         """Let the sender of a verified HELLO in at wall-clock time ``wall_s``, or say why not.
@@ -113,8 +123,8 @@ class AgentDirectory:
         return changed
 
     def refusal(self, admitted: AdmittedAgent) -> str | None:
-        """Why an agent admitted earlier may no longer be connected; None while it may. Raises StateError."""
-        self._refresh()
+        """Why an agent admitted earlier may no longer be connected; None while it may: as of the latest look
+        at the store."""
         record = self._by_id.get(admitted.agent_id)
         if record is None:
             return "the gateway no longer knows this agent"
@@ -127,7 +137,8 @@ class AgentDirectory:
 
     def due(self, wall_s: float) -> Callable[[AdmittedAgent], bool]:
         """What says of connected agents whether it is time for a fresh certificate: the one held is worn, or
-        was issued by the key before or for a former name. For use at once. Raises StateError."""
+        was issued by the key before or for a former name. For use at once, on the event loop. Raises
+        StateError."""
         self._refresh()
         issuer = self.gateway_keys.current.public_key
 
@@ -169,6 +180,7 @@ class AgentDirectory:
         serial = f"{certificate.serial:x}"
         enrolment = Enrolment(join.token_id, hello.name, hello.public_key, serial, certificate.not_after_s)
         record = self._store.agents.enrol(enrolment, wall_s)
+        self._refresh()  # so that it is known when its session begins
         return AdmittedAgent(_principal(record, serial), certificate.der, record.id, certificate)
 
     def _recognise(

@@ -16,14 +16,16 @@ class Fresh:
     """Reads again when anybody, in any process, has changed the store. All that was read at once is taken up
     at once, or none of it. Belongs to the event loop's thread."""
 
-    def __init__(self, data_version: Callable[[], int]) -> None:
+    def __init__(self, data_version: Callable[[], int], thread: str) -> None:
         """``data_version`` gives another number once anybody has committed a change; it costs microseconds
-        and raises StateError."""
+        and raises StateError. ``thread`` names the thread that reads."""
         self._data_version = data_version
         self._known: int | None = None
         self._reads: list[Read] = []
         self._reading: asyncio.Task[None] | None = None
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="keys")
+        self.error: BaseException | None = None
+        """What the latest reading failed with."""
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=thread)
 
     def add(self, read: Read) -> None:
         """``read`` is called, too, from the next change on."""
@@ -76,5 +78,4 @@ class Fresh:
 
     def _over(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # whoever waits is told
+        self.error = None if reading.cancelled() else reading.exception()  # whoever waits is told

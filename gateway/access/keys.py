@@ -57,7 +57,7 @@ class KeyRing:
         """What many keys have in common is kept once. Belongs to whoever reads."""
         self._used_s: dict[str, float] = {}
         self._revision = 0
-        self._fresh = Fresh(store.data_version)
+        self._fresh = Fresh(store.data_version, "keys")
         self._fresh.add(self._read)
         self._fresh.refresh_here()
 

@@ -62,9 +62,15 @@ class IdentityStore:
 
     @property
     def keys(self) -> GatewayKeys:
-        """Those of now, whoever changed them. Costs microseconds while nobody does."""
+        """Those of now, whoever changed them. Costs microseconds while nobody does, else waits for the disk:
+        not for an event loop's thread."""
         if self._database.data_version() != self._data_version:
             self._refresh()
+        return self._keys
+
+    @property
+    def known(self) -> GatewayKeys:
+        """Those of when :attr:`keys` was asked for last, without a look at the database."""
         return self._keys
 
     def rotate(self, overlap_s: float, wall_s: float) -> GatewayKeys:

@@ -56,6 +56,10 @@ class TunnelAcceptor(Protocol):
     def gateway_keys(self) -> GatewayKeys:
         """The keys the gateway proves itself with. Raises :class:`TrunklineError` when they cannot be had."""
 
+    def prepare(self) -> "asyncio.Future[None] | None":
+        """What a new connection has to wait for, so that ``gateway_keys`` are those of now; None: nothing.
+        When it fails, ``gateway_keys`` says so."""
+
     def connected(self, tunnel: "AcceptedTunnel") -> None:
         """A stranger connected. Raises :class:`TrunklineError` to turn it away; every call that did not is
         followed by one of ``disconnected``."""
@@ -106,6 +110,7 @@ class AcceptedTunnel(Tunnel):
         self._new_until_s = inf
         self._unread = bytearray()
         """What came and waits for its turn."""
+        self._prepared = False
         self._ended = False
         """The stranger has closed its direction behind that."""
         self._left_s = limits.HANDSHAKE_TIMEOUT_S
@@ -154,6 +159,12 @@ class AcceptedTunnel(Tunnel):
 
     def _read(self) -> None:
         """The turn of what came."""
+        if not self._prepared:
+            self._prepared = True
+            preparing = self._acceptor.prepare()
+            if preparing is not None:
+                preparing.add_done_callback(lambda _: self._ask_for_turn(self._read))
+                return
         data = bytes(self._unread)
         self._unread.clear()
         try:

@@ -101,8 +101,11 @@ class Host:
         self.token: JoinToken | None = token or gateway.token()
         self.certificate: bytes | None = None
 
-    async def dial(self, lost: DialledTunnel | None = None) -> tuple[DialledTunnel, FakeAgent]:
-        """With ``lost`` for the session of a tunnel that is gone."""
+    async def dial(
+        self, lost: DialledTunnel | None = None, pinned: bytes | None = None
+    ) -> tuple[DialledTunnel, FakeAgent]:
+        """With ``lost`` for the session of a tunnel that is gone. ``pinned`` is the fingerprint of the key
+        that it takes for the gateway's, in place of that of now."""
         agent = FakeAgent(self.name, Loop(), None)  # type: ignore[arg-type]
         claim = None
         if lost is not None:
@@ -113,7 +116,7 @@ class Host:
             token_bytes(32),
             certificate=self.certificate,
             join_token=None if self.certificate else self.token,
-            pinned_fingerprint=self.gateway.store.gateway_identity.fingerprint,
+            pinned_fingerprint=pinned or self.gateway.store.gateway_identity.fingerprint,
             session=claim,
         )
         clock = asyncio.get_running_loop().time

@@ -1,18 +1,24 @@
 """Agents coming in over real WebSockets on loopback, with a real store behind."""
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
+from sqlalchemy import Connection
 from structlog.testing import capture_logs
 
 from gateway.access.agents import AdmittedAgent, AgentDirectory
-from gateway.agent_endpoint import RETRY_AFTER_S, AgentEndpointSettings
+from gateway.agent_endpoint import CHECKED_AT_ONCE, RETRY_AFTER_S, AgentEndpointSettings
+from gateway.agent_session import AgentSession
 from gateway.domain import AgentPrincipal
 from gateway.errors import StreamBroken
 from gateway.registry import RegistrySettings
+from gateway.store import AgentRecord, AgentStore, Store, identity
 from gateway.store.errors import StateBusy
 from shared import limits
 from shared.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
@@ -360,6 +366,8 @@ class Wire(asyncio.Transport):
         self.gone = True
 
 
+SELDOM_ALL = AgentEndpointSettings(revocation_tick_s=3600.0, seen_tick_s=3600.0, renewal_tick_s=3600.0)
+
 UPGRADE = (
     b"GET /tunnel HTTP/1.1\r\nhost: gateway\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
@@ -386,6 +394,93 @@ async def test_a_crowd_is_challenged_in_many_turns_of_the_loop(tmp_path: Path) -
         assert most < crowd / 2
         for tunnel, _ in wires:
             tunnel.abort()
+
+
+class Readers:
+    """The threads in which the store is asked who the agents are and which keys the gateway has."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of_agents: set[int] = set()
+        self.of_keys: set[int] = set()
+        changed_since, read = AgentStore.changed_since, identity._read
+
+        def agents(store: AgentStore, revision: int) -> tuple[int, Sequence[AgentRecord]]:
+            self.of_agents.add(threading.get_ident())
+            return changed_since(store, revision)
+
+        def keys(connection: Connection) -> dict[str, str]:
+            self.of_keys.add(threading.get_ident())
+            return read(connection)
+
+        monkeypatch.setattr(AgentStore, "changed_since", agents)
+        monkeypatch.setattr(identity, "_read", keys)
+
+
+async def test_the_event_loops_thread_reads_neither_agents_nor_the_gateways_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        await host.dial()
+        await asyncio.to_thread(gateway.store.keys.create, "k", "default", 1.0)
+        pinned = gateway.store.gateway_identity.fingerprint
+        readers = Readers(monkeypatch)
+        tunnel, _ = await host.dial(pinned=pinned)
+        await asyncio.to_thread(gateway.store.agents.revoke, "gpu-1", "", time.time())
+        await tunnel.wait_closed()
+        await eventually(lambda: readers.of_agents and readers.of_keys)
+        assert threading.get_ident() not in readers.of_agents | readers.of_keys
+
+
+async def test_a_handshake_begins_with_the_gateways_key_of_then(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, SELDOM_ALL) as gateway:
+        await Host(gateway).dial()
+        with Store.open(gateway.store.state_dir) as command:
+            command.identity.rotate(0.0, time.time())
+            pinned = command.gateway_identity.fingerprint
+            token, _ = command.tokens.create(3600, 1, ("*",), {}, time.time())
+        tunnel, _ = await Host(gateway, "gpu-2", token).dial(pinned=pinned)
+        assert tunnel.open
+
+
+class Connected:
+    """A session that is only counted."""
+
+    closed = False
+
+    def close(self, code: ErrorCode, reason: str) -> None:
+        self.closed = True
+
+
+async def test_a_change_of_agents_is_held_against_so_many_sessions_a_turn_of_the_loop(tmp_path: Path) -> None:
+    turn, checked = 0, Counter[int]()
+
+    class Watching(BrokenDirectory):
+        def changed(self) -> bool:
+            return True
+
+        def refusal(self, admitted: AdmittedAgent) -> str | None:
+            checked[turn] += 1
+            return None
+
+        def rights(self, admitted: AdmittedAgent) -> AgentPrincipal:
+            checked[turn] += 1
+            return admitted.principal
+
+    async with running_gateway(tmp_path, SELDOM_ALL) as gateway:
+        endpoint = gateway.agents
+        endpoint._directory = Watching(AgentDirectory(gateway.store))
+        await Host(gateway).dial()
+        (admitted,) = endpoint._agents.values()
+        endpoint._agents.update((cast(AgentSession, Connected()), admitted) for _ in range(1000))
+        checked.clear()
+        looking = asyncio.ensure_future(endpoint._look_after_sessions())
+        while not looking.done():
+            await asyncio.sleep(0)
+            turn += 1
+        await looking
+        assert sum(checked.values()) == 2 * 1001
+        assert max(checked.values()) <= 2 * CHECKED_AT_ONCE, "an end and a beginning"
 
 
 async def test_when_agents_were_last_seen_is_on_record(tmp_path: Path) -> None:
@@ -469,6 +564,13 @@ class BrokenDirectory:
     @property
     def gateway_keys(self) -> GatewayKeys:
         return self.directory.gateway_keys
+
+    @property
+    def known_keys(self) -> GatewayKeys:
+        return self.directory.known_keys
+
+    def data_version(self) -> int:
+        return self.directory.data_version()
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         return self.directory.admit(hello, handshake, wall_s)

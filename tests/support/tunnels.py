@@ -117,6 +117,9 @@ class Acceptor:
     def gateway_keys(self) -> GatewayKeys:
         return GatewayKeys(GATEWAY)
 
+    def prepare(self) -> asyncio.Future[None] | None:
+        return None
+
     def connected(self, tunnel: AcceptedTunnel) -> None:
         self.connections += 1
 

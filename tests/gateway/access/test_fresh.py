@@ -53,7 +53,7 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def fresh(shelf: Shelf) -> Fresh:
-    fresh = Fresh(shelf.data_version)
+    fresh = Fresh(shelf.data_version, "reads")
     fresh.add(shelf.read)
     shelf.free.release()
     fresh.refresh_here()
@@ -121,11 +121,13 @@ async def test_a_store_that_fails_is_told_to_everybody_and_asked_again(shelf: Sh
     for each in crowd:
         with pytest.raises(StateBusy):
             await each
+    assert isinstance(fresh.error, StateBusy)
     assert (shelf.taken, len(shelf.readers)) == ("first", 3)
     shelf.broken = False
     shelf.free.release()
     await fresh.refresh()
     assert shelf.taken == "second"
+    assert fresh.error is None
 
 
 async def test_nothing_is_taken_up_when_one_part_could_not_be_read(shelf: Shelf, fresh: Fresh) -> None:
