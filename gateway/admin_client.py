@@ -67,7 +67,12 @@ class AdminClient:
         return self.ask("GET", path, *members)
 
     def ask(
-        self, method: str, path: str, *members: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *members: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
         """What the gateway says, with these ``members``, when it is sent ``body``. Raises AdminFailed."""
         headers = {"authorization": f"Bearer {self._key}", "accept": "application/json"}
@@ -80,7 +85,7 @@ class AdminClient:
             headers=headers,
         )
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+            with self._opener.open(request, timeout=timeout_s) as response:
                 found = orjson.loads(response.read(ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             with error:
@@ -100,13 +105,19 @@ class AdminClient:
 def _encoded(body: Mapping[str, Any]) -> bytes:
     """As JSON. Raises AdminFailed for numbers that it has not: orjson writes infinity as null, which takes
     limits away."""
-    for value in body.values():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise AdminFailed(f"{value} is no number that can be sent", 400)
+    _check_numbers(body)
     try:
         return orjson.dumps(body)
     except orjson.JSONEncodeError as error:
         raise AdminFailed(f"this cannot be sent: {error}", 400) from None
+
+
+def _check_numbers(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise AdminFailed(f"{value} is no number that can be sent", 400)
+    if isinstance(value, Mapping):
+        for each in value.values():
+            _check_numbers(each)
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -78,12 +78,19 @@ class HttpAccess:
 
     def do(self, operation: str, *names: str, **body: Any) -> Json:
         _check_names(operation, names)
-        method, path = OPERATIONS[operation].method, OPERATIONS[operation].path
+        wanted = OPERATIONS[operation]
+        if wanted.only_here:
+            raise typer.BadParameter(f"this is not done over HTTP: {wanted.only_here}", param_hint="--url")
+        method, path = wanted.method, wanted.path
         for name in names:
             begin, end = path.index("{"), path.index("}") + 1
             path = path[:begin] + quote(name, safe="", errors="surrogateescape") + path[end:]
+        if wanted.query:
+            given = {name: value for name, value in body.items() if value not in (None, "")}
+            path, body = f"{path}?{urlencode(given)}" if given else path, {}
         with self._ask() as client:
-            return client.ask(method, path.removeprefix("/admin/"), body=body or None)
+            path = path.removeprefix("/admin/")
+            return client.ask(method, path, body=body or None, timeout_s=wanted.timeout_s)
 
 
 def _check_names(operation: str, names: tuple[str, ...]) -> None:

@@ -1,15 +1,13 @@
 """``trunkline identity``: the gateway's own key, which agents trust."""
 
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gateway.cli_options import JsonOption, StateOption, duration_s
+from gateway.cli_access import GatewayAccess, on_a_gateway
+from gateway.cli_options import JsonOption, duration_s
 from gateway.cli_output import moment, note, print_json, print_table
-from gateway.cli_state import opened
 from shared.command_line import command_group
-from shared.identity import GatewayIdentity, GatewayKeys
 
 identity = command_group("The gateway's own key, which agents trust.", example="trunkline identity show")
 
@@ -20,14 +18,15 @@ def register(app: typer.Typer) -> None:
 
 
 @identity.command("show")
-def show_identity(as_json: JsonOption = False, state: StateOption = None) -> None:
+@on_a_gateway
+def show_identity(gateway: GatewayAccess, as_json: JsonOption = False) -> None:
     """Show the id and the fingerprint of the gateway's key, and of the one before while it counts.
+
+    The key itself is shown to nobody. Over HTTP it takes the role viewer.
 
     Example: trunkline identity show
     """
-    now_s = time.time()
-    with opened(state) as store:
-        facts = _facts(store.identity.keys, now_s)
+    facts = gateway.do("show_identity")["keys"]
     if as_json:
         print_json(facts)
         return
@@ -44,7 +43,9 @@ def show_identity(as_json: JsonOption = False, state: StateOption = None) -> Non
 
 
 @identity.command("rotate")
+@on_a_gateway
 def rotate_identity(
+    gateway: GatewayAccess,
     overlap: Annotated[
         str,
         typer.Option(
@@ -53,31 +54,20 @@ def rotate_identity(
             metavar="DURATION",
         ),
     ] = "30d",
-    state: StateOption = None,
 ) -> None:
     """Give the gateway a new key. A running gateway uses it at once and tells its agents.
 
     Join tokens and certificates made before are good until the overlap ends. An agent that is away for all of
     it must join again.
 
+    This is done on the gateway's host only, on its state directory: the key never leaves it, and whoever has
+    stolen an admin's key shall not be able to change what every agent trusts. With --url it is refused.
+
     Example: trunkline identity rotate --overlap 30d
     """
-    overlap_s, now_s = duration_s(overlap, "--overlap"), time.time()
-    with opened(state) as store:
-        keys = store.identity.rotate(overlap_s, now_s)
-    if keys.previous_at(now_s) is None:
-        note(f"The gateway's key is {keys.current.id} from now on. Every agent must join again.")
+    current, *previous = gateway.do("rotate_identity", overlap_s=duration_s(overlap, "--overlap"))["keys"]
+    if not previous:
+        note(f"The gateway's key is {current['id']} from now on. Every agent must join again.")
     else:
-        until = moment(keys.until_s)
-        note(f"The gateway's key is {keys.current.id} from now on. The one before counts until {until}.")
-
-
-def _facts(keys: GatewayKeys, wall_s: float) -> list[dict[str, Any]]:
-    facts = [_key_facts(keys.current, "current", None)]
-    if (previous := keys.previous_at(wall_s)) is not None:
-        facts.append(_key_facts(previous, "previous", keys.until_s))
-    return facts
-
-
-def _key_facts(key: GatewayIdentity, state: str, until_s: float | None) -> dict[str, Any]:
-    return {"id": key.id, "state": state, "until_s": until_s, "sha256": key.fingerprint.hex()}
+        until = moment(previous[0]["until_s"])
+        note(f"The gateway's key is {current['id']} from now on. The one before counts until {until}.")

@@ -9,6 +9,8 @@ from gateway.cli_options import JsonOption, duration_s, label_text, labels_of, l
 from gateway.cli_output import fail, moment, note, print_json, print_table
 from shared.command_line import command_group
 
+ID_CHARS = 4
+"""Of an id that name a token, at least."""
 MOST_USES = 100_000
 """As :data:`gateway.store.rules.USES`, which takes the database to import."""
 
@@ -109,6 +111,8 @@ def revoke_token(
 def _id_of(text: str) -> str:
     """The id in a token, whose secret goes no further."""
     if not text.startswith("tlj_"):
+        if len(text) < ID_CHARS:
+            raise typer.BadParameter(f"{text!r} is too short: give at least {ID_CHARS} characters of the id")
         return text
     from shared.errors import JoinTokenInvalid
     from shared.identity import JoinToken

@@ -3,15 +3,16 @@
 import csv
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 import typer
 
-from gateway.cli_options import JsonOption, StateOption, duration_s
+from gateway.cli_access import GatewayAccess, on_a_gateway
+from gateway.cli_options import JsonOption, duration_s
 from gateway.cli_output import print_json, print_table
-from gateway.cli_state import opened
-from gateway.store import By, Total
+from gateway.quotas import By
 
 
 def register(parent: typer.Typer) -> None:
@@ -19,7 +20,9 @@ def register(parent: typer.Typer) -> None:
     parent.command("usage")(usage)
 
 
+@on_a_gateway
 def usage(
+    gateway: GatewayAccess,
     by: Annotated[By, typer.Option(help="What to add up by.")] = By.KEY,
     since: Annotated[
         str,
@@ -30,20 +33,18 @@ def usage(
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: JsonOption = False,
-    state: StateOption = None,
 ) -> None:
     """Show requests, tokens, GPU-seconds and money used: by key, tenant, model, deployment or day.
 
     Counts requests that were begun to be answered, on the day they ended.
-    Tokens are what engines reported. A running gateway adds every second.
+    Tokens are what engines reported. A running gateway adds every second. Over HTTP it takes the role admin.
 
     Example: trunkline usage --by tenant --since 2026-11-01 --csv
     """
     if as_csv and as_json:
         raise typer.BadParameter("one of --csv and --json", param_hint="--csv")
     first = _day(since) if since else ""
-    with opened(state) as store:
-        facts = [_facts(by, total) for total in store.usage.totals(by, first)]
+    facts = list(_pages(gateway, by, first))
     if as_json:
         print_json(facts)
     elif as_csv:
@@ -78,18 +79,15 @@ def _day(text: str) -> str:
     return datetime.fromtimestamp(max(0.0, time.time() - ago_s), UTC).date().isoformat()
 
 
-def _facts(by: By, total: Total) -> dict[str, Any]:
-    amount = total.amount
-    return {
-        by.value: total.name,
-        **({"tenant": total.tenant, "key_id": total.key_id} if by is By.KEY else {}),
-        "requests": amount.requests,
-        "prompt_tokens": amount.prompt_tokens,
-        "completion_tokens": amount.completion_tokens,
-        "cached_tokens": amount.cached_tokens,
-        "gpu_s": round(amount.gpu_s, 3),
-        "cost": round(amount.cost, 6),
-    }
+def _pages(gateway: GatewayAccess, by: By, since: str) -> Iterator[dict[str, Any]]:
+    """The rows of all of them."""
+    after = None
+    while True:
+        page = gateway.do("show_usage", by=by.value, since=since, after=after)
+        yield from page["usage"]
+        after = page["next"]
+        if after is None:
+            return
 
 
 def _row(by: By, facts: dict[str, Any]) -> list[str]:

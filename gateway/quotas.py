@@ -1,7 +1,8 @@
-"""What may be set as limits, budgets and prices: plain data, and what of it can be."""
+"""What may be set as limits, budgets and prices, and what of it can be; what usage is added up by."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from typing import Any
 
 MOST_COUNT = 10**12
@@ -12,6 +13,16 @@ MOST_AMOUNT = 1e12
 
 WEIGHTS = (0.001, 1000.0)
 """Least and greatest of a tenant's weight."""
+
+
+class By(StrEnum):
+    """What totals of usage are made for."""
+
+    KEY = "key"
+    TENANT = "tenant"
+    MODEL = "model"
+    DEPLOYMENT = "deployment"
+    DAY = "day"
 
 
 class BadQuota(ValueError):

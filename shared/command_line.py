@@ -145,15 +145,15 @@ def _plain_messages() -> Iterator[None]:
 
 def _plainly(error: typer.BadParameter) -> str:
     """The message, in our words where it is that of pydantic."""
+    from shared.excerpt import printable, shortened  # only where something is wrong
+
     found = getattr(error.__cause__, "errors", None)
     if found is None:
-        return error.message
+        return printable(error.message, keep="\n")
     first = found()[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"]).rstrip(".")
     form = _PLAIN.get(first["type"])
     if form is None:
         return error.message
-    from shared.excerpt import shortened  # only where something is wrong
-
     return form.format(**{**first.get("ctx", {}), "input": shortened(repr(first["input"]), TOLD_CHARS)})

@@ -4,14 +4,24 @@ Importing makes objects that stay and next to no garbage: looking for it takes a
 """
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 
 GENERATIONS = (20_000, 20, 20)
 """Objects made and not yet gone before the youngest are looked through, and so on (``gc.set_threshold``).
 Requests leave no cycles behind, so there is next to nothing to find, while each look touches thousands of
 live objects."""
+
+
+def environment_of_child(package: ModuleType) -> dict[str, str]:
+    """This process's environment, for a Python that is to find ``package`` where this one found it."""
+    assert package.__file__ is not None
+    ours = str(Path(package.__file__).resolve().parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
 
 
 @contextmanager

@@ -1,21 +1,23 @@
 """Does operations on a store."""
 
 from collections.abc import Callable
+from importlib import import_module
 
-from gateway.admin import agents, aliases, keys, tenants
 from gateway.admin.request import Json, Request
 from gateway.admin.table import OPERATIONS
 from gateway.store import Store
 
 Run = Callable[[Store, Request], Json]
 
-_ROOMS = (keys, agents, aliases, tenants)
+
+class _Functions(dict[str, Run]):
+    """Each is imported when it is first used: a command uses one."""
+
+    def __missing__(self, name: str) -> Run:
+        found: Run = getattr(import_module(f"gateway.admin.{OPERATIONS[name].room}"), name)
+        self[name] = found
+        return found
 
 
-def _function(name: str) -> Run:
-    found: Run = next(getattr(room, name) for room in _ROOMS if hasattr(room, name))
-    return found
-
-
-FUNCTIONS: dict[str, Run] = {name: _function(name) for name in OPERATIONS}
+FUNCTIONS: dict[str, Run] = _Functions()
 """What does each operation: a function of its name. Waits for the disk; raises RecordError and StateError."""

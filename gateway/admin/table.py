@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from gateway.scopes import Role
 
+APART_S = 900.0
+"""The longest that an operation in a process of its own may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -16,8 +19,21 @@ class Operation:
     """With names of records in braces, ``:path`` behind those that may hold slashes (Starlette's form)."""
     role: Role
     """What over HTTP may do it, at least."""
+    room: str
+    """The module of this package that does it."""
     makes_state: bool = False
     """On a state directory that is empty, too: the command makes the state."""
+    query: tuple[str, ...] = ()
+    """What it takes in the query."""
+    apart: bool = False
+    """It may take minutes: a gateway does it in a process of its own, once at a time."""
+    only_here: str = ""
+    """Why it is done on the gateway's host only; such a one has no path."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long who asks over HTTP waits."""
+        return APART_S if self.apart else 30.0
 
 
 _KEY, _TOKEN, _AGENT = "/admin/keys/{key}", "/admin/tokens/{token}", "/admin/agents/{agent}"
@@ -28,29 +44,53 @@ _ALIAS, _TENANT, _PRICE = (
 )
 
 _TABLE = (
-    Operation("list_keys", "GET", "/admin/keys", Role.ADMIN),
-    Operation("create_key", "POST", "/admin/keys", Role.ADMIN, makes_state=True),
-    Operation("set_key", "PATCH", _KEY, Role.ADMIN),
-    Operation("revoke_key", "DELETE", _KEY, Role.ADMIN),
-    Operation("rotate_key", "POST", f"{_KEY}/rotate", Role.ADMIN),
-    Operation("list_tokens", "GET", "/admin/tokens", Role.ADMIN),
-    Operation("create_token", "POST", "/admin/tokens", Role.ADMIN, makes_state=True),
-    Operation("revoke_token", "DELETE", _TOKEN, Role.ADMIN),
-    Operation("list_enrolments", "GET", "/admin/enrolments", Role.VIEWER),
-    Operation("set_agent", "PATCH", _AGENT, Role.ADMIN),
-    Operation("revoke_agent", "DELETE", _AGENT, Role.ADMIN),
-    Operation("list_aliases", "GET", "/admin/aliases", Role.VIEWER),
-    Operation("rollback_alias", "POST", f"{_ALIAS}/rollback", Role.OPERATOR),
-    Operation("show_alias", "GET", _ALIAS, Role.VIEWER),
-    Operation("set_alias", "PUT", _ALIAS, Role.OPERATOR),
-    Operation("change_alias", "PATCH", _ALIAS, Role.OPERATOR),
-    Operation("remove_alias", "DELETE", _ALIAS, Role.OPERATOR),
-    Operation("list_tenants", "GET", "/admin/tenants", Role.ADMIN),
-    Operation("set_tenant", "PATCH", _TENANT, Role.ADMIN, makes_state=True),
-    Operation("remove_tenant", "DELETE", _TENANT, Role.ADMIN),
-    Operation("list_prices", "GET", "/admin/prices", Role.ADMIN),
-    Operation("set_price", "PUT", _PRICE, Role.ADMIN, makes_state=True),
-    Operation("remove_price", "DELETE", _PRICE, Role.ADMIN),
+    Operation("list_keys", "GET", "/admin/keys", Role.ADMIN, "keys"),
+    Operation("create_key", "POST", "/admin/keys", Role.ADMIN, "keys", makes_state=True),
+    Operation("set_key", "PATCH", _KEY, Role.ADMIN, "keys"),
+    Operation("revoke_key", "DELETE", _KEY, Role.ADMIN, "keys"),
+    Operation("rotate_key", "POST", f"{_KEY}/rotate", Role.ADMIN, "keys"),
+    Operation("list_tokens", "GET", "/admin/tokens", Role.ADMIN, "agents"),
+    Operation("create_token", "POST", "/admin/tokens", Role.ADMIN, "agents", makes_state=True),
+    Operation("revoke_token", "DELETE", _TOKEN, Role.ADMIN, "agents"),
+    Operation("list_enrolments", "GET", "/admin/enrolments", Role.VIEWER, "agents"),
+    Operation("set_agent", "PATCH", _AGENT, Role.ADMIN, "agents"),
+    Operation("revoke_agent", "DELETE", _AGENT, Role.ADMIN, "agents"),
+    Operation("list_aliases", "GET", "/admin/aliases", Role.VIEWER, "aliases"),
+    Operation("rollback_alias", "POST", f"{_ALIAS}/rollback", Role.OPERATOR, "aliases"),
+    Operation("show_alias", "GET", _ALIAS, Role.VIEWER, "aliases"),
+    Operation("set_alias", "PUT", _ALIAS, Role.OPERATOR, "aliases"),
+    Operation("change_alias", "PATCH", _ALIAS, Role.OPERATOR, "aliases"),
+    Operation("remove_alias", "DELETE", _ALIAS, Role.OPERATOR, "aliases"),
+    Operation("list_tenants", "GET", "/admin/tenants", Role.ADMIN, "tenants"),
+    Operation("set_tenant", "PATCH", _TENANT, Role.ADMIN, "tenants", makes_state=True),
+    Operation("remove_tenant", "DELETE", _TENANT, Role.ADMIN, "tenants"),
+    Operation("list_prices", "GET", "/admin/prices", Role.ADMIN, "tenants"),
+    Operation("set_price", "PUT", _PRICE, Role.ADMIN, "tenants", makes_state=True),
+    Operation("remove_price", "DELETE", _PRICE, Role.ADMIN, "tenants"),
+    Operation(
+        "show_usage", "GET", "/admin/usage", Role.ADMIN, "usage", query=("by", "since", "after", "limit")
+    ),
+    Operation("show_identity", "GET", "/admin/identity", Role.VIEWER, "identity"),
+    Operation(
+        "rotate_identity",
+        "",
+        "",
+        Role.ADMIN,
+        "identity",
+        only_here="the gateway's own key is what every agent trusts, so it is changed on the gateway's host, "
+        "on its state directory, and not by whoever has a key",
+    ),
+    Operation(
+        "verify_audit", "GET", "/admin/audit/verify", Role.VIEWER, "audit", query=("expect",), apart=True
+    ),
+    Operation(
+        "export_audit",
+        "GET",
+        "/admin/audit",
+        Role.ADMIN,
+        "audit",
+        query=("since", "kind", "after", "limit"),
+    ),
 )
 
 OPERATIONS = {operation.name: operation for operation in _TABLE}

@@ -21,6 +21,11 @@ def names(directory: Path) -> list[str]:
     return sorted(found, key=order)
 
 
+def is_name(text: str) -> bool:
+    """Whether a segment may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
 def order(name: str) -> tuple[str, int]:
     """Segments that were written later come later; nothing comes first."""
     return (name[:10], int(name[11:-6])) if name else ("", 0)

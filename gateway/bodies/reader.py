@@ -10,7 +10,6 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -19,6 +18,7 @@ import structlog
 import gateway
 from gateway.bodies.facts import JsonFacts
 from gateway.errors import BadRequest, BodyTooLarge, Overloaded
+from shared.imports import environment_of_child
 
 CHILD = (sys.executable, "-P", "-m", "gateway.bodies.child")
 """``-P``: a package of this name in the current directory is not taken."""
@@ -192,7 +192,5 @@ class _Child:
 
 
 def _start(command: Sequence[str], its: socket.socket) -> "subprocess.Popen[bytes]":
-    number, ours = its.fileno(), str(Path(gateway.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path}
+    number, environment = its.fileno(), environment_of_child(gateway)
     return subprocess.Popen(command, stdin=number, stdout=number, env=environment)  # noqa: S603 - our module

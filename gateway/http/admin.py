@@ -4,8 +4,10 @@ JSON only. A request shows its key or token in a header, as everywhere: there ar
 authentication, so no page in a browser can make one on somebody's behalf (no CSRF).
 """
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 import orjson
 import structlog
@@ -33,6 +35,9 @@ from gateway.store.errors import AmbiguousId, BadValue, NameTaken, StateError, U
 
 BODY_BYTES = 64 * 1024
 """Longest body here."""
+
+QUERY_FIELDS = 16
+"""Most that a query names here."""
 
 _WORDS_CHARS = 300
 """Of a long refusal so much of its beginning, and of its end."""
@@ -77,6 +82,26 @@ class Call:
             raise BadRequest("The request body must be a JSON object.", code="invalid_json")
         return value
 
+    def query(self) -> dict[str, str]:
+        """What the query says, by name. Raises BadRequest."""
+        try:
+            pairs = parse_qsl(
+                self._exchange.query.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=QUERY_FIELDS,
+            )
+        except ValueError:
+            raise BadRequest("The query cannot be read.", code="invalid_value") from None
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise BadRequest("The query names something twice.", code="invalid_value")
+        return found
+
+    def while_here(self) -> AbstractAsyncContextManager[None]:
+        """A block that is cancelled, and raises ClientGone, when the client leaves."""
+        return self._exchange.while_here()
+
     def _enough(self, chunk: bytes) -> bool:
         self._got_bytes += len(chunk)
         if self._got_bytes > BODY_BYTES:
@@ -87,9 +112,13 @@ class Call:
 class Page:
     """One path: what each method does, and the role that it takes."""
 
-    def __init__(self, keys: Keys, methods: Mapping[str, tuple[Role, Act]]) -> None:
+    def __init__(
+        self, keys: Keys, methods: Mapping[str, tuple[Role, Act]], query: Sequence[str] = ()
+    ) -> None:
+        """``query`` names what GET takes in its query."""
         self._keys = keys
         self._methods = methods
+        self.query = query
 
     def summaries(self) -> dict[str, str]:
         """By method, what it does and the role that it takes, for ``/openapi.json``."""
@@ -140,7 +169,9 @@ def read_body(kind: type[_Body], body: Json) -> _Body:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
         path = ".".join(map(str, problem["loc"]))
-        raise BadRequest(f"{path[:100]}: {problem['msg']}.", param=path[:100], code="invalid_value") from None
+        raise BadRequest(
+            f"{path[:100]}: {problem['msg'].removeprefix('Input ')}.", param=path[:100], code="invalid_value"
+        ) from None
 
 
 def told(words: object) -> str:

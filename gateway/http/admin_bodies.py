@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.aliases import FALLBACKS, TARGETS
-from gateway.quotas import NAMES
+from gateway.quotas import NAMES, By
 from gateway.scopes import Role
 from gateway.store import DEFAULT_TENANT
 
@@ -131,6 +131,41 @@ class NewPrice(Body):
     gpu_second: float = 0.0
 
 
+class Query(BaseModel):
+    """What is in a query is text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Place = Annotated[str, Field(max_length=2000)]
+Rows = Annotated[int, Field(ge=1, le=1000)]
+
+
+class UsageQuery(Query):
+    """Of ``GET /admin/usage``: what to add up by, the first day, and where to go on."""
+
+    by: By = By.KEY
+    since: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""
+    after: Place | None = None
+    limit: Rows = 1000
+
+
+class VerificationQuery(Query):
+    """Of ``GET /admin/audit/verify``: an end of the log that was written down, SEQ:HASH."""
+
+    expect: Annotated[str, Field(pattern=r"^[0-9]{1,18}:[0-9a-fA-F]{64}$")] | None = None
+
+
+class LinesQuery(Query):
+    """Of ``GET /admin/audit``: from which moment on (as lines have it), which kinds (separated by commas),
+    where to go on."""
+
+    since: Annotated[str, Field(max_length=40)] = ""
+    kind: Annotated[str, Field(max_length=2000)] = ""
+    after: Place | None = None
+    limit: Rows = 1000
+
+
 assert set(TenantChange.model_fields) == set(NAMES)
 
 BODIES: dict[str, type[BaseModel]] = {
@@ -147,3 +182,10 @@ BODIES: dict[str, type[BaseModel]] = {
     "set_price": NewPrice,
 }
 """By operation; the others take no body."""
+
+QUERIES: dict[str, type[BaseModel]] = {
+    "show_usage": UsageQuery,
+    "verify_audit": VerificationQuery,
+    "export_audit": LinesQuery,
+}
+"""What operations take in the query; the others pass over it."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel
 from starlette.routing import Route
 
+from gateway.admin.apart import do_apart
 from gateway.admin.request import Request
 from gateway.admin.run import FUNCTIONS
 from gateway.admin.table import OPERATIONS, Operation
 from gateway.deployments import ModelRecord
+from gateway.errors import Overloaded
 from gateway.http.admin import Act, Call, Json, Page, read_body, route
 from gateway.pipeline import Keys
 from gateway.scopes import Role
@@ -33,26 +35,47 @@ class StoreAdmin:
         self._store = store
         self._models = models
         self._wall = wall
+        self.running: set[str] = set()
+        """Operations that are being done apart."""
 
     def routes(self, keys: Keys) -> list[Route]:
         """The pages, for who presents one of ``keys``, in the order of the table."""
         methods: dict[str, dict[str, tuple[Role, Act]]] = {}
+        queries: dict[str, tuple[str, ...]] = {}
         for operation in OPERATIONS.values():
-            acts = methods.setdefault(operation.path, {})
-            acts[operation.method] = (operation.role, self._act(operation))
-        return [route(path, Page(keys, acts)) for path, acts in methods.items()]
+            if not operation.only_here:
+                acts = methods.setdefault(operation.path, {})
+                acts[operation.method] = (operation.role, self._act(operation))
+                if operation.query:
+                    queries[operation.path] = operation.query
+        return [route(path, Page(keys, acts, queries.get(path, ()))) for path, acts in methods.items()]
 
     def _act(self, operation: Operation) -> Act:
         names = _NAMES.findall(operation.path)
 
         async def act(call: Call) -> Json:
-            kind = (await asyncio.to_thread(_bodies)).get(operation.name)
-            body = {} if kind is None else read_body(kind, await call.body()).model_dump(exclude_unset=True)
+            kind = (await asyncio.to_thread(_kinds)).get(operation.name)
+            given = {} if kind is None else call.query() if operation.query else await call.body()
+            body = {} if kind is None else read_body(kind, given).model_dump(exclude_unset=True)
+            if operation.apart:
+                await call.body()  # none is wanted, and a client that leaves is seen behind it
+                async with call.while_here():
+                    return await self._apart(operation, body)
             asked = Request(self._wall(), self._serves, tuple(call.names[name] for name in names), body)
             return await asyncio.to_thread(FUNCTIONS[operation.name], self._store, asked)
 
         act.__name__ = operation.name
         return act
+
+    async def _apart(self, operation: Operation, body: Json) -> Json:
+        """In a process of its own, which takes no time from the event loop, and ends with the request."""
+        if operation.name in self.running:
+            raise Overloaded(f"{_words(operation.name)} is being done already: ask again when that is over.")
+        self.running.add(operation.name)
+        try:
+            return await do_apart(self._store.state_dir, operation.name, body)
+        finally:
+            self.running.discard(operation.name)
 
     def _serves(self, model: str, version: str | None) -> bool:
         record = self._models().get(model)
@@ -62,9 +85,13 @@ class StoreAdmin:
         return any(version is None or each.version == version for each in able)
 
 
-def _bodies() -> Mapping[str, type[BaseModel]]:
-    """What bodies are taken. Imported at the first request, in a thread: neither a start nor the event loop
-    waits the 15 ms that making these classes takes."""
-    from gateway.http.admin_bodies import BODIES
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
-    return BODIES
+
+def _kinds() -> Mapping[str, type[BaseModel]]:
+    """What bodies and queries are taken. Imported at the first request, in a thread: neither a start nor the
+    event loop waits the 15 ms that making these classes takes."""
+    from gateway.http.admin_bodies import BODIES, QUERIES
+
+    return BODIES | QUERIES

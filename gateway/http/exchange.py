@@ -102,6 +102,12 @@ class Exchange:
         self._head: ClientHead | None = None
 
     @property
+    def query(self) -> bytes:
+        """As the client wrote it, without the question mark."""
+        found: bytes = self._scope["query_string"]
+        return found
+
+    @property
     def head(self) -> ClientHead:
         """Only after :meth:`aim`."""
         assert self._head is not None
@@ -187,6 +193,10 @@ class Exchange:
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
         if request.streaming and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
+        return _Waiting(self.inbound, self.reply, self._direct)
+
+    def while_here(self) -> "_Waiting":
+        """A block that is cancelled, and raises ClientGone, when the client leaves."""
         return _Waiting(self.inbound, self.reply, self._direct)
 
     def answered(self, request: Request, response: Response) -> None:

@@ -5,7 +5,7 @@ gateway: no model, no agent, no setting, no version of the program. So it needs 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.surface import CHAT, ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, Dialect, Endpoint
@@ -63,8 +63,12 @@ _OPEN_ERRORS = ("400", "403", "405", "408", "431", "503")
 """What paths without a key may answer."""
 
 
-def document(admin: Mapping[str, Mapping[str, str]] | None = None) -> Json:
-    """The whole document, as JSON values. ``admin`` has the pages under ``/admin``: what each method does."""
+def document(
+    admin: Mapping[str, Mapping[str, str]] | None = None,
+    queries: Mapping[str, Sequence[str]] | None = None,
+) -> Json:
+    """The whole document, as JSON values. ``admin`` has the pages under ``/admin``: what each method does;
+    ``queries`` what their GET takes in the query."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -78,7 +82,11 @@ def document(admin: Mapping[str, Mapping[str, str]] | None = None) -> Json:
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {"apiKey": []}],
-        "paths": _paths() | {path: _page(path, methods) for path, methods in (admin or {}).items()},
+        "paths": _paths()
+        | {
+            path: _page(path, methods, (queries or {}).get(path, ()))
+            for path, methods in (admin or {}).items()
+        },
         "components": _components(),
     }
 
@@ -252,7 +260,7 @@ def _page_of_paths() -> Json:
     return page
 
 
-def _page(path: str, methods: Mapping[str, str]) -> Json:
+def _page(path: str, methods: Mapping[str, str], query: Sequence[str]) -> Json:
     """One of ``/admin``."""
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": _SEGMENT}}
@@ -269,6 +277,11 @@ def _page(path: str, methods: Mapping[str, str]) -> Json:
         }
         if method in ("POST", "PUT", "PATCH"):
             operations[method.lower()]["requestBody"] = {"content": _json({"type": "object"})}
+        if method == "GET" and query:
+            operations["get"]["parameters"] = [
+                {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
+                for name in query
+            ]
     return {"parameters": parameters, **operations}
 
 

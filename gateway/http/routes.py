@@ -44,7 +44,11 @@ def build_router(
     for ``/engines/`` what :func:`gateway.surface.engine_target` makes of the path as it was written.
     """
     models = Models(keys, catalog, OPENAI_FORM)
-    described = document({each.path_format: _page(each).summaries() for each in admin})
+    pages = {each.path_format: _page(each) for each in admin}
+    described = document(
+        {path: page.summaries() for path, page in pages.items()},
+        {path: page.query for path, page in pages.items()},
+    )
     return Router(
         [
             *(_route(_pattern(endpoint), Proxied(endpoint, pipeline, lifecycle)) for endpoint in ENDPOINTS),

@@ -11,7 +11,6 @@ from gateway.store import schema
 from gateway.store.acts import note_act
 from gateway.store.errors import (
     AmbiguousId,
-    BadValue,
     TokenExpired,
     TokenRevoked,
     TokenUnknown,
@@ -179,7 +178,7 @@ def count_use(connection: Connection, record: TokenRecord) -> None:
 def _find_by_prefix(connection: Connection, text: str) -> TokenRecord:
     prefix = JoinToken.decode(text).id_text if text.startswith("tlj_") else text.lower()
     if len(prefix) < ID_PREFIX_CHARS:
-        raise BadValue(f"{text!r} is too short: give at least {ID_PREFIX_CHARS} characters of the id")
+        raise UnknownRecord(f"{text!r} is too short: give at least {ID_PREFIX_CHARS} characters of the id")
     column = schema.tokens.c.id
     rows = connection.execute(select(schema.tokens).where(column.startswith(prefix, autoescape=True))).all()
     if not rows:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import ColumnElement, Row, func, select, tuple_
 from sqlalchemy.dialects.sqlite import insert
 
+from gateway.quotas import By as By
 from gateway.store import schema
 from gateway.store.sqlite import SqliteDatabase
 
@@ -50,16 +50,6 @@ class Amount:
         self.cost += other.cost
 
 
-class By(StrEnum):
-    """What totals are made for."""
-
-    KEY = "key"
-    TENANT = "tenant"
-    MODEL = "model"
-    DEPLOYMENT = "deployment"
-    DAY = "day"
-
-
 @dataclass(frozen=True, slots=True)
 class Total:
     """What one key, tenant or model used, what one deployment was used for, or all of one day."""
@@ -71,6 +61,11 @@ class Total:
     amount: Amount
     key_id: str | None = None
     """A key's id, which tells it from others that had its name; None for the other totals."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What totals are in the order of."""
+        return (self.name, *(each for each in (self.tenant, self.key_id) if each is not None))
 
 
 _COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
@@ -112,8 +107,11 @@ class UsageStore:
         with self._database.write() as connection:
             connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=added), rows)
 
-    def totals(self, by: By, since: str = "") -> tuple[Total, ...]:
-        """Totals from the day ``since`` on, in the order of their names."""
+    def totals(
+        self, by: By, since: str = "", *, after: Sequence[str] = (), most: int | None = None
+    ) -> tuple[Total, ...]:
+        """Totals from the day ``since`` on, in the order of their names: those that come behind ``after``
+        (:attr:`Total.place`), ``most`` of them."""
         used, keys = schema.usage, schema.keys
         sums = [func.total(used.c[name]).label(name) for name in _SUMS]
         if by is By.KEY:
@@ -122,11 +120,15 @@ class UsageStore:
                 select(name, used.c.tenant.label("tenant"), used.c.key_id.label("key_id"), *sums)
                 .select_from(used.outerjoin(keys, keys.c.id == used.c.key_id))
                 .group_by(used.c.key_id, used.c.tenant, name)
-                .order_by(name, used.c.tenant, used.c.key_id)
             )
+            place: tuple[ColumnElement[Any], ...] = (name, used.c.tenant, used.c.key_id)
         else:
             column = used.c[by.value]
-            query = select(column.label("name"), *sums).group_by(column).order_by(column)
+            query = select(column.label("name"), *sums).group_by(column)
+            place = (column,)
+        if after:
+            query = query.where(tuple_(*place) > tuple_(*after))
+        query = query.order_by(*place).limit(most)
         with self._database.read() as connection:
             return tuple(map(_total, connection.execute(query.where(used.c.day >= since))))
 

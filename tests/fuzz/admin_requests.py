@@ -28,6 +28,10 @@ _PATH_PIECES = (
     *("tlj_x", "%0d%0a", "key_00", "%25", ";", "{key}", "drain", "--", "%c3%a9"),
 )
 _QUERIES = (b"", b"", b"limit=-1", b"models=%ff&x", b"from=1e999&to=NaN", b"&" * 2000, b"a[]=1&a[]=2", b"%00")
+_QUERIES_THAT_ARE_READ = (
+    *(b"by=model&limit=2", b"since=2026-11-01", b"kind=key.,token.&limit=1", b"after=%5B%22m%22%5D&by=model"),
+    *(b"after=2026-11-21.0001.jsonl@7", b"after=..%2f..@0", b"limit=0", b"by=key&by=key", b"since=%ed%a0%80"),
+)
 _FIELDS = (
     *(b"application/json", b"application/json", b"application/json; charset=utf-16", b"text/plain", b""),
     *(b"multipart/form-data; boundary=x", b"application/problem+json", b"\xff/json", b"json"),
@@ -222,7 +226,7 @@ def draw_of_fleet(random: Random) -> Operation:
             ("GET", "/admin/queue"),
         )
     )
-    return Operation("fleet", method, path, Role.OPERATOR)
+    return Operation("fleet", method, path, Role.OPERATOR, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,4 +252,6 @@ def draw(random: Random, operation: Operation, key: str, tokens: Sequence[str]) 
     if random.random() < 0.03:
         headers.append((b"content-encoding", random.choice((b"gzip", b"br", b"identity"))))
     path, raw = _path(random, operation, tokens), _raw(random, operation)
-    return Asked(operation, method, path, random.choice(_QUERIES), tuple(headers), raw)
+    read = operation.query and random.random() < 0.8
+    query = random.choice(_QUERIES_THAT_ARE_READ if read else _QUERIES)
+    return Asked(operation, method, path, query, tuple(headers), raw)

@@ -93,7 +93,8 @@ class _Round:
             enrol(self.house.store, name)
         self.house.fleet.connect("gpu-1", deployment("m"))
         self.house.store.keys.create("ci", "acme", 1.0)
-        self.operations = list(OPERATIONS.values())
+        every = OPERATIONS.values()
+        self.operations = [each for each in every if not each.only_here and not each.apart]
         self.with_body = [operation for operation in self.operations if operation.name in BODIES]
 
     def tokens(self) -> list[str]:

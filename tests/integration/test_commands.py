@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from gateway import cli_access
 from gateway.cli_gateway import FIRST_KEY
 from gateway.scopes import Role
-from gateway.store import DEFAULT_TENANT, Enrolment, Store
+from gateway.store import DEFAULT_TENANT, Account, Amount, Enrolment, Store
 from shared.cli import build
 from tests.support.processes import Gateway, House
 
@@ -164,3 +164,50 @@ def test_a_state_that_cannot_be_written_is_told_in_a_line_and_nothing_is_half_do
     said = gateway.child.log.read_text()
     assert "Traceback" not in said
     assert "request_failed" not in said
+
+
+def test_usage_the_gateways_key_and_the_audit_log_are_told_over_http(gateway: Gateway) -> None:
+    with Store.open(gateway.state) as store:
+        looks = store.keys.create("eyes", "ops", 1.0, role=Role.VIEWER)
+        admin = store.keys.create("all", "ops", 1.0, role=Role.ADMIN)
+        amounts = {Account("2026-11-20", f"k{n:04}", "acme", "m"): Amount(1, n) for n in range(1001)}
+        store.usage.add(amounts)
+    invoke, app = CliRunner().invoke, build()
+
+    def told(key: str, *words: str) -> Result:
+        """What the command says over HTTP; the exit code is that on the state, and so is the data."""
+        asked = invoke(app, [*words, "--url", gateway.url, "--key", key])
+        local = invoke(app, [*words, "--state", str(gateway.state)])
+        assert asked.exit_code == local.exit_code, asked.stderr
+        assert asked.stdout == local.stdout
+        return asked
+
+    assert len(json.loads(told(admin, "usage", "--json").stdout)) == 1001
+    assert told(admin, "usage", "--by", "day", "--csv").stdout.splitlines()[1].startswith("2026-11-20,1001,")
+    assert told(looks, "identity", "show", "--json").exit_code == 0
+    verified = told(looks, "audit", "verify")
+    assert "nothing was tampered with, the gateway says." in verified.stderr
+    assert told(looks, "audit", "verify", "--expect", verified.stdout.strip()).exit_code == 0
+    assert told(looks, "audit", "verify", "--expect", f"1:{'0' * 64}").exit_code == 1
+    lines = told(admin, "audit", "export", "--kind", "key.").stdout.splitlines()
+    assert {json.loads(line)["kind"].partition(".")[0] for line in lines} == {"key"}
+
+
+def test_what_is_done_on_the_gateways_host_only_says_so(gateway: Gateway) -> None:
+    with Store.open(gateway.state) as store:
+        key, before = store.keys.create("far", "ops", 1.0, role=Role.ADMIN), store.gateway_identity.id
+    words = ["identity", "rotate", "--url", gateway.url, "--key", key]
+    refused = CliRunner().invoke(build(), words, env={"COLUMNS": "300", "TERM": "dumb"})
+    assert refused.exit_code == 2
+    assert "it is changed on the gateway's host" in refused.stderr
+    with Store.open(gateway.state) as store:
+        assert store.gateway_identity.id == before
+
+
+def test_a_viewer_is_told_neither_usage_nor_lines_of_the_audit_log(gateway: Gateway) -> None:
+    with Store.open(gateway.state) as store:
+        key = store.keys.create("curious", "ops", 1.0, role=Role.VIEWER)
+    for words in (["usage"], ["audit", "export"]):
+        refused = CliRunner().invoke(build(), [*words, "--url", gateway.url, "--key", key])
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert "takes the role 'admin'" in refused.stderr

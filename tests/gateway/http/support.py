@@ -288,8 +288,8 @@ class Call:
     def disconnect(self) -> None:
         self._inbox.put_nowait({"type": "http.disconnect"})
 
-    async def done(self) -> "Call":
-        async with asyncio.timeout(5):
+    async def done(self, within_s: float = 5) -> "Call":
+        async with asyncio.timeout(within_s):
             await self.task
         return self
 

@@ -1,5 +1,6 @@
 """The admin API over raw ASGI: who may do what, and that it is done."""
 
+import asyncio
 import contextlib
 import re
 import sqlite3
@@ -9,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -17,7 +19,10 @@ import structlog
 from gateway.access.keys import KeyRing
 from gateway.admin.run import FUNCTIONS
 from gateway.admin.table import OPERATIONS
+from gateway.audit import take_up_acts
 from gateway.errors import RequestError
+from gateway.http import admin_store
+from gateway.http.admin_bodies import QUERIES
 from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_store import StoreAdmin
 from gateway.http.buffers import BufferBudget
@@ -30,7 +35,7 @@ from gateway.lifecycle import Lifecycle
 from gateway.location import DATABASE_NAME
 from gateway.pipeline import Pipeline
 from gateway.scopes import Role, limited
-from gateway.store import Enrolment, KeyRecord, KeyStore, Store
+from gateway.store import Account, Amount, Enrolment, KeyRecord, KeyStore, Store
 from gateway.store.errors import StateBusy, StateCorrupt, StateError, StateMissing, StateUnwritable
 from shared.engine_state import EngineState
 from shared.messages import AgentState, AgentStatus, DeploymentStatus
@@ -53,6 +58,7 @@ class House:
         self.noted: list[tuple[str, str, str]] = []
         self.failures: list[RequestError | None] = []
         clock, index = self.fleet.registry.clock, self.fleet.registry.index
+        self.stored = StoreAdmin(self.store, lambda: index.models, lambda: NOW_S)
         admin = [
             *FleetAdmin(
                 self.fleet.registry,
@@ -61,7 +67,7 @@ class House:
                 clock,
                 note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
             ).routes(self.ring),
-            *StoreAdmin(self.store, lambda: index.models, lambda: NOW_S).routes(self.ring),
+            *self.stored.routes(self.ring),
         ]
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher())
@@ -79,9 +85,9 @@ class House:
         data = more.get("raw", b"" if body is None else orjson.dumps(body))
         headers = more.get("headers", (JSON_TYPE,))
         bearer = (b"authorization", b"Bearer " + self.keys[role].encode())  # type: ignore[index]
-        call = Call(self.app, method, path, (*headers, bearer))
+        call = Call(self.app, method, path, (*headers, bearer), query=more.get("query", b""))
         call.body(data)
-        await call.done()
+        await call.done(more.get("within_s", 5))
         return call.status, orjson.loads(call.content), call.headers
 
 
@@ -142,6 +148,10 @@ RIGHTS = [
     ("GET", "/admin/prices", Role.ADMIN),
     ("PUT", "/admin/prices/org/llama", Role.ADMIN),
     ("DELETE", "/admin/prices/org/llama", Role.ADMIN),
+    ("GET", "/admin/usage", Role.ADMIN),
+    ("GET", "/admin/identity", Role.VIEWER),
+    ("GET", "/admin/audit/verify", Role.VIEWER),
+    ("GET", "/admin/audit", Role.ADMIN),
     ("DELETE", "/admin/keys/its-none", Role.ADMIN),
 ]
 
@@ -175,6 +185,7 @@ BAD_KEYS: list[tuple[object, int, str]] = [
 
 
 async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> None:
+    take_up_acts(house.store)
     enrol(house.store, "gpu-1")
     enrol(house.store, "gpu-2")
     house.fleet.connect("gpu-1", deployment("m"))
@@ -186,13 +197,13 @@ async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> Non
             status, found, _ = await house.ask(method, path, role, body)
             assert (status, found["error"]["code"]) == (403, "role_required")
             assert f"the role '{needed}'" in found["error"]["message"]
-        status, found, _ = await house.ask(method, path, needed, body)
+        status, found, _ = await house.ask(method, path, needed, body, within_s=60)
         assert status == 200, (method, path, found)
 
 
 def test_every_operation_of_the_table_is_in_the_list_of_rights() -> None:
     """So that none can be added without its role being tried."""
-    for operation in OPERATIONS.values():
+    for operation in (each for each in OPERATIONS.values() if not each.only_here):
         pattern = re.compile(re.sub(r"{\w+(:path)?}", r"[^/]+(/[^/]+)??", operation.path))
         found = [r for m, path, r in RIGHTS if m == operation.method and pattern.fullmatch(path)]
         assert operation.role in found or operation.name == "revoke_token", operation
@@ -414,7 +425,7 @@ async def test_a_join_token_is_made_shown_once_and_revoked_by_its_id(house: Hous
     assert (facts["id"], facts["uses_allowed"], facts["labels"]) == (made["id"], 8, {"region": "eu"})
     assert "token" not in facts
     assert (await house.ask("DELETE", f"/admin/tokens/{made['token']}"))[0] == 400
-    assert (await house.ask("DELETE", "/admin/tokens/0"))[0] == 400  # too short
+    assert (await house.ask("DELETE", "/admin/tokens/0"))[0] == 404
     assert (await house.ask("DELETE", "/admin/tokens/zzzzzzzz"))[0] == 404
     assert (await house.ask("DELETE", f"/admin/tokens/{made['id']}"))[1]["revoked"]
     assert house.store.tokens.list()[0].revoked_s == NOW_S
@@ -527,7 +538,7 @@ async def test_a_state_that_cannot_be_used_is_a_503_that_says_why(
     house.fleet.connect("gpu-1", deployment("m"))
     asked = 0
     for method, path, needed in RIGHTS:
-        if "drain" in path or path in ("/admin/models", "/admin/queue"):
+        if "drain" in path or path in ("/admin/models", "/admin/queue", "/admin/audit/verify"):
             continue
         body = BODIES.get((method, path))
         if body is not None and "targets" in body:
@@ -588,3 +599,134 @@ async def test_a_database_that_was_deleted_is_written_on_and_read(house: House) 
     status, made, _ = await house.ask("POST", "/admin/keys", body={"name": "ci"})
     assert status == 200
     assert house.ring.authenticate(made["key"]).key_name == "ci"
+
+
+async def test_usage_is_read_page_after_page(house: House) -> None:
+    amounts = {Account("2026-11-21", f"k{n}", "acme", f"m{n}"): Amount(1, n, 2) for n in range(7)}
+    house.store.usage.add(amounts)
+    rows, query, pages = [], b"by=model&limit=3", 0
+    while True:
+        status, found, _ = await house.ask("GET", "/admin/usage", query=query)
+        assert (status, found["by"]) == (200, "model")
+        rows += found["usage"]
+        pages += 1
+        if found["next"] is None:
+            break
+        query = b"by=model&limit=3&after=" + quote(found["next"]).encode()
+    assert [(row["model"], row["prompt_tokens"]) for row in rows] == [(f"m{n}", n) for n in range(7)]
+    assert pages == 3
+    _, found, _ = await house.ask("GET", "/admin/usage", query=b"since=2026-11-22")
+    assert found == {"by": "key", "usage": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "told"),
+    [
+        ("/admin/usage", b"by=colour", "by: "),
+        ("/admin/usage", b"since=soon", "since: "),
+        ("/admin/usage", b"limit=0", "limit: "),
+        ("/admin/usage", b"limit=1001", "limit: "),
+        ("/admin/usage", b"after=x", "after is what an answer before gave"),
+        ("/admin/usage", b"after=%5B%22a%22%5D", "after is what an answer before gave"),
+        ("/admin/usage", b"by=key&by=day", "names something twice"),
+        ("/admin/usage", b"by=%ff", "cannot be read"),
+        ("/admin/usage", b"&".join(b"a%d=1" % n for n in range(17)), "cannot be read"),
+        ("/admin/usage", b"colour=red", "colour: "),
+        ("/admin/audit/verify", b"expect=1", "expect: "),
+        ("/admin/audit", b"after=../../gateway.key@0", "after is what an answer before gave"),
+        ("/admin/audit", b"after=2026-11-21.0001.jsonl@-1", "after is what an answer before gave"),
+    ],
+)
+async def test_a_query_that_cannot_be_is_refused(house: House, path: str, query: bytes, told: str) -> None:
+    status, found, _ = await house.ask("GET", path, query=query)
+    assert (status, found["error"]["type"]) == (400, "invalid_request_error")
+    assert told in found["error"]["message"]
+
+
+async def test_the_gateways_key_is_told_by_its_fingerprint_and_not_changed_from_afar(house: House) -> None:
+    status, found, _ = await house.ask("GET", "/admin/identity", Role.VIEWER)
+    identity = house.store.gateway_identity
+    assert (status, found) == (
+        200,
+        {
+            "keys": [
+                {
+                    "id": identity.id,
+                    "state": "current",
+                    "until_s": None,
+                    "sha256": identity.fingerprint.hex(),
+                }
+            ]
+        },
+    )
+    for path in ("/admin/identity", "/admin/identity/rotate"):
+        status, _, _ = await house.ask("POST", path, body={"overlap_s": 0})
+        assert status in (404, 405)
+    assert house.store.gateway_identity.fingerprint == identity.fingerprint
+
+
+async def test_the_audit_log_is_verified_in_another_process_and_its_end_told(house: House) -> None:
+    take_up_acts(house.store)
+    status, found, _ = await house.ask("GET", "/admin/audit/verify", Role.VIEWER, within_s=60)
+    assert (status, found["sound"], found["findings"]) == (200, True, [])
+    assert found["lines"] == found["last"] > 4
+    again = await house.ask(
+        "GET", "/admin/audit/verify", query=f"expect={found['end']}".encode(), within_s=60
+    )
+    assert again[1]["sound"]
+    wrong = await house.ask("GET", "/admin/audit/verify", query=f"expect=2:{'0' * 64}".encode(), within_s=60)
+    assert (wrong[0], wrong[1]["sound"]) == (200, False)
+    assert "line 2 is not the one that was written down" in wrong[1]["findings"][0]
+
+
+async def test_only_one_verification_runs_and_it_ends_with_its_request(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def forever(*asked: object) -> dict[str, Any]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return {}
+
+    monkeypatch.setattr(admin_store, "do_apart", forever)
+    bearer = (b"authorization", b"Bearer " + house.keys[Role.VIEWER].encode())
+    first = Call(house.app, "GET", "/admin/audit/verify", (bearer,))
+    first.body(b"")
+    async with asyncio.timeout(30):
+        await begun.wait()
+    status, found, headers = await house.ask("GET", "/admin/audit/verify")
+    assert (status, found["error"]["code"], headers["retry-after"]) == (503, "overloaded", "5")
+    first.disconnect()
+    async with asyncio.timeout(30):
+        await ended.wait()
+        await asyncio.wait([first.task])
+
+
+async def test_the_audit_log_is_read_page_after_page(house: House) -> None:
+    take_up_acts(house.store)
+    lines, query = [], b"kind=key.&limit=2"
+    while True:
+        status, found, _ = await house.ask("GET", "/admin/audit", query=query)
+        assert status == 200
+        lines += found["lines"]
+        if found["next"] is None:
+            break
+        assert len(found["lines"]) <= 2
+        query = b"kind=key.&limit=2&after=" + found["next"].encode()
+    written = "".join(path.read_text() for path in sorted((house.store.state_dir / "audit").glob("*.jsonl")))
+    assert lines == [line for line in written.splitlines() if '"kind":"key.' in line]
+    assert len(lines) == 4
+
+
+async def test_what_is_taken_in_a_query_is_described(house: House) -> None:
+    _, described, _ = await house.ask("GET", "/openapi.json")
+    parameters = described["paths"]["/admin/usage"]["get"]["parameters"]
+    assert [each["name"] for each in parameters] == ["by", "since", "after", "limit"]
+    for operation in OPERATIONS.values():
+        if operation.query:
+            fields = QUERIES[operation.name].model_fields
+            assert tuple(fields) == operation.query, "what is read is what is described"

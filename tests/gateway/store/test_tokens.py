@@ -125,7 +125,7 @@ def test_what_names_no_token_or_several_is_refused(store: Store, monkeypatch: py
         make(store)
     with pytest.raises(AmbiguousId, match="2 join tokens"):
         store.tokens.revoke(b"same".hex(), NOW_S)
-    with pytest.raises(BadValue, match="too short"):
+    with pytest.raises(UnknownRecord, match="too short"):
         store.tokens.revoke("7", NOW_S)
     with pytest.raises(UnknownRecord, match="no join token"):
         store.tokens.revoke("%%%%", NOW_S)

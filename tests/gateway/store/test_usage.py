@@ -84,3 +84,23 @@ def test_a_write_that_fails_adds_nothing(store: Store) -> None:
     assert store.usage.totals(By.MODEL) == (Total("m", None, Amount(1, 1)),)
     store.usage.add(many)
     assert len(store.usage.totals(By.MODEL)) == 2001
+
+
+@pytest.mark.parametrize("by", By)
+def test_totals_are_given_in_parts_that_make_up_the_whole(store: Store, by: By) -> None:
+    store.keys.create("alice", "acme", 1.0)
+    alice = store.keys.list()[0].id
+    store.usage.add(
+        {
+            Account(f"2026-11-{day}", key, tenant, f"m{day}", f"gpu/{day}"): Amount(1, 1)
+            for day in range(20, 23)
+            for key in (alice, "gone", "none")
+            for tenant in ("acme", "other")
+        }
+    )
+    whole = store.usage.totals(by)
+    parts: list[Total] = []
+    while part := store.usage.totals(by, after=parts[-1].place if parts else (), most=1):
+        parts += part
+    assert tuple(parts) == whole
+    assert len(whole) > 1
