@@ -2,15 +2,19 @@
 
 Phases and what moves them::
 
-    STREAMING ──engine lost, or its tunnel gone for long──> WAITING ──slot──> ASKING ──head──> STREAMING
-        │  ^                                                   │                │
-        │  └──────────── the tunnel is back ───────────────────┘                │
-        │                                                      ^───── failed ───┘
+    STREAMING ──its tunnel gone for long──> WAITING ──slot──> ASKING ──head──> STREAMING
+        │  ^                                  │ ^                │
+        │  └────── the tunnel is back ────────┘ │                │
+        └─────engine lost──> READING ─────read──┘                │
+        │                       ^──────────── failed ────────────┘
         └── end, break, client gone ──> OVER   (from every phase)
+
+How far the answer came is read a slice at a time where it is long.
 
 The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
 """
 
+from collections.abc import Callable
 from enum import Enum, auto
 
 from gateway.alarm import Alarm
@@ -21,6 +25,7 @@ from gateway.deployments import Deployment
 from gateway.failover import RULES, Trouble, break_reason, trouble_of
 from gateway.home import Asker, Home
 from gateway.prospects import Prospects
+from gateway.readings import Task
 from gateway.response import EngineResponse
 from gateway.rhythm import ANSWER_S, LOST_PATIENCE_S, idle_at_s, look_s, may_be_the_tunnels, stalls_at_s
 from shared.errors import ErrorCode
@@ -35,6 +40,8 @@ PATIENCE_S = 30.0
 
 class Phase(Enum):
     STREAMING = auto()
+    READING = auto()
+    """Its engine is lost, and how far the answer came is being read."""
     WAITING = auto()
     """For another deployment to go on with it; the attempt there was may still come back."""
     ASKING = auto()
@@ -67,6 +74,8 @@ class Answer:
         self._fixed = False
         """It cannot go on elsewhere, as was found while the tunnel was gone."""
         self._expires_s = 0.0
+        self._reads: Task | None = None
+        """Where how far it came is being read."""
         self._watch(attempt, home.timers.time())
 
     # --- From the exchange ---
@@ -95,9 +104,16 @@ class Answer:
         elif self.phase is Phase.ASKING:
             assert attempt is not None
             self._still_asking(attempt, now)
-        elif self.phase is Phase.STREAMING and attempt is not None:
-            if now >= self._ends_s():
-                self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
+        elif self.phase is Phase.OVER:
+            return
+        elif now >= self._ends_s():
+            self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
+        elif self.phase is Phase.READING:
+            self._comment(now)
+            self._look_after(COMMENT_S, now)
+        elif attempt is not None:
+            if self._is_read_first(attempt, now):
+                self._look_after(COMMENT_S, now)
             elif attempt.suspended_s is not None:
                 self._still_suspended(attempt, now)
             else:
@@ -110,12 +126,19 @@ class Answer:
             return False
         if attempt.suspended_s is not None or attempt.stalled or now >= self._ends_s():
             return False
-        if not self._prospects.may_pause(attempt):
+        if self._reads is not None or not self._prospects.may_pause(attempt):
             return False
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
         self._wait_for_another(preempted=True)
         return True
+
+    def reads_first(self, attempt: Attempt, then: Callable[[], None]) -> bool:
+        """Whether it takes long to find out whether ``attempt`` can be preempted soundly. ``then`` is called
+        once it has been, unless the attempt is over by then."""
+        if self.phase is not Phase.STREAMING or attempt is not self.attempt or self._reads is not None:
+            return False
+        return not (self._course is None or self._course.nearly_read or self._is_read(then))
 
     def nobody(self, reason: str) -> None:
         """Nobody is left to go on with it."""
@@ -153,6 +176,7 @@ class Answer:
         if self.phase is not Phase.OVER:
             self.phase = Phase.OVER
             self._alarm.off()
+            self._read_no_more()
             if self.attempt is not None and self._asker.request.streaming:
                 self._home.spent(self._asker.ticket, work_so_far(self.attempt))
             if self._course is not None:
@@ -264,6 +288,10 @@ class Answer:
     def _broke(self, code: ErrorCode, reason: str, trouble: Trouble | None) -> None:
         """The engine is lost in the middle. Another one goes on, or the client is told why not."""
         attempt, self.attempt = self.attempt, None
+        self._once_read(lambda: self._go_on(attempt, code, reason, trouble))
+
+    def _go_on(self, attempt: Attempt | None, code: ErrorCode, reason: str, trouble: Trouble | None) -> None:
+        """``attempt`` was lost with ``code``, and what came of it has been read."""
         why_not = self._prospects.why_not()
         if why_not is None:
             why_not = self._prospects.nobody_can(attempt)
@@ -360,15 +388,62 @@ class Answer:
             self._home.failed(attempt, trouble, self._home.timers.time())
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
-        self.phase = Phase.STREAMING
+        self._once_read(lambda: self._try_another(reason, trouble if blamed else Trouble.LOST))
+
+    def _try_another(self, reason: str, trouble: Trouble | None) -> None:
+        """The engine that was to go on did not, because of ``trouble``; what there is has been read."""
         why_not = self._prospects.why_not()
         if why_not is None and self._close():
             return
-        if why_not is None and self._prospects.may_try(trouble if blamed else Trouble.LOST):
+        if why_not is None and self._prospects.may_try(trouble):
             self._wait_for_another()
         else:
             words = f"The answer could not go on at another engine: {reason}."
             self._give_up(ErrorCode.ENGINE_FAILED, words, why_not or "")
+
+    # --- Reading ---
+
+    def _once_read(self, then: Callable[[], None]) -> None:
+        """No attempt is left. Read how far the answer came, then do ``then`` unless it is over meanwhile."""
+        self.phase = Phase.READING
+        self._read_no_more()
+        if self._is_read(then):
+            then()
+        else:
+            self._comment_s = now = self._home.timers.time()
+            self._look_after(COMMENT_S, now)
+
+    def _is_read(self, then: Callable[[], None]) -> bool:
+        """Whether how far the answer came has been read at once; else ``then`` is called when it has."""
+        if self._course is not None:
+            self._reads = self._home.readings.read(self._course, lambda: self._was_read(then))
+        return self._reads is None
+
+    def _was_read(self, then: Callable[[], None]) -> None:
+        self._reads = None
+        then()
+
+    def _read_no_more(self) -> None:
+        if self._reads is not None:
+            self._reads.cancel()
+            self._reads = None
+
+    def _is_read_first(self, attempt: Attempt, now: float) -> bool:
+        """Whether the attempt is at a point where another deployment may be asked, and how far the answer
+        came must be read before: that is looked at once it has been."""
+        if self._reads is not None:
+            return True
+        if attempt.suspended_s is not None:
+            asks = not self._fixed
+        elif attempt.heard or self.response.behind:
+            asks = False
+        else:
+            asks = attempt.deployment.lost_s is not None or now >= stalls_at_s(attempt, self._home.settings)
+        return asks and self._prospects.somebody_might() and not self._is_read(self._look_now)
+
+    def _look_now(self) -> None:
+        if self.phase is Phase.STREAMING:
+            self.on_time(self._home.timers.time())
 
     def _give_up(self, code: ErrorCode, words: str, why_not: str) -> None:
         self._home.metrics.continued(self._asker.request.model, "impossible")
@@ -473,4 +548,5 @@ class Answer:
             self._course.release()
         self.phase = Phase.OVER
         self._alarm.off()
+        self._read_no_more()
         self.response.end(trailers)

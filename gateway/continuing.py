@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gateway.bodies.edits import without_usage
-from gateway.continuation import NotContinuable, Progress, Record, RecordBudget, Splicer, read_progress
+from gateway.continuation import NotContinuable, Progress, Reading, Record, RecordBudget, Splicer
 from gateway.deployments import Deployment
 from gateway.domain import Request, RequestBody
 from gateway.response import is_event_stream
@@ -26,6 +26,8 @@ class Course:
         body = request.body
         whole = body.rest is None and body.held_bytes <= REQUEST_BYTES
         self._question = body.prefix if whole else b""
+        self._reading: Reading | None = None
+        """Made when it is needed."""
         self._progress: Progress | None = None
         self._splicer: Splicer | None = None
 
@@ -40,11 +42,32 @@ class Course:
             and is_event_stream(head.headers)
         )
 
+    @property
+    def left_bytes(self) -> int:
+        """Of request and answer, still to be read."""
+        return self._read().left_bytes
+
+    def step(self) -> int:
+        """Read on in both; see :meth:`gateway.continuation.Reading.step`."""
+        return self._read().step()
+
+    @property
+    def nearly_read(self) -> bool:
+        """What is left to read is so little that :meth:`read` need not wait."""
+        return self._read().nearly_done
+
     def read(self) -> Progress:
-        """How far it came. Raises :class:`~gateway.continuation.NotContinuable`."""
-        wanted = {UsageMode.KEEP: True, UsageMode.STRIP: False}.get(self._request.usage)
-        self._progress = read_progress(self._request.route, self._question, self.record, usage_wanted=wanted)
+        """How far it came; what is left to read is read at once. Raises
+        :class:`~gateway.continuation.NotContinuable`."""
+        self._progress = self._read().progress()
         return self._progress
+
+    def _read(self) -> Reading:
+        if self._reading is None:
+            wanted = {UsageMode.KEEP: True, UsageMode.STRIP: False}.get(self._request.usage)
+            route = self._request.route
+            self._reading = Reading(route, self._question, self.record, usage_wanted=wanted)
+        return self._reading
 
     def why_not(self) -> str | None:
         """Why the answer so far cannot go on at another engine, fit to be told; None when it can."""
@@ -107,4 +130,4 @@ class Course:
         """The answer is done with, one way or the other."""
         self.record.release()
         self._question = b""
-        self._progress = None
+        self._reading = self._progress = None

@@ -34,6 +34,7 @@ from gateway.metrics import Metrics
 from gateway.placement import PlacementSettings, Placer
 from gateway.preemption import Preemption
 from gateway.queue import Fit, QueueSettings, Ticket, WaitingRoom
+from gateway.readings import Readings
 from gateway.registry import Registry
 from gateway.response import EngineResponse
 from gateway.scheduling.base import ANY_ROUTE
@@ -104,6 +105,7 @@ class Dispatcher:
             self.slow_readers,
         )
         self._binder.moves = self._moves
+        self._preemption.mark = self._binder.mark
         self._waiting = self._binder.waiting
         self._placer: Placer | None = None
         if placement is not None:
@@ -119,6 +121,7 @@ class Dispatcher:
             )
         rests = HealthSettings(self.settings.rest_s, self.settings.rest_max_s, self.settings.slow_start_s)
         self._health = FleetHealth(self._index, timers, metrics, rests, jitter)
+        self.readings = Readings(timers)
         self.records = RecordBudget(self.settings.records_total_bytes)
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
@@ -239,6 +242,7 @@ class Dispatcher:
         if self._placer is not None:
             self._placer.close()
         self._binder.close()
+        self.readings.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -189,6 +189,11 @@ class Exchange:
             self._home.metrics.preempted(self.request.model, self.request.tier)
         return given_back
 
+    def reads_first(self, attempt: Attempt, then: Callable[[], None]) -> bool:
+        """Whether it takes long to find out whether ``attempt`` can be preempted soundly; ``then`` is called
+        once it has been, unless the attempt is over by then."""
+        return self._answer is not None and self._answer.reads_first(attempt, then)
+
     def fail(self, error: Exception, code: ErrorCode = ErrorCode.CANCELLED) -> None:
         """The exchange ends with ``error``; what runs is reset with ``code``."""
         if self._answer is not None:

@@ -12,6 +12,7 @@ from gateway.domain import Request, RequestBody
 from gateway.failover import Trouble
 from gateway.metrics import Metrics
 from gateway.queue import Ticket
+from gateway.readings import Readings
 from gateway.slow_readers import SlowReaders
 from gateway.timers import Timers
 from gateway.unread import UnreadBudget
@@ -27,6 +28,7 @@ class Home(Protocol):
     records: RecordBudget
     unread: UnreadBudget
     slow_readers: SlowReaders
+    readings: Readings
 
     def spawn(self, work: Coroutine[Any, Any, None], /) -> "asyncio.Task[None]":
         """Starts a task and owns it."""

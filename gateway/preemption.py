@@ -7,7 +7,7 @@ until then it counts as coming free, and nobody else gives way for the same requ
 
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from gateway.attempt import Attempt
@@ -72,7 +72,10 @@ class Preemption:
         self._running: _Attempts = {}
         """Those that could give way, as far as is known, the latest last."""
         self._freeing: _Attempts = {}
-        """Those that gave way and still hold their slots."""
+        """Those that gave way and still hold their slots, or whose answers are being read for whether they
+        can."""
+        self.mark: Callable[[str], None] = lambda model: None
+        """Has a model looked at once this turn of the loop is over."""
         self._realtime = Tally[str]()
         """By model, slots that realtime requests hold."""
         self._paces: dict[str, float] = {}
@@ -208,10 +211,20 @@ class Preemption:
             return False
         request = attempt.request
         self._freeing.setdefault((request.model, request.tier), {})[attempt] = exchange
+        if exchange.reads_first(attempt, lambda: self._ask_again(attempt)):
+            return True
         given_back = exchange.preempt(attempt, now)
         if not given_back:
             _drop(self._freeing, attempt)
         return given_back
+
+    def _ask_again(self, attempt: Attempt) -> None:
+        """Whether it can give way soundly is known now."""
+        exchange = _drop(self._freeing, attempt)
+        if exchange is not None:
+            request = attempt.request
+            self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
+            self.mark(request.model)
 
 
 def _drop(attempts: _Attempts, attempt: Attempt) -> Exchange | None:

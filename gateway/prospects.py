@@ -48,13 +48,24 @@ class Prospects:
 
     def somebody_can(self) -> bool:
         """Somebody else is there who can go on with it, and it can be gone on with."""
-        request, course = self._request, self._course
+        if self._someone_could() and self._course is not None and self._course.why_not() is None:
+            self.wanted()
+            return True
+        return False
+
+    def somebody_might(self) -> bool:
+        """Somebody else is there who could go on with it, and whether it can be gone on with takes long to
+        find out."""
+        return self._course is not None and not self._course.nearly_read and self._someone_could()
+
+    def _someone_could(self) -> bool:
+        request = self._request
         before = request.version, request.continuing
         self.wanted()
-        if course is not None and self._home.someone_else(request) and course.why_not() is None:
-            return True
-        request.version, request.continuing = before
-        return False
+        try:
+            return self._home.someone_else(request)
+        finally:
+            request.version, request.continuing = before
 
     def may_pause(self, attempt: Attempt) -> bool:
         """The answer can be gone on with later, if only where it is now, and there is more to come."""

@@ -1,6 +1,6 @@
 """What a chat's or a completion's events say: chunks with choices, a chunk with usage, ``[DONE]``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.continuation.events import Event, written
@@ -96,6 +96,9 @@ class Said:
         if choice.get("finish_reason") is not None:
             self.finished.add(index)
             self.reason = choice["finish_reason"] if index == 0 else self.reason
+
+    def copy(self) -> "Said":
+        return replace(self, transcript=self.transcript.copy(), finished=set(self.finished))
 
     def _stop(self, why: str) -> None:
         self.trouble = self.trouble or why

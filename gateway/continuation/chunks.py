@@ -5,19 +5,13 @@ from dataclasses import replace
 from gateway.continuation.chunk_reading import Said
 from gateway.continuation.chunk_splicer import ChunkSplicer, Plan
 from gateway.continuation.errors import NotContinuable
-from gateway.continuation.events import DONE, read_events
+from gateway.continuation.events import DONE
 from gateway.continuation.placing import FINAL_MESSAGE, Placed, in_messages, in_prompt
 from gateway.continuation.progress import TextProgress
-from gateway.continuation.question import Question
-from gateway.continuation.tally import count
+from gateway.continuation.question import WHOLE_LIMIT, Question
 
 COMPLETION_TOKENS = 16
 """How long a completion is at many engines, and at others not, when the request does not say."""
-
-WHOLE_LIMIT = "continued_max_tokens"
-"""How long the whole answer may be. An event may hold several tokens, and how many it does not say: engines
-that count what they continue (the built-in one) need not rely on our count. Others look at ``max_tokens``
-only; sent to those that are told to continue, by a member that is no more of OpenAI's than this one."""
 
 
 class ChunkProgress(TextProgress):
@@ -28,7 +22,7 @@ class ChunkProgress(TextProgress):
         self._said = said
         self._chat = chat
         self._ending = b""
-        expected = set(range(_choices(question)))
+        expected = set(range(question.choices))
         self.finished = said.done or expected <= said.finished
         self.closing = None
         if said.done:
@@ -68,25 +62,11 @@ class ChunkProgress(TextProgress):
         return ChunkSplicer(self._said, Plan(self._seam(), self._tally(), self._chat, self._ending))
 
 
-def _choices(question: Question) -> int:
-    """How many choices the request asks for: ``n`` of each prompt. A list of numbers is one prompt."""
-    prompt = question.members.get("prompt")
-    listed = prompt if isinstance(prompt, list) else []
-    prompts = [each for each in listed if isinstance(each, str | list)]
-    return (count(question.members.get("n"), 1) or 1) * (len(prompts) or 1)
-
-
-def read_chat(body: bytes, data: bytes, usage_wanted: bool | None) -> ChunkProgress:
-    return _read(body, data, usage_wanted, chat=True)
-
-
-def read_completions(body: bytes, data: bytes, usage_wanted: bool | None) -> ChunkProgress:
-    return _read(body, data, usage_wanted, chat=False)
-
-
-def _read(body: bytes, data: bytes, usage_wanted: bool | None, *, chat: bool) -> ChunkProgress:
-    question, said = Question(body), Said()
-    for event in read_events(data):
-        said.read(event)
+def chat_progress(question: Question, said: Said, usage_wanted: bool | None) -> ChunkProgress:
     wanted = question.wants_usage if usage_wanted is None else usage_wanted
-    return ChunkProgress(question, said, chat=chat, usage_wanted=wanted)
+    return ChunkProgress(question, said, chat=True, usage_wanted=wanted)
+
+
+def completions_progress(question: Question, said: Said, usage_wanted: bool | None) -> ChunkProgress:
+    wanted = question.wants_usage if usage_wanted is None else usage_wanted
+    return ChunkProgress(question, said, chat=False, usage_wanted=wanted)

@@ -6,20 +6,37 @@ must change is replaced. The input is valid JSON; everything here relies on that
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,]', re.DOTALL)
-"""A string, or one character of structure; what lies between are blanks, numbers and literals."""
+from gateway.continuation.errors import NotContinuable
+
+MOST_TOKENS = 4096
+"""Of a value whose places are found at once: of the message, or the item, that the answer goes on with. Those
+of the request are found a slice at a time (:mod:`gateway.continuation.outline`)."""
+
+TOKEN = re.compile(rb'"[^"]*+"|[{}\[\]:,]')
+"""A string, or one character of structure; what lies between are blanks, numbers and literals. For what
+:func:`unescaped` gives."""
+
+
+def unescaped(raw: bytes) -> bytes:
+    """As long as ``raw``, with strings in the same places and no escaped quote in them."""
+    return raw.replace(b"\\\\", b"__").replace(b'\\"', b"__")
 
 
 def values(raw: bytes) -> list[tuple[str | None, int, int]]:
-    """Key, start and end of every value at the top of an object; of an array, with None for the key."""
+    """Key, start and end of every value at the top of an object; of an array, with None for the key.
+
+    Raises :class:`NotContinuable` for more than ``MOST_TOKENS``.
+    """
     found: list[tuple[str | None, int, int]] = []
     depth, start, key, in_object = 0, -1, b"", False
-    for token in _TOKEN.finditer(raw):
+    for count, token in enumerate(TOKEN.finditer(unescaped(raw))):
+        if count > MOST_TOKENS:
+            raise NotContinuable("the message that the answer belongs to has too many values")
         kind = token[0]
         if depth == 1 and start >= 0 and kind in (b",", b"}", b"]"):
             if raw[start : token.start()].strip():
@@ -35,7 +52,7 @@ def values(raw: bytes) -> list[tuple[str | None, int, int]]:
         elif depth == 1 and in_object and kind == b":" and start < 0:
             start = token.end()
         elif depth == 1 and in_object and start < 0 and kind[:1] == b'"':
-            key = kind
+            key = raw[token.start() : token.end()]
     return found
 
 
@@ -46,11 +63,22 @@ def member(raw: bytes, name: str) -> bytes:
 
 def with_members(raw: bytes, changes: Mapping[str, bytes]) -> bytes:
     """The object with these members: replaced where they are, every duplicate too, or put in front."""
-    places = values(raw)
+    return with_members_at(raw, changes, values(raw))
+
+
+def with_members_at(
+    raw: bytes,
+    changes: Mapping[str, bytes],
+    places: Sequence[tuple[str | None, int, int]],
+    *,
+    more: bool = False,
+) -> bytes:
+    """The same, where the ``places`` of those of its members are known that are changed; ``more``: it may
+    have others."""
     missing = [name for name in changes if all(key != name for key, _, _ in places)]
     start = raw.index(b"{") + 1
     added = b",".join(orjson.dumps(name) + b":" + changes[name] for name in missing)
-    pieces = [raw[:start], added, b"," if added and places else b""]
+    pieces = [raw[:start], added, b"," if added and (places or more) else b""]
     for key, begin, end in places:
         if key is not None and key in changes:
             pieces += [raw[start:begin], changes[key]]

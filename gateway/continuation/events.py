@@ -1,6 +1,7 @@
 """Server-sent events, read and written (WHATWG HTML §9.2)."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,10 @@ class Event:
 
     def value(self) -> dict[str, Any] | None:
         """The JSON object in it; None when there is none."""
+        if not self.data or not self.data.lstrip().startswith(b"{"):
+            return None
         try:
-            value = orjson.loads(self.data or b"")
+            value = orjson.loads(self.data)
         except orjson.JSONDecodeError:
             return None
         return value if isinstance(value, dict) else None
@@ -63,16 +66,17 @@ class EventReader:
         self._held = bytearray()
         self._searched = 0
 
-    def feed(self, data: bytes) -> list[Event]:
-        """Every event that is whole now. Raises :class:`SpliceFailed` for one that is too long."""
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """Every event that is whole now, read as it is asked for. Raises :class:`SpliceFailed` for one that
+        is too long."""
         self._held += data
         position = last_event_end(self._held, self._searched)
-        events = read_events(bytes(self._held[:position])) if position else []
+        whole = bytes(self._held[:position])
         del self._held[:position]
         self._searched = max(0, len(self._held) - OVERLAP_BYTES)
         if len(self._held) > EVENT_BYTES:
             raise SpliceFailed("an event of the engine that went on with the answer was too long")
-        return events
+        return each_event(whole)
 
     def finish(self) -> list[Event]:
         """The bytes are over: what of an event was left."""
@@ -95,18 +99,22 @@ def last_event_end(data: bytes | bytearray, start: int) -> int:
 
 
 def read_events(data: bytes) -> list[Event]:
+    """The events in ``data``; see :func:`each_event`."""
+    return list(each_event(data))
+
+
+def each_event(data: bytes) -> Iterator[Event]:
     """The events in ``data``, whose last one need not be ended. Blank ones are left out; of events in a row
     that hold comments and the like only, one may stand for all."""
     if (data.count(b"\n") + data.count(b"\r")) * _LINE_BYTES > len(data):
         data = _IDLE_LINES.sub(_shortened, data)
-    events: list[Event] = []
     name: str | None = None
     lines: list[bytes] = []
     blank = True
     for line in (*_LINE_END.split(data.removeprefix(_BOM)), b""):
         if not line:
             if not blank:
-                events.append(Event(name, b"\n".join(lines) if lines else None))
+                yield Event(name, b"\n".join(lines) if lines else None)
             name, lines, blank = None, [], True
             continue
         blank = False
@@ -116,7 +124,6 @@ def read_events(data: bytes) -> list[Event]:
             lines.append(value)
         elif field == b"event":
             name = value.decode(errors="replace")
-    return events
 
 
 def _shortened(found: re.Match[bytes]) -> bytes:

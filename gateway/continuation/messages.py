@@ -1,10 +1,10 @@
 """Answers of Anthropic's messages: blocks with a start and a stop, ``message_delta``, ``message_stop``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.continuation.errors import NotContinuable, SpliceFailed
-from gateway.continuation.events import COMMENT, Event, EventReader, read_events, written
+from gateway.continuation.events import COMMENT, Event, EventReader, written
 from gateway.continuation.finish import MESSAGE_STOP
 from gateway.continuation.interface import Splicer
 from gateway.continuation.placing import Placed, in_messages
@@ -69,6 +69,9 @@ class Said:
             return
         self.started = self.started or kind == "content_block_start"
         self.transcript.add(text)
+
+    def copy(self) -> "Said":
+        return replace(self, transcript=self.transcript.copy())
 
     def _stop(self, why: str) -> None:
         self.trouble = self.trouble or why
@@ -217,9 +220,6 @@ class MessagesSplicer(Splicer):
         return value | {"usage": self._tally.messages(usage, first if isinstance(first, dict) else {})}
 
 
-def read_messages(body: bytes, data: bytes, usage_wanted: bool | None) -> MessagesProgress:
+def messages_progress(question: Question, said: Said, usage_wanted: bool | None) -> MessagesProgress:
     """Usage is always part of a message, so ``usage_wanted`` says nothing here."""
-    said = Said()
-    for event in read_events(data):
-        said.read(event)
-    return MessagesProgress(Question(body), said)
+    return MessagesProgress(question, said)

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.continuation.editing import dumped, last, member, with_another, with_last, with_members
+from gateway.continuation.editing import dumped, last, member, values, with_last, with_members
 from gateway.continuation.errors import NotContinuable
 from gateway.continuation.question import Question
 
 FINAL_MESSAGE = "final_message"
 PREFILL = "prefill"
 PROMPT = "prompt"
+
+MOST_BEGUN_BYTES = 256 * 1024
+"""Of a message, or an item, that the client began and the answer goes on with."""
 
 _THOUGHTS = ("<think>", "</think>")
 """Chat templates cut what lies between out of an assistant's earlier words."""
@@ -46,14 +49,13 @@ def in_messages(question: Question, way: str, text: str) -> Placed:
     messages = question.members.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         raise NotContinuable("the request has no list of messages")
-    raw = member(question.body, "messages")
     if not _is_begun(question, messages[-1], way):
         new = {"role": "assistant", "content": text}
-        return Placed(changes | {"messages": with_another(raw, dumped(new))})
+        return Placed(changes | {"messages": question.outline.with_another("messages", dumped(new))})
     if messages[-1].get("tool_calls") or messages[-1].get("reasoning_content"):
         raise NotContinuable("the answer was begun by the client with more than text")
-    message, before = _longer(last(raw), messages[-1].get("content"), text, "text")
-    return Placed(changes | {"messages": with_last(raw, message)}, before)
+    message, before = _longer(question.outline.last("messages"), messages[-1].get("content"), text, "text")
+    return Placed(changes | {"messages": question.outline.with_last("messages", message)}, before)
 
 
 def in_input(question: Question, way: str, text: str, item_id: str) -> Placed:
@@ -68,11 +70,10 @@ def in_input(question: Question, way: str, text: str, item_id: str) -> Placed:
         return Placed(changes | {"input": dumped(items)})
     if not isinstance(given, list):
         raise NotContinuable("the request has no input that could be written on")
-    raw = member(question.body, "input")
     if not given or not isinstance(given[-1], dict) or not _is_begun(question, given[-1], way):
-        return Placed(changes | {"input": with_another(raw, dumped(item))})
-    longer, before = _longer(last(raw), given[-1].get("content"), text, "output_text")
-    return Placed(changes | {"input": with_last(raw, longer)}, before)
+        return Placed(changes | {"input": question.outline.with_another("input", dumped(item))})
+    longer, before = _longer(question.outline.last("input"), given[-1].get("content"), text, "output_text")
+    return Placed(changes | {"input": question.outline.with_last("input", longer)}, before)
 
 
 def _telling(question: Question, way: str, text: str) -> dict[str, bytes]:
@@ -99,6 +100,9 @@ def _is_begun(question: Question, message: Mapping[str, Any], way: str) -> bool:
 
 def _longer(raw: bytes, content: Any, text: str, kind: str) -> tuple[bytes, str]:
     """The message with more text, and the text it had."""
+    if len(raw) > MOST_BEGUN_BYTES:
+        raise NotContinuable("what the request lets the answer begin with is too long")
+    values(raw)  # raises for more than is gone through here
     if isinstance(content, str):
         return with_members(raw, {"content": dumped(content + text)}), content
     parts = content if isinstance(content, list) else []

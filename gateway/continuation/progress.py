@@ -1,7 +1,6 @@
 """What asking to go on has in common, whatever the route."""
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 from gateway.continuation.errors import NotContinuable
 from gateway.continuation.interface import Progress
@@ -74,7 +73,3 @@ class TextProgress(Progress):
         told_apart = self._transcript.events >= ECHO_EVENTS or (head and not echo.startswith(head))
         echo = echo if self._way == PREFILL and told_apart else ""
         return Seam(self.text, head=head, echo=echo, stops=self._question.stops)
-
-
-Reader = Callable[[bytes, bytes, bool | None], Progress]
-"""From a request, what of its answer the client has, and whether the client gets to see usage."""

@@ -48,7 +48,8 @@ _ENDS = {
 _END_BYTES = 64
 """Longer than any of these marks."""
 _TAIL_BYTES = 4 * KIB
-"""Of an answer that is no longer recorded so much is kept: longer than its last events."""
+"""Of an answer that is no longer recorded so much is kept: longer than its last events. ``[DONE]`` is looked
+for in as much of the last one."""
 
 
 class RecordBudget:
@@ -132,7 +133,9 @@ class Record:
         ``message_stop``."""
         if self._end is None or self.overflowed or self._released:
             return self._ended
-        return self._end.search(_last_event(self.data)) is not None
+        event = _last_event(self.data)
+        start = max(0, len(event) - _TAIL_BYTES) if self._end is _END_OF_OPENAI else 0
+        return self._end.search(event, start) is not None
 
     def feed(self, data: bytes) -> bytes:
         """Takes the next bytes of the answer; gives those that may go to the client now, perhaps none."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.continuation.errors import NotContinuable, SpliceFailed
-from gateway.continuation.events import COMMENT, DONE, Event, EventReader, read_events, written
+from gateway.continuation.events import COMMENT, DONE, Event, EventReader, written
 from gateway.continuation.interface import Splicer
 from gateway.continuation.placing import Placed, in_input
 from gateway.continuation.progress import TextProgress
@@ -239,9 +239,6 @@ class ResponsesSplicer(Splicer):
         return written(value, value["type"])
 
 
-def read_responses(body: bytes, data: bytes, usage_wanted: bool | None) -> ResponsesProgress:
+def responses_progress(question: Question, said: Said, usage_wanted: bool | None) -> ResponsesProgress:
     """Usage is always part of a response, so ``usage_wanted`` says nothing here."""
-    said = Said()
-    for event in read_events(data):
-        said.read(event)
-    return ResponsesProgress(Question(body), said)
+    return ResponsesProgress(question, said)

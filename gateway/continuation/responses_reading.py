@@ -1,6 +1,6 @@
 """What the events of a Responses API stream say."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from gateway.continuation.events import Event
@@ -84,6 +84,9 @@ class Said:
             return
         self.item_id = self.item_id or value.get("item_id")
         self.transcript.add(text)
+
+    def copy(self) -> "Said":
+        return replace(self, transcript=self.transcript.copy(), over=set(self.over))
 
     def _stop(self, why: str) -> None:
         self.trouble = self.trouble or why

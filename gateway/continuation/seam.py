@@ -1,6 +1,8 @@
 """Where the text that the client has meets the text that comes after: what is there twice goes once."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 
 from gateway.continuation.errors import SpliceFailed
 
@@ -16,6 +18,11 @@ class Transcript:
         self._pieces: list[str] = []
         self._marks: list[tuple[int, int]] = [(0, 0)]
         """Characters and tokens after each event."""
+
+    def copy(self) -> "Transcript":
+        copy = Transcript()
+        copy._pieces, copy._marks = self._pieces[:], self._marks[:]
+        return copy
 
     @property
     def text(self) -> str:
@@ -38,7 +45,7 @@ class Transcript:
 
     def tokens_within(self, chars: int) -> int:
         """The tokens of the events that end within the first ``chars`` characters."""
-        return max(tokens for end, tokens in self._marks if end <= chars)
+        return self._marks[bisect_right(self._marks, chars, key=itemgetter(0)) - 1][1]
 
 
 class Seam:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.continuation import Record, RecordBudget, read_progress
 from gateway.continuation.editing import last, member, values, with_another, with_last, with_members
+from gateway.continuation.outline import Outline
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _keys = _text | st.sampled_from(["messages", "max_tokens", '"', "\\", ":{}[],"])
@@ -48,6 +49,24 @@ def test_elements_are_added_and_replaced(data: st.DataObject, items: list[Any], 
     if items:
         assert orjson.loads(last(raw)) == items[-1]
         assert orjson.loads(with_last(raw, orjson.dumps(new))) == [*items[:-1], new]
+
+
+@given(st.data(), st.dictionaries(_keys, _values | st.lists(_values, max_size=4), max_size=6), _values)
+def test_what_is_found_a_slice_at_a_time_is_what_is_found_at_once(
+    data: st.DataObject, body: dict[str, Any], new: Any
+) -> None:
+    raw, names = data.draw(_written(body)), {name for name in body if len(name) < 20} | {"added"}
+    outline = Outline(raw, frozenset(names))
+    assert all(cost_us > 0 for cost_us in outline.find()), "zero would say that nothing is left"
+    changes = {name: orjson.dumps(new) for name in names}
+    assert orjson.loads(outline.with_members(changes)) == body | dict.fromkeys(names, new)
+    for name in names & body.keys():
+        if isinstance(body[name], list):
+            items = body[name]
+            assert orjson.loads(outline.with_another(name, orjson.dumps(new))) == [*items, new]
+            if items:
+                assert orjson.loads(outline.last(name)) == items[-1]
+                assert orjson.loads(outline.with_last(name, orjson.dumps(new))) == [*items[:-1], new]
 
 
 def test_every_duplicate_is_replaced_so_that_no_reader_sees_another() -> None:

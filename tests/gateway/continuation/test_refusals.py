@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.continuation import NotContinuable, Record, RecordBudget, SpliceFailed, read_progress
+from gateway.continuation import NotContinuable, Reading, Record, RecordBudget, SpliceFailed, read_progress
 from gateway.continuation.events import DONE, written
 from gateway.continuation.question import MOST_MARKS
 from gateway.continuation.reading import MOST_EVENTS
@@ -259,3 +259,42 @@ def test_what_would_take_long_to_read_is_refused() -> None:
     with pytest.raises(NotContinuable) as refusal:
         read_progress("chat", orjson.dumps(CHAT), record)
     assert refusal.value.reason == f"the answer has more than {MOST_EVENTS} events"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({str(number): 1 for number in range(1001)}, "too many members"),
+        ({"metadata": [0] * 70_000}, "too many values"),
+        ({"metadata": [{str(n): 1 for n in range(40)}] * 1000}, "too many values"),
+        ({"tools": [{"type": "function"}] * 4097}, "more than 4096 tools"),
+        ({"stop": ["ab"] * 1025}, "more stop strings"),
+        ({"stop": "a" * 4097}, "more stop strings"),
+    ],
+)
+def test_a_request_that_takes_long_to_go_through_is_refused(asked: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotContinuable, match=reason):
+        read_progress("chat", orjson.dumps(CHAT | asked), _record("chat", BEGUN))
+
+
+def test_a_long_beginning_by_the_client_is_refused() -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a" * 300_000}]
+    body = orjson.dumps(CHAT | {"messages": messages, "continue_final_message": True})
+    with pytest.raises(NotContinuable, match="too long"):
+        read_progress("chat", body, _record("chat", BEGUN)).ask("final_message")
+
+
+def test_reading_goes_on_where_it_stopped_and_says_so() -> None:
+    record = _record("chat", *[BEGUN] * 500)
+    reading = Reading("chat", orjson.dumps(CHAT), record)
+    steps = 0
+    while reading.step():
+        steps += 1
+    assert steps > 5
+    assert reading.nearly_done
+    before = reading.progress()
+    record.feed(BEGUN * 300)
+    assert not reading.nearly_done
+    after = reading.progress()
+    assert (before.tokens, after.tokens) == (500, 800), "what was found before stays as it was"
+    assert after.text == read_progress("chat", orjson.dumps(CHAT), record).text
