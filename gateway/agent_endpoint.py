@@ -24,6 +24,7 @@ from gateway.gauges import TunnelFigures
 from gateway.metrics import Metrics
 from gateway.registry import Registry
 from gateway.renewals import Renewals
+from gateway.slices import Look
 from gateway.store.errors import StateError
 from shared import limits
 from shared.endpoint import Endpoint, SessionListener
@@ -195,14 +196,13 @@ class AgentEndpoint:
         """Connections that have not proved who they are."""
         return len(self._strangers)
 
-    def figures(self) -> TunnelFigures:
-        """Totals of all tunnels there were and are."""
-        past = self._past
-        total = TunnelFigures(
-            past.bytes_received, past.bytes_sent, past.messages_received, past.messages_sent
-        )
+    def figures(self) -> Look[TunnelFigures]:
+        """Totals of all tunnels there were and are, one a step. Those that come between count the next
+        time."""
+        total = replace(self._past)
         for tunnel in (*self._strangers, *self._tunnels):
             _add(total, tunnel)
+            yield
         return total
 
     # --- TunnelAcceptor ---

@@ -56,7 +56,7 @@ class Decisions:
 
     def predictions(self) -> Iterator[PredictionFigures]:
         """How far predictions were off, where there were any."""
-        for speeds in self.performance:
+        for speeds in list(self.performance):  # who asks may wait between
             device = speeds.device if speeds.device in CLASSES else OTHER
             for of, errors in (
                 ("first_token", speeds.accuracy.first_token),

@@ -35,6 +35,7 @@ from gateway.health import (
 )
 from gateway.metrics import Metrics
 from gateway.scheduling.base import NO_CAP
+from gateway.slices import Look
 from gateway.timers import Cancellable, Timers
 from shared.messages import DeploymentStatus
 
@@ -214,12 +215,13 @@ class FleetHealth:
 
     # --- For others to see ---
 
-    def figures(self) -> Tally[tuple[str, str]]:
-        """Deployments that are loaded and serve, by model and state of health."""
+    def figures(self) -> Look[Tally[tuple[str, str]]]:
+        """Deployments that are loaded and serve, by model and state of health; one a step."""
         figures = Tally[tuple[str, str]]()
-        for deployment in self._present.values():
+        for deployment in list(self._present.values()):
             assert deployment.health is not None
             figures[deployment.model, deployment.health.shown_state] += 1
+            yield
         return figures
 
     def close(self) -> None:

@@ -3,9 +3,15 @@
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from gateway.slices import Look, looked_at_once
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,62 +67,81 @@ class PredictionFigures:
     """By quantile, the factor (1 or more) that this share of predictions was off by at most."""
 
 
+Labelled = Mapping[tuple[str, ...], float]
+"""Values by labels."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one scrape has seen of the owners of gauges: with labels, and no longer theirs."""
+
+    agents: Labelled
+    agent_slots: Labelled
+    agent_in_flight: Labelled
+    round_trips_s: Labelled
+    deployments: Labelled
+    circuits: Labelled
+    slots: Labelled
+    in_flight: Labelled
+    waiting: Labelled
+    skew: Labelled
+    prediction_error: Labelled
+    prediction_bias: Labelled
+    streams: int
+    unread_bytes: int
+    tunnels: TunnelFigures
+
+
 class Sources(Collector):
-    """Gauges that are read from their owners at each scrape, so that they cost nothing between."""
+    """Gauges that are read from their owners at each scrape, so that they cost nothing between.
+
+    Owners are looked at on the event loop, which turns for others between so many steps; what was seen of
+    them is made into families in any thread.
+    """
 
     def __init__(self, label: Callable[[str], str], agent_label: Callable[[str], str]) -> None:
         self._label = label
         self._agent_label = agent_label
-        self.fleet: Callable[[], FleetFigures] = FleetFigures
+        self.fleet: Callable[[], Look[FleetFigures]] = lambda: _nothing(FleetFigures())
         self.depths: Callable[[], Mapping[str, int]] = dict
-        self.health: Callable[[], Mapping[tuple[str, str], int]] = dict
-        self.tunnels: Callable[[], TunnelFigures] = TunnelFigures
+        self.health: Callable[[], Look[Mapping[tuple[str, str], int]]] = lambda: _nothing({})
+        self.tunnels: Callable[[], Look[TunnelFigures]] = lambda: _nothing(TunnelFigures())
         self.predictions: Callable[[], Iterable[PredictionFigures]] = tuple
-        self.skew: Callable[[], Mapping[str, int]] = dict
+        self.skew: Callable[[], Look[Mapping[str, int]]] = lambda: _nothing({})
         self.unread_bytes: Callable[[], int] = int
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """See prometheus_client's Collector."""
-        fleet = self.fleet()
-        yield _gauge("trunkline_agents_connected", "Agents by state.", ["state"], _keyed(fleet.agents))
-        yield from self._by_agent(fleet.each_agent)
-        yield self._by_model_and_state(
-            "trunkline_deployments", "Deployments by what agents say of them.", fleet.deployments
-        )
-        yield self._by_model_and_state(
-            "trunkline_circuits", "Deployments by what is seen of their health.", self.health()
-        )
-        yield self._by_model("trunkline_slots_granted", "Requests that agents take at once.", fleet.slots)
-        yield self._by_model("trunkline_requests_in_flight", "Slots in use.", fleet.in_flight)
-        yield self._by_model("trunkline_queue_requests", "Requests waiting for a slot.", self.depths())
-        yield self._by_model(
-            "trunkline_version_skew",
-            "Versions more than one in which a model is served and which no alias tells apart.",
-            self.skew(),
-        )
-        yield _gauge("trunkline_streams_open", "Streams open in all sessions.", [], {(): fleet.streams})
-        yield _gauge(
-            "trunkline_unread_bytes",
-            "Bytes of answers kept for clients that have not read them.",
-            [],
-            {(): self.unread_bytes()},
-        )
-        tunnels = self.tunnels()
-        yield _counter(
-            "trunkline_tunnel_bytes",
-            "Bytes through all tunnels.",
-            {"received": tunnels.bytes_received, "sent": tunnels.bytes_sent},
-        )
-        yield _counter(
-            "trunkline_tunnel_messages",
-            "WebSocket messages through all tunnels.",
-            {"received": tunnels.messages_received, "sent": tunnels.messages_sent},
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client's Collector. For use on the event loop, which it holds."""
+        return families(looked_at_once(self.look()))
+
+    def look(self) -> Look[Seen]:
+        """Looks at every owner, on the event loop."""
+        fleet = yield from self.fleet()
+        slots, in_flight, round_trips_s = yield from self._by_agent(fleet.each_agent)
+        circuits = yield from self.health()
+        skew = yield from self.skew()
+        error, bias = yield from self._predictions()
+        tunnels = yield from self.tunnels()
+        return Seen(
+            agents={(state,): count for state, count in fleet.agents.items()},
+            agent_slots=slots,
+            agent_in_flight=in_flight,
+            round_trips_s=round_trips_s,
+            deployments=self._by_model_and_state(fleet.deployments),
+            circuits=self._by_model_and_state(circuits),
+            slots=self._by_model(fleet.slots),
+            in_flight=self._by_model(fleet.in_flight),
+            waiting=self._by_model(self.depths()),
+            skew=self._by_model(skew),
+            prediction_error=error,
+            prediction_bias=bias,
+            streams=fleet.streams,
+            unread_bytes=self.unread_bytes(),
+            tunnels=tunnels,
         )
 
-        yield from self._predictions()
-
-    def _predictions(self) -> Iterator[GaugeMetricFamily]:
-        """Of pairs that share their labels the one that is off the most."""
+    def _predictions(self) -> Look[tuple[Labelled, Labelled]]:
+        """Error and bias; of pairs that share their labels the one that is off the most."""
         off: dict[tuple[str, ...], float] = {}
         bias: dict[tuple[str, ...], float] = {}
         for each in self.predictions():
@@ -125,59 +150,104 @@ class Sources(Collector):
                 off[*labels, quantile] = max(factor, off.get((*labels, quantile), 1.0))
             if abs(each.bias) >= abs(bias.get(labels, 0.0)):
                 bias[labels] = each.bias
-        names = ["model", "device", "of"]
-        yield _gauge(
-            "trunkline_prediction_error",
-            "Factor by which the latest predictions of the scheduler were off, up or down, by quantile.",
-            [*names, "quantile"],
-            off,
-        )
-        yield _gauge(
-            "trunkline_prediction_bias",
-            "Mean of ln(actual / predicted) over the latest: 0.1 is 10 % slower than predicted.",
-            names,
-            bias,
-        )
+            yield
+        return off, bias
 
-    def _by_agent(self, agents: Iterable[AgentFigures]) -> Iterator[GaugeMetricFamily]:
-        """Agents beyond those with labels of their own are added up, of their round trips the longest."""
+    def _by_agent(self, agents: Iterable[AgentFigures]) -> Look[tuple[Labelled, Labelled, Labelled]]:
+        """Slots, requests in flight and round trips. Agents beyond those with labels of their own are added
+        up, of their round trips the longest."""
         slots, in_flight = Tally[tuple[str, ...]](), Tally[tuple[str, ...]]()
-        round_trips: dict[tuple[str, ...], float] = {}
+        round_trips_s: dict[tuple[str, ...], float] = {}
         for agent in agents:
             label = (self._agent_label(agent.name),)
             slots[label] += agent.slots
             in_flight[label] += agent.in_flight
             if agent.round_trip_s is not None:
-                round_trips[label] = max(agent.round_trip_s, round_trips.get(label, 0.0))
-        names = ["agent"]
-        yield _gauge("trunkline_agent_slots_granted", "Requests that an agent takes at once.", names, slots)
-        yield _gauge("trunkline_agent_requests_in_flight", "Slots of an agent in use.", names, in_flight)
-        yield _gauge(
-            "trunkline_agent_round_trip_seconds", "Round trip of an agent's tunnel.", names, round_trips
-        )
+                round_trips_s[label] = max(agent.round_trip_s, round_trips_s.get(label, 0.0))
+            yield
+        return slots, in_flight, round_trips_s
 
-    def _by_model_and_state(
-        self, name: str, text: str, values: Mapping[tuple[str, str], int]
-    ) -> GaugeMetricFamily:
+    def _by_model_and_state(self, values: Mapping[tuple[str, str], int]) -> Labelled:
         labelled = Tally[tuple[str, ...]]()
         for (model, state), count in values.items():
             labelled[self._label(model), state] += count
-        return _gauge(name, text, ["model", "state"], labelled)
+        return labelled
 
-    def _by_model(self, name: str, text: str, values: Mapping[str, int]) -> GaugeMetricFamily:
+    def _by_model(self, values: Mapping[str, int]) -> Labelled:
         labelled = Tally[tuple[str, ...]]()
         for model, value in values.items():
             labelled[(self._label(model),)] += value
-        return _gauge(name, text, ["model"], labelled)
+        return labelled
 
 
-def _keyed(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
-    return {(key,): value for key, value in values.items()}
+def families(seen: Seen) -> Iterator[Metric]:
+    """The families of all that was seen. In any thread."""
+    gauges: tuple[tuple[str, str, list[str], Labelled], ...] = (
+        ("agents_connected", "Agents by state.", ["state"], seen.agents),
+        ("agent_slots_granted", "Requests that an agent takes at once.", ["agent"], seen.agent_slots),
+        ("agent_requests_in_flight", "Slots of an agent in use.", ["agent"], seen.agent_in_flight),
+        ("agent_round_trip_seconds", "Round trip of an agent's tunnel.", ["agent"], seen.round_trips_s),
+        ("deployments", "Deployments by what agents say of them.", ["model", "state"], seen.deployments),
+        ("circuits", "Deployments by what is seen of their health.", ["model", "state"], seen.circuits),
+        ("slots_granted", "Requests that agents take at once.", ["model"], seen.slots),
+        ("requests_in_flight", "Slots in use.", ["model"], seen.in_flight),
+        ("queue_requests", "Requests waiting for a slot.", ["model"], seen.waiting),
+        (
+            "version_skew",
+            "Versions more than one in which a model is served and which no alias tells apart.",
+            ["model"],
+            seen.skew,
+        ),
+        ("streams_open", "Streams open in all sessions.", [], {(): seen.streams}),
+        (
+            "unread_bytes",
+            "Bytes of answers kept for clients that have not read them.",
+            [],
+            {(): seen.unread_bytes},
+        ),
+    )
+    for name, text, labels, values in gauges:
+        yield _gauge(f"trunkline_{name}", text, labels, values)
+    yield from _of_tunnels(seen.tunnels)
+    yield from _of_predictions(seen.prediction_error, seen.prediction_bias)
 
 
-def _gauge(
-    name: str, text: str, labels: list[str], values: Mapping[tuple[str, ...], float]
-) -> GaugeMetricFamily:
+def _of_tunnels(tunnels: TunnelFigures) -> Iterator[Metric]:
+    yield _counter(
+        "trunkline_tunnel_bytes",
+        "Bytes through all tunnels.",
+        {"received": tunnels.bytes_received, "sent": tunnels.bytes_sent},
+    )
+    yield _counter(
+        "trunkline_tunnel_messages",
+        "WebSocket messages through all tunnels.",
+        {"received": tunnels.messages_received, "sent": tunnels.messages_sent},
+    )
+
+
+def _of_predictions(off: Labelled, bias: Labelled) -> Iterator[Metric]:
+    names = ["model", "device", "of"]
+    yield _gauge(
+        "trunkline_prediction_error",
+        "Factor by which the latest predictions of the scheduler were off, up or down, by quantile.",
+        [*names, "quantile"],
+        off,
+    )
+    yield _gauge(
+        "trunkline_prediction_bias",
+        "Mean of ln(actual / predicted) over the latest: 0.1 is 10 % slower than predicted.",
+        names,
+        bias,
+    )
+
+
+def _nothing(found: T) -> Look[T]:
+    """Finds that in no steps."""
+    yield from ()
+    return found
+
+
+def _gauge(name: str, text: str, labels: list[str], values: Labelled) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(list(key), value)

@@ -25,7 +25,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.counts import Counts
-from gateway.gauges import FleetFigures, PredictionFigures, Sources, TunnelFigures
+from gateway.gauges import FleetFigures, PredictionFigures, Seen, Sources, TunnelFigures, families
+from gateway.slices import Look, looked
 from shared import routes
 from shared.messages import Usage
 from shared.version import program_version
@@ -90,14 +91,18 @@ class Metrics:
 
     async def render(self) -> bytes:
         """The exposition text for ``GET /metrics``. Gauges are read from their owners now, on the event loop,
-        one family of series a turn. What is counted here is read in a thread, which makes the text, too: with
-        many models it is megabytes."""
-        families: list[Metric] = []
+        so many agents or deployments a turn. What is counted here is read in a thread, which makes the text,
+        too: with many models it is megabytes."""
+        seen = await looked(self._sources.look())
+        asked: list[Metric] = []
         for collector in self.registry.asking:
-            for family in collector.collect():
-                families.append(family)
+            for family in () if collector is self._sources else collector.collect():
+                asked.append(family)
                 await asyncio.sleep(0)
-        return await asyncio.to_thread(generate_latest, _Reading(families, self.registry.counting))
+        return await asyncio.to_thread(self._text, seen, asked)
+
+    def _text(self, seen: Seen, asked: Sequence[Metric]) -> bytes:
+        return generate_latest(_Reading((*families(seen), *asked), self.registry.counting))
 
     # --- Once a request ---
 
@@ -221,7 +226,7 @@ class Metrics:
 
     # --- Where gauges are read ---
 
-    def watch_fleet(self, figures: Callable[[], FleetFigures]) -> None:
+    def watch_fleet(self, figures: Callable[[], Look[FleetFigures]]) -> None:
         """Read the fleet's gauges from here."""
         self._sources.fleet = figures
 
@@ -229,11 +234,11 @@ class Metrics:
         """Read requests waiting, by model, from here."""
         self._sources.depths = depths
 
-    def watch_health(self, figures: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+    def watch_health(self, figures: Callable[[], Look[Mapping[tuple[str, str], int]]]) -> None:
         """Read the deployments by model and state of health from here."""
         self._sources.health = figures
 
-    def watch_tunnels(self, figures: Callable[[], TunnelFigures]) -> None:
+    def watch_tunnels(self, figures: Callable[[], Look[TunnelFigures]]) -> None:
         """Read the tunnels' totals from here."""
         self._sources.tunnels = figures
 
@@ -245,7 +250,7 @@ class Metrics:
         """``used_bytes`` is asked for at each scrape."""
         self._sources.unread_bytes = used_bytes
 
-    def watch_skew(self, figures: Callable[[], Mapping[str, int]]) -> None:
+    def watch_skew(self, figures: Callable[[], Look[Mapping[str, int]]]) -> None:
         """Read by how many a model's versions are more than one, where nothing tells them apart, from
         here."""
         self._sources.skew = figures

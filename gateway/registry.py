@@ -15,6 +15,7 @@ from gateway.deployments import ModelIndex, ModelRecord
 from gateway.domain import AgentPrincipal
 from gateway.gauges import AgentFigures, FleetFigures
 from gateway.metrics import Metrics
+from gateway.slices import Look
 from shared import limits
 from shared.endpoint import Endpoint
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
@@ -209,10 +210,10 @@ class Registry:
         """The same one after the other, each as it is when it is asked for."""
         return (session.describe() for _, session in sorted(self._sessions.items()))
 
-    def figures(self) -> FleetFigures:
-        """What the metrics show of the fleet."""
+    def figures(self) -> Look[FleetFigures]:
+        """What the metrics show of the fleet, an agent a step."""
         figures = FleetFigures()
-        for session in self._sessions.values():
+        for session in self.sessions:
             figures.agents[session.shown_status.lower()] += 1
             figures.streams += len(session.endpoint.streams)
             slots = in_flight = 0
@@ -225,6 +226,7 @@ class Registry:
                 in_flight += deployment.in_flight
             each = AgentFigures(session.principal.name, slots, in_flight, session.endpoint.rtt_s)
             figures.each_agent.append(each)
+            yield
         return figures
 
     def _describe(self, record: ModelRecord) -> ModelInfo:

@@ -10,10 +10,10 @@ from gateway.agent_session import AgentInfo
 from gateway.deployments import ModelRecord
 from gateway.errors import RecordNotFound
 from gateway.http.admin import Call, Json, Page, route, told
-from gateway.http.slices import in_slices
 from gateway.pipeline import Keys
 from gateway.registry import ModelInfo
 from gateway.scopes import Role
+from gateway.slices import in_slices
 from gateway.store import AgentStore
 from shared.engine_state import EngineState
 from shared.messages import DeploymentState

@@ -11,10 +11,10 @@ from gateway.errors import Forbidden, MethodNotAllowed, ModelNotFound, RouteNotF
 from gateway.http.exchange import Exchange, exchange_of
 from gateway.http.inbound import Receive
 from gateway.http.reply import Send
-from gateway.http.slices import in_slices
 from gateway.lifecycle import Lifecycle, Phase
 from gateway.pipeline import Keys, Pipeline
 from gateway.registry import ModelInfo
+from gateway.slices import in_slices
 from gateway.surface import Endpoint, check_model, nearest
 
 Scope = MutableMapping[str, Any]

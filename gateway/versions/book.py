@@ -22,6 +22,8 @@ class AliasBook:
         self._revision = -1
         self.choices: Mapping[str, Choice] = {}
         self.records: Mapping[str, AliasRecord] = {}
+        self.apart: Collection[str] = ()
+        """Models of which some alias names a version."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -50,11 +52,14 @@ class AliasBook:
         for name in unreadable:
             _log.error("alias_unreadable", alias=name)
         self.records, self.choices, self._revision = records, choices, revision
+        self.apart = told_apart(records)
 
     def tells_apart(self, model: str) -> bool:
         """Whether some alias names a version of ``model``."""
-        return any(
-            target.model == model and target.version is not None
-            for record in self.records.values()
-            for target in record.alias.targets
-        )
+        return model in self.apart
+
+
+def told_apart(records: Mapping[str, AliasRecord]) -> frozenset[str]:
+    """Models of which some alias names a version."""
+    targets = (target for record in records.values() for target in record.alias.targets)
+    return frozenset(target.model for target in targets if target.version is not None)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import structlog
 
 from gateway.deployments import ModelIndex
+from gateway.slices import Look, looked_at_once
 from gateway.timers import Timers
 from gateway.versions.book import AliasBook
 from gateway.versions.served import versions_of
@@ -30,9 +31,10 @@ class SkewAlarm:
         """By model, the versions that were told; no more models than the index knows."""
         index.subscribe(self._changed)
 
-    def figures(self) -> Mapping[str, int]:
+    def figures(self) -> Look[Mapping[str, int]]:
         """By model, how many versions more than one are served; models of one version are left out."""
-        return {model: len(versions) - 1 for model, versions in self._look().items()}
+        found = yield from self._look()
+        return {model: len(versions) - 1 for model, versions in found.items()}
 
     def _changed(self, model: str) -> None:
         if not self._due:
@@ -41,7 +43,7 @@ class SkewAlarm:
 
     def _tell(self) -> None:
         self._due = False
-        found = self._look()
+        found = looked_at_once(self._look())
         for model in self._told.keys() - found.keys():
             _log.info("version_skew_over", model=model)
         for model, versions in found.items():
@@ -50,10 +52,12 @@ class SkewAlarm:
                 _log.warning("version_skew", model=model, versions=told, count=len(versions))
         self._told = found
 
-    def _look(self) -> dict[str, frozenset[str]]:
-        """Models that are served in several versions which no alias tells apart, and those versions."""
+    def _look(self) -> Look[dict[str, frozenset[str]]]:
+        """Models that are served in several versions which no alias tells apart, and those versions; a model
+        a step."""
         found = {}
-        for model, record in self._index.models.items():
+        for model, record in list(self._index.models.items()):
+            yield
             if len(record.serving) + len(record.loadable) < 2:
                 continue
             versions = frozenset(versions_of(self._index, model))

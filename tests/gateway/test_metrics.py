@@ -1,13 +1,28 @@
 """What is counted, and that labels are bounded."""
 
 import asyncio
+import threading
+from collections import Counter
+from typing import Any, TypeVar
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway import gauges
+from gateway.agent_session import AgentSession
 from gateway.gauges import AgentFigures, FleetFigures, PredictionFigures, TunnelFigures
 from gateway.metrics import AGENT_LABELS, MODEL_LABELS, Metrics
+from gateway.slices import SLICE, Look
 from shared.messages import Usage
+from tests.gateway.fleet import Fleet, deployment
+
+T = TypeVar("T")
+
+
+def found(value: T) -> Look[T]:
+    """What looks at nothing and has found that."""
+    yield
+    return value
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -49,7 +64,7 @@ def test_only_so_many_models_have_labels_of_their_own() -> None:
 
 def test_only_so_many_agents_have_labels_of_their_own_and_the_others_are_added_up(metrics: Metrics) -> None:
     agents = [AgentFigures(f"gpu-{number:04}", 2, 1, number / 1000) for number in range(AGENT_LABELS + 3)]
-    metrics.watch_fleet(lambda: FleetFigures(each_agent=agents))
+    metrics.watch_fleet(lambda: found(FleetFigures(each_agent=agents)))
     assert value(metrics, "trunkline_agent_slots_granted", agent="gpu-0000") == 2
     assert value(metrics, "trunkline_agent_slots_granted", agent="other") == 6
     assert value(metrics, "trunkline_agent_requests_in_flight", agent="other") == 3
@@ -89,8 +104,8 @@ def test_states_have_one_label_and_are_in_lower_case(metrics: Metrics) -> None:
     fleet = FleetFigures()
     fleet.agents["ready"] += 1
     fleet.deployments["m", "loaded"] += 1
-    metrics.watch_fleet(lambda: fleet)
-    metrics.watch_health(lambda: {("m", "half_open"): 1})
+    metrics.watch_fleet(lambda: found(fleet))
+    metrics.watch_health(lambda: found({("m", "half_open"): 1}))
     assert value(metrics, "trunkline_agents_connected", state="ready") == 1
     assert value(metrics, "trunkline_deployments", model="m", state="loaded") == 1
     assert value(metrics, "trunkline_circuits", model="m", state="half_open") == 1
@@ -118,9 +133,9 @@ def test_predictions_that_share_labels_show_the_worst(metrics: Metrics) -> None:
 
 def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
     fleet = FleetFigures()
-    metrics.watch_fleet(lambda: fleet)
+    metrics.watch_fleet(lambda: found(fleet))
     metrics.watch_queue(lambda: {"m": 3, "gone": 1, "also gone": 1})
-    metrics.watch_tunnels(lambda: TunnelFigures(bytes_received=7, messages_sent=2))
+    metrics.watch_tunnels(lambda: found(TunnelFigures(bytes_received=7, messages_sent=2)))
     fleet.slots["m"] = 5
     assert value(metrics, "trunkline_slots_granted", model="m") == 5
     assert value(metrics, "trunkline_queue_requests", model="m") == 3
@@ -130,7 +145,7 @@ def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
 
 
 def test_what_is_done_about_trouble_is_counted(metrics: Metrics) -> None:
-    metrics.watch_health(lambda: {("m", "closed"): 3, ("m", "open"): 1, ("gone", "open"): 2})
+    metrics.watch_health(lambda: found({("m", "closed"): 3, ("m", "open"): 1, ("gone", "open"): 2}))
     metrics.circuit_opened("m", "unreachable")
     metrics.ejected("m")
     metrics.retry_refused("m")
@@ -186,3 +201,36 @@ async def test_the_event_loop_turns_for_others_while_metrics_are_read(metrics: M
     assert turns >= 20
     assert value(metrics, "trunkline_request_seconds_count", route="chat", model="model-7") == 1
     assert b'trunkline_request_seconds_count{model="model-7",route="chat"} 1.0' in text
+
+
+async def test_a_scrape_looks_at_so_many_agents_a_turn_and_makes_its_text_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agents, turn, looked, makers = 4 * SLICE, 0, Counter[int](), set[int]()
+    fleet = Fleet()
+    for number in range(agents):
+        fleet.connect(f"a{number}", deployment("m", 2))
+    shown_status, gauge = AgentSession.shown_status.fget, gauges._gauge  # type: ignore[attr-defined]
+
+    def looked_at(session: AgentSession) -> str:
+        looked[turn] += 1
+        status: str = shown_status(session)
+        return status
+
+    def made(*arguments: Any) -> object:
+        makers.add(threading.get_ident())
+        return gauge(*arguments)
+
+    monkeypatch.setattr(AgentSession, "shown_status", property(looked_at))
+    monkeypatch.setattr(gauges, "_gauge", made)
+    rendering = asyncio.ensure_future(fleet.metrics.render())
+    while not rendering.done():
+        await asyncio.sleep(0)
+        turn += 1
+    text = (await rendering).decode()
+    assert sum(looked.values()) == agents
+    assert max(looked.values()) <= SLICE
+    assert makers
+    assert threading.get_ident() not in makers
+    assert f'trunkline_agents_connected{{state="ready"}} {agents}.0' in text
+    assert f'trunkline_slots_granted{{model="m"}} {2 * agents}.0' in text

@@ -9,6 +9,7 @@ from gateway.aliases import Alias, Mirror
 from gateway.domain import Request, RequestBody
 from gateway.store import AliasRecord
 from gateway.versions import AliasBook, AliasFigures, Versions
+from gateway.versions.book import told_apart
 from gateway.versions.choice import Choice
 from shared.messages import DeploymentState, DeploymentStatus
 from tests.gateway.fleet import Fleet
@@ -47,6 +48,7 @@ class Book(AliasBook):
         """From now on these."""
         self.records = {each.name: AliasRecord(each, 7.0, 7.0) for each in aliases}
         self.choices = {each.name: Choice(each) for each in aliases}
+        self.apart = told_apart(self.records)
 
 
 @dataclass

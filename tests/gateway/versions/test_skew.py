@@ -3,6 +3,7 @@
 import structlog
 
 from gateway.aliases import Alias, Target
+from gateway.slices import looked_at_once
 from gateway.versions import SkewAlarm
 from gateway.versions.skew import LOOK_S
 from tests.gateway.versions.support import Desk, served
@@ -17,13 +18,13 @@ def test_the_alarm_counts_the_versions_beyond_one() -> None:
     desk = Desk()
     alarm = SkewAlarm(desk.fleet.registry.index, desk.book, desk.fleet.loop)
     desk.serve(served("m", "v1"), served("n", "v1"))
-    assert alarm.figures() == {}
+    assert looked_at_once(alarm.figures()) == {}
     desk.serve(served("m", "v2"), served("m", ""))
-    assert alarm.figures() == {"m": 2}
+    assert looked_at_once(alarm.figures()) == {"m": 2}
     desk.book.write(Alias("prod", (Target("m"),)))
-    assert alarm.figures() == {"m": 2}
+    assert looked_at_once(alarm.figures()) == {"m": 2}
     desk.book.write(Alias("prod", (Target("m", "v1"),)))
-    assert alarm.figures() == {}
+    assert looked_at_once(alarm.figures()) == {}
 
 
 def test_each_change_is_said_once_and_so_is_the_end() -> None:

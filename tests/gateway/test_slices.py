@@ -6,8 +6,8 @@ from collections.abc import Awaitable
 import orjson
 import pytest
 
-from gateway.http.slices import SLICE, in_slices
 from gateway.registry import ModelInfo
+from gateway.slices import SLICE, in_slices
 from tests.gateway.http.support import BEARER, FakeCatalog, Surface
 
 MODELS = 10 * SLICE
