@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from gateway.agent_endpoint import AgentEndpointSettings
-from gateway.audit import AuditFigures, AuditSettings, AuditWriter, Keep, audit_writer
+from gateway.audit import Keep
+from gateway.audit.figures import AuditFigures
+from gateway.audit.writer import AuditSettings, AuditWriter, audit_writer
 from gateway.config import ConfigError, Settings
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import Request

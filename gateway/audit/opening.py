@@ -5,18 +5,12 @@ import time
 from gateway.audit.acts import take_up
 from gateway.audit.files import AuditFiles, Keep
 from gateway.audit.segments import DIRECTORY
-from gateway.audit.writer import AuditSettings, AuditWriter
 from gateway.store import Store
 
 
 def audit_files(store: Store, keep: Keep | None = None) -> AuditFiles:
     """``keep`` may be left out by those who delete nothing."""
     return AuditFiles(store.state_dir / DIRECTORY, lambda: store.gateway_identity, keep or Keep())
-
-
-def audit_writer(store: Store, settings: AuditSettings, keep: Keep) -> AuditWriter:
-    """For a gateway."""
-    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.data_version)
 
 
 def take_up_acts(store: Store) -> int:

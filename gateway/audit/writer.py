@@ -15,10 +15,12 @@ from typing import Protocol
 import structlog
 
 from gateway.audit.acts import Acts, prune, take_up
-from gateway.audit.files import AuditFiles
+from gateway.audit.files import AuditFiles, Keep
+from gateway.audit.opening import audit_files
 from gateway.audit.passed import Believed
 from gateway.audit.records import Entry
 from gateway.errors import StateUnavailable
+from gateway.store import Store
 from gateway.store.errors import StateError
 
 _log = structlog.get_logger(__name__)
@@ -204,3 +206,8 @@ class _Noted:
 
     def entry(self) -> Entry:
         return self.noted
+
+
+def audit_writer(store: Store, settings: AuditSettings, keep: Keep) -> AuditWriter:
+    """For a gateway."""
+    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.data_version)

@@ -18,7 +18,6 @@ from gateway.quickstart.errors import QuickstartFailed
 from gateway.quickstart.page import how_to_go_on
 from gateway.quickstart.processes import Children, free_port
 from gateway.scopes import Role
-from gateway.store import Store
 
 PREFERRED_PORT = 8787
 DEMO = "demo"
@@ -96,6 +95,8 @@ def _run(directory: Path, port: int, model: str, check: bool) -> None:
 
 def _start(children: Children, directory: Path, port: int, model: str) -> _House:
     state = directory / "gateway"
+    from gateway.store import Store  # which the help does without
+
     with Store.open(state) as store:
         key = store.keys.create("quickstart", "quickstart", time.time(), role=Role.VIEWER)
         _, token = store.tokens.create(_TOKEN_LIFE_S, 1, ["*"], {}, time.time())

@@ -30,7 +30,8 @@ LOST_S = 1.0
 _WRITERS = """
 import os, sys, time
 from pathlib import Path
-from gateway.audit import AuditSettings, Keep, RequestFacts, audit_writer
+from gateway.audit import Keep, RequestFacts
+from gateway.audit.writer import AuditSettings, audit_writer
 from gateway.domain import Tier
 from gateway.store import Account, Amount, Store
 

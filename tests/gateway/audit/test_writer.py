@@ -3,8 +3,9 @@
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.audit import AuditFiles, AuditSettings, AuditUnwritable, AuditWriter, RequestFacts
+from gateway.audit import AuditFiles, AuditUnwritable, RequestFacts
 from gateway.audit.records import Entry
+from gateway.audit.writer import AuditSettings, AuditWriter
 from gateway.domain import Tier
 from gateway.quotas import Price
 from gateway.store import Store
