@@ -148,16 +148,11 @@ class Answer:
         else:
             self.break_off(ErrorCode.INTERNAL, reason)
 
-    def read_too_slowly(self, rate_bytes_s: float) -> None:
-        """Its client reads so slowly, at this rate at most, that the engine waits for it, and others wait for
-        the engine."""
+    def read_too_slowly(self, reason: str) -> None:
+        """The engine waits for its client, and others wait for the engine."""
         if self.phase is Phase.OVER:
             return
         self._home.metrics.broken(self._asker.request.model, "read_too_slowly")
-        reason = (
-            f"Less than {rate_bytes_s:.0f} bytes of the answer were read in a second while its engine waited "
-            "and other requests waited for the engine; read faster, or send the request again later."
-        )
         self.response.break_off(ErrorCode.CANCELLED, reason, read_slowly=True)
         self.stop(ErrorCode.CANCELLED, "its client reads too slowly")
 

@@ -41,6 +41,7 @@ from gateway.parts import (
     no_such_policy,
     places,
     reuse_rules,
+    spill_space,
     tls_files,
     trusted_proxies,
 )
@@ -101,6 +102,8 @@ class Gateway:
         self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
         self._dispatcher = make_dispatcher(settings, registry, metrics, ledger)
         self._dispatcher.unread.roomy = lambda: not self._machine.pressure.level
+        if (space := spill_space(settings, store.state_dir, loop.time)) is not None:
+            self._dispatcher.unread.spill_to(space)
         self._limits = Limits(
             store.limits, spending, self._dispatcher.bounds, loop.time, refused=metrics.refused
         )

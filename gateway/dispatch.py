@@ -28,6 +28,7 @@ from gateway.errors import (
 from gateway.exchange import Exchange, State
 from gateway.failover import ENGINES_FAULT, Trouble
 from gateway.fleet_health import FleetHealth
+from gateway.gauges import UnreadFigures
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.limits.company import Company
 from gateway.metrics import Metrics
@@ -93,7 +94,7 @@ class Dispatcher:
         )
         self._sessions = Sessions(self._index, self._admission)
         self.unread = UnreadBudget(self.settings.unread_bytes)
-        self.slow_readers = SlowReaders(self.settings.least_read_bytes_s)
+        self.slow_readers = SlowReaders(self.settings.least_read_bytes_s, self.settings.held_up_s)
         self._binder = Binder(
             self._index,
             self.room,
@@ -135,7 +136,7 @@ class Dispatcher:
         self._index.watch_losses(self._engine_lost)
         metrics.watch_queue(self.room.depths)
         metrics.watch_predictions(self._decisions.predictions)
-        metrics.watch_unread(lambda: self.unread.used_bytes)
+        metrics.watch_unread(self._unread_figures)
 
     # --- For the request path ---
 
@@ -247,6 +248,10 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.unread.close()
+
+    def _unread_figures(self) -> UnreadFigures:
+        return UnreadFigures(self.unread.used_bytes, self.unread.spilled_bytes, self.slow_readers.held_up)
 
     # --- Home of exchanges ---
 

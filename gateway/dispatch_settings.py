@@ -42,11 +42,14 @@ class DispatchSettings:
     records_total_bytes: int = 64 * MIB
     """Of all answers together. Those for which there is no room cannot go on elsewhere."""
     unread_bytes: int = 256 * MIB
-    """Memory for what clients have not read of their answers (:mod:`gateway.unread`); a tenant may hold half
-    of it, a key a quarter. 0: engines wait for their clients."""
-    least_read_bytes_s: float = 4096.0
+    """Memory for what clients have not read of their answers (:mod:`gateway.unread`): a tenant may hold half
+    of what the others leave, a key half of what its tenant may. 0: none."""
+    least_read_bytes_s: float = 65_536.0
     """Whoever reads less while an engine waits for it, and others wait for the engine, loses its answer; 0:
     nobody does."""
+    held_up_s: float = 30.0
+    """For so long an answer whose engine waits for its reader may keep others waiting, at any rate; 0: for
+    ever."""
     reserved_share: float = 0.1
     """Of a model's slots, rounded down, what realtime requests get at once: whatever has borrowed them gives
     way. 0 for none."""

@@ -430,7 +430,7 @@ class Exchange:
             on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
             version=attempt.deployment.version,
             unread=self._home.unread.share(self.request.principal.key_id, self.request.principal.tenant),
-            on_behind=self._reader_behind,
+            on_held_up=self._held_up,
         )
 
     def _begin_answer(self, attempt: Attempt, course: Course | None) -> None:
@@ -447,9 +447,10 @@ class Exchange:
         self._answer = Answer(self, self._home, attempt, response, course, self._alarm)
         self._say(response)
 
-    def _reader_behind(self) -> None:
+    def _held_up(self, held_up: bool) -> None:
         if self._answer is not None:
-            self._home.slow_readers.behind(self.request.model, self._answer, self._home.timers.time())
+            note = self._home.slow_readers.holds_up if held_up else self._home.slow_readers.lets_go
+            note(self.request.model, self._answer, self._home.timers.time())
 
     def _reader_done(self, ending: Ending) -> None:
         assert self._answer is not None

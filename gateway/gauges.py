@@ -67,6 +67,16 @@ class PredictionFigures:
     """By quantile, the factor (1 or more) that this share of predictions was off by at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadFigures:
+    """What engines have answered and clients have not read."""
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    held_up: int = 0
+    """Answers whose engines wait for their readers."""
+
+
 Labelled = Mapping[tuple[str, ...], float]
 """Values by labels."""
 
@@ -88,7 +98,7 @@ class Seen:
     prediction_error: Labelled
     prediction_bias: Labelled
     streams: int
-    unread_bytes: int
+    unread: UnreadFigures
     tunnels: TunnelFigures
 
 
@@ -108,7 +118,7 @@ class Sources(Collector):
         self.tunnels: Callable[[], Look[TunnelFigures]] = lambda: _nothing(TunnelFigures())
         self.predictions: Callable[[], Iterable[PredictionFigures]] = tuple
         self.skew: Callable[[], Look[Mapping[str, int]]] = lambda: _nothing({})
-        self.unread_bytes: Callable[[], int] = int
+        self.unread: Callable[[], UnreadFigures] = UnreadFigures
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client's Collector. For use on the event loop, which it holds."""
@@ -136,7 +146,7 @@ class Sources(Collector):
             prediction_error=error,
             prediction_bias=bias,
             streams=fleet.streams,
-            unread_bytes=self.unread_bytes(),
+            unread=self.unread(),
             tunnels=tunnels,
         )
 
@@ -201,10 +211,12 @@ def families(seen: Seen) -> Iterator[Metric]:
         ("streams_open", "Streams open in all sessions.", [], {(): seen.streams}),
         (
             "unread_bytes",
-            "Bytes of answers kept for clients that have not read them.",
+            "Bytes of answers kept in memory for clients that have not read them.",
             [],
-            {(): seen.unread_bytes},
+            {(): seen.unread.memory_bytes},
         ),
+        ("unread_disk_bytes", "Bytes of a file that such answers take.", [], {(): seen.unread.disk_bytes}),
+        ("answers_held_up", "Answers whose engines wait for their readers.", [], {(): seen.unread.held_up}),
     )
     for name, text, labels, values in gauges:
         yield _gauge(f"trunkline_{name}", text, labels, values)

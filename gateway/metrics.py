@@ -25,7 +25,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.counts import Counts
-from gateway.gauges import FleetFigures, PredictionFigures, Seen, Sources, TunnelFigures, families
+from gateway.gauges import (
+    FleetFigures,
+    PredictionFigures,
+    Seen,
+    Sources,
+    TunnelFigures,
+    UnreadFigures,
+    families,
+)
 from gateway.slices import Look, looked
 from shared import routes
 from shared.messages import Usage
@@ -246,9 +254,9 @@ class Metrics:
         """Read how far predictions were off from here."""
         self._sources.predictions = figures
 
-    def watch_unread(self, used_bytes: Callable[[], int]) -> None:
-        """``used_bytes`` is asked for at each scrape."""
-        self._sources.unread_bytes = used_bytes
+    def watch_unread(self, figures: Callable[[], UnreadFigures]) -> None:
+        """Read what is kept of answers that clients have not read from here."""
+        self._sources.unread = figures
 
     def watch_skew(self, figures: Callable[[], Look[Mapping[str, int]]]) -> None:
         """Read by how many a model's versions are more than one, where nothing tells them apart, from

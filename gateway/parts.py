@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 from gateway.agent_endpoint import AgentEndpointSettings
 from gateway.audit import Keep
@@ -26,6 +27,7 @@ from gateway.registry import Registry
 from gateway.reuse import Cache, Reuse, ReuseFigures, ReuseSettings, Rule
 from gateway.scopes import Role
 from gateway.store import Store
+from gateway.unread import SpillSpace
 from gateway.usage import Ledger
 
 
@@ -125,6 +127,14 @@ def make_dispatcher(settings: Settings, registry: Registry, metrics: Metrics, le
         raise no_such_policy(error) from error
     dispatcher.set_engine_paths(paths)
     return dispatcher
+
+
+def spill_space(settings: Settings, state_dir: Path, clock: Callable[[], float]) -> SpillSpace | None:
+    """A file for unread answers that memory has no room for; None where there is to be none."""
+    table = settings.dispatch
+    if not table.unread_disk_bytes:
+        return None
+    return SpillSpace(table.unread_directory or state_dir, table.unread_disk_bytes, clock)
 
 
 def engine_paths(settings: Settings) -> EnginePaths:

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from gateway.errors import StreamBroken
-from gateway.unread import ChunkQueue, UnreadShare
+from gateway.unread import UnreadBuffer, UnreadShare
 from shared.endpoint import Stream
 from shared.errors import ErrorCode
 from shared.limits import STREAM_WINDOW_FLOOR_BYTES
@@ -90,7 +90,8 @@ class EngineResponse:
     Its reader must call :meth:`abort` whenever it stops before the end (``finally:`` is a good place; after
     the end it does no harm), and :meth:`consumed` for what the client's socket took: that is what lets the
     engine go on sending. The buffer holds no more than the credit granted, and what ``unread`` allows
-    besides: for that the engine is given credit at once, so that it can finish and its slot be free.
+    besides, in memory and in a file: for that the engine is given credit at once, so that it can finish and
+    its slot be free.
     """
 
     def __init__(
@@ -107,12 +108,12 @@ class EngineResponse:
         on_full: Callable[[], None] | None = None,
         version: str = "",
         unread: UnreadShare | None = None,
-        on_behind: Callable[[], None] | None = None,
+        on_held_up: Callable[[bool], None] | None = None,
     ) -> None:
         """``on_done`` is called once, when the reader is done with the response one way or the other;
         ``on_full`` once, when ``HELD_BYTES`` are there. What comes passes through ``record``.
-        ``on_behind`` is called each time the engine has to wait for the reader, because ``unread`` has no
-        room for more."""
+        ``on_held_up`` is told each time that the engine has to wait for the reader, because ``unread`` has no
+        room for more, and with False when it need not any more."""
         self.status: int = head.status
         self.headers: Headers = head.headers
         self.agent = agent
@@ -130,7 +131,7 @@ class EngineResponse:
         self._on_done = on_done
         self.taken_bytes = 0
         """How much its client took."""
-        self._chunks = ChunkQueue()
+        self._buffer = UnreadBuffer(unread)
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
         """Only while the reader waits: then nothing is buffered, and nothing is joined."""
@@ -144,9 +145,10 @@ class EngineResponse:
         """Of the stream now joined, bytes that came and are not yet said consumed."""
         self._older_bytes = 0
         """Outstanding bytes that the stream there is now does not wait for: they came from another, or there
-        is room for them in ``_unread``."""
-        self._unread = unread
-        self._on_behind = on_behind
+        is room for them in ``_buffer``."""
+        self._no_room = False
+        """The buffer had no room for what its reader has not taken."""
+        self._on_held_up = on_held_up
         self._ended = False
         self._broken: StreamBroken | None = None
         self._ending: Ending | None = None
@@ -164,27 +166,34 @@ class EngineResponse:
         the break is returned first. One reader at a time. Cancelling the call loses nothing.
         """
         assert self._waiter is None, "one reader at a time"
-        while not (self._chunks or self._ended or self._broken):
+        buffer = self._buffer
+        while not (buffer.ready(self._wake) or (self._over and not buffer)):
             self._waiter = asyncio.get_running_loop().create_future()
-            self._sink = sink if self._joiner is None else None
+            self._sink = sink if self._joiner is None and not buffer else None
             try:
                 await self._waiter
             finally:
                 self._waiter = None
                 self._close_sink()
-        if self._chunks:
-            return self._chunks.take(READ_BYTES)
+        if buffer:
+            return self._take()
         if self._broken is not None:
             self._done(Ending.BROKEN)
             raise self._broken
         self._done(Ending.COMPLETE)
         return []
 
+    def _take(self) -> list[bytes]:
+        try:
+            return self._buffer.take(READ_BYTES)
+        except OSError as error:
+            reason = "What was kept of the answer until it is read could not be read back."
+            raise StreamBroken(ErrorCode.INTERNAL, reason) from error
+
     def consumed(self, size_bytes: int) -> None:
         """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
         self.taken_bytes += size_bytes
-        if self._unread is not None and self._unread.held_bytes:
-            self._unread.give_back(min(size_bytes, self._unread.held_bytes))
+        self._buffer.read(size_bytes)
         if self._older_bytes:
             older = min(size_bytes, self._older_bytes)
             self._older_bytes -= older
@@ -195,16 +204,16 @@ class EngineResponse:
             self._stream.consumed(size_bytes)
         else:
             self._consumed_joined(size_bytes)
+        if self._no_room and not self.behind:
+            self._has_room()
 
     def abort(self) -> None:
         """Nobody reads on: reset the stream, drop what is buffered. Idempotent, safe after the end.
 
         The deployment's slot is free once the agent has confirmed that the engine let go.
         """
-        self._chunks.clear()
+        self._buffer.clear()
         self._outstanding_bytes = self._older_bytes = 0
-        if self._unread is not None:
-            self._unread.close()
         if not (self._ended or self._broken):
             self._broken = StreamBroken(ErrorCode.CANCELLED, "The response was given up.")
             self._wake()
@@ -219,9 +228,18 @@ class EngineResponse:
         return self._joiner is not None
 
     @property
+    def _over(self) -> bool:
+        return self._ended or self._broken is not None
+
+    @property
     def behind(self) -> bool:
-        """Whether the reader holds the engine back: then silence is not the engine's."""
+        """Whether the engine may be waiting for its reader, or for a file: then silence is not its own."""
         return self._outstanding_bytes - self._older_bytes >= HOLD_BACK_BYTES
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the engine waits for the reader, and for nothing else."""
+        return self._no_room and self.behind
 
     def feed(self, data: bytes) -> None:
         """Body bytes came."""
@@ -300,7 +318,7 @@ class EngineResponse:
 
     def comment(self) -> None:
         """A comment between events, no part of the answer. Only while all that came was whole events."""
-        if not self._chunks and self._broken is None and self._ending is None:
+        if not self._buffer and self._broken is None and self._ending is None:
             self._older_bytes += len(_COMMENT)
             self._put(_COMMENT)
 
@@ -313,7 +331,7 @@ class EngineResponse:
     def _put(self, data: bytes) -> None:
         if not data:
             return
-        self._chunks.put(data)
+        self._buffer.put(data)
         self._outstanding_bytes += len(data)
         if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
             on_full, self._on_full = self._on_full, None
@@ -323,16 +341,42 @@ class EngineResponse:
         self._wake()
 
     def _read_ahead(self) -> None:
-        """Have memory take what the client has not, so that the engine need not wait for it."""
+        """Have memory or a file take what the client has not, so that the engine need not wait for it."""
+        if self._ending is not None:
+            return
         own_bytes = self._outstanding_bytes - self._older_bytes
-        size_bytes = 0 if self._unread is None or self._ending is not None else self._unread.take(own_bytes)
+        self._kept(self._buffer.hold(own_bytes))
+        if not self.behind:
+            self._has_room()
+            return
+        stream = self._stream
+        left_bytes = self._outstanding_bytes - self._older_bytes
+        if self._buffer.spill(left_bytes, lambda size_bytes: self._spilled(stream, size_bytes)):
+            self._has_room()
+            return
+        self._no_room = True
+        self._buffer.ask_again(self._read_ahead)
+        if self._on_held_up is not None:
+            self._on_held_up(True)
+
+    def _spilled(self, stream: Stream, size_bytes: int) -> None:
+        """So many bytes went to the file, of ``stream`` if it is still the one there was."""
+        if stream is self._stream:
+            self._kept(min(size_bytes, self._outstanding_bytes - self._older_bytes))
+        if self.behind:
+            self._read_ahead()
+
+    def _kept(self, size_bytes: int) -> None:
+        """Of what came and was not taken, so much need not hold the engine back any more."""
         if size_bytes:
-            self._count_consumed(size_bytes, own_bytes)
+            self._count_consumed(size_bytes, self._outstanding_bytes - self._older_bytes)
             self._older_bytes += size_bytes
-        if self.behind and self._unread is not None and self._ending is None:
-            self._unread.ask_again(self._read_ahead)
-            if self._on_behind is not None:
-                self._on_behind()
+
+    def _has_room(self) -> None:
+        if self._no_room:
+            self._no_room = False
+            if self._on_held_up is not None:
+                self._on_held_up(False)
 
     def _count_consumed(self, size_bytes: int, own_bytes: int) -> None:
         """Of a joined stream as large a share counts as consumed as of what was made of it."""
@@ -373,9 +417,8 @@ class EngineResponse:
         if self._ending is None:
             self._ending = ending
             on_done, self._on_done, self._on_full = self._on_done, _nothing, None
-            self._on_behind = None
-            if self._unread is not None:
-                self._unread.ask_no_more()
+            self._on_held_up = None
+            self._buffer.ask_no_more()
             on_done(ending)
 
 

@@ -144,9 +144,15 @@ class DispatchTable(_Table):
     records_total_bytes: Annotated[int, Field(ge=4096)] = 64 * MIB
     """Of all answers kept together."""
     unread_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
-    """Memory for what clients have not read of their answers; a tenant may hold half, a key a quarter."""
-    least_read_bytes_s: Annotated[float, Field(ge=0, le=1_000_000_000)] = 4096.0
+    """Memory for what clients have not read of their answers; a tenant may hold half of what others leave."""
+    unread_disk_bytes: Annotated[int, Field(ge=0)] = 4096 * MIB
+    """The same on disk, for what memory has no room for; 0: none."""
+    unread_directory: Path | None = None
+    """Where that file is; the default is the directory of the state."""
+    least_read_bytes_s: Annotated[float, Field(ge=0, le=1_000_000_000)] = 65_536.0
     """Who reads less while an engine waits for it, and others for the engine, is cut off; 0: nobody."""
+    held_up_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """For so long an answer may keep others waiting whose engine waits for its reader; 0: for ever."""
     slow_start_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """How long the slots of a new or recovered deployment ramp up; 0 for not at all."""
     retry_share: Share = 0.2

@@ -1,6 +1,7 @@
 """What came of a body and waits for its reader."""
 
 from collections import deque
+from collections.abc import Sequence
 
 BLOCK_BYTES = 16 * 1024
 """Small pieces are joined to blocks of about this size, so that a token that waits costs its bytes and no
@@ -47,6 +48,21 @@ class ChunkQueue:
         if not blocks and self._fresh_bytes <= room_bytes:
             taken += self._take_fresh()
         return taken
+
+    def take_last(self, least_bytes: int) -> list[bytes]:
+        """The latest pieces, in order, so many that they have ``least_bytes`` together, or all there are."""
+        taken = self._take_fresh()
+        missing_bytes = least_bytes - sum(map(len, taken))
+        taken.reverse()
+        while self._blocks and missing_bytes > 0:
+            taken.append(self._blocks.pop())
+            missing_bytes -= len(taken[-1])
+        taken.reverse()
+        return taken
+
+    def put_back(self, pieces: Sequence[bytes]) -> None:
+        """Pieces that were taken last are the oldest again."""
+        self._blocks.extendleft(reversed(pieces))
 
     def clear(self) -> None:
         self._blocks.clear()

@@ -5,7 +5,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -64,11 +64,11 @@ async def _download(site: LoadSite, arguments: argparse.Namespace) -> object:
     return await upload.run(site, arguments.megabytes * 10**6, 4, 10.0, down=True)
 
 
-_ON_A_SITE: dict[str, tuple[Load, float | None]] = {
-    "streams": (_streams, None),
-    "stalled": (_stalled, None),
-    "upload": (_upload, upload.RATE_MBIT),
-    "download": (_download, upload.RATE_MBIT),
+_ON_A_SITE: dict[str, tuple[Load, float | None, Mapping[str, str]]] = {
+    "streams": (_streams, None, {}),
+    "stalled": (_stalled, None, stalled.ENVIRONMENT),
+    "upload": (_upload, upload.RATE_MBIT, {}),
+    "download": (_download, upload.RATE_MBIT, {}),
 }
 
 
@@ -237,12 +237,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _on_a_site(name: str, arguments: argparse.Namespace) -> object:
-    load, rate_mbit = _ON_A_SITE[name]
+    load, rate_mbit, environment = _ON_A_SITE[name]
     with (
         tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
         House(Path(directory)) as house,
     ):
-        site = build(house, slots=1024, rate_mbit=rate_mbit, delay_ms=10.0)
+        site = build(house, slots=1024, rate_mbit=rate_mbit, delay_ms=10.0, environment=environment)
         return asyncio.run(load(site, arguments))
 
 

@@ -1,5 +1,6 @@
 """What the loads run against: a gateway, an agent and a scripted engine, the tunnel shaped if wanted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.quickstart.processes import Child
@@ -17,9 +18,17 @@ class LoadSite:
     key: str
 
 
-def build(house: House, *, slots: int, rate_mbit: float | None = None, delay_ms: float = 0.0) -> LoadSite:
-    """Start it; with ``rate_mbit`` the agent's tunnel goes through a link of that rate, both ways."""
-    gateway = house.gateway()
+def build(
+    house: House,
+    *,
+    slots: int,
+    rate_mbit: float | None = None,
+    delay_ms: float = 0.0,
+    environment: Mapping[str, str] | None = None,
+) -> LoadSite:
+    """Start it; with ``rate_mbit`` the agent's tunnel goes through a link of that rate, both ways.
+    ``environment`` is the gateway's."""
+    gateway = house.gateway(environment=environment)
     engine = house.engine("--model", MODEL)
     dial = gateway.url
     if rate_mbit is not None:

@@ -14,6 +14,9 @@ CLIENT_BUFFER_BYTES = 128 * 1024
 """What the gateway may have handed to one client's transport beyond what the client read."""
 UNREAD_BYTES = DispatchSettings().unread_bytes // 4
 """What the gateway keeps beyond that of answers that one key's clients have not read."""
+ENVIRONMENT = {"TRUNKLINE_GATEWAY_DISPATCH__UNREAD_DISK_BYTES": str(64 * 2**20)}
+"""The gateway's: its file is full soon, so that those who have stopped are looked at, and not what engines
+hand over to the file."""
 _SLACK_BYTES = 24 * 2**20
 """Python's own: objects, arenas, and allocators that keep what was freed."""
 _LONG_TOKENS = 200_000

@@ -335,7 +335,7 @@ class Fleet:
         decisions = self.dispatcher._decisions
         assert not any((decisions._followed, decisions._places, decisions._outcomes))
         unread = self.dispatcher.unread
-        assert (unread.used_bytes, dict(unread._by_key), unread._waiting) == (0, {}, {})
+        assert (unread.used_bytes, unread.spilled_bytes, unread._waiting) == (0, 0, {})
         assert len(self.dispatcher.slow_readers) == 0
         assert not self.dispatcher._preemption._gave_way_for
         for session in self.registry.sessions:

@@ -4,7 +4,9 @@ Whatever happens a client gets the very answer that an undisturbed engine gives,
 else, and never half of it as if it were the whole.
 """
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -23,6 +25,7 @@ from gateway.preemption import _without
 from gateway.response import EngineResponse
 from gateway.where import Where, read_where
 from shared.errors import ErrorCode
+from shared.limits import MIB
 from shared.messages import DeploymentState, ResponseHead, Trailers, UsageMode
 from tests.gateway.continuation import engines
 from tests.gateway.continuation.engines import Model, Style
@@ -30,6 +33,7 @@ from tests.gateway.continuation.going_on import Seen, seen_in_chat
 from tests.gateway.fleet import Client, EngineStream, FakeAgent, Fleet
 from tests.gateway.test_bookkeeping import now_or_never
 from tests.gateway.tunnels import resume, suspend, suspended
+from tests.gateway.unread.workers import HeldWorker, Opened, space
 
 MODEL = Model(("Once", " upon", "\n", ' a "time"', " é", "\\n", " there", " was", " an", " end"))
 EVENTS = ResponseHead(200, (("content-type", "text/event-stream"),))
@@ -144,6 +148,10 @@ class Life(RuleBasedStateMachine):
                 least_read_bytes_s=1e6,
             ),
         )
+        self.worker, self.files = HeldWorker(), Opened()
+        clock = self.fleet.dispatcher.timers.time
+        there = space(Path(tempfile.gettempdir()), MIB, worker=self.worker, clock=clock, opened=self.files)
+        self.fleet.dispatcher.unread.spill_to(there)
         self.clients: list[Client] = []
         self.engines: dict[int, Engine] = {}
         self.got: dict[int, bytes] = {}
@@ -225,6 +233,14 @@ class Life(RuleBasedStateMachine):
             client.response.abort()
         else:
             client.cancel()
+        self.fleet.settle()
+
+    @precondition(lambda self: self.worker.waiting)
+    @rule(works=st.sampled_from([True, True, True, False]))
+    def a_disk_works_or_fails(self, works: bool) -> None:
+        self.files.broken_for = "" if works else "write"
+        self.worker.step()
+        self.files.broken_for = ""
         self.fleet.settle()
 
     # --- Engines ---
@@ -354,8 +370,14 @@ class Life(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Tunnels come back and engines do their best: everything comes to its end, and nothing is left."""
-        self._come_to_an_end()
-        self.patches.undo()
+        try:
+            self._come_to_an_end()
+        finally:
+            left_open = self.files.open
+            for file in self.files.files:
+                file.close()
+            self.patches.undo()
+        assert left_open == 0
         self._check_ends()
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
@@ -366,6 +388,8 @@ class Life(RuleBasedStateMachine):
     def _come_to_an_end(self) -> None:
         for agent in self.away:
             resume(self.fleet, agent)
+        self.worker.at_once = True
+        self.worker.catch_up()
         for _ in range(200):
             for engine in self.unwanted:
                 engine.over = True

@@ -58,7 +58,7 @@ class House:
 
     def _take(self, client: Client) -> None:
         if client.settled:
-            chunks = client.response._chunks.take(1 << 20)
+            chunks = client.response._buffer.take(1 << 20)
             self.got[client] += b"".join(chunks)
             client.response.consumed(sum(map(len, chunks)))
 

@@ -22,7 +22,7 @@ async def test_every_stream_of_many_is_complete_and_keeps_its_pace(tmp_path: Pat
 
 async def test_clients_that_stop_reading_cost_what_was_granted_and_hold_up_nobody(tmp_path: Path) -> None:
     with House(tmp_path) as house:
-        site = build(house, slots=256)
+        site = build(house, slots=256, environment=stalled.ENVIRONMENT)
         seen = await stalled.run(site, stalled=30, readers=20, seconds=2, times=3)
     assert seen.readers_complete == seen.readers
     assert seen.gateway_growth_bytes < seen.bound_bytes, seen

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import aiohttp
+import pytest
 
+from shared.limits import MIB
 from tests.integration.conftest import MODEL, Site
 from tests.support.scripted_engine import tokens_of
 
@@ -67,8 +69,12 @@ def said(answer: bytes) -> str:
     return "".join(each["choices"][0]["delta"].get("content") or "" for each in events if each["choices"])
 
 
-async def test_slow_readers_hold_no_slot_once_their_engine_is_done(new_site: Callable[..., Site]) -> None:
-    site = await asyncio.to_thread(new_site, "--slots", str(SLOTS))
+@pytest.mark.parametrize("unread_bytes", [256 * MIB, MIB], ids=["in memory", "on disk"])
+async def test_slow_readers_hold_no_slot_once_their_engine_is_done(
+    new_site: Callable[..., Site], unread_bytes: int
+) -> None:
+    memory = {"TRUNKLINE_GATEWAY_DISPATCH__UNREAD_BYTES": str(unread_bytes)}
+    site = await asyncio.to_thread(new_site, "--slots", str(SLOTS), gateway_environment=memory)
     slow = [SlowReader(site) for _ in range(SLOTS)]
     await asyncio.gather(*(each.ask() for each in slow))
     other = await asyncio.to_thread(site.gateway.key, "other")
@@ -77,13 +83,39 @@ async def test_slow_readers_hold_no_slot_once_their_engine_is_done(new_site: Cal
     async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
         asked = session.post("/v1/chat/completions", data=body(max_tokens=3))
         async with asyncio.timeout(WAITS_S), asked as response:
-            assert response.status == 200, await response.text()
+            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        figures = await (await session.get("/metrics")).text()
+    assert ("trunkline_unread_disk_bytes 0.0" in figures) == (unread_bytes > MIB)
     for each in slow:
         assert said(await each.read_on()) == "".join(tokens_of(PROMPT, TOKENS, PAD_BYTES))
         each.socket.close()
     async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
         figures = await (await session.get("/metrics")).text()
     assert "trunkline_unread_bytes 0.0" in figures
+    assert "trunkline_unread_disk_bytes 0.0" in figures
+
+
+async def test_slow_readers_lose_their_slots_soon_where_nothing_has_room(
+    new_site: Callable[..., Site],
+) -> None:
+    """As if the memory and the file of their key were used up."""
+    settings = {"UNREAD_BYTES": "0", "UNREAD_DISK_BYTES": "0"}
+    environment = {f"TRUNKLINE_GATEWAY_DISPATCH__{name}": value for name, value in settings.items()}
+    site = await asyncio.to_thread(new_site, "--slots", str(SLOTS), gateway_environment=environment)
+    slow = [SlowReader(site) for _ in range(SLOTS)]
+    await asyncio.gather(*(each.ask() for each in slow))
+    other = await asyncio.to_thread(site.gateway.key, "other")
+    headers = {"authorization": f"Bearer {other}", "content-type": "application/json"}
+    headers["x-trunkline-tier"] = "realtime"
+    async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
+        asked = session.post("/v1/chat/completions", data=body(max_tokens=3))
+        async with asyncio.timeout(WAITS_S), asked as response:
+            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+    ends = [await each.read_on() for each in slow]
+    assert sum(b"read_too_slowly" in end for end in ends) == 1, "as many as waited"
+    assert sum(end.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for end in ends) == SLOTS - 1
+    for each in slow:
+        each.socket.close()
 
 
 async def test_a_single_event_of_ten_megabytes_passes_whole(site: Site) -> None:

@@ -10,7 +10,6 @@ from gateway.errors import QueueTimeout, ReadTooSlowly, StreamBroken
 from gateway.relay import as_request_error
 from gateway.slow_readers import SETTLE_S, STEP_BYTES, WINDOW_S
 from gateway.unread import ChunkQueue
-from gateway.unread.budget import KEY_SHARE
 from gateway.unread.chunks import BLOCK_BYTES, PIECES
 from shared.errors import ErrorCode
 from shared.limits import MIB, STREAM_WINDOW_FLOOR_BYTES
@@ -21,6 +20,8 @@ PLAIN = ResponseHead(200, (("content-type", "text/plain"),))
 PIECE = bytes(range(256)) * 16
 LONG = 3 * MIB // len(PIECE)
 OTHER = Principal("k2", "other", "others")
+ORDINARY = 100_000
+"""What a phone reads in a second."""
 
 
 def writes(fleet: Fleet, engine: EngineStream, pieces: int) -> int:
@@ -93,7 +94,7 @@ async def test_what_is_unread_is_bounded_and_then_credit_holds_the_engine_back()
     written = writes(fleet, engine, 4 * LONG)
     used = fleet.dispatcher.unread.used_bytes
     assert written < 4 * LONG
-    assert used <= 4 * MIB // KEY_SHARE // 2, "one answer has half of its key's"
+    assert used <= 4 * MIB // 4 // 2, "one answer has half of its key's"
     assert client.response.behind
     held = fleet.session(agent).endpoint.session.held_bytes
     writes_all(fleet, agent.streams[1], 16)  # the key's other answers have room
@@ -119,7 +120,7 @@ async def test_one_keys_unread_answers_take_no_memory_of_anothers() -> None:
     unread = fleet.dispatcher.unread
     assert unread.used_by_key("k") <= 2 * MIB
     other = fleet.submit(fleet.request(principal=OTHER))
-    writes_all(fleet, agent.streams[16], 256)
+    writes_all(fleet, agent.streams[16], 128)
     assert agent.streams[16].closed
     assert unread.used_by_key(OTHER.key_id) <= MIB
     for client in (*greedy, other):
@@ -195,6 +196,15 @@ def blocked(**settings: float) -> tuple[Fleet, EngineStream, Client]:
     return fleet, agent.streams[0], client
 
 
+async def second(fleet: Fleet, engine: EngineStream, client: Client, size_bytes: int) -> None:
+    """A second in whose end so much is read, and the engine writes as much as it can."""
+    fleet.advance(1.0)
+    if engine.reset_code is None and size_bytes:
+        await reads(client, size_bytes)
+        fleet.settle()
+        writes(fleet, engine, 1000)
+
+
 def wait(fleet: Fleet, seconds: float) -> None:
     for _ in range(int(seconds)):
         fleet.advance(1.0)
@@ -206,7 +216,7 @@ async def test_a_reader_that_stands_still_loses_its_slot_to_who_waits() -> None:
     await reads(client, 1)  # what kernels take at first says nothing
     wait(fleet, SETTLE_S + WINDOW_S - 2)
     assert engine.reset_code is None
-    wait(fleet, 4)
+    wait(fleet, 3)
     assert engine.reset_code is ErrorCode.CANCELLED
     engine.confirm()
     fleet.settle()
@@ -221,12 +231,10 @@ async def test_a_reader_that_stands_still_loses_its_slot_to_who_waits() -> None:
 
 
 async def test_a_reader_that_reads_fast_enough_keeps_its_slot() -> None:
-    fleet, engine, client = blocked()
+    fleet, engine, client = blocked(held_up_s=0)
     waiting = fleet.submit(fleet.request(principal=OTHER))
     for _ in range(58):
-        fleet.advance(1.0)
-        await reads(client, 8192)
-        writes(fleet, engine, 1000)
+        await second(fleet, engine, client, ORDINARY)
     assert engine.reset_code is None
     assert not waiting.settled
     wait(fleet, 3)
@@ -238,12 +246,13 @@ async def test_a_reader_that_reads_fast_enough_keeps_its_slot() -> None:
 
 
 async def test_a_reader_whose_kernel_takes_an_answer_in_steps_is_not_taken_for_slow() -> None:
-    fleet, engine, client = blocked()
+    fleet, engine, client = blocked(held_up_s=0)
     waiting = fleet.submit(fleet.request(principal=OTHER))
-    for second in range(58):
-        fleet.advance(1.0)
-        if second % 16 == 15:  # 4 KiB a second
+    for tick in range(290):
+        fleet.advance(0.2)
+        if tick % 5 == 4:  # 64 KiB a second
             await reads(client, STEP_BYTES)
+            fleet.settle()
         writes(fleet, engine, 1000)
     assert engine.reset_code is None
     client.response.abort()
@@ -296,7 +305,7 @@ def test_no_more_slow_readers_are_ended_than_requests_wait() -> None:
 
 
 def test_nobody_is_ended_where_the_least_rate_is_none() -> None:
-    fleet, engine, client = blocked(least_read_bytes_s=0)
+    fleet, engine, client = blocked(least_read_bytes_s=0, held_up_s=0)
     waiting = fleet.submit(fleet.request(principal=OTHER))
     wait(fleet, 62)
     assert engine.reset_code is None
@@ -304,6 +313,67 @@ def test_nobody_is_ended_where_the_least_rate_is_none() -> None:
     client.response.abort()
     fleet.settle()
     engine.confirm()
+    fleet.assert_quiet()
+
+
+async def test_nobody_keeps_others_waiting_for_long_by_reading_fast_enough() -> None:
+    fleet, engine, client = blocked()
+    for _ in range(40):  # nobody waits
+        await second(fleet, engine, client, ORDINARY)
+    waiting = fleet.submit(fleet.request(principal=OTHER))
+    seconds = 0
+    while engine.reset_code is None and seconds < 40:
+        seconds += 1
+        await second(fleet, engine, client, ORDINARY)
+    assert engine.reset_code is ErrorCode.CANCELLED
+    assert 29 <= seconds <= 32
+    with pytest.raises(StreamBroken, match="was not read for 30 s as fast as it came"):
+        await reads_all(client)
+    client.response.abort()
+    waiting.cancel()
+    engine.confirm()
+    fleet.settle()
+    for stream in fleet.agents[0].open_streams:
+        stream.confirm()
+    fleet.assert_quiet()
+
+
+async def test_a_reader_that_reads_in_steps_is_not_taken_for_another_each_time() -> None:
+    """Each step lets the engine go on for a moment: the window in which it is measured goes on, too."""
+    fleet, engine, client = blocked()
+    waiting = fleet.submit(fleet.request(principal=OTHER))
+    seconds = 0
+    while engine.reset_code is None and seconds < 30:
+        seconds += 1
+        await second(fleet, engine, client, seconds % 2)  # 32 KiB a second
+    assert engine.reset_code is ErrorCode.CANCELLED
+    assert seconds <= SETTLE_S + WINDOW_S + 2
+    engine.confirm()
+    client.response.abort()
+    waiting.cancel()
+    fleet.settle()
+    for stream in fleet.agents[0].open_streams:
+        stream.confirm()
+    fleet.assert_quiet()
+
+
+async def test_an_engine_that_was_let_go_is_held_up_anew() -> None:
+    """What its reader took long ago, while the engine had nothing to say, is no rate of reading."""
+    fleet, engine, client = blocked()
+    while client.response._buffer:
+        await reads(client, 1)
+        fleet.settle()
+    wait(fleet, 100)
+    waiting = fleet.submit(fleet.request(principal=OTHER))
+    assert fleet.dispatcher.slow_readers.held_up == 0
+    writes(fleet, engine, 1000)
+    wait(fleet, SETTLE_S + WINDOW_S - 2)
+    assert engine.reset_code is None
+    client.response.abort()
+    waiting.cancel()
+    fleet.settle()
+    for stream in fleet.agents[0].open_streams:
+        stream.confirm()
     fleet.assert_quiet()
 
 
