@@ -215,7 +215,7 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
     if engine.torch is None:
         return OpenAIHTTPBackend(engine.settings())
     from agent.backends.torch_engine.backend import TorchBackend
-    from agent.backends.torch_engine.options import NOT_INSTALLED, is_installed
+    from agent.backends.torch_engine.startup import NOT_INSTALLED, is_installed
 
     if not is_installed():
         raise ConfigError(NOT_INSTALLED)

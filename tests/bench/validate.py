@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from agent.backends.torch_engine.demo import DEMO_MODEL_NAME
-from agent.backends.torch_engine.options import KEY_VARIABLE
+from agent.backends.torch_engine.startup import KEY_VARIABLE
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace
 from gateway.simulate.fleet import Group
 from gateway.simulate.policies import choices

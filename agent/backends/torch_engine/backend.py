@@ -19,13 +19,12 @@ from agent.backends.managed import Durations, Loading, ManagedBackend
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from agent.backends.process import to_the_end
 from agent.backends.restarts import EngineEnd, RestartPolicy
-from agent.backends.torch_engine.options import EngineOptions, locate
 from agent.backends.torch_engine.process import (
     EngineProcess,
-    EngineReady,
     engine_command,
     engine_environment,
 )
+from agent.backends.torch_engine.startup import EngineOptions, EngineReady, locate
 from shared.messages import DeploymentState
 
 log = structlog.get_logger("agent.torch_engine")
@@ -129,13 +128,14 @@ class TorchBackend(ManagedBackend):
             await to_the_end(_clean_up(self._ended(end.reason), process, directory))
 
     async def _connect(self, ready: EngineReady, unix_socket: Path | None, key: str | None) -> None:
+        facts = ready.ready
         http = OpenAIHTTPBackend(
             EngineSettings(
                 url="http://localhost" if ready.port is None else f"http://127.0.0.1:{ready.port}",
                 name=self.name,
                 unix_socket=unix_socket,
                 api_key=key,
-                models=(ready.model,),
+                models=(facts.model,),
                 version=self._version,
                 continues=self._continues,
                 refresh_s=_REFRESH_S,
@@ -148,8 +148,8 @@ class TorchBackend(ManagedBackend):
             await http.close()
             raise
         (state,) = self._known
-        log.info("engine ready", engine=self.name, model=ready.model, device=ready.device, slots=ready.slots)
-        state = replace(state, routes=ready.routes, slots=ready.slots, context_tokens=ready.context_tokens)
+        log.info("engine ready", engine=self.name, model=facts.model, device=facts.device, slots=facts.slots)
+        state = replace(state, routes=facts.routes, slots=facts.slots, context_tokens=facts.context_tokens)
         self._serve(http, (state,))
 
 

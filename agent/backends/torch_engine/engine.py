@@ -6,42 +6,25 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from agent.backends.torch_engine import batching
-from agent.backends.torch_engine.admission import Admission
 from agent.backends.torch_engine.embedding import Embedder, Vector, embedder
 from agent.backends.torch_engine.faults import ContextLengthExceeded, InvalidRequest, RouteNotFound
-from agent.backends.torch_engine.generation import Generation, Prompt, TextGenerator
+from agent.backends.torch_engine.generation import Generation, Prompt, TextGenerator, TorchAdmission
 from agent.backends.torch_engine.manager import ResilientManager
-from agent.backends.torch_engine.models import LoadedModel, load, plain_text
-from agent.backends.torch_engine.options import EngineOptions
+from agent.backends.torch_engine.models import LoadedModel, load
 from agent.backends.torch_engine.parsing import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     TextRequest,
 )
-from agent.backends.torch_engine.progress import PREPARING, READING
-from agent.backends.torch_engine.rendering import Rendered, render
+from agent.backends.torch_engine.startup import PREPARING, READING, EngineFacts, EngineOptions
+from agent.backends.torch_engine.text import Rendered, plain_text, render
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFacts:
-    """What does not change while the engine lives; the ready line carries it to the agent."""
-
-    model: str
-    routes: tuple[str, ...]
-    slots: int
-    queue: int
-    context_tokens: int
-    device: str
-    created: int
-    """Seconds since 1970."""
 
 
 class Engine:
@@ -60,7 +43,7 @@ class Engine:
             self.vectors = embedder(model)
         self.embedding = 0
         """Embedding requests that are being computed or wait for it."""
-        self.admission = Admission(model.slots, queue, time.monotonic)
+        self.admission = TorchAdmission(model.slots, queue, time.monotonic)
         self.failure: str | None = None
         """Why nothing can be computed any more."""
         self._tokenising = ThreadPoolExecutor(1, thread_name_prefix="tokenise")

@@ -1,39 +1,78 @@
-"""Texts that wait and texts that grow, on the event loop's side of the manager's thread."""
+"""What waits and what runs, on the event loop's side of the computing thread: permits and texts."""
 
 import asyncio
 import itertools
-import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
-from agent.backends.torch_engine.faults import EngineFault, Stopping, fault_of
+from transformers.generation.continuous_batching.requests import GenerationOutput
+
+from agent.backends.torch_engine.faults import EngineFault, QueueFull, Stopping, fault_of
+from agent.backends.torch_engine.manager import ResilientManager
 from agent.backends.torch_engine.parsing import Sampling
 from agent.backends.torch_engine.sampling import KEYWORD
 from agent.backends.torch_engine.shapes import TokenUsage
 from agent.backends.torch_engine.text import TextAssembler
 
-_log = logging.getLogger(__name__)
+_FIRST_GUESS_S = 1.0
+_WEIGHT = 0.2
+"""Of the newest request in the average time that one takes."""
+_LONGEST_S = 120.0
+"""SDKs ignore a longer Retry-After."""
 
 
-class Output(Protocol):
-    """What the manager says of a request after a step (transformers' GenerationOutput)."""
+class TorchAdmission:
+    """Places for requests: one for each slot and one for each that may wait. A place is held until its answer
+    was sent or given up, so that memory for answers is bounded by places too."""
 
-    request_id: str
-    generated_tokens: list[int]
-    """All so far, the end token included."""
+    def __init__(self, slots: int, queue: int, clock: Callable[[], float]) -> None:
+        self.slots = slots
+        self.places = slots + queue
+        self.taken = 0
+        self.refused = 0
+        self._clock = clock
+        self._average_s = _FIRST_GUESS_S
 
-    def is_finished(self) -> bool: ...
+    def enter(self) -> "Permit":
+        """Raises :class:`QueueFull` with an honest time to come back."""
+        if self.taken >= self.places:
+            self.refused += 1
+            raise QueueFull(
+                f"All {self.places} places of this engine are taken. Send the request again later.",
+                retry_after_s=self.drain_s(),
+            )
+        self.taken += 1
+        return Permit(self, self._clock())
+
+    def drain_s(self) -> float:
+        """When a place should come free, in seconds from now: the average request's time, shared by the
+        slots."""
+        return min(_LONGEST_S, max(0.05, self._average_s / self.slots))
+
+    def leave(self, entered: float) -> None:
+        self.taken -= 1
+        self._average_s += _WEIGHT * (self._clock() - entered - self._average_s)
 
 
-class Manager(Protocol):
-    """The part of the manager that is called from the event loop."""
+class Permit:
+    """One request's permit. Released once, by leaving it or by ``release``."""
 
-    def add_request(self, input_ids: list[int], /, **settings: Any) -> str | None: ...
+    def __init__(self, admission: TorchAdmission, entered: float) -> None:
+        self._admission: TorchAdmission | None = admission
+        self._entered = entered
 
-    def cancel_request(self, request_id: str) -> None: ...
+    def release(self) -> None:
+        if self._admission is not None:
+            self._admission.leave(self._entered)
+            self._admission = None
+
+    def __enter__(self) -> "Permit":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +127,7 @@ class Generation:
         """Stop computing it, if it still is. Idempotent."""
         self._owner.drop(self)
 
-    def grow(self, output: Output) -> bool:
+    def grow(self, output: GenerationOutput) -> bool:
         """Take in what a step added. Whether the text is whole."""
         tokens = output.generated_tokens[self._tokens :]
         self._tokens += len(tokens)
@@ -118,11 +157,16 @@ class Generation:
 class TextGenerator:
     """At most ``slots`` texts are computed at once; the others wait in order of arrival.
 
-    How many may wait is not its concern: each is held by a request that was admitted (see `admission`).
+    How many may wait is not its concern: each is held by a request with a permit (:class:`TorchAdmission`).
     """
 
     def __init__(
-        self, manager: Manager, decode: Callable[[list[int]], str], *, eos_ids: frozenset[int], slots: int
+        self,
+        manager: ResilientManager,
+        decode: Callable[[list[int]], str],
+        *,
+        eos_ids: frozenset[int],
+        slots: int,
     ) -> None:
         self.eos_ids = eos_ids
         self._manager = manager
@@ -172,7 +216,7 @@ class TextGenerator:
         self._running.clear()
         self._waiting.clear()
 
-    def on_outputs(self, outputs: Sequence[Output]) -> None:
+    def on_outputs(self, outputs: Sequence[GenerationOutput]) -> None:
         for output in outputs:
             generation = self._running.get(output.request_id)
             if generation is None:

@@ -1,7 +1,7 @@
 """The life of an engine process: load, say so, serve, end with whoever started it.
 
-Standard output carries a line of JSON for each step of loading (:mod:`.progress`) and one when the engine is
-ready (:func:`ready_line`); standard error the log; standard input, with ``--exit-with-parent``, only its end.
+Standard output carries a line of JSON for each step of loading and one when the engine is ready
+(:mod:`.startup`); standard error the log; standard input, with ``--exit-with-parent``, only its end.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
 import uvicorn
 
 from agent.backends.torch_engine.faults import ModelUnusable
-from agent.backends.torch_engine.options import (
+from agent.backends.torch_engine.startup import (
     EXIT_UNUSABLE,
+    IMPORTING,
     KEY_VARIABLE,
     NOT_INSTALLED,
     EngineOptions,
+    EngineReady,
+    LoadProgress,
     parse,
 )
-from agent.backends.torch_engine.progress import IMPORTING, LoadProgress
 
 if TYPE_CHECKING:
     from agent.backends.torch_engine.engine import Engine
@@ -119,7 +120,8 @@ async def _serve(engine: "Engine", options: EngineOptions, say: Callable[[bytes]
         server.should_exit = True
 
     engine.start(failed)
-    say(ready_line(engine, listener))
+    port = listener.getsockname()[1] if options.socket is None else None
+    say(EngineReady(engine.facts, port).line())
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -147,12 +149,6 @@ class _Server(uvicorn.Server):
             with suppress(NotImplementedError):
                 loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
-
-
-def ready_line(engine: "Engine", listener: socket.socket) -> bytes:
-    """The engine's facts as one line of JSON, with the TCP port if it listens on one."""
-    port = listener.getsockname()[1] if listener.family == socket.AF_INET else None
-    return orjson.dumps({"ready": engine.facts, "port": port}) + b"\n"
 
 
 def _listen(options: EngineOptions) -> socket.socket:

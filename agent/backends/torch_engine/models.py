@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agent.backends.torch_engine.faults import ModelUnusable, is_out_of_memory
-from agent.backends.torch_engine.options import CPU_SLOTS, CUDA_SLOTS, EngineOptions
+from agent.backends.torch_engine.startup import CPU_SLOTS, CUDA_SLOTS, EngineOptions
 
 _log = logging.getLogger(__name__)
 
@@ -135,10 +135,3 @@ def _eos_ids(network: Any, tokenizer: Any) -> frozenset[int]:
         item = getattr(source, "eos_token_id", None)
         ids.update(item if isinstance(item, Iterable) else () if item is None else (item,))
     return frozenset(ids)
-
-
-def plain_text(tokenizer: Any, token_ids: list[int]) -> str:
-    """The text of ids without special tokens and without the tokenizer's tidying of spaces, which would make
-    a piece of text depend on what follows it."""
-    text = tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return str(text)

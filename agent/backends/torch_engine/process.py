@@ -6,35 +6,27 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
 import structlog
 
 import agent
 from agent.backends.process import ChildProcess, how_ended
 from agent.backends.restarts import EngineEnd
-from agent.backends.torch_engine.options import EXIT_UNUSABLE, KEY_VARIABLE, EngineOptions
+from agent.backends.torch_engine.startup import (
+    EXIT_UNUSABLE,
+    KEY_VARIABLE,
+    EngineOptions,
+    EngineReady,
+    read_progress,
+    read_ready,
+)
 
 log = structlog.get_logger("agent.torch_engine")
 
 _REASON_CHARS = 300
 
 _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineReady:
-    """What the engine says of itself once it can serve. ``port`` None: it listens on its Unix socket."""
-
-    model: str
-    routes: tuple[str, ...]
-    slots: int
-    context_tokens: int
-    device: str
-    port: int | None
 
 
 def engine_command(options: EngineOptions) -> list[str]:
@@ -81,9 +73,9 @@ class EngineProcess(ChildProcess):
         goes to ``on_progress``."""
         assert self._process.stdout is not None
         while (line := await self._process.stdout.readline()).endswith(b"\n"):
-            progress = _read_progress(line)
+            progress = read_progress(line)
             if progress is None:
-                return _read_ready(line)
+                return read_ready(line)
             self.on_progress(*progress)
         return None
 
@@ -110,32 +102,3 @@ class EngineProcess(ChildProcess):
         words = line[found.end() :] if found else line
         self._last.append((level, words))
         log.log(level or logging.WARNING, "engine says", line=words, logger_name=found[2] if found else "")
-
-
-def _read_progress(line: bytes) -> tuple[float | None, str] | None:
-    """None for a line that tells of something else."""
-    try:
-        told = orjson.loads(line)["loading"]
-        share = told["progress"]
-        return (None if share is None else min(1.0, max(0.0, float(share)))), str(told["step"])[:100]
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _read_ready(line: bytes) -> EngineReady:
-    """Raises ValueError for what is no ready line."""
-    try:
-        value: dict[str, Any] = orjson.loads(line)
-        facts = value["ready"]
-        return EngineReady(
-            model=str(facts["model"]),
-            routes=tuple(facts["routes"]),
-            slots=int(facts["slots"]),
-            context_tokens=int(facts["context_tokens"]),
-            device=str(facts["device"]),
-            port=None if value["port"] is None else int(value["port"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"the engine process said {line[:100]!r} where it should have said it is ready"
-        ) from error

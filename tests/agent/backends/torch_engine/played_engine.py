@@ -18,8 +18,10 @@ READY = {
         "model": "played",
         "routes": ["completions"],
         "slots": 3,
+        "queue": 3,
         "context_tokens": 64,
         "device": "cpu",
+        "created": 0,
     },
     "port": None,
 }

@@ -13,8 +13,8 @@ import torch
 
 from agent.backends.torch_engine.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE
 from agent.backends.torch_engine.engine import Engine
-from agent.backends.torch_engine.options import EngineOptions, locate
 from agent.backends.torch_engine.parsing import read_chat, read_completion
+from agent.backends.torch_engine.startup import EngineOptions, locate
 
 ANSWERS = 24
 """Of those recorded, evenly spread; all of them take the test of the model itself half a minute."""

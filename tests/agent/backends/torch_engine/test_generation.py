@@ -1,13 +1,15 @@
-"""Texts that wait and texts that grow, over a manager that the test plays."""
+"""Permits, texts that wait and texts that grow, over a manager that the test plays."""
 
 import asyncio
 from typing import Any
 
 import pytest
+from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
-from agent.backends.torch_engine.faults import OutOfMemory, Stopping
-from agent.backends.torch_engine.generation import Generation, Prompt, TextGenerator
+from agent.backends.torch_engine.faults import OutOfMemory, QueueFull, Stopping
+from agent.backends.torch_engine.generation import Generation, Prompt, TextGenerator, TorchAdmission
 from agent.backends.torch_engine.parsing import Sampling
+from tests.support.clock import ManualClock
 
 END = 0
 
@@ -33,22 +35,18 @@ class PlayedManager:
         self.cancelled.append(request_id)
 
 
-class Step:
+def step(request_id: str, text: str, *, ended: bool = False, finished: bool = False) -> GenerationOutput:
     """One request's output after a step."""
-
-    def __init__(self, request_id: str, text: str, *, ended: bool = False, finished: bool = False) -> None:
-        self.request_id = request_id
-        self.generated_tokens = [*text.encode(), *([END] if ended else [])]
-        self._finished = finished or ended
-
-    def is_finished(self) -> bool:
-        return self._finished
+    status = RequestStatus.FINISHED if ended or finished else RequestStatus.DECODING
+    tokens = [*text.encode(), *([END] if ended else [])]
+    return GenerationOutput(request_id=request_id, generated_tokens=tokens, status=status)
 
 
 def make(slots: int = 2) -> tuple[TextGenerator, PlayedManager]:
     manager = PlayedManager()
     decode = lambda ids: bytes(ids).decode(errors="replace")  # noqa: E731
-    return TextGenerator(manager, decode, eos_ids=frozenset({END}), slots=slots), manager
+    played: Any = manager
+    return TextGenerator(played, decode, eos_ids=frozenset({END}), slots=slots), manager
 
 
 def prompt(*stop: str, ignore_eos: bool = False, seed: int | None = None) -> Prompt:
@@ -67,10 +65,10 @@ async def text_of(generation: Generation) -> str:
 async def test_a_text_comes_piece_by_piece_and_ends_with_its_end_token() -> None:
     texts, _ = make()
     one = texts.submit(prompt())
-    texts.on_outputs([Step(one.id, "a")])
+    texts.on_outputs([step(one.id, "a")])
     assert await one.next_pieces() == ["a"]
-    texts.on_outputs([Step(one.id, "ab")])
-    texts.on_outputs([Step(one.id, "abc", ended=True)])
+    texts.on_outputs([step(one.id, "ab")])
+    texts.on_outputs([step(one.id, "abc", ended=True)])
     assert await text_of(one) == "bc"
     assert one.finish_reason == "stop"
     assert (one.usage.prompt_tokens, one.usage.completion_tokens) == (3, 4)
@@ -80,7 +78,7 @@ async def test_a_text_comes_piece_by_piece_and_ends_with_its_end_token() -> None
 async def test_a_text_at_its_limit_ends_for_length() -> None:
     texts, _ = make()
     one = texts.submit(prompt())
-    texts.on_outputs([Step(one.id, "abc", finished=True)])
+    texts.on_outputs([step(one.id, "abc", finished=True)])
     assert await text_of(one) == "abc"
     assert one.finish_reason == "length"
 
@@ -88,7 +86,7 @@ async def test_a_text_at_its_limit_ends_for_length() -> None:
 async def test_a_stop_string_ends_the_text_and_frees_the_slot() -> None:
     texts, manager = make(slots=1)
     one, two = texts.submit(prompt("X")), texts.submit(prompt())
-    texts.on_outputs([Step(one.id, "abX")])
+    texts.on_outputs([step(one.id, "abX")])
     assert await text_of(one) == "ab"
     assert one.finish_reason == "stop"
     assert manager.cancelled == [one.id]
@@ -98,7 +96,7 @@ async def test_a_stop_string_ends_the_text_and_frees_the_slot() -> None:
 async def test_the_end_token_is_text_like_any_other_when_it_is_to_be_ignored() -> None:
     texts, manager = make()
     one = texts.submit(prompt(ignore_eos=True))
-    texts.on_outputs([Step(one.id, "a\0b", finished=True)])
+    texts.on_outputs([step(one.id, "a\0b", finished=True)])
     assert await text_of(one) == "a\0b"
     assert one.finish_reason == "length"
     assert manager.settings[one.id]["eos_token_id"] == [-1]
@@ -109,7 +107,7 @@ async def test_those_without_a_slot_wait_in_order() -> None:
     made = [texts.submit(prompt()) for _ in range(4)]
     assert manager.taken == [one.id for one in made[:2]]
     assert (texts.running, texts.waiting) == (2, 2)
-    texts.on_outputs([Step(made[1].id, "x", ended=True)])
+    texts.on_outputs([step(made[1].id, "x", ended=True)])
     assert manager.taken == [one.id for one in made[:3]]
 
 
@@ -137,7 +135,7 @@ async def test_output_of_a_cancelled_text_cancels_it_again() -> None:
     texts, manager = make()
     one = texts.submit(prompt())
     one.close()
-    texts.on_outputs([Step(one.id, "late")])
+    texts.on_outputs([step(one.id, "late")])
     assert manager.cancelled == [one.id, one.id]
 
 
@@ -147,14 +145,14 @@ async def test_a_failed_text_raises_and_leaves_the_others_alone() -> None:
     texts.on_failure(one.id, MemoryError())
     with pytest.raises(OutOfMemory):
         await one.next_pieces()
-    texts.on_outputs([Step(two.id, "fine", ended=True)])
+    texts.on_outputs([step(two.id, "fine", ended=True)])
     assert await text_of(two) == "fine"
 
 
 async def test_what_was_said_before_a_failure_is_read_first() -> None:
     texts, _ = make()
     one = texts.submit(prompt())
-    texts.on_outputs([Step(one.id, "so far")])
+    texts.on_outputs([step(one.id, "so far")])
     texts.on_failure(one.id, RuntimeError("broken"))
     assert await one.next_pieces() == ["so far"]
     with pytest.raises(Exception, match="computation failed"):
@@ -195,5 +193,40 @@ async def test_a_reader_wakes_when_there_is_news() -> None:
     reading = asyncio.ensure_future(one.next_pieces())
     await asyncio.sleep(0)
     assert not reading.done()
-    texts.on_outputs([Step(one.id, "x")])
+    texts.on_outputs([step(one.id, "x")])
     assert await reading == ["x"]
+
+
+def test_places_are_slots_and_queue_and_no_more(clock: ManualClock) -> None:
+    admission = TorchAdmission(2, 1, clock)
+    places = [admission.enter() for _ in range(3)]
+    with pytest.raises(QueueFull) as caught:
+        admission.enter()
+    assert caught.value.status == 429
+    assert caught.value.retry_after_s is not None
+    assert admission.refused == 1
+    places[0].release()
+    admission.enter()
+
+
+def test_a_place_is_given_back_once(clock: ManualClock) -> None:
+    admission = TorchAdmission(1, 0, clock)
+    with admission.enter() as place:
+        place.release()
+    assert admission.taken == 0
+
+
+def test_the_time_to_come_back_follows_how_long_requests_take(clock: ManualClock) -> None:
+    admission = TorchAdmission(4, 0, clock)
+    for _ in range(50):
+        with admission.enter():
+            clock.advance(8.0)
+    assert admission.drain_s() == pytest.approx(2.0, rel=0.01)
+
+
+def test_nobody_is_told_to_stay_away_for_longer_than_sdks_wait(clock: ManualClock) -> None:
+    admission = TorchAdmission(1, 0, clock)
+    for _ in range(50):
+        with admission.enter():
+            clock.advance(10_000.0)
+    assert admission.drain_s() == 120.0

@@ -14,7 +14,7 @@ import torch
 
 from agent.backends.torch_engine.engine import Engine
 from agent.backends.torch_engine.http import EngineHTTP
-from agent.backends.torch_engine.options import EngineOptions
+from agent.backends.torch_engine.startup import EngineOptions
 from tests.agent.backends.torch_engine.spoil import POISON, spoil
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}

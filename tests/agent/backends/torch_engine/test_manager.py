@@ -18,8 +18,9 @@ from agent.backends.torch_engine.faults import ComputationFailed, EngineFault, M
 from agent.backends.torch_engine.generation import Prompt, TextGenerator
 from agent.backends.torch_engine.manager import ResilientManager
 from agent.backends.torch_engine.models import LoadedModel
-from agent.backends.torch_engine.options import EngineOptions
 from agent.backends.torch_engine.parsing import Sampling
+from agent.backends.torch_engine.startup import EngineOptions
+from agent.backends.torch_engine.text import plain_text
 from tests.agent.backends.torch_engine.spoil import POISON, spoil
 
 SLOTS = 8
@@ -54,7 +55,7 @@ async def generate(
     """All texts of ``wanted``, computed together."""
     model, manager = computing
     texts = TextGenerator(
-        manager, partial(models.plain_text, model.tokenizer), eos_ids=model.eos_ids, slots=len(wanted)
+        manager, partial(plain_text, model.tokenizer), eos_ids=model.eos_ids, slots=len(wanted)
     )
     manager.deliver_to(asyncio.get_running_loop(), texts)
 
@@ -100,9 +101,7 @@ async def test_greedy_text_is_what_the_model_says_without_batching(
         found = model.network.generate(
             torch.tensor([ids]), do_sample=False, max_new_tokens=24, use_cache=False
         )
-    assert await generate(computing, [ids]) == [
-        models.plain_text(model.tokenizer, found[0, len(ids) :].tolist())
-    ]
+    assert await generate(computing, [ids]) == [plain_text(model.tokenizer, found[0, len(ids) :].tolist())]
 
 
 async def test_seeded_text_is_the_same_alone_and_in_any_batch(
@@ -149,9 +148,7 @@ async def test_a_request_that_comes_to_break_a_batch_does_not_disturb_what_it_sa
     model, manager = computing
     ids = prompts(4)
     undisturbed = await generate(computing, ids, max_tokens=100)
-    texts = TextGenerator(
-        manager, partial(models.plain_text, model.tokenizer), eos_ids=model.eos_ids, slots=SLOTS
-    )
+    texts = TextGenerator(manager, partial(plain_text, model.tokenizer), eos_ids=model.eos_ids, slots=SLOTS)
     manager.deliver_to(asyncio.get_running_loop(), texts)
     running = [texts.submit(Prompt(ids=tuple(p), max_tokens=100, sampling=Sampling())) for p in ids]
     said = ["".join(await one.next_pieces()) for one in running]

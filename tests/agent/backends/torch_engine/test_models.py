@@ -11,7 +11,7 @@ import transformers
 from agent.backends.torch_engine import batching, models
 from agent.backends.torch_engine.embedding import embedder
 from agent.backends.torch_engine.faults import ModelUnusable
-from agent.backends.torch_engine.options import EngineOptions
+from agent.backends.torch_engine.startup import EngineOptions
 
 SIZES: dict[str, Any] = {
     "vocab_size": 258,

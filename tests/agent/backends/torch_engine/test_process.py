@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.backends.torch_engine.options import EngineOptions
 from agent.backends.torch_engine.process import EngineProcess, engine_command, engine_environment
+from agent.backends.torch_engine.startup import EngineOptions
 from tests.agent.backends.torch_engine import played_engine
 
 PLAYED = str(Path(played_engine.__file__))
@@ -38,8 +38,9 @@ async def start(no_leaks: None, tmp_path: Path) -> AsyncIterator[Started]:
 async def test_the_engine_says_when_it_is_ready(start: Started) -> None:
     ready = await (await start("serve")).ready()
     assert ready is not None
-    assert (ready.model, ready.slots, ready.context_tokens, ready.port) == ("played", 3, 64, None)
-    assert ready.routes == ("completions",)
+    facts = ready.ready
+    assert (facts.model, facts.slots, facts.context_tokens, ready.port) == ("played", 3, 64, None)
+    assert facts.routes == ("completions",)
 
 
 async def test_what_the_engine_says_of_loading_is_told_until_it_is_ready(start: Started) -> None:

@@ -1,10 +1,19 @@
-"""How an engine process is started: its options, the same on both sides of the command line."""
+"""What an engine process and its agent agree on: the command line, and the lines on standard output.
+
+The process writes a line of JSON for each step of loading (:class:`LoadProgress`) and one when it is ready
+(:class:`EngineReady`). Nothing here imports torch.
+"""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
 
 from agent.backends.torch_engine.demo import DEMO_MODEL_DIR, DEMO_MODEL_NAME
 
@@ -28,6 +37,13 @@ NOT_INSTALLED = "the built-in engine needs PyTorch and transformers: pip install
 KEY_VARIABLE = "TRUNKLINE_ENGINE_KEY"
 """Environment variable with the bearer key that requests must carry; needed on TCP, as any local user
 connects."""
+
+IMPORTING = "importing PyTorch"
+READING = "reading the weights"
+PREPARING = "preparing to compute"
+
+EVERY_S = 0.5
+"""How often the share of the weights that are read is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +87,13 @@ class EngineOptions:
 
     def arguments(self) -> list[str]:
         """The command line that :func:`parse` turns into these options again."""
-        words = [
-            "--model",
-            str(self.model),
-            "--name",
-            self.name,
-            "--device",
-            self.device,
-            "--dtype",
-            self.dtype,
-        ]
-        if self.socket is not None:
-            words += ["--socket", str(self.socket)]
-        else:
-            words += ["--port", str(self.port)]
-        for name in ("slots", "queue", "max_context", "threads", "memory_bytes"):
-            value = getattr(self, name)
-            if value is not None:
-                words += [f"--{name.replace('_', '-')}", str(value)]
-        return [*words, "--exit-with-parent"] if self.exit_with_parent else words
+        words = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None or value is False or (field.name == "port" and self.socket is not None):
+                continue
+            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return words
 
 
 def is_installed() -> bool:
@@ -133,3 +137,81 @@ def parse(arguments: Sequence[str]) -> EngineOptions:
         return EngineOptions(model=directory, **found)
     except ValueError as error:
         parser.error(str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What does not change while the engine lives; the ready line carries it to the agent."""
+
+    model: str
+    routes: tuple[str, ...]
+    slots: int
+    queue: int
+    context_tokens: int
+    device: str
+    created: int
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The line that says that the engine serves. ``port`` None: it listens on its Unix socket."""
+
+    ready: EngineFacts
+    port: int | None
+
+    def line(self) -> bytes:
+        return orjson.dumps(self) + b"\n"
+
+
+_READY = TypeAdapter(EngineReady)
+
+
+def read_ready(line: bytes) -> EngineReady:
+    """Raises ValueError for what is no ready line."""
+    try:
+        return _READY.validate_json(line)
+    except ValueError as error:
+        raise ValueError(
+            f"the engine process said {line[:100]!r} where it should have said it is ready"
+        ) from error
+
+
+class LoadProgress:
+    """``say`` takes each line."""
+
+    def __init__(self, say: Callable[[bytes], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._clock = clock
+        self._told_s = 0.0
+
+    def at(self, step: str, share: float | None = None) -> None:
+        """Loading is at ``step`` now, of which ``share`` (0 to 1) is done."""
+        self._told_s = self._clock()
+        told = {"loading": {"step": step, "progress": None if share is None else round(share, 3)}}
+        self._say(orjson.dumps(told) + b"\n")
+
+    def counted(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
+        """``items``, while the share of ``total`` that was taken is told now and then."""
+        for done, item in enumerate(items):
+            if total and self._clock() - self._told_s >= EVERY_S:
+                self.at(READING, done / total)
+            yield item
+
+    def bar(self, factory: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        """Stands in for the progress bars of transformers (``transformers.utils.logging.set_tqdm_hook``)."""
+        items = arguments[0] if arguments else settings.get("iterable")
+        if items is None:
+            return factory(*arguments, **settings)
+        total = settings.get("total") or (len(items) if isinstance(items, Sized) else None)
+        return self.counted(items, total)
+
+
+def read_progress(line: bytes) -> tuple[float | None, str] | None:
+    """The share of the weights that are read, and the step; None for a line that tells of something else."""
+    try:
+        told = orjson.loads(line)["loading"]
+        share = told["progress"]
+        return (None if share is None else min(1.0, max(0.0, float(share)))), str(told["step"])[:100]
+    except (KeyError, TypeError, ValueError):
+        return None
