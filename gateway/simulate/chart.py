@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from gateway.simulate.errors import BadSpec
+from gateway.simulate.inputs import BadSpec
 from gateway.simulate.tally import SHARES
 
 _WIDTH, _NAMES, _NUMBERS, _ROW, _BAR, _HEAD, _EDGE = 860, 170, 190, 22, 14, 30, 16

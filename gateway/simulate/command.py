@@ -13,20 +13,15 @@ import typer
 
 from gateway.cli_output import fail, note, print_json, print_table
 from gateway.simulate.chart import Heading, check_plot, write_plot
-from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named
-from gateway.simulate.errors import BadSpec
-from gateway.simulate.fleet import devices, fleet_of, written
+from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named, own_device
+from gateway.simulate.fleet import Build, devices, fleet_of, written
+from gateway.simulate.inputs import BadSpec, Traffic
 from gateway.simulate.mix import READY, THERE_ARE, Mix
-from gateway.simulate.own_devices import own_device
 from gateway.simulate.policies import Choice, choices, names
-from gateway.simulate.progress import Watched
-from gateway.simulate.report import COLUMNS, answer_columns, answer_rows, rows_of, values_of
-from gateway.simulate.simulation import Plan, simulate
-from gateway.simulate.site import Build
+from gateway.simulate.report import COLUMNS, Watched, answer_columns, answer_rows, rows_of, values_of
+from gateway.simulate.simulation import Answer, Goal, Plan, Trial, goals_of, simulate, smallest
 from gateway.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.simulate.traces import TraceFile
-from gateway.simulate.traffic import Traffic
-from gateway.simulate.what_if import Answer, Goal, Trial, goals_of, smallest
 from gateway.simulate.world import REPAIR_S, Rules
 
 EPILOG = f"Mixes by name: {', '.join(READY)}. Policies: {', '.join(names())}; all for every one."

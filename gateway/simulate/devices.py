@@ -6,12 +6,14 @@ Decoding is bound by bandwidth, prefill by arithmetic. Models' sizes are those o
 configurations.
 """
 
+import dataclasses
 import math
 import random
+import re
 from dataclasses import dataclass, replace
 
 from gateway.scheduling.devices import CLASSES, DeviceClass
-from gateway.simulate.errors import BadSpec
+from gateway.simulate.inputs import BadSpec, number_in, whole_number_in
 
 MEMORY_SHARE = 0.9
 """Of a device's memory an engine takes so much: vLLM's default ``gpu_memory_utilization``."""
@@ -165,3 +167,57 @@ def slowed(pace: Pace, arithmetic: float, memory: float) -> Pace:
 def with_slots(pace: Pace, slots: int) -> Pace:
     """The same with so many requests at once."""
     return replace(pace, max_running=slots)
+
+
+# --- Devices that somebody has measured ---
+
+_MOST_S = 1000.0
+_MOST_TOKENS = 1_000_000_000
+_DEFAULTS = {
+    "step_s": STEP_S,
+    "context_s": 0.0,
+    "pair_s": 0.0,
+    "chunk_tokens": CHUNK_TOKENS,
+    "max_running": MAX_RUNNING,
+    "load_s": 30.0,
+}
+_FIELDS = [field.name for field in dataclasses.fields(Pace)]
+_NAME = re.compile(r"[a-z][a-z0-9]{0,63}")
+
+
+def own_device(text: str) -> tuple[str, Pace]:
+    """Reads ``mine:weights_s=0.02,token_s=0.0002,kv_tokens=40000``: its name, for ``--fleet``, and its pace.
+
+    The members are those of :class:`Pace`, for the model that is served; those with a default may be left
+    out. Raises BadSpec.
+    """
+    name, colon, rest = text.partition(":")
+    if not colon or not _NAME.fullmatch(name):
+        raise BadSpec(
+            "--device", f"{text!r} is not NAME:member=value,… with a name of small letters and digits"
+        )
+    values: dict[str, float] = dict(_DEFAULTS)
+    for part in rest.split(","):
+        key, _, value = (each.strip() for each in part.partition("="))
+        if key not in _FIELDS:
+            raise BadSpec("--device", f"{name}: no member is called {key!r}; there are: {', '.join(_FIELDS)}")
+        values[key] = _value(name, key, value)
+    if missing := [key for key in _FIELDS if key not in values]:
+        raise BadSpec("--device", f"{name}: {', '.join(missing)} must be said")
+    if values["step_s"] + values["weights_s"] <= 0:
+        raise BadSpec("--device", f"{name}: a step must take some time: step_s or weights_s must be over 0")
+    if values["chunk_tokens"] <= values["max_running"]:
+        raise BadSpec(
+            "--device", f"{name}: chunk_tokens must be more than max_running, {values['max_running']}"
+        )
+    return name, Pace(**{key: values[key] for key in _FIELDS})  # type: ignore[arg-type]
+
+
+def _value(name: str, key: str, text: str) -> float:
+    if key.endswith("_s"):
+        value, wanted = number_in(text, 0.0, _MOST_S), f"seconds from 0 to {_MOST_S:g}"
+    else:
+        value, wanted = whole_number_in(text, _MOST_TOKENS), f"a whole number from 1 to {_MOST_TOKENS:,}"
+    if value is None:
+        raise BadSpec("--device", f"{name}: {key} must be {wanted}, not {text!r}")
+    return value

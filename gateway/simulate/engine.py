@@ -13,9 +13,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gateway.simulate.devices import Pace
-from gateway.simulate.phase import Phase
+from gateway.simulate.inputs import Job
 from gateway.simulate.prefix_cache import KvMemory
-from gateway.simulate.traffic import Job
 
 NEVER = math.inf
 _NOT_DECODING = -1
@@ -59,6 +58,52 @@ class Woken:
     first: list[Run] = field(default_factory=list)
     """Their first token came."""
     finished: list[Run] = field(default_factory=list)
+
+
+class Phase:
+    """``steps`` steps with the same batch, from ``start_s`` on; the first takes ``first_s``, each next one
+    ``growth_s`` more."""
+
+    __slots__ = ("first_s", "growth_s", "start_s", "steps")
+
+    def __init__(self, start_s: float, steps: int, first_s: float, growth_s: float) -> None:
+        self.start_s = start_s
+        self.steps = steps
+        self.first_s = first_s
+        self.growth_s = growth_s
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s(self.steps)
+
+    def duration_s(self, steps: int) -> float:
+        """Of its first ``steps`` steps."""
+        return steps * self.first_s + self.growth_s * (steps * (steps - 1) / 2)
+
+    def done_by(self, now: float) -> int:
+        """Steps that are over at ``now``, at most all."""
+        elapsed_s, growth_s = now - self.start_s, self.growth_s
+        if elapsed_s <= 0:
+            return 0
+        if growth_s > 0:
+            linear = self.first_s - growth_s / 2
+            guess = (math.sqrt(linear * linear + 2 * growth_s * elapsed_s) - linear) / growth_s
+        else:
+            guess = elapsed_s / self.first_s
+        done = min(int(guess), self.steps)
+        while done and self.duration_s(done) > elapsed_s:
+            done -= 1
+        while done < self.steps and self.duration_s(done + 1) <= elapsed_s:
+            done += 1
+        return done
+
+    def cut_at(self, now: float) -> bool:
+        """End with the step that runs at ``now``. False, and nothing is changed, when none has begun."""
+        done = self.done_by(now)
+        if self.duration_s(done) < now - self.start_s:
+            done += 1
+        self.steps = min(self.steps, done) or self.steps
+        return done > 0
 
 
 class Engine:
@@ -138,12 +183,6 @@ class Engine:
         if run.end_step == _NOT_DECODING:
             return run.generated
         return run.generated + self._step - run.joined_step + self._phase.done_by(now)
-
-    def position_by(self, run: Run, now: float) -> int:
-        """Tokens of its prompt that are in memory by ``now``."""
-        if run is self._head and self._plan and self._plan[0][0] is run:
-            return run.position + self._plan[0][1] * self._phase.done_by(now)
-        return run.position
 
     def backlog_by(self, now: float) -> int:
         """Tokens of prompts here that are not computed by ``now``."""

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.domain import Tier
-from gateway.simulate.errors import BadSpec
-from gateway.simulate.traffic import Job
+from gateway.simulate.inputs import BadSpec, Job, number_in, whole_number_in
 
 READY: Mapping[str, str] = {
     "chat": "rate=20,duration=600;chat:input=300~0.9,output=220~0.7,prefix=1024x8,tenants=20",
@@ -106,7 +105,7 @@ class Mix:
         self._kinds = [_kind(number, part, self.block_tokens) for number, part in enumerate(kinds)]
 
     def jobs(self) -> Iterator[Job]:
-        """See :class:`~gateway.simulate.traffic.Traffic`."""
+        """See :class:`~gateway.simulate.inputs.Traffic`."""
         chance = random.Random(self._seed)
         weights = list(itertools.accumulate(kind.share for kind in self._kinds))
         at_s = 0.0
@@ -171,20 +170,18 @@ def _number(members: Mapping[str, str], key: str, default: float | None, least: 
         if default is None:
             raise BadSpec("--mix", f"{key}= is missing")
         return default
-    try:
-        value = float(members[key])
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
+    value = number_in(members[key], least, most)
+    if value is None:
         raise BadSpec("--mix", f"{key} must be a number from {least:g} to {most:g}, not {members[key]!r}")
     return value
 
 
 def _whole_number(members: Mapping[str, str], key: str, default: int, most: int) -> int:
     text = members.get(key, str(default))
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:12]) <= most):
+    value = whole_number_in(text, most)
+    if value is None:
         raise BadSpec("--mix", f"{key} must be a whole number from 1 to {most:,}, not {text!r}")
-    return int(text)
+    return value
 
 
 def _prefix(text: str | None, name: str) -> tuple[int, int]:

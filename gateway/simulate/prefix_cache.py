@@ -70,10 +70,6 @@ class KvMemory:
     def free(self) -> int:
         return self.capacity_tokens - self.used
 
-    @property
-    def kept_blocks(self) -> int:
-        return len(self._held) + len(self._idle)
-
     def clear(self) -> None:
         """The memory's contents are lost."""
         self.used = 0

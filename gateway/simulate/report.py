@@ -1,10 +1,18 @@
-"""Figures for people."""
+"""What people read: figures as rows of tables, and how far a simulation is meanwhile."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TextIO
 
-from gateway.simulate.what_if import Answer, Goal, Trial
+from gateway.simulate.inputs import Job, Traffic
+from gateway.simulate.simulation import Answer, Goal, Trial
 
+TERMINAL_S = 0.5
+PLAIN_S = 5.0
+_EVERY = 256
+"""Requests between two looks at the clock."""
+_CLEAR_LINE = "\r\x1b[K"
 _TIMES = ("TTFT P50", "P95", "P99", "LATENCY P50", "P95", "P99")
 COLUMNS = ("POLICY", "DONE", "REFUSED", *_TIMES, "BUSY", "CV", "GOOD/S", "HITS")
 
@@ -54,3 +62,41 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+
+
+class Watched:
+    """``traffic``, told on ``stream`` as it comes; a stream that cannot be written is no reason to stop."""
+
+    def __init__(
+        self, traffic: Traffic, label: str, stream: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._traffic = traffic
+        self._label = label
+        self._stream = stream
+        self._clock = clock
+        self.block_tokens = traffic.block_tokens
+
+    def jobs(self) -> Iterator[Job]:
+        """See :class:`~gateway.simulate.inputs.Traffic`."""
+        terminal = self._stream.isatty()
+        every_s = TERMINAL_S if terminal else PLAIN_S
+        began_s = self._clock()
+        told_s = began_s
+        try:
+            for number, job in enumerate(self._traffic.jobs(), 1):
+                yield job
+                if number % _EVERY == 0 and (now := self._clock()) - told_s >= every_s:
+                    told_s = now
+                    rate = number / (now - began_s)
+                    line = (
+                        f"{self._label}: {number:,} requests came by {job.at_s:,.0f} s, {rate:,.0f} a second"
+                    )
+                    self._write(f"{_CLEAR_LINE}{line}" if terminal else f"{line}\n")
+        finally:
+            if terminal:
+                self._write(_CLEAR_LINE)
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()

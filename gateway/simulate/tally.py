@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.bench.histogram import Histogram
-from gateway.simulate.traffic import Job
+from gateway.simulate.inputs import Job
 
 GOOD_TTFT_S = 2.0
 GOOD_TPOT_S = 0.1

@@ -16,6 +16,7 @@ if it had one token.
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from typing import Any
 import orjson
 
 from gateway.domain import Tier
-from gateway.simulate.errors import BadTrace
-from gateway.simulate.traffic import Job
+from gateway.simulate.inputs import BadTrace, Job
 
 DEFAULT_BLOCK_TOKENS = 512
 MAX_LINE_BYTES = 1 << 20
@@ -61,7 +61,7 @@ class TraceFile:
             self._parse = self._of_json(first)
 
     def jobs(self) -> Iterator[Job]:
-        """See :class:`~gateway.simulate.traffic.Traffic`. Raises BadTrace."""
+        """See :class:`~gateway.simulate.inputs.Traffic`. Raises BadTrace."""
         latest_s, begin_s = -math.inf, None
         for number, line in itertools.islice(self._lines(), int(self._header), None):
             try:
@@ -73,7 +73,7 @@ class TraceFile:
                 raise BadTrace(self._path.name, number, str(error)) from None
             latest_s = job.at_s
             begin_s = job.at_s if begin_s is None else begin_s
-            yield _moved(job, begin_s)
+            yield replace(job, at_s=job.at_s - begin_s)
 
     def _of_json(self, first: bytes) -> _Parse:
         try:
@@ -125,21 +125,6 @@ def _check(job: Job, block_tokens: int) -> None:
         raise _Wrong(
             f"{len(job.prefix)} blocks of {block_tokens} tokens are more than its {job.input_tokens} of input"
         )
-
-
-def _moved(job: Job, begin_s: float) -> Job:
-    return Job(
-        job.at_s - begin_s,
-        job.input_tokens,
-        job.output_tokens,
-        job.prefix,
-        job.max_tokens,
-        job.tier,
-        job.tenant,
-        job.session_key,
-        job.deadline_s,
-        job.kind,
-    )
 
 
 def _azure(line: bytes) -> Job:

@@ -14,13 +14,13 @@ from typing import Any
 
 from gateway.scheduling.base import Outcome, Waiting, estimated_work
 from gateway.scheduling.estimates import Estimates
-from gateway.simulate.deciders import Decider
+from gateway.scheduling.scheduler import Scheduler
 from gateway.simulate.engine import NEVER, Run
+from gateway.simulate.fleet import ROUTE, OpenSlots, Site
+from gateway.simulate.inputs import Job
 from gateway.simulate.line import Line
-from gateway.simulate.site import ROUTE, Site
-from gateway.simulate.slots import OpenSlots
+from gateway.simulate.policies import Rival
 from gateway.simulate.tally import Figures, Tally, Windows
-from gateway.simulate.traffic import Job
 
 LOOK = 64
 """Requests shown to a policy at once."""
@@ -68,7 +68,7 @@ class World:
     def __init__(
         self,
         sites: Sequence[Site],
-        decider: Decider,
+        decider: Scheduler | Rival,
         line: Line,
         tally: Tally,
         rules: Rules,
@@ -195,7 +195,7 @@ class World:
         for run in woken.first:
             flight = self._flights[run.number]
             flight.client_first_s = seen_s
-            if self._decider.watches_first_tokens:
+            if isinstance(self._decider, Scheduler):
                 self._plan(seen_s, self._see_first, flight)
         for run in woken.finished:
             self._plan(seen_s, self._done, self._flights[run.number])
@@ -236,13 +236,13 @@ class World:
         view.outstanding = max(0.0, view.outstanding - flight.item.work) if view.in_flight else 0.0
         flight.site = None
         self._note(site)
-        self._decider.finished(flight.item, view, outcome, now)
+        self._decider.finished(flight.item.number, view, outcome, now)
 
     # --- Decisions ---
 
     def _decide(self, now: float) -> None:
         self._changed = False
-        if self._decider.rests(now):
+        if self._decider.rests(self._model, now):
             return
         line = self._line
         while line and self._slots.free:
@@ -250,7 +250,7 @@ class World:
             placed = sum(self._carry_out(part, now) for part in self._parts(items))
             if placed < len(items):
                 break
-        at_s = self._decider.look_again_s() if line else None
+        at_s = self._decider.look_again_s(self._model) if line else None
         if at_s is not None and now < at_s < self._look_at_s:
             self._look_at_s = at_s
             self._plan(at_s, self._look_again, at_s)
@@ -272,7 +272,7 @@ class World:
         views = self._slots.views(self._flights[items[0].number].run.job)
         if not views:
             return 0
-        assignments = self._decider.assign(items, views, now)
+        assignments = self._decider.assign(self._model, items, views, now)
         for assignment in assignments:
             flight, site = self._flights[assignment.number], self._sites[assignment.key]
             view, item = site.view, flight.item

@@ -19,13 +19,12 @@ from typing import Any
 
 from gateway.simulate.chart import Heading, write_plot
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace, device_named, pace_of, slowed
-from gateway.simulate.fleet import Group, fleet_of
+from gateway.simulate.fleet import Build, Group, fleet_of
+from gateway.simulate.inputs import Job, Traffic
 from gateway.simulate.mix import Mix
 from gateway.simulate.policies import choices
 from gateway.simulate.simulation import Plan, simulate
-from gateway.simulate.site import Build
 from gateway.simulate.traces import TraceFile
-from gateway.simulate.traffic import Job, Traffic
 
 POLICIES = (
     "cost,least-outstanding,round-robin,least-connections,power-of-two,least-load,cache-aware,"
@@ -87,7 +86,7 @@ class Part:
         self.block_tokens = traffic.block_tokens
 
     def jobs(self) -> Iterator[Job]:
-        """See :class:`~gateway.simulate.traffic.Traffic`."""
+        """See :class:`~gateway.simulate.inputs.Traffic`."""
         found = list(islice(self._traffic.jobs(), self._first, self._last))
         if not found:
             return iter(())

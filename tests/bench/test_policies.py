@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.simulate.inputs import Job
 from gateway.simulate.policies import choices
 from gateway.simulate.simulation import simulate
-from gateway.simulate.traffic import Job
 from tests.bench.policies import AZURE, CASES, Case, Part, Settings, plan_of, pooled, run, verdict
 
 (ROUND_ROBIN,) = choices("round-robin")

@@ -24,11 +24,10 @@ import httpx
 from agent.backends.torch_engine.demo import DEMO_MODEL_NAME
 from agent.backends.torch_engine.startup import KEY_VARIABLE
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace
-from gateway.simulate.fleet import Group
+from gateway.simulate.fleet import Build, Group
+from gateway.simulate.inputs import Job
 from gateway.simulate.policies import choices
 from gateway.simulate.simulation import Plan, simulate
-from gateway.simulate.site import Build
-from gateway.simulate.traffic import Job
 from tests.bench.figures import percentile
 
 SLOTS = 8

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.simulate.devices import Pace
 from gateway.simulate.engine import NEVER, Engine, Run
-from gateway.simulate.traffic import Job
+from gateway.simulate.inputs import Job
 from tests.gateway.simulate.stepwise import Stepwise
 
 PACE = Pace(

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.scheduling.devices import CLASSES
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named, pace_of
-from gateway.simulate.errors import BadSpec
 from gateway.simulate.fleet import Group, devices, fleet_of, scaled, written
+from gateway.simulate.inputs import BadSpec
 
 
 def test_fleets_are_read_as_written() -> None:

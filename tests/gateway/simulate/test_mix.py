@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 import pytest
 
 from gateway.domain import Tier
-from gateway.simulate.errors import BadSpec
+from gateway.simulate.inputs import BadSpec
 from gateway.simulate.mix import READY, Mix
 
 

@@ -6,11 +6,11 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.simulate.errors import BadSpec
 from gateway.simulate.fleet import devices, fleet_of, written
+from gateway.simulate.inputs import BadSpec
 from gateway.simulate.mix import Mix
 from gateway.simulate.policies import choices
-from gateway.simulate.what_if import goals_of
+from gateway.simulate.simulation import goals_of
 
 counts = ["1", "0", "5", "0.5", "1e9", "1e-9", "nan", "inf", "-1"]
 lengths = ["100-300", "300-100", "400~0.8", "400~9", "exp50", "exp0", "1024x2", "0x0"]

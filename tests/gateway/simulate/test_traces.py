@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain import Tier
-from gateway.simulate.errors import BadTrace
+from gateway.simulate.inputs import BadTrace
 from gateway.simulate.traces import TraceFile
 
 DATA = Path(__file__).parents[3] / ".." / "shared" / "data"

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from gateway.scheduling.devices import CLASSES
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, pace_of
-from gateway.simulate.fleet import fleet_of
+from gateway.simulate.fleet import Build, fleet_of, sites_of
+from gateway.simulate.inputs import Job
 from gateway.simulate.mix import Mix
 from gateway.simulate.policies import choices, names
 from gateway.simulate.simulation import Plan, simulate
-from gateway.simulate.site import Build, sites_of
 from gateway.simulate.tally import Figures, Slo
-from gateway.simulate.traffic import Job
 from gateway.simulate.world import Rules
 
 EVERY = names()

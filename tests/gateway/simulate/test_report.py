@@ -4,7 +4,7 @@ import io
 import itertools
 
 from gateway.simulate.mix import Mix
-from gateway.simulate.progress import Watched
+from gateway.simulate.report import Watched
 
 MIX = Mix("rate=10,requests=1500;a:input=1,output=1", 0)
 

@@ -2,16 +2,22 @@
 
 import pytest
 
-from gateway.scheduling.base import Outcome, Policy, Waiting
-from gateway.simulate.clairvoyant import Clairvoyant
+from gateway.scheduling.base import DeploymentView, Outcome, Waiting
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS
 from gateway.simulate.engine import Run
-from gateway.simulate.errors import BadSpec
-from gateway.simulate.fleet import fleet_of
-from gateway.simulate.policies import PUSHED, choices, names
-from gateway.simulate.rivals import CacheAware, Chwbl, LeastLoad, LoadAwarePrefix
-from gateway.simulate.site import Build, Site, sites_of
-from gateway.simulate.traffic import Job
+from gateway.simulate.fleet import Build, Site, fleet_of, sites_of
+from gateway.simulate.inputs import BadSpec, Job
+from gateway.simulate.policies import (
+    PUSHED,
+    CacheAware,
+    Chwbl,
+    Clairvoyant,
+    LeastLoad,
+    LoadAwarePrefix,
+    Rival,
+    choices,
+    names,
+)
 
 BLOCK = 256
 
@@ -26,12 +32,17 @@ def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: 
     )
 
 
-def chosen(policy: Policy, there: list[Site], waiting: Waiting) -> str:
+def chosen(policy: Rival, there: list[Site], waiting: Waiting) -> str:
     """Where it goes; it is placed there."""
-    (assignment,) = policy.assign([waiting], [site.view for site in there], 0.0)
-    policy.placed(waiting, assignment.key, 0.0)
-    next(site.view for site in there if site.view.key == assignment.key).in_flight += 1
+    (assignment,) = policy.assign("m", [waiting], [site.view for site in there], 0.0)
+    view = view_of(there, assignment.key)
+    policy.placed(waiting, view, 0.0)
+    view.in_flight += 1
     return assignment.key
+
+
+def view_of(there: list[Site], key: str) -> DeploymentView:
+    return next(site.view for site in there if site.view.key == key)
 
 
 def test_least_load_counts_tokens_by_what_the_device_makes_of_them() -> None:
@@ -40,7 +51,7 @@ def test_least_load_counts_tokens_by_what_the_device_makes_of_them() -> None:
     keys = [chosen(policy, there, item(number)) for number in range(1, 17)]
     assert keys.count(there[0].view.key) == 15
     for number in range(1, 17):
-        policy.finished(item(number), keys[number - 1], Outcome(True, 1.0), 1.0)
+        policy.finished(number, view_of(there, keys[number - 1]), Outcome(True, 1.0), 1.0)
     there[0].engine.submit(Run(99, Job(0.0, 400_000, 10), 0.0), 0.0)
     assert chosen(policy, there, item(20)) == there[1].view.key
 
@@ -76,7 +87,7 @@ def test_chwbl_keeps_beginnings_together_until_the_load_is_over_its_bound() -> N
     assert keys.count(keys[0]) == max(counts) > 10
     spread = {chosen(policy, there, item(100 + number, prefix=(number,))) for number in range(20)}
     assert len(spread) == 4
-    policy.gone(keys[0], 0.0)
+    policy.gone(view_of(there, keys[0]), 0.0)
     left = [site for site in there if site.view.key != keys[0]]
     assert chosen(policy, left, item(200, prefix=(7, 1))) != keys[0]
 

@@ -2,11 +2,9 @@
 
 import pytest
 
-from gateway.simulate.devices import DEFAULT_MODEL, MODELS
-from gateway.simulate.errors import BadSpec
-from gateway.simulate.fleet import fleet_of
-from gateway.simulate.own_devices import own_device
-from gateway.simulate.site import Build, sites_of
+from gateway.simulate.devices import DEFAULT_MODEL, MODELS, own_device
+from gateway.simulate.fleet import Build, fleet_of, sites_of
+from gateway.simulate.inputs import BadSpec
 
 
 def test_a_measured_device_is_simulated_as_measured() -> None:
