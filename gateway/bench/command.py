@@ -29,6 +29,8 @@ _CONCURRENCY = 16
 _OPEN_CONCURRENCY = 1024
 _DURATION_S = 30.0
 _MOST_CONCURRENCY = 50_000
+_MOST = 1_000_000_000
+"""Of requests, and of tokens of an answer."""
 _SPARE_FILES = 64
 _MODELS_S = 30.0
 _SHOWN_MODELS = 10
@@ -87,12 +89,14 @@ def bench(
         float | None,
         typer.Option(help=f"Seconds that count. Default: {_DURATION_S:g}, if no --requests.", metavar="S"),
     ] = None,
-    requests: Annotated[int | None, typer.Option(min=1, help="End after so many that count.")] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, max=_MOST, help="End after so many that count.")
+    ] = None,
     warmup: Annotated[float, typer.Option(help="Seconds of load before any counts.", metavar="S")] = 2.0,
     prompt_tokens: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of made prompts, each unlike the others.")
     ] = 128,
-    max_tokens: Annotated[int, typer.Option(min=1, help="The most an answer may have.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=1, max=_MOST, help="The most an answer may have.")] = 128,
     prompts: Annotated[
         Path | None,
         typer.Option(help="Prompts instead: a line each, or .jsonl with prompt or messages.", metavar="FILE"),

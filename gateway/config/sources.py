@@ -81,6 +81,8 @@ def load(
         raise ConfigError("\n".join(sources.undecoded()) or str(error)) from None
     except ValidationError as error:
         raise ConfigError("\n".join(_complaints(error, sources))) from None
+    except OSError as error:  # of a path that no file can have
+        raise ConfigError(f"{error.filename!r} cannot be looked at: {error.strerror}") from None
     _refuse_exposure(settings)
     return Loaded(settings, sources)
 

@@ -53,7 +53,7 @@ def quickstart(
     if not all(find_spec(package) is not None for package in _PACKAGES):
         _say("error: the model needs PyTorch and transformers: pip install 'trunkline[torch]'")
         raise typer.Exit(2)
-    if model != DEMO and not (Path(model) / "config.json").is_file():
+    if model != DEMO and not _is_model(Path(model)):
         raise typer.BadParameter(f"{model!r} is no Hugging Face model directory", param_hint="--model")
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _interrupt)
@@ -91,6 +91,13 @@ def _run(directory: Path, port: int, model: str, check: bool) -> None:
             while True:
                 house.children.check()
                 time.sleep(_LOOK_AFTER_S)
+
+
+def _is_model(directory: Path) -> bool:
+    try:
+        return (directory / "config.json").is_file()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        return False
 
 
 def _start(children: Children, directory: Path, port: int, model: str) -> _House:

@@ -16,7 +16,7 @@ from gateway.simulate.chart import Heading, check_plot, write_plot
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named, own_device
 from gateway.simulate.fleet import Build, devices, fleet_of, written
 from gateway.simulate.inputs import BadSpec, Traffic
-from gateway.simulate.mix import READY, THERE_ARE, Mix
+from gateway.simulate.mix import MAX_REQUESTS, READY, THERE_ARE, Mix
 from gateway.simulate.policies import Choice, choices, names
 from gateway.simulate.report import COLUMNS, Watched, answer_columns, answer_rows, rows_of, values_of
 from gateway.simulate.simulation import Answer, Goal, Plan, Trial, goals_of, simulate, smallest
@@ -55,7 +55,9 @@ def simulate_command(
     rate: Annotated[
         float, typer.Option(help="Requests come so many times as fast as in the traffic.", metavar="X")
     ] = 1.0,
-    requests: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", metavar="N")] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, max=MAX_REQUESTS, help="Only the first so many.", metavar="N")
+    ] = None,
     duration: Annotated[
         float | None, typer.Option(help="Only what comes within so many seconds.", metavar="S")
     ] = None,
