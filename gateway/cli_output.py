@@ -4,12 +4,14 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import orjson
 import typer
 
 from shared.excerpt import printable
+
+_CLEAR_LINE = "\r\x1b[K"
 
 
 def note(text: str) -> None:
@@ -25,6 +27,27 @@ def fail(text: str) -> NoReturn:
     """Say what went wrong and end with exit code 1."""
     note(f"trunkline: {text}")
     raise typer.Exit(1)
+
+
+class StatusLine:
+    """How far something is: one line that is rewritten on a terminal, a line each time elsewhere. Where it
+    cannot be written, it is no reason to stop."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.in_place = stream.isatty()
+
+    def show(self, text: str) -> None:
+        self._write(f"{_CLEAR_LINE}{text}" if self.in_place else f"{text}\n")
+
+    def clear(self) -> None:
+        if self.in_place:
+            self._write(_CLEAR_LINE)
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def print_json(value: object) -> None:

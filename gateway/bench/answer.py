@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from gateway.bench.errors import RequestFailed
+from gateway.bench.plan import RequestFailed
 from shared.excerpt import shortened
 
 _EVENT = b"\ndata:"

@@ -14,13 +14,10 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from gateway.bench.arrivals import Arrivals
 from gateway.bench.driver import Driver, models_of
-from gateway.bench.errors import BadPlan, TargetUnusable
-from gateway.bench.plan import Plan, Route, Target, target_of
-from gateway.bench.progress import shown
+from gateway.bench.plan import Arrivals, BadPlan, Plan, Route, Target, TargetUnusable, target_of
 from gateway.bench.prompts import bodies, made_prompts, read_prompts
-from gateway.bench.report import TABLE_COLUMNS, figures_of, lines_of, table_of, warnings_of
+from gateway.bench.report import TABLE_COLUMNS, figures_of, lines_of, shown, table_of, warnings_of
 from gateway.cli_output import fail, note, print_json, print_table
 from shared.open_files import raise_file_limit
 

@@ -7,8 +7,7 @@ from typing import cast
 import httptools
 
 from gateway.bench.answer import Answer, status_failure
-from gateway.bench.errors import RequestFailed
-from gateway.bench.plan import Target
+from gateway.bench.plan import RequestFailed, Target
 from gateway.bench.tally import Tally
 
 _OK = 200

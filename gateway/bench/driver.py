@@ -9,10 +9,8 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from gateway.bench.arrivals import starts_s
 from gateway.bench.connection import Connection, Exchange, connect, request_of
-from gateway.bench.errors import RequestFailed, TargetUnusable
-from gateway.bench.plan import Plan, Target
+from gateway.bench.plan import Plan, RequestFailed, Target, TargetUnusable, starts_s
 from gateway.bench.tally import Tally
 
 _PAUSE_S = 0.1

@@ -1,15 +1,38 @@
-"""What a bench is asked to do."""
+"""What a bench is asked to do, when its requests are meant to start, and what goes wrong.
 
+Messages of errors are fit for the person at the terminal.
+"""
+
+import itertools
+import random
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.bench.arrivals import Arrivals
-from gateway.bench.errors import BadPlan
-
 API = "/v1"
+
+
+class BadPlan(Exception):
+    """What was asked for cannot be done; ``option`` says which part of it."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class TargetUnusable(Exception):
+    """The endpoint does not answer as one must before a load makes sense."""
+
+
+class RequestFailed(Exception):
+    """One request failed. ``kind`` is one of few, for counting; the message may hold what the server said."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class Route(StrEnum):
@@ -66,6 +89,15 @@ def target_of(url: str, key: str, ca_file: Path | None = None) -> Target:
     return Target(host, port or standard, parts.path.rstrip("/") or API, tls, key)
 
 
+class Arrivals(StrEnum):
+    """How the requests of an open loop follow each other."""
+
+    POISSON = "poisson"
+    """Independently of each other, as many users do."""
+    CONSTANT = "constant"
+    """At equal distances."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One load. Times are seconds."""
@@ -85,3 +117,14 @@ class Plan:
     timeout_s: float
     """The longest a request may take, from the moment it is sent."""
     seed: int
+
+
+def starts_s(kind: Arrivals, rate: float, seed: int) -> Iterator[float]:
+    """When requests are meant to start, in seconds after the first: endlessly, ``rate`` a second.
+
+    The same seed gives the same times.
+    """
+    if kind is Arrivals.CONSTANT:
+        return (number / rate for number in itertools.count())
+    chance = random.Random(seed)
+    return itertools.accumulate(iter(lambda: chance.expovariate(rate), None), initial=0.0)

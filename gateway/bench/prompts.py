@@ -8,30 +8,12 @@ from typing import Any
 
 import orjson
 
-from gateway.bench.errors import BadPlan
-from gateway.bench.plan import Route
+from gateway.bench.plan import BadPlan, Route
 from shared.excerpt import shortened
 
 _FILE_BYTES = 256 * 2**20
 _SAID_CHARS = 60
-_WORDS = (
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "for",
-    "it",
-    "as",
-    "was",
-    "with",
-    "be",
-    "by",
-    "on",
-    "not",
-)
+_WORDS = "the of and to in is that for it as was with be by on not".split()  # noqa: SIM905
 """Each is one token for every common tokenizer."""
 
 Prompt = str | list[Any]

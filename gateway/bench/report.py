@@ -1,11 +1,18 @@
-"""What a bench found, for people and for programs."""
+"""What a bench found, for people and for programs, and how it goes meanwhile."""
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TextIO
 
 from gateway.bench.driver import Driver
 from gateway.bench.plan import Plan, Route, Target
+from gateway.bench.tally import Tally
+from gateway.cli_output import StatusLine
 
+TERMINAL_S = 0.25
+PLAIN_S = 5.0
+"""How often it is told how it goes, on a terminal and elsewhere."""
 _BUSY_SHARE = 0.85
 """Of a core: above it the load itself may be what is measured."""
 _LATE_S = 0.005
@@ -117,3 +124,38 @@ def rate(per_s: float | None) -> str:
     if per_s is None:
         return "–"
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}"
+
+
+def line_of(tally: Tally, plan: Plan, elapsed_s: float) -> str:
+    """Where it stands, ``elapsed_s`` after counting began."""
+    if elapsed_s < 0:
+        return f"warm-up, {-elapsed_s:.0f} s left; {tally.running} running"
+    over_s = max(elapsed_s, 1e-3) if plan.duration_s is None else max(min(elapsed_s, plan.duration_s), 1e-3)
+    whole = f" of {plan.duration_s:.0f}" if plan.duration_s is not None else ""
+    parts = [f"{elapsed_s:.0f}{whole} s", f"{tally.running} running", f"{tally.right} right"]
+    parts += [f"{tally.failed} failed"] if tally.failed else []
+    parts.append(f"{rate(tally.window_answers / over_s)} requests/s")
+    if plan.stream:
+        parts.append(f"{rate(tally.window_events / over_s)} tokens/s")
+    if tally.first.count:
+        parts.append(f"first token p50 {duration(tally.first.percentile_s(0.5))}")
+    return ", ".join(parts)
+
+
+@contextlib.asynccontextmanager
+async def shown(driver: Driver, plan: Plan, stream: TextIO) -> AsyncIterator[None]:
+    """Tell on ``stream`` how it goes meanwhile."""
+    line = StatusLine(stream)
+    task = asyncio.create_task(_show(driver, plan, line))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        line.clear()
+
+
+async def _show(driver: Driver, plan: Plan, line: StatusLine) -> None:
+    while True:
+        await asyncio.sleep(TERMINAL_S if line.in_place else PLAIN_S)
+        line.show(line_of(driver.tally, plan, driver.elapsed_s))

@@ -1,10 +1,10 @@
 """What people read: figures as rows of tables, and how far a simulation is meanwhile."""
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
+from gateway.cli_output import StatusLine
 from gateway.simulate.inputs import Job, Traffic
 from gateway.simulate.simulation import Answer, Goal, Trial
 
@@ -12,7 +12,6 @@ TERMINAL_S = 0.5
 PLAIN_S = 5.0
 _EVERY = 256
 """Requests between two looks at the clock."""
-_CLEAR_LINE = "\r\x1b[K"
 _TIMES = ("TTFT P50", "P95", "P99", "LATENCY P50", "P95", "P99")
 COLUMNS = ("POLICY", "DONE", "REFUSED", *_TIMES, "BUSY", "CV", "GOOD/S", "HITS")
 
@@ -65,7 +64,7 @@ def _seconds(value: float | None) -> str:
 
 
 class Watched:
-    """``traffic``, told on ``stream`` as it comes; a stream that cannot be written is no reason to stop."""
+    """``traffic``, told on ``stream`` as it comes."""
 
     def __init__(
         self, traffic: Traffic, label: str, stream: TextIO, clock: Callable[[], float] = time.monotonic
@@ -78,25 +77,15 @@ class Watched:
 
     def jobs(self) -> Iterator[Job]:
         """See :class:`~gateway.simulate.inputs.Traffic`."""
-        terminal = self._stream.isatty()
-        every_s = TERMINAL_S if terminal else PLAIN_S
-        began_s = self._clock()
-        told_s = began_s
+        line = StatusLine(self._stream)
+        every_s = TERMINAL_S if line.in_place else PLAIN_S
+        began_s = told_s = self._clock()
         try:
             for number, job in enumerate(self._traffic.jobs(), 1):
                 yield job
                 if number % _EVERY == 0 and (now := self._clock()) - told_s >= every_s:
                     told_s = now
-                    rate = number / (now - began_s)
-                    line = (
-                        f"{self._label}: {number:,} requests came by {job.at_s:,.0f} s, {rate:,.0f} a second"
-                    )
-                    self._write(f"{_CLEAR_LINE}{line}" if terminal else f"{line}\n")
+                    came = f"{number:,} requests came by {job.at_s:,.0f} s"
+                    line.show(f"{self._label}: {came}, {number / (now - began_s):,.0f} a second")
         finally:
-            if terminal:
-                self._write(_CLEAR_LINE)
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
-            self._stream.flush()
+            line.clear()

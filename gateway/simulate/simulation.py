@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from gateway.bench.histogram import Histogram
+from gateway.bench.tally import Histogram
 from gateway.simulate.devices import Model
 from gateway.simulate.fleet import Build, Fleet, devices, scaled, sites_of, written
 from gateway.simulate.inputs import BadSpec, Job, Traffic

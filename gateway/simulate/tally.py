@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.bench.histogram import Histogram
+from gateway.bench.tally import Histogram
 from gateway.simulate.inputs import Job
 
 GOOD_TTFT_S = 2.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.bench.answer import Answer, EventCounter, status_failure
-from gateway.bench.errors import RequestFailed
+from gateway.bench.plan import RequestFailed
 
 
 def chunk(content: str | None, **more: object) -> bytes:

@@ -7,12 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.bench.arrivals import Arrivals
 from gateway.bench.driver import Driver, models_of
-from gateway.bench.plan import Plan, Route, Target
-from gateway.bench.progress import line_of, shown
+from gateway.bench.plan import Arrivals, Plan, Route, Target
 from gateway.bench.prompts import bodies, made_prompts
-from gateway.bench.report import figures_of, lines_of, table_of, warnings_of
+from gateway.bench.report import figures_of, line_of, lines_of, shown, table_of, warnings_of
 from gateway.bench.tally import Tally
 
 PLAN = Plan(
@@ -217,7 +215,7 @@ async def test_models_are_asked_for_with_the_key() -> None:
 
 
 def test_kinds_of_errors_are_bounded() -> None:
-    from gateway.bench.errors import RequestFailed
+    from gateway.bench.plan import RequestFailed
 
     tally = Tally()
     for number in range(100):
@@ -241,7 +239,7 @@ class _Terminal(io.StringIO):
 
 
 async def test_on_a_terminal_one_line_is_written_again_and_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr("gateway.bench.progress.TERMINAL_S", 0.01)
+    monkeypatch.setattr("gateway.bench.report.TERMINAL_S", 0.01)
     stream = _Terminal()
     async with served(right) as target:
         driver = driver_of(target, replace(PLAN, requests=None, duration_s=0.1))

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from gateway.bench.histogram import Histogram
+from gateway.bench.tally import Histogram
 
 
 def test_percentiles_are_right_within_a_hundredth() -> None:
