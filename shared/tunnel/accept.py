@@ -35,8 +35,8 @@ _STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES 
 """All that comes before WELCOME: the head of the upgrade request, one message, and what frames it."""
 
 NEW_S = 1.0
-"""For so long after WELCOME a session's input shares the turns of handshakes: agents that came together say
-together what they serve, which takes as long as a handshake."""
+"""For so long after WELCOME a session's input shares the turns of handshakes, and so does what comes first
+after that: agents that came together say together what they serve, which takes as long as a handshake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,9 @@ class AcceptedTunnel(Tunnel):
     """The gateway's end, from the HTTP upgrade on (PROTOCOL §2.1, §8.1).
 
     Each step of the handshake waits for its turn: the upgrade with CHALLENGE, HELLO, WELCOME or REJECT, and
-    what the agent says within ``NEW_S`` after it, among which is all that it serves. The time in which a
-    stranger must have shaken hands counts while the gateway waits for it, not while it waits for the gateway.
+    what the agent says within ``NEW_S`` after it and first after that, among which is all that it serves. The
+    time in which a stranger must have shaken hands counts while the gateway waits for it, not while it waits
+    for the gateway.
     """
 
     def __init__(
@@ -126,8 +127,6 @@ class AcceptedTunnel(Tunnel):
         self._count_time()
 
     def data_received(self, data: bytes) -> None:
-        if self._new and not self._unread:
-            self._new = self._loop.time() < self._new_until_s
         if not self._new:
             super().data_received(data)
         elif self._closing:
@@ -167,6 +166,7 @@ class AcceptedTunnel(Tunnel):
                 return
         data = bytes(self._unread)
         self._unread.clear()
+        self._new = self._loop.time() < self._new_until_s
         try:
             super().data_received(data)
         except Exception:

@@ -39,8 +39,9 @@ def joined(loop: ManualLoop) -> tuple[LineAcceptor, Line, Recorder]:
     line = Line(loop, acceptor, listener)
     line.pump()
     assert line.welcomed
-    loop.advance(NEW_S)  # from now on what comes is read at once
-    line.pump()
+    loop.advance(NEW_S)
+    line.gateway.data_received(b"")
+    loop.settle()  # from now on what comes is read at once
     return acceptor, line, listener
 
 

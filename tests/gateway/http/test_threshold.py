@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -106,6 +107,7 @@ def leave() -> None:
 async def refused(port: int) -> None:
     """Nobody begins a handshake now."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\x16\x03\x01")
     try:
         assert await reader.read(-1) == b""
     except ConnectionResetError:
@@ -215,3 +217,107 @@ async def test_who_cannot_be_served_leaves_no_place_behind(files: TlsFiles) -> N
     assert [type(error) for error in errors] == [MemoryError] * 2
     assert not threshold._present
     server.close()
+
+
+class Wire(asyncio.Transport):
+    """A connection whose client says what the test gives it."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.protocol: asyncio.BaseProtocol = protocol
+        self.written = 0
+        self.gone = self.paused = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self.protocol
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def write(self, data: Any) -> None:
+        self.written += len(data)
+
+    def is_closing(self) -> bool:
+        return self.gone
+
+    def abort(self) -> None:
+        if not self.gone:
+            self.gone = True
+            self.protocol.connection_lost(None)
+
+    close = abort
+
+    def receive(self, data: bytes) -> None:
+        protocol = self.protocol
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            memoryview(protocol.get_buffer(len(data)))[: len(data)] = data
+            protocol.buffer_updated(len(data))
+        else:
+            cast(asyncio.Protocol, protocol).data_received(data)
+
+
+def hello(files: TlsFiles) -> bytes:
+    """How a client begins."""
+    outgoing = ssl.MemoryBIO()
+    client = trusting(files.cert).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+async def test_the_handshakes_of_a_crowd_are_answered_in_many_turns_of_the_loop(files: TlsFiles) -> None:
+    """One takes 0.1 ms or more, of which 2 ms a turn may be spent."""
+    crowd = 150
+    threshold = Threshold(build_context(files), Places(crowd), crowd, 5.0)
+    make, said = threshold.before(asyncio.Protocol), hello(files)
+    wires = [Wire(make()) for _ in range(crowd)]
+    for wire in wires:
+        wire.protocol.connection_made(wire)
+    for wire in wires:
+        wire.receive(said)
+    most = answered = 0
+    while True:
+        before, answered = answered, sum(wire.written > 0 for wire in wires)
+        most = max(most, answered - before)
+        if answered == crowd:
+            break
+        await asyncio.sleep(0)
+    assert most < crowd / 2
+    assert not any(wire.paused for wire in wires)
+    for wire in wires:
+        wire.abort()
+    await asyncio.sleep(0)
+    assert not threshold._present
+
+
+async def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_for_its_turn_is_not(
+    files: TlsFiles,
+) -> None:
+    threshold = Threshold(build_context(files), Places(2), 2, 0.05)
+    steps: list[Callable[[], None]] = []
+    threshold.ask_for_turn = steps.append  # type: ignore[method-assign, assignment]
+    make = threshold.before(asyncio.Protocol)
+    silent, waiting = Wire(make()), Wire(make())
+    for wire in (silent, waiting):
+        wire.protocol.connection_made(wire)
+    waiting.receive(hello(files))
+    assert waiting.paused
+    while not silent.gone:  # noqa: ASYNC110 (the loop's own clock decides)
+        await asyncio.sleep(0.01)
+    assert not waiting.gone
+    (begin,) = steps
+    begin()
+    assert waiting.written
+    assert not waiting.paused
+    waiting.abort()
+    await asyncio.sleep(0)
+    assert not threshold._present
