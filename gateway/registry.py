@@ -17,12 +17,16 @@ from gateway.gauges import AgentFigures, FleetFigures
 from gateway.metrics import Metrics
 from gateway.slices import Look
 from shared import limits
+from shared.control_frames import ControlFrameLimiter
 from shared.endpoint import Endpoint
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import ResumeRequest
 from shared.messages import CommandResult
 
 _log = structlog.get_logger(__name__)
+
+_EARNED_S = limits.CONTROL_FRAMES_BURST / limits.CONTROL_FRAMES_PER_S
+"""After so long without a session an agent has earned all the control frames that it may send at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Registry:
         self._sessions: dict[str, AgentSession] = {}
         self._held: set[str] = set()
         """Agents that operators keep new work from; names that were connected then."""
+        self._left: dict[str, tuple[float, ControlFrameLimiter]] = {}
+        """Of agents that left not long ago, when, and what they may send; in that order."""
         self._generation = 0
         self._answered: Callable[[AgentSession, CommandResult], None] | None = None
         metrics.watch_fleet(self.figures)
@@ -160,6 +166,9 @@ class Registry:
             session.close(ErrorCode.REPLACED, "a newer tunnel of the same agent is there already")
             return session
         self._sessions[principal.name] = session
+        spent = self._left.get(principal.name) if old is None else (0.0, old.endpoint.session.control_frames)
+        if spent is not None:  # a new session is no new allowance, however often an agent comes
+            endpoint.session.control_frames = spent[1].left()
         if old is not None:
             _log.info("agent_replaced", agent=principal.name)
             old.close(ErrorCode.REPLACED, "a newer tunnel of the same agent took over")
@@ -176,7 +185,16 @@ class Registry:
         name = session.principal.name
         if self._sessions.get(name) is session:
             del self._sessions[name]
+            self._remember_spent(name, session)
             _log.info("agent_disconnected", agent=name, agents=len(self._sessions))
+
+    def _remember_spent(self, name: str, session: AgentSession) -> None:
+        """Until it would have earned all that it may have."""
+        now = self.clock()
+        self._left.pop(name, None)
+        self._left[name] = now, session.endpoint.session.control_frames
+        while now - next(iter(self._left.values()))[0] >= _EARNED_S:
+            del self._left[next(iter(self._left))]
 
     def hold(self, name: str, held: bool) -> bool:
         """Keep new work from an agent, or no longer, also when it comes back with a new session; False when

@@ -29,13 +29,19 @@ class ControlFrameLimiter:
     def spend(self, units: int, now: float) -> None:
         """Counts one frame. Raises :class:`~shared.errors.ControlFrameFlood` when there were too many."""
         earned = (now - self._at) * limits.CONTROL_FRAMES_PER_S
-        left = min(self._units + earned, self._most) - units
-        if left < 0:
+        rest = min(self._units + earned, self._most) - units
+        if rest < 0:
             raise ControlFrameFlood(
                 f"more control frames than {limits.CONTROL_FRAMES_BURST} at once, "
                 f"{limits.CONTROL_FRAMES_PER_S} a second and {limits.CONTROL_FRAMES_PER_STREAM} a stream"
             )
-        self._units, self._at = left, now
+        self._units, self._at = rest, now
+
+    def left(self) -> "ControlFrameLimiter":
+        """For the next session of the same agent, which has no streams yet: what this one has left."""
+        limiter = ControlFrameLimiter(self._at)
+        limiter._units = min(self._units, limiter._units)
+        return limiter
 
     def earn(self, open_streams: int) -> None:
         """The gateway opened a stream, with which ``open_streams`` are open, or sent a COMMAND: the agent has

@@ -101,7 +101,8 @@ class Session:
         self._streams = StreamTable(role, peer, windows or OWN_WINDOWS[role], self._events)
         self._outbox = self._streams.outbox
         self._heartbeat = Heartbeat(now)
-        self._control_frames = ControlFrameLimiter(now)
+        self.control_frames = ControlFrameLimiter(now)
+        """What the peer may still send of them; who knows the peer may put that of its last session here."""
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
@@ -129,7 +130,7 @@ class Session:
         """
         self._check_open()
         stream_id = self._streams.open(head, now)
-        self._control_frames.earn(self.open_streams)
+        self.control_frames.earn(self.open_streams)
         return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
@@ -199,7 +200,7 @@ class Session:
         self._check_open()
         frame_type = FrameType.COMMAND if self.role is Role.GATEWAY else FrameType.RESULT
         self._outbox.put_command(encode(frame_type, 0, orjson.dumps(dict(command))))
-        self._control_frames.earn(self.open_streams)
+        self.control_frames.earn(self.open_streams)
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """Ends the session: CLOSE is the last message. Harmless when it is closed."""
@@ -277,7 +278,7 @@ class Session:
     def _count_control_frame(self, frame: Frame, now: float) -> None:
         """An agent trusts its gateway, which many agents share: the gateway alone bounds them."""
         if self.role is Role.GATEWAY:
-            self._control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
+            self.control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
 
     def _receive_slots(self, frame: Frame, now: float) -> None:
         self._events.append(SlotsReceived(decode_levels(frame.payload)))

@@ -7,9 +7,11 @@ from gateway.deployments import Availability
 from gateway.domain import AgentPrincipal
 from gateway.registry import RegistrySettings
 from gateway.slices import looked_at_once
-from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
+from shared import limits
+from shared.errors import ControlFrameFlood, ErrorCode, HandshakeRejected, TunnelClosed
+from shared.frames import FrameType, encode
 from shared.messages import AgentState, AgentStatus, DeploymentStatus, Drain
-from tests.gateway.fleet import Fleet, deployment
+from tests.gateway.fleet import FakeAgent, Fleet, deployment
 
 
 def sample(fleet: Fleet, name: str, **labels: str) -> float | None:
@@ -312,3 +314,53 @@ def test_agents_that_take_over_names_of_each_other_at_once_all_stay(names: str) 
         sessions[name].close(ErrorCode.NO_ERROR, "bye")
         assert new not in {each.principal.name for each in fleet.registry.sessions}
     assert not any(model.deployments for model in fleet.registry.models())
+
+
+def flood(fleet: Fleet, agent: FakeAgent) -> int:
+    """How many SLOTS the gateway takes of an agent that sends them without end."""
+    session = fleet.session(agent).endpoint.session
+    for taken in range(10_000):
+        try:
+            session.receive_message(encode(FrameType.SLOTS, 0, b'{"d-m":1}'), fleet.loop.now_s)
+        except ControlFrameFlood:
+            fleet.cut(agent)
+            return taken
+    raise AssertionError("it goes on for ever")
+
+
+def test_an_agent_that_comes_again_has_no_new_allowance_of_control_frames() -> None:
+    fleet = Fleet()
+    assert flood(fleet, fleet.connect("a")) == limits.CONTROL_FRAMES_BURST
+    assert flood(fleet, fleet.connect("a")) == 0
+    assert flood(fleet, fleet.connect("b")) == limits.CONTROL_FRAMES_BURST
+    fleet.advance(1.0)
+    assert flood(fleet, fleet.connect("a")) == limits.CONTROL_FRAMES_PER_S
+
+
+def test_a_session_that_replaces_another_goes_on_with_its_allowance() -> None:
+    fleet = Fleet()
+    first = fleet.connect("a")
+    for _ in range(600):
+        first.endpoint.send_slots({"d-m": 1})
+        fleet.settle()
+    again = fleet.connect("a")
+    assert fleet.session(first).closed
+    assert flood(fleet, again) == limits.CONTROL_FRAMES_BURST - 600
+
+
+def test_what_streams_had_earned_ends_with_their_session() -> None:
+    fleet = Fleet()
+    fleet.connect("a", deployment("m", 8))
+    for _ in range(8):
+        fleet.submit()
+    assert flood(fleet, fleet.connect("a")) == limits.CONTROL_FRAMES_BURST
+
+
+def test_agents_that_left_are_remembered_only_until_they_have_earned_everything_again() -> None:
+    fleet = Fleet()
+    for number in range(50):
+        fleet.cut(fleet.connect(f"a{number}"))
+    assert len(fleet.registry._left) == 50
+    fleet.advance(limits.CONTROL_FRAMES_BURST / limits.CONTROL_FRAMES_PER_S)
+    fleet.cut(fleet.connect("a"))
+    assert list(fleet.registry._left) == ["a"]

@@ -172,12 +172,13 @@ class Line:
         listener: SessionListener,
         resumes: tuple[str, Endpoint] | None = None,
         turns: Turns | None = None,
+        name: str = NAME,
     ) -> None:
         self._loop = loop
         claim = None
         if resumes is not None:
             claim = ResumeRequest(resumes[0], resumes[1].session.log.received)
-        handshake = AgentHandshake(key_of(NAME), NAME, AGENT_NONCE, join_token=TOKEN, session=claim)
+        handshake = AgentHandshake(key_of(name), name, AGENT_NONCE, join_token=TOKEN, session=claim)
         websocket = ClientProtocol(
             parse_uri("ws://gateway/tunnel"),
             subprotocols=[SUBPROTOCOL],
