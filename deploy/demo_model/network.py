@@ -1,19 +1,23 @@
-"""The demo model's shape, its optimisers and its files."""
+"""The demo model's shape, its optimisers, its files, and its greedy answers."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from agent.backends.torch_engine import embedding
 from deploy.demo_model.vocabulary import CONTEXT_TOKENS, END, PAD, SIZE, SPECIAL, TEXT
 
 WEIGHTS_FILE: Final = "model.safetensors"
 MATRIX_RATE: Final = 0.02
 OTHER_RATE: Final = 0.004
+BATCH: Final = 16
+LONGEST_TOKENS: Final = 512
 
 SHAPE: Final[dict[str, Any]] = {
     "architectures": ["LlamaForCausalLM"],
@@ -101,6 +105,56 @@ def pooled(model: LlamaForCausalLM, ids: torch.Tensor, mask: torch.Tensor) -> to
     Unit length. `ids` are padded on the right, so that the causal mask alone keeps padding out.
     """
     hidden = model.model(input_ids=ids).last_hidden_state
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
-    mean = (hidden * weights).sum(1) / weights.sum(1)
-    return nn.functional.normalize(mean, dim=-1)
+    return nn.functional.normalize(embedding.pooled(hidden, mask, "mean"), dim=-1)
+
+
+class Agreement(NamedTuple):
+    """exact: every token is the model's first choice; margin: the least lead over its second, in logits."""
+
+    exact: bool
+    margin: float
+
+
+@torch.no_grad()
+def argmax_agrees(model: LlamaForCausalLM, prompt: Sequence[int], answer: Sequence[int]) -> Agreement:
+    """Whether greedy decoding after `prompt` gives `answer`, found in one pass over both."""
+    ids = torch.tensor([[*prompt, *answer]])
+    logits = model(input_ids=ids[:, :-1]).logits[0, len(prompt) - 1 :]
+    best = logits.topk(2, dim=-1)
+    exact = bool((best.indices[:, 0] == torch.tensor(list(answer))).all())
+    return Agreement(exact, float((best.values[:, 0] - best.values[:, 1]).min()))
+
+
+@torch.no_grad()
+def answer_all(
+    model: LlamaForCausalLM, prompts: Sequence[Sequence[int]], end: int, batch: int = BATCH
+) -> list[list[int]]:
+    """The greedy answer to each prompt, without the end token, computed `batch` prompts at a time."""
+    answers: dict[int, list[int]] = {}
+    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    for start in range(0, len(order), batch):
+        places = order[start : start + batch]
+        for place, answer in zip(
+            places, _answer(model, [prompts[place] for place in places], end), strict=True
+        ):
+            answers[place] = answer
+    return [answers[place] for place in range(len(prompts))]
+
+
+def _answer(model: LlamaForCausalLM, prompts: Sequence[Sequence[int]], end: int) -> list[list[int]]:
+    longest = max(len(prompt) for prompt in prompts)
+    ids = torch.tensor([[*[0] * (longest - len(prompt)), *prompt] for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    made = model.generate(  # type: ignore[misc]
+        input_ids=ids,
+        attention_mask=mask,
+        do_sample=False,
+        max_new_tokens=LONGEST_TOKENS,
+        eos_token_id=end,
+        pad_token_id=0,
+    )
+    return [_until(row[longest:].tolist(), end) for row in made]
+
+
+def _until(ids: list[int], end: int) -> list[int]:
+    return ids[: ids.index(end)] if end in ids else ids

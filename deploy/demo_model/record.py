@@ -1,13 +1,13 @@
-"""What train.py writes down beside the model, and the check of it.
+"""What train.py writes down beside the model, the figures measured on it, and the check of both.
 
 `answers.json` and `completions.json` hold exact greedy answers; `training.json` says from what and how the
-files were made, with their digests and the figures measured on them.
+files were made, with their digests and the figures.
 """
 
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -20,10 +20,9 @@ from transformers import LlamaForCausalLM
 
 from deploy.demo_model import corpus as texts
 from deploy.demo_model import network
-from deploy.demo_model.corpus import Corpus
-from deploy.demo_model.evaluation import measure
-from deploy.demo_model.greedy import answer_all, argmax_agrees
-from deploy.demo_model.samples import REPEAT, TELL_MORE
+from deploy.demo_model.corpus import Corpus, CorpusEntry, as_sentence
+from deploy.demo_model.network import Agreement, answer_all, argmax_agrees, pooled
+from deploy.demo_model.samples import REPEAT, TELL_MORE, Typist, plain
 from deploy.demo_model.vocabulary import ASSISTANT, CONTEXT_TOKENS, SYSTEM, USER, Encoder
 
 MODEL_FILES: Final = (
@@ -96,16 +95,12 @@ def check(directory: Path) -> list[str]:
         faults.append("the corpus has changed since the model was trained")
     model, encoder = _load(directory)
     for row in json.loads((directory / "answers.json").read_text("utf-8")):
-        if not _is_answer(model, encoder, _encode(encoder, row["messages"]), row["answer"]):
+        if not _agreement(model, encoder, _encode(encoder, row["messages"]), row["answer"]).exact:
             faults.append(f"another answer than recorded to {row['messages'][-1]['content']!r}")
     for row in json.loads((directory / "completions.json").read_text("utf-8")):
-        if not _is_answer(model, encoder, encoder.text(row["prompt"]), row["answer"]):
+        if not _agreement(model, encoder, encoder.text(row["prompt"]), row["answer"]).exact:
             faults.append(f"another continuation than recorded of {row['prompt']!r}")
     return faults
-
-
-def _is_answer(model: LlamaForCausalLM, encoder: Encoder, prompt: Sequence[int], answer: str) -> bool:
-    return argmax_agrees(model, prompt, [*encoder.text(answer), encoder.end]).exact
 
 
 def _conversations(corpus: Corpus) -> list[Messages]:
@@ -166,3 +161,66 @@ def _dump(path: Path, content: object) -> None:
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+DRAWS: Final = 1000
+"""Questions drawn for each figure of paraphrases and typing mistakes."""
+
+
+def measure(model: LlamaForCausalLM, encoder: Encoder, corpus: Corpus) -> dict[str, Any]:
+    """Shares of questions answered exactly, by kind of question; see README.md for what each is."""
+    rng = Random(99)
+    typist = Typist(corpus.openers, corpus.closers)
+    named = {entry.name: entry for entry in corpus.entries}
+    secret = {plain(question) for _, question in corpus.held_out}
+
+    def drawn(vary: Callable[[str], str]) -> Iterable[tuple[CorpusEntry, str]]:
+        for _ in range(DRAWS):
+            entry = rng.choice(corpus.entries)
+            asked = entry.ask(rng)
+            if plain(asked) not in secret:
+                yield entry, vary(asked)
+
+    canonical = [(entry, entry.canonical) for entry in corpus.entries]
+    held_out = [(named[name], question) for name, question in corpus.held_out]
+    lead = min(_answers(model, encoder, entry, asked).margin for entry, asked in canonical)
+    return {
+        "canonical_questions": len(canonical),
+        "canonical_exact": _share(model, encoder, canonical),
+        "paraphrases_exact": _share(model, encoder, drawn(as_sentence)),
+        "typed_exact": _share(model, encoder, drawn(lambda asked: typist.type(asked, rng))),
+        "held_out_questions": len(held_out),
+        "held_out_exact": _share(model, encoder, held_out),
+        "least_margin_logits": round(lead, 3),
+        **_embedding_figures(model, encoder, corpus),
+    }
+
+
+def _agreement(model: LlamaForCausalLM, encoder: Encoder, prompt: Sequence[int], answer: str) -> Agreement:
+    return argmax_agrees(model, prompt, [*encoder.text(answer), encoder.end])
+
+
+def _answers(model: LlamaForCausalLM, encoder: Encoder, entry: CorpusEntry, question: str) -> Agreement:
+    return _agreement(model, encoder, encoder.prompt([(USER, question)]), entry.answer)
+
+
+def _share(model: LlamaForCausalLM, encoder: Encoder, asked: Iterable[tuple[CorpusEntry, str]]) -> float:
+    exact = [_answers(model, encoder, entry, question).exact for entry, question in asked]
+    return round(1 - exact.count(False) / len(exact), 4)
+
+
+@torch.no_grad()
+def _embedding(model: LlamaForCausalLM, encoder: Encoder, text: str) -> torch.Tensor:
+    """[width], unit length: as the engine makes them, from the bare text."""
+    ids = torch.tensor([encoder.text(text)])
+    return pooled(model, ids, torch.ones_like(ids))[0]
+
+
+def _embedding_figures(model: LlamaForCausalLM, encoder: Encoder, corpus: Corpus) -> dict[str, float]:
+    """Of held-out questions: how often the nearest canonical question is that of the same entry."""
+    names = [entry.name for entry in corpus.entries]
+    table = torch.stack([_embedding(model, encoder, entry.canonical) for entry in corpus.entries])
+    right = 0
+    for name, question in corpus.held_out:
+        right += names[int((table @ _embedding(model, encoder, question)).argmax())] == name
+    return {"held_out_nearest_is_right": round(right / len(corpus.held_out), 4)}

@@ -1,13 +1,68 @@
-"""What the demo model learns from: conversations and texts drawn from the corpus with a seeded generator."""
+"""What the demo model learns from: conversations and texts drawn from the corpus with a seeded generator,
+in the ways in which people really type: openers, closers, case, punctuation, slips of the finger.
+"""
 
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from deploy.demo_model.corpus import Corpus, Entry
-from deploy.demo_model.variation import Typist
+from deploy.demo_model.corpus import Corpus, CorpusEntry, as_sentence
+from deploy.demo_model.corpus.grammar import Pattern, sample
 from deploy.demo_model.vocabulary import ASSISTANT, CONTEXT_TOKENS, SYSTEM, TEXT, USER, Encoder
+
+
+class Typist:
+    """Turns a question of the corpus into what somebody might type.
+
+    `openers` and `closers` are patterns of words put before and after one question in five.
+    """
+
+    def __init__(self, openers: Pattern, closers: Pattern) -> None:
+        self._openers = openers
+        self._closers = closers
+
+    def type(self, question: str, rng: Random) -> str:
+        """One variation of `question`, never empty."""
+        text = self._frame(question, rng)
+        text = as_sentence(text) if rng.random() < 0.6 else self._careless(text, rng)
+        if rng.random() < 0.12:
+            text = _slip(text, rng)
+        return text
+
+    def _frame(self, question: str, rng: Random) -> str:
+        if rng.random() < 0.2:
+            question = f"{sample(self._openers, rng)}{rng.choice((' ', ', '))}{question}"
+        if rng.random() < 0.1:
+            question = f"{question} {sample(self._closers, rng)}".replace(" ,", ",")
+        return question
+
+    @staticmethod
+    def _careless(text: str, rng: Random) -> str:
+        draw = rng.random()
+        if draw < 0.5:
+            text = text.lower()
+        elif draw < 0.55:
+            text = text.upper()
+        return text + rng.choice(("", "", "?", "?", ".", "!", " ?", "??"))
+
+
+def _slip(text: str, rng: Random) -> str:
+    """`text` with one letter dropped, doubled, swapped with the next or replaced."""
+    if len(text) < 6:
+        return text
+    at = rng.randrange(1, len(text) - 2)
+    before, here, following, after = text[:at], text[at], text[at + 1], text[at + 2 :]
+    return rng.choice(
+        (
+            f"{before}{following}{after}",
+            f"{before}{here}{here}{following}{after}",
+            f"{before}{following}{here}{after}",
+            f"{before}{rng.choice(string.ascii_lowercase)}{following}{after}",
+        )
+    )
+
 
 TELL_MORE: Final = "tell-more"
 REPEAT: Final = "repeat-that"
@@ -68,10 +123,10 @@ class Sampler:
 
     def alike(self, count: int) -> list[tuple[list[int], list[int]]]:
         """`count` pairs of texts that mean the same, no two pairs of one meaning; for the embeddings."""
-        groups: list[Entry | tuple[str, ...]] = [*self._corpus.entries[:-1], *self._corpus.alike * 2]
+        groups: list[CorpusEntry | tuple[str, ...]] = [*self._corpus.entries[:-1], *self._corpus.alike * 2]
         pairs = []
         for group in self._rng.sample(groups, count):
-            if isinstance(group, Entry):
+            if isinstance(group, CorpusEntry):
                 left, right = self.question(group), self.question(group)
                 if self._rng.random() < 0.3:
                     right = group.answer.partition("\n")[0]
@@ -82,14 +137,14 @@ class Sampler:
             )
         return pairs
 
-    def question(self, entry: Entry) -> str:
+    def question(self, entry: CorpusEntry) -> str:
         """One way to ask for `entry` that is not among the held-out ones."""
         while True:
             asked = entry.ask(self._rng)
             if plain(asked) not in self._secret:
                 return self._typist.type(asked, self._rng)
 
-    def _entry(self, previous: Entry | None) -> Entry:
+    def _entry(self, previous: CorpusEntry | None) -> CorpusEntry:
         draw = self._rng.random()
         if previous is not None and draw < (0.3 if previous.more else 0.06):
             return self._by_name[TELL_MORE]
@@ -106,7 +161,7 @@ class Sampler:
             system = self._encoder.text(self._rng.choice(self._corpus.systems))
             drawn.add(self._encoder.turn(SYSTEM, system), learn=False)
         turns = self._rng.choices((1, 2, 3, 5), (62, 22, 12, 4))[0]
-        previous: Entry | None = None
+        previous: CorpusEntry | None = None
         answer = ""
         for turn in range(turns):
             entry = self._entry(previous)
@@ -153,7 +208,7 @@ class Sampler:
         return drawn
 
 
-def follow(entry: Entry, previous: Entry | None, said: str) -> tuple[str, Entry | None]:
+def follow(entry: CorpusEntry, previous: CorpusEntry | None, said: str) -> tuple[str, CorpusEntry | None]:
     """The answer to `entry` after `previous` was answered with `said`, and what is spoken about then."""
     if entry.name == TELL_MORE:
         more = previous.more if previous is not None else None

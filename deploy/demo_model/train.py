@@ -23,8 +23,7 @@ from transformers import LlamaForCausalLM
 
 from agent.backends.torch_engine.demo import DEMO_DIR
 from deploy.demo_model import corpus, network, record, vocabulary
-from deploy.demo_model.samples import Sample, Sampler
-from deploy.demo_model.variation import Typist
+from deploy.demo_model.samples import Sample, Sampler, Typist
 
 SEED: Final = 20
 STEPS: Final = 2000

@@ -41,7 +41,7 @@ ASKING: Final = frozenset(ASKING_WORDS.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CorpusEntry:
     """One thing the model can say and the ways to ask for it."""
 
     name: str
@@ -68,9 +68,9 @@ class Corpus:
     say the same; held_out: (entry name, question) pairs never trained on.
     """
 
-    known: tuple[Entry, ...]
-    small_talk: tuple[Entry, ...]
-    foreign: tuple[Entry, ...]
+    known: tuple[CorpusEntry, ...]
+    small_talk: tuple[CorpusEntry, ...]
+    foreign: tuple[CorpusEntry, ...]
     prose: tuple[str, ...]
     systems: tuple[str, ...]
     openers: Pattern
@@ -79,7 +79,7 @@ class Corpus:
     held_out: tuple[tuple[str, str], ...]
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CorpusEntry, ...]:
         return self.known + self.small_talk + self.foreign
 
 
@@ -146,12 +146,12 @@ def _held_out() -> Iterator[tuple[str, str]]:
             yield name, question
 
 
-def _entries(topic: str, phrases: dict[str, str]) -> tuple[Entry, ...]:
+def _entries(topic: str, phrases: dict[str, str]) -> tuple[CorpusEntry, ...]:
     text = (CORPUS_DIR / f"{topic}.txt").read_text("utf-8")
     return tuple(_entry(chunk, phrases) for chunk in ("\n" + text).split("\n= ")[1:])
 
 
-def _entry(chunk: str, phrases: dict[str, str]) -> Entry:
+def _entry(chunk: str, phrases: dict[str, str]) -> CorpusEntry:
     name, _, body = chunk.partition("\n")
     fields: dict[str, list[str]] = {"Q": [], "A": [], "M": []}
     current = ""
@@ -165,7 +165,7 @@ def _entry(chunk: str, phrases: dict[str, str]) -> Entry:
             raise GrammarError(f"{name}: cannot read the line {line!r}")
     if not fields["Q"] or len(fields["A"]) != 1 or len(fields["M"]) > 1:
         raise GrammarError(f"{name}: an entry has some Q, one A and at most one M")
-    return Entry(
+    return CorpusEntry(
         name=name.strip(),
         questions=tuple(parse(question, phrases) for question in fields["Q"]),
         answer=fields["A"][0].strip(),

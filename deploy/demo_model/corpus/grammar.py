@@ -16,13 +16,13 @@ class GrammarError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternatives:
     """One of `options`, each a sequence of literal text and further choices."""
 
-    options: tuple[tuple["str | Choice", ...], ...]
+    options: tuple[tuple["str | Alternatives", ...], ...]
 
 
-Part = str | Choice
+Part = str | Alternatives
 Pattern = tuple[Part, ...]
 
 
@@ -72,9 +72,9 @@ class _Parser:
     def _part(self, end: str) -> Part:
         char = self._text[self.position]
         if char == "{":
-            return Choice(self._alternatives("{", "}"))
+            return Alternatives(self._alternatives("{", "}"))
         if char == "[":
-            return Choice((*self._alternatives("[", "]"), ()))
+            return Alternatives((*self._alternatives("[", "]"), ()))
         if char == "<":
             return self._phrase(self._enclosed("<", ">"), "")
         if char == "@":
@@ -112,8 +112,8 @@ class _Parser:
                 return inner
         raise GrammarError(f"{opening} is not closed in {self._text!r}")
 
-    def _phrase(self, name: str, argument: str) -> Choice:
+    def _phrase(self, name: str, argument: str) -> Alternatives:
         if name not in self._phrases:
             raise GrammarError(f"unknown phrase {name!r} in {self._text!r}")
         filled = self._phrases[name].replace("$", "{" + argument + "}")
-        return Choice((parse("{" + filled + "}", self._phrases),))
+        return Alternatives((parse("{" + filled + "}", self._phrases),))

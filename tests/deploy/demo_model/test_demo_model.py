@@ -19,8 +19,8 @@ from agent.backends.torch_engine.demo import (
 )
 from deploy.demo_model import corpus, record
 from deploy.demo_model.corpus.grammar import GrammarError, first, parse, sample
-from deploy.demo_model.greedy import answer_all, argmax_agrees
-from deploy.demo_model.variation import Typist
+from deploy.demo_model.network import answer_all, argmax_agrees
+from deploy.demo_model.samples import Typist
 
 PHRASES = {"what": "what is $|define $", "greeting": "hello|hi"}
 ASKED_IN_TEST = 8
