@@ -1,6 +1,7 @@
 """Clients over plain HTTP: patient, slow, and such that go away."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -20,6 +21,7 @@ MODEL_HEADER = "x-chaos-model"
 """The model's name, for balancers that read no bodies; the gateway passes it by."""
 _SLOW_TURNS = 12
 _SLOW_S = 0.4
+_RECEIVE_BYTES = 16 * 1024
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ async def _converse(
             seen.data += await response.read()
             return
         if ask.behaviour is Behaviour.UNREADING:
+            _take_little(response)
             await asyncio.sleep(ask.tokens / ask.tokens_per_s)
         turns = _SLOW_TURNS if ask.behaviour is Behaviour.SLOW else 0
         random = Random(ask.number)
@@ -73,6 +76,14 @@ async def _converse(
                 turns -= 1
                 await asyncio.sleep(random.uniform(0, _SLOW_S))
                 seen.last_s = clock()
+
+
+def _take_little(response: aiohttp.ClientResponse) -> None:
+    """The client's system is to take next to nothing that the client does not read."""
+    transport = response.connection.transport if response.connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
 
 
 def _outcome(ask: Ask, seen: _Reading, began_s: float, ended_s: float) -> Outcome:

@@ -35,10 +35,11 @@ SHORT_BUDGETS = {
     "DISPATCH__STALL_S": "3",
     "DISPATCH__MAX_ATTEMPTS": "5",
     "DISPATCH__SLOW_START_S": "3",
+    "DISPATCH__UNREAD_BYTES": str(64 * 1024),
 }
 """So that a run of minutes sees what they are for; a run with the defaults sees what users see. More attempts
 than the default: here a request meets failing engines by chance, which elsewhere says that it is what breaks
-them."""
+them. Less memory for unread answers: they go to the file."""
 WAYS = {"chat": "final_message", "completions": "prompt", "responses": "prefill", "messages": "prefill"}
 CONTINUES = "continues = {" + ", ".join(f'{route} = "{way}"' for route, way in WAYS.items()) + "}"
 

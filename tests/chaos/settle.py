@@ -15,7 +15,14 @@ QUIET_S = 60.0
 _PROOF_AT_ONCE = 24
 _DEMO_AT_ONCE = 6
 """More than one: of two idle deployments the same one is always chosen."""
-_GAUGES = ("trunkline_requests_in_flight", "trunkline_queue_requests", "trunkline_streams_open")
+_GAUGES = (
+    "trunkline_requests_in_flight",
+    "trunkline_queue_requests",
+    "trunkline_streams_open",
+    "trunkline_unread_bytes",
+    "trunkline_unread_disk_bytes",
+    "trunkline_answers_held_up",
+)
 
 
 async def leaks_of(house: ChaosHouse, load: Load, proof: "Proof", seed: int) -> list[str]:
