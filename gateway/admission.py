@@ -10,6 +10,7 @@ from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request, Tier
 from gateway.engine_paths import EnginePaths
 from gateway.errors import (
+    NO_DEPLOYMENT_RETRY_S,
     ContextTooLong,
     DeadlineExceeded,
     HeadersTooLarge,
@@ -21,9 +22,6 @@ from gateway.errors import (
 from gateway.queue import Capacity, Fit, Ticket, WaitingRoom
 from gateway.scheduling.base import ANY_ROUTE
 from shared.limits import CONTROL_PAYLOAD_BYTES
-
-RETRY_AFTER_S = 2.0
-"""Told when nothing serves a model: agents that are coming back are back by then."""
 
 HEAD_ROOM_BYTES = CONTROL_PAYLOAD_BYTES - 4096
 """What path and header fields may take in an OPEN frame; the rest is for its other members."""
@@ -225,7 +223,7 @@ def no_deployment(request: Request) -> NoDeployment:
     return NoDeployment(
         f"The model {request.model!r} is known, but no agent serves it now; try again later.",
         param="model",
-        retry_after_s=RETRY_AFTER_S,
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 
@@ -240,13 +238,13 @@ def not_there(request: Request) -> NoDeployment:
             f"'@{request.agent}' out to have any agent answer, or try again later.",
             param="model",
             code="agent_unavailable",
-            retry_after_s=RETRY_AFTER_S,
+            retry_after_s=NO_DEPLOYMENT_RETRY_S,
         )
     return NoDeployment(
         f"The model {request.model!r} is served, but by no agent with {request.where} now, and this request "
         "may run nowhere else; try again later.",
         code="residency_unavailable",
-        retry_after_s=RETRY_AFTER_S,
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 
@@ -256,7 +254,7 @@ def not_in_version(request: Request) -> NoDeployment:
         f"The model {request.model!r} is served, but by no agent in its version {request.version!r} now; try "
         "again later.",
         param="model",
-        retry_after_s=RETRY_AFTER_S,
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 

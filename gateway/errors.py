@@ -42,6 +42,9 @@ The tree::
 
 from shared.errors import ErrorCode
 
+NO_DEPLOYMENT_RETRY_S = 2.0
+"""After how long a client may ask again for a model that no agent serves now."""
+
 
 class RequestError(Exception):
     """A request that gets no answer from an engine. ``message`` tells the client what to do."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 
-from gateway.admission import RETRY_AFTER_S
 from gateway.domain import Request
 from gateway.errors import (
+    NO_DEPLOYMENT_RETRY_S,
     BodyTooLarge,
     DeadlineExceeded,
     EngineBusy,
@@ -182,7 +182,7 @@ def request_error(code: ErrorCode, reason: str) -> RequestError:
     """What to tell the client when there is no other attempt. ``reason`` is the agent's, fit to be read."""
     detail = f": {reason}" if reason else ""
     if code in (ErrorCode.REFUSED, ErrorCode.OVERLOADED, ErrorCode.DRAINING):
-        return NoDeployment(f"No agent took the request{detail}.", retry_after_s=RETRY_AFTER_S)
+        return NoDeployment(f"No agent took the request{detail}.", retry_after_s=NO_DEPLOYMENT_RETRY_S)
     if code in (ErrorCode.DEADLINE, ErrorCode.ENGINE_TIMEOUT):
         return DeadlineExceeded(f"The engine did not answer in time{detail}.")
     if code is ErrorCode.TOO_LARGE:

@@ -10,11 +10,18 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gateway.admission import RETRY_AFTER_S
 from gateway.aliases import Alias, Mirror, Target
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request
-from gateway.errors import BadRequest, EngineBusy, NoDeployment, QueueFull, QueueTimeout, RequestError
+from gateway.errors import (
+    NO_DEPLOYMENT_RETRY_S,
+    BadRequest,
+    EngineBusy,
+    NoDeployment,
+    QueueFull,
+    QueueTimeout,
+    RequestError,
+)
 from gateway.relay import HeaderList, Response
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.versions.book import AliasBook
@@ -191,7 +198,7 @@ class Way:
             raise NoDeployment(
                 f"{name!r}{what} is served by no agent now; try again later.",
                 param="model",
-                retry_after_s=RETRY_AFTER_S,
+                retry_after_s=NO_DEPLOYMENT_RETRY_S,
             )
 
     def _of_version(self, version: str, request: Request) -> Sequence[Target]:
