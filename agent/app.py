@@ -14,20 +14,20 @@ from agent.backends.command_engine import CommandBackend
 from agent.backends.managed import Durations
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.config import AgentConfig, EngineConfig, default_name
-from agent.config_errors import ConfigError
+from agent.config_errors import AgentConfigError
 from agent.device import GpuSampler
-from agent.dialer import Dial, Dialer, Rejected, dial_with
+from agent.dialer import Dial, Rejected, TunnelDialer, dial_with
 from agent.finder import NO_ENGINE, Finder
 from agent.load_times import FILE as LOAD_TIMES_FILE
 from agent.load_times import LoadTimes
 from agent.membership import Membership, MembershipError
 from agent.publisher import TICK_S, Publisher
-from agent.room import Room
+from agent.room import ModelMemory
 from agent.roster import Roster
-from agent.runner import Runner
-from agent.session import AgentSession
+from agent.runner import RequestRunner
+from agent.session import GatewaySession
 from agent.state_lock import locked
-from agent.watchdog import Watchdog
+from agent.watchdog import ClockWatchdog
 from shared.errors import TrunklineError
 from shared.open_files import raise_file_limit
 
@@ -66,7 +66,7 @@ class Agent:
         self._dial = dial_gateway or dial_with(self._settings, time.monotonic)
         self._gpus = GpuSampler(GPU_SAMPLE_S)
         self._gpu_memory_bytes: int | None = None
-        self._roster = Roster(room=Room(self._model_memory_bytes))
+        self._roster = Roster(room=ModelMemory(self._model_memory_bytes))
         if config.engines:
             self._roster.without_engines = "its engines are being looked at for the first time"
         elif config.looks_for_engines:
@@ -96,13 +96,13 @@ class Agent:
     async def _run(self, membership: Membership, backends: list[Backend]) -> None:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
-            runner = Runner(self._roster, tasks)
-            dialer = Dialer(membership, lambda: self._session_over(runner, membership), self._dial)
+            runner = RequestRunner(self._roster, tasks)
+            dialer = TunnelDialer(membership, lambda: self._session_over(runner, membership), self._dial)
             services: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._open(backend)) for backend in backends
             ]
             services.append(tasks.create_task(self._tick()))
-            services.append(tasks.create_task(Watchdog().run()))
+            services.append(tasks.create_task(ClockWatchdog().run()))
             if self._config.looks_for_engines:
                 services.append(tasks.create_task(Finder(self._found, self._config.usual_ports).run()))
             dialling = tasks.create_task(_failure_of(dialer))
@@ -120,8 +120,8 @@ class Agent:
         if failure is not None:
             raise failure
 
-    def _session_over(self, runner: Runner, membership: Membership) -> AgentSession:
-        return AgentSession(runner, self._publisher, self._roster.carry_out, membership.renew)
+    def _session_over(self, runner: RequestRunner, membership: Membership) -> GatewaySession:
+        return GatewaySession(runner, self._publisher, self._roster.carry_out, membership.renew)
 
     def _model_memory_bytes(self) -> int | None:
         """What there is for models; of GPUs that cannot be read just now, what they had."""
@@ -131,7 +131,7 @@ class Agent:
             self._gpu_memory_bytes = sum(gpu.memory_total_bytes for gpu in gpus) or None
         return self._gpu_memory_bytes
 
-    async def _drain(self, dialer: Dialer, runner: Runner) -> None:
+    async def _drain(self, dialer: TunnelDialer, runner: RequestRunner) -> None:
         """Let what runs finish, take nothing new, then leave."""
         drain_s = self._config.drain_s
         log.info("draining, a second signal ends it at once", running=self._roster.running, at_most_s=drain_s)
@@ -205,10 +205,10 @@ class Agent:
 
 
 def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
-    """Raises :class:`ConfigError` for a model directory or a device that can never work."""
+    """Raises :class:`AgentConfigError` for a model directory or a device that can never work."""
     if engine.command is not None:
         if sys.platform == "win32":
-            raise ConfigError(f"engine {engine.name}: command: not on Windows")
+            raise AgentConfigError(f"engine {engine.name}: command: not on Windows")
         return CommandBackend(
             engine.settings(), engine.command_settings(), loading=engine.loading(), durations=durations
         )
@@ -218,7 +218,7 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
     from agent.backends.torch_engine.startup import NOT_INSTALLED, is_installed
 
     if not is_installed():
-        raise ConfigError(NOT_INSTALLED)
+        raise AgentConfigError(NOT_INSTALLED)
     try:
         return TorchBackend(
             engine.torch,
@@ -231,10 +231,10 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
             durations=durations,
         )
     except ValueError as error:
-        raise ConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
+        raise AgentConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
 
 
-async def _failure_of(dialer: Dialer) -> TrunklineError | None:
+async def _failure_of(dialer: TunnelDialer) -> TrunklineError | None:
     """Runs the dialer; gives what it failed with instead of raising it into the task group."""
     try:
         await dialer.run()

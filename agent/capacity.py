@@ -196,7 +196,7 @@ class EngineLimit:
         self._stepped_s = now
 
 
-class Ledger:
+class RunningCounts:
     """Which requests run: counted by engine, by deployment, and by session and deployment."""
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from shared.cli import Root
+from shared.cli import RootGroup
 
 Flags = dict[str, Any]
 
 
-def commands(root: Root) -> None:
+def commands(root: RootGroup) -> None:
     """Add the agent's command (entry point ``trunkline.commands``). Imported when it is used."""
     root.later("agent.cli", {"agent": "Run an agent: serve this host's engines through a gateway."})
 
@@ -93,7 +93,7 @@ def run(flags: Flags, file: Path | None) -> int:
 
     from agent.app import serve
     from agent.config import load
-    from agent.config_errors import ConfigError
+    from agent.config_errors import AgentConfigError
     from agent.logs import set_up
     from shared.errors import TrunklineError
 
@@ -102,7 +102,7 @@ def run(flags: Flags, file: Path | None) -> int:
         set_up(config.log_format, config.log_level)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config))
-    except ConfigError as error:
+    except AgentConfigError as error:
         _complain(error)
         return 2
     except TrunklineError as error:

@@ -22,7 +22,7 @@ from pydantic_settings import (
 )
 
 from agent.backends.engine_kind import USUAL_PORTS, check_continues
-from agent.config_errors import ConfigError, TomlFile, explain, unknown_variables
+from agent.config_errors import AgentConfigError, TomlFile, explain, unknown_variables
 from agent.dialer import DialSettings
 from agent.engine_config import EngineConfig as EngineConfig
 from agent.engine_config import ModelsConfig, Seconds, Slots
@@ -185,14 +185,14 @@ class AgentConfig(BaseSettings):
         )
 
     def dial_settings(self) -> DialSettings:
-        """Raises :class:`ConfigError` when ``ca_file`` or ``client_cert`` cannot be used."""
+        """Raises :class:`AgentConfigError` when ``ca_file`` or ``client_cert`` cannot be used."""
         url = tunnel_url(self.gateway)
         tls: ssl.SSLContext | None = None
         if url.startswith("wss:"):
             try:
                 tls = ssl.create_default_context(cafile=self.ca_file)
             except OSError as error:  # ssl.SSLError among them
-                raise ConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
+                raise AgentConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
             self._show_certificate(tls)
         return DialSettings(url=url, proxy=proxy_for(url, os.environ), tls=tls, timeout_s=self.dial_timeout_s)
 
@@ -203,7 +203,7 @@ class AgentConfig(BaseSettings):
             tls.load_cert_chain(self.client_cert, self.client_key, password=lambda: "")
         except (OSError, ValueError) as error:
             used = f"client_cert = {str(self.client_cert)!r}, client_key = {str(self.client_key)!r}"
-            raise ConfigError(f"{used}: {error}") from error
+            raise AgentConfigError(f"{used}: {error}") from error
 
 
 _FILE = "_file"
@@ -230,12 +230,12 @@ def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:
     toml = TomlFile() if file is None else TomlFile.read(file)
     known = {*AgentConfig.model_fields, "config"}
     if unknown := unknown_variables(os.environ, PREFIX, known):
-        raise ConfigError(f"{unknown[0]}: no such setting; {PREFIX}… are: {', '.join(sorted(known))}")
+        raise AgentConfigError(f"{unknown[0]}: no such setting; {PREFIX}… are: {', '.join(sorted(known))}")
     values: dict[str, Any] = {_FILE: toml.values, **flags}
     try:
         return AgentConfig(**values)
     except ValidationError as error:
-        raise ConfigError(explain(error, flags, os.environ, PREFIX, toml)) from None
+        raise AgentConfigError(explain(error, flags, os.environ, PREFIX, toml)) from None
 
 
 def tunnel_url(gateway: str) -> str:

@@ -21,7 +21,7 @@ _USER_INFO = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
 Place = tuple[str | int, ...]
 
 
-class ConfigError(Exception):
+class AgentConfigError(Exception):
     """Settings that cannot be. The message is for whoever wrote them."""
 
 
@@ -35,16 +35,16 @@ class TomlFile:
 
     @classmethod
     def read(cls, path: Path) -> "TomlFile":
-        """Raises :class:`ConfigError`."""
+        """Raises :class:`AgentConfigError`."""
         try:
             text = path.read_text(encoding="utf-8")
             return cls(path, text, tomllib.loads(text))
         except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+            raise AgentConfigError(f"{path} cannot be read: {error.strerror}") from error
         except UnicodeDecodeError:
-            raise ConfigError(f"{path} is not UTF-8") from None
+            raise AgentConfigError(f"{path} is not UTF-8") from None
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            raise AgentConfigError(f"{path}: {error}") from None
 
     def line_of(self, place: Place) -> int:
         """The line on which the value at ``place`` is given; 1 when it cannot be told."""

@@ -13,9 +13,9 @@ import structlog
 
 from agent.backoff import SUSPICIOUS_S, Backoff
 from agent.membership import Membership, MembershipError
-from agent.session import AgentSession
+from agent.session import GatewaySession
 from shared import __version__
-from shared.endpoint import Endpoint, SessionListener
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.errors import (
     ErrorCode,
     GatewayUntrusted,
@@ -37,10 +37,10 @@ class Rejected(TrunklineError):
     """The gateway does not want this agent, and will not want it later. The message says what to do."""
 
 
-class UpTunnel(Protocol):
+class LiveTunnel(Protocol):
     """What the dialer uses of :class:`shared.tunnel.DialledTunnel`."""
 
-    endpoint: Endpoint
+    endpoint: SessionEndpoint
     welcome: Welcome
     resumed: bool
 
@@ -49,7 +49,7 @@ class UpTunnel(Protocol):
     def abort(self, error: TrunklineError | None = None) -> None: ...
 
 
-Dial = Callable[[AgentHandshake, SessionListener, Endpoint | None], Awaitable[UpTunnel]]
+Dial = Callable[[AgentHandshake, SessionListener, SessionEndpoint | None], Awaitable[LiveTunnel]]
 """With the listener of a new session, and the session that the handshake asks to go on with."""
 
 
@@ -67,8 +67,8 @@ def dial_with(settings: DialSettings, clock: Callable[[], float]) -> Dial:
     """Real dialling."""
 
     async def dial_gateway(
-        handshake: AgentHandshake, listener: SessionListener, resumes: Endpoint | None
-    ) -> UpTunnel:
+        handshake: AgentHandshake, listener: SessionListener, resumes: SessionEndpoint | None
+    ) -> LiveTunnel:
         try:
             return await dial(
                 settings.url,
@@ -91,8 +91,8 @@ class _Kept:
     """A session without a tunnel."""
 
     id: str
-    session: AgentSession
-    endpoint: Endpoint
+    session: GatewaySession
+    endpoint: SessionEndpoint
     expiry: asyncio.TimerHandle
 
     @property
@@ -100,7 +100,7 @@ class _Kept:
         return ResumeRequest(self.id, self.endpoint.session.log.received)
 
 
-class Dialer:
+class TunnelDialer:
     """Dials, and dials again: at once after the loss of a good tunnel, else with backoff and full jitter.
 
     What the gateway says about when to come wins. One line is logged per change, not per attempt.
@@ -109,7 +109,7 @@ class Dialer:
     def __init__(
         self,
         membership: Membership,
-        new_session: Callable[[], AgentSession],
+        new_session: Callable[[], GatewaySession],
         dial_gateway: Dial,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -127,7 +127,7 @@ class Dialer:
         self._complaint = ""
         self._closing = False
         self._kept: _Kept | None = None
-        self.session: AgentSession | None = None
+        self.session: GatewaySession | None = None
         """While there is one, with a tunnel or waiting for the next."""
 
     async def run(self) -> None:
@@ -167,7 +167,7 @@ class Dialer:
         else:
             await self._live(tunnel, self._session_on(tunnel, kept, session))
 
-    def _session_on(self, tunnel: UpTunnel, kept: _Kept | None, session: AgentSession) -> AgentSession:
+    def _session_on(self, tunnel: LiveTunnel, kept: _Kept | None, session: GatewaySession) -> GatewaySession:
         """The session that goes on on a new tunnel: the one asked for, or a new one in its place."""
         if kept is not None and tunnel.resumed:
             kept.expiry.cancel()
@@ -176,7 +176,7 @@ class Dialer:
         self._give_up("the gateway does not have the session any more")
         return session
 
-    async def _live(self, tunnel: UpTunnel, session: AgentSession) -> None:
+    async def _live(self, tunnel: LiveTunnel, session: GatewaySession) -> None:
         """A tunnel's life, from WELCOME to its end."""
         try:
             self._welcomed(tunnel.welcome)
@@ -202,7 +202,7 @@ class Dialer:
         if not self._closing:
             self._lost(error, self._clock() - began_s)
 
-    def _keep(self, tunnel: UpTunnel, session: AgentSession, error: TrunklineError | None) -> None:
+    def _keep(self, tunnel: LiveTunnel, session: GatewaySession, error: TrunklineError | None) -> None:
         """The tunnel is gone: its session waits for another one, unless it is over."""
         if tunnel.endpoint.closed:
             self.session = None

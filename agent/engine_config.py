@@ -10,7 +10,7 @@ from agent.backends.command_engine import CommandSettings
 from agent.backends.command_process import PORT
 from agent.backends.engine_kind import check_continues
 from agent.backends.engine_models import MODELS, is_nameable
-from agent.backends.managed import Loading
+from agent.backends.managed import LoadAttempt
 from agent.backends.settings import EngineSettings, EngineTimeouts, base_url, origin_name
 from shared.identity import NAME_RULE, is_name
 
@@ -230,12 +230,12 @@ class EngineConfig(BaseModel):
             stop_s=self.stop_s,
         )
 
-    def loading(self) -> Loading:
+    def loading(self) -> LoadAttempt:
         """An engine loaded at start is unloaded by nobody, unless it has an idle timeout."""
         timeout_s = self.idle_timeout_s
         if timeout_s is None:
             timeout_s = IDLE_TIMEOUT_S if self.on_demand else 0.0
-        return Loading(
+        return LoadAttempt(
             at_start=not self.on_demand,
             managed=self.on_demand or timeout_s > 0,
             memory_bytes=self.memory,

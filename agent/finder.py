@@ -7,8 +7,8 @@ from enum import Enum, auto
 
 import structlog
 
-from agent.backends.base import EngineError, EngineUnreachable
-from agent.backends.engine_client import Answer, EngineClient
+from agent.backends.base import BackendError, BackendUnreachable
+from agent.backends.engine_client import EngineClient, SmallResponse
 from agent.backends.engine_kind import GENERIC, USUAL_PORTS, EngineKind, kind_of
 from agent.backends.engine_models import read_models
 from agent.backends.settings import EngineSettings, EngineTimeouts
@@ -36,7 +36,7 @@ Found = Callable[[str, str], Awaitable[None]]
 """Called with an engine's URL and a name for it, each different."""
 
 
-class Seen(Enum):
+class FoundEngine(Enum):
     """What was seen at a port where no engine is found."""
 
     NOBODY = auto()
@@ -50,7 +50,7 @@ class Seen(Enum):
 @dataclass(slots=True)
 class _Port:
     number: int
-    seen: Seen = Seen.NOBODY
+    seen: FoundEngine = FoundEngine.NOBODY
     later: int = 0
     """How often in a row it was to be asked later."""
     pause: int = 0
@@ -113,8 +113,8 @@ class Finder:
         """The kind of the engine that has appeared there, None if none has."""
         if port.name is not None:
             return None
-        if port.seen is Seen.BYSTANDER:
-            port.seen = Seen.BYSTANDER if await listens(port.number) else Seen.NOBODY
+        if port.seen is FoundEngine.BYSTANDER:
+            port.seen = FoundEngine.BYSTANDER if await listens(port.number) else FoundEngine.NOBODY
             return None
         if port.pause:
             port.pause -= 1
@@ -126,9 +126,9 @@ class Finder:
         if isinstance(found, EngineKind):
             return found
         port.seen = found
-        port.later = port.later + 1 if found is Seen.LATER else 0
+        port.later = port.later + 1 if found is FoundEngine.LATER else 0
         port.pause = min(MOST_ROUNDS, 2**port.later - 2) if port.later else 0
-        if found is Seen.BYSTANDER:
+        if found is FoundEngine.BYSTANDER:
             log.info("a server lists no models, so it is left alone", port=port.number)
         return None
 
@@ -144,26 +144,26 @@ def _name(kind: EngineKind, port: int) -> str:
     return f"{'engine' if kind is GENERIC else kind.name}-{port}"
 
 
-async def kind_at(url: str) -> EngineKind | Seen:
+async def kind_at(url: str) -> EngineKind | FoundEngine:
     """What kind of engine is at ``url``, as far as its list of models shows, or what is there instead. Sends
     one request."""
     settings = EngineSettings(url=url, timeouts=EngineTimeouts(connect_s=CONNECT_S, probe_s=PROBE_S))
     client = EngineClient(settings)
     try:
         answer = await client.ask("/v1/models")
-    except EngineUnreachable:
-        return Seen.NOBODY
-    except EngineError:
-        return Seen.BYSTANDER
+    except BackendUnreachable:
+        return FoundEngine.NOBODY
+    except BackendError:
+        return FoundEngine.BYSTANDER
     finally:
         await client.close()
     return _kind_of(answer)
 
 
-def _kind_of(answer: Answer) -> EngineKind | Seen:
+def _kind_of(answer: SmallResponse) -> EngineKind | FoundEngine:
     models = read_models(answer.json()) if answer.status == 200 else None
     if models is None:
-        return Seen.LATER if answer.status == 503 else Seen.BYSTANDER
+        return FoundEngine.LATER if answer.status == 503 else FoundEngine.BYSTANDER
     return kind_of(models[0].owner if models else "", None)
 
 

@@ -14,7 +14,7 @@ import structlog
 LEVELS = ("debug", "info", "warning", "error")
 
 
-class Lossy:
+class DroppingWriter:
     """The part of a text stream that loggers use, over one that may fail. ``note`` makes a line of the number
     of lines that were lost."""
 
@@ -59,7 +59,7 @@ def _lost_as_text(lines: int) -> str:
 def set_up(format_name: str, level: str, stream: TextIO | None = None) -> None:
     """``format_name`` is ``text`` or ``json``; ``level`` one of LEVELS. Affects the whole process."""
     note = _lost_as_json if format_name == "json" else _lost_as_text
-    out: Any = Lossy(sys.stderr if stream is None else stream, note)
+    out: Any = DroppingWriter(sys.stderr if stream is None else stream, note)
     last: Any = (
         structlog.processors.JSONRenderer()
         if format_name == "json"

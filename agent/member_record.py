@@ -33,7 +33,7 @@ class FormerKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class MemberRecord:
     """What ``membership.json`` says."""
 
     name: str
@@ -56,14 +56,14 @@ class Record:
         """Whether the gateway has this key or had it."""
         return fingerprint in (self.fingerprint, *(each.fingerprint for each in self.former_keys))
 
-    def renamed(self, name: str) -> "Record":
+    def renamed(self, name: str) -> "MemberRecord":
         """Under another name, which the operator of the gateway gave it."""
         if name == self.name:
             return self
         former = tuple(each for each in self.former_names if each not in (name, self.name))
         return replace(self, name=name, former_names=(self.name, *former)[:FORMER])
 
-    def succeeded(self, succession: Succession) -> "Record":
+    def succeeded(self, succession: Succession) -> "MemberRecord":
         """With the gateway's next key; nothing changes when it is known already.
 
         Raises SignatureInvalid, and GatewayUntrusted when the word is not of the newest key known: a former
@@ -81,7 +81,7 @@ class Record:
         keys = (former, *self.former_keys)[:FORMER]
         return replace(self, fingerprint=succession.new_fingerprint, former_keys=keys)
 
-    def taking(self, fresh: AgentCertificate, wall_s: float) -> "Record":
+    def taking(self, fresh: AgentCertificate, wall_s: float) -> "MemberRecord":
         """With a certificate that the gateway gives for the one it has just taken.
 
         One that ends sooner is of a gateway whose clock is behind, or was ahead, or that lets certificates
@@ -95,7 +95,7 @@ class Record:
             return replace(self, former_certificates=_worth_keeping((fresh.der, *self.former_certificates)))
         return self.showing(fresh)
 
-    def showing(self, certificate: AgentCertificate) -> "Record":
+    def showing(self, certificate: AgentCertificate) -> "MemberRecord":
         """With ``certificate`` as the one to show, under its name."""
         before = (self.certificate, *self.former_certificates)
         others = _worth_keeping([each for each in before if each != certificate.der])
@@ -113,7 +113,7 @@ class Record:
         return [each for each in former if each.not_after_s > shown.not_after_s]
 
     @classmethod
-    def read(cls, path: Path) -> "Record | None":
+    def read(cls, path: Path) -> "MemberRecord | None":
         """None when there is no such file. Raises :class:`MembershipError`."""
         try:
             value: Mapping[str, Any] = orjson.loads(path.read_bytes())

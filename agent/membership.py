@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from agent.member_record import MembershipError, Record
+from agent.member_record import MemberRecord, MembershipError
 from shared.errors import CertificateInvalid, ErrorCode, HandshakeRejected, JoinTokenInvalid
 from shared.handshake import NONCE_BYTES, AgentHandshake, Renewal, ResumeRequest, Welcome
 from shared.identity import (
@@ -27,7 +27,7 @@ from shared.identity import (
 )
 from shared.identity.certificates import read_kept
 from shared.identity.keys import gateway_id
-from shared.streams import OWN_WINDOWS, Role, own_limits
+from shared.streams import OWN_WINDOWS, TunnelRole, own_limits
 
 __all__ = ["Membership", "MembershipError"]
 
@@ -45,7 +45,7 @@ class Membership:
         directory: Path,
         key: Ed25519PrivateKey,
         name: str,
-        record: Record | None,
+        record: MemberRecord | None,
         token: JoinToken | None,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -85,7 +85,7 @@ class Membership:
         record = None
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            record = Record.read(directory / MEMBERSHIP_FILE)
+            record = MemberRecord.read(directory / MEMBERSHIP_FILE)
             token = None if join is None else JoinToken.decode(join)
             key = create_key_file(directory / KEY_FILE)
         except OSError as error:
@@ -150,7 +150,7 @@ class Membership:
                 join_token=self._required if record is None else None,
                 pinned_fingerprint=pinned,
                 software=software,
-                limits=own_limits(OWN_WINDOWS[Role.AGENT]).to_mapping(),
+                limits=own_limits(OWN_WINDOWS[TunnelRole.AGENT]).to_mapping(),
                 session=session,
                 also_pinned=also_pinned,
             )
@@ -167,7 +167,7 @@ class Membership:
         self._earlier_did()
         if (fresh := welcome.certificate) is not None:
             if self._record is None:
-                self._set(Record(fresh.name, self._required.fingerprint, fresh.der))
+                self._set(MemberRecord(fresh.name, self._required.fingerprint, fresh.der))
             elif self._use_token:
                 self._set(self._record.showing(fresh))
             else:
@@ -185,7 +185,7 @@ class Membership:
             log.warning("a certificate from before the newest did", valid_to_s=shown.not_after_s)
             self._set(self._record.showing(shown))
 
-    def _set(self, record: Record) -> None:
+    def _set(self, record: MemberRecord) -> None:
         self._record, self.name, self._unkept = record, record.name, True
 
     def renew(self, renewal: Renewal) -> None:
@@ -260,7 +260,7 @@ class Membership:
         return error
 
 
-def _check(record: Record, token: JoinToken | None, name: str | None, directory: Path) -> None:
+def _check(record: MemberRecord, token: JoinToken | None, name: str | None, directory: Path) -> None:
     if token is not None and not record.knows(token.fingerprint):
         raise MembershipError(
             f"this agent belongs to gateway {gateway_id(record.fingerprint)}, but the join token is for "

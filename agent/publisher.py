@@ -10,7 +10,7 @@ import structlog
 from agent.roster import Roster
 from shared import limits
 from shared.control_frames import control_frame_units
-from shared.endpoint import Endpoint
+from shared.endpoint import SessionEndpoint
 from shared.engine_state import EngineState
 from shared.errors import TrunklineError
 from shared.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus, GpuState
@@ -70,7 +70,7 @@ class Publisher:
         self._roster = roster
         self._gpus = gpus
         self._clock = clock
-        self._endpoint: Endpoint | None = None
+        self._endpoint: SessionEndpoint | None = None
         self._session: Hashable = None
         self._scheduled = False
         self._state: AgentState | None = None
@@ -84,7 +84,7 @@ class Publisher:
         """There when something is due that could not be sent yet."""
         roster.on_change = self.changed
 
-    def attach(self, endpoint: Endpoint, session: Hashable) -> None:
+    def attach(self, endpoint: SessionEndpoint, session: Hashable) -> None:
         """From now on tell ``endpoint``, whose requests the roster knows under ``session``."""
         self._endpoint, self._session = endpoint, session
         self._state, self._levels, self._moves = None, {}, self._roster.moves
@@ -140,7 +140,7 @@ class Publisher:
         except TrunklineError as error:
             log.warning("state not sent", reason=str(error))
 
-    def _send_state(self, endpoint: Endpoint, state: AgentState) -> None:
+    def _send_state(self, endpoint: SessionEndpoint, state: AgentState) -> None:
         """Now, or later when it would be more than a gateway takes."""
         now = self._clock()
         wait_s = self._state_pace.wait_s(now)
@@ -151,7 +151,7 @@ class Publisher:
         self._state, self._sent_s = state, now
         self._state_pace.spend(control_frame_units(len(state.to_payload())), now)
 
-    def _send_slots(self, endpoint: Endpoint, levels: Mapping[str, int]) -> None:
+    def _send_slots(self, endpoint: SessionEndpoint, levels: Mapping[str, int]) -> None:
         """Now if a request of the session came or went since the last, which the gateway allows for; else as
         a state."""
         now, moves = self._clock(), self._roster.moves

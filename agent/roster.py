@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 import orjson
 import structlog
 
-from agent.backends.base import Backend, EngineRefused
+from agent.backends.base import Backend, BackendRefused
 from agent.backends.engine_models import is_nameable
 from agent.backends.engine_states import EngineReports, reason_nothing_is_served
 from agent.backends.managed import UNLOADING, ManagedBackend
-from agent.capacity import EngineLimit, Ledger
-from agent.room import Room
+from agent.capacity import EngineLimit, RunningCounts
+from agent.room import ModelMemory
 from shared import limits
 from shared.engine_state import EngineState
 from shared.messages import (
@@ -63,7 +63,7 @@ class _Engine:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seat:
+class RosterEntry:
     """A place that a request has at an engine. To be given back with :meth:`Roster.leave`, once."""
 
     session: Hashable
@@ -78,11 +78,11 @@ class Roster:
     """Follows the backends and keeps count. ``on_change`` is called after every change of what a gateway is
     told: ``state()`` or ``levels()``."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, room: Room | None = None) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, room: ModelMemory | None = None) -> None:
         self._clock = clock
-        self._room = room or Room()
+        self._room = room or ModelMemory()
         self._engines: dict[str, _Engine] = {}
-        self._ledger = Ledger()
+        self._ledger = RunningCounts()
         self._draining = False
         self._cut = False
         self._told: Hashable = None
@@ -118,21 +118,21 @@ class Roster:
         """Begin what a gateway wants, or say why not (PROTOCOL §4.8)."""
         try:
             if self._draining:
-                raise EngineRefused("the agent is draining")
+                raise BackendRefused("the agent is draining")
             engine, _ = self._find(command.deployment)
             if engine.loads is None or not engine.loads.loading.managed:
-                raise EngineRefused("the deployment is not one that is loaded and unloaded")
+                raise BackendRefused("the deployment is not one that is loaded and unloaded")
             if command.verb is CommandVerb.LOAD:
                 self._load(engine, engine.loads)
             else:
                 self._unload(engine, engine.loads)
-        except EngineRefused as refusal:
+        except BackendRefused as refusal:
             log.info("command refused", verb=command.verb, id=command.deployment, reason=refusal.reason)
             return CommandResult(command.id, False, refusal.reason[: limits.REASON_CHARS])
         return CommandResult(command.id, True)
 
     def _load(self, engine: _Engine, loads: ManagedBackend) -> None:
-        """Raises :class:`EngineRefused`."""
+        """Raises :class:`BackendRefused`."""
         if not loads.wanted:
             self._room.check(loads, self._all_that_load())
             log.info("loading", engine=loads.name)
@@ -140,9 +140,9 @@ class Roster:
         loads.load()
 
     def _unload(self, engine: _Engine, loads: ManagedBackend) -> None:
-        """Raises :class:`EngineRefused`."""
+        """Raises :class:`BackendRefused`."""
         if running := self._ledger.at_engine(loads.name):
-            raise EngineRefused(f"{running} requests run there")
+            raise BackendRefused(f"{running} requests run there")
         if loads.wanted and not loads.unloading:
             log.info("unloading", engine=loads.name)
         loads.unload()
@@ -174,15 +174,19 @@ class Roster:
         if before != [engine.limit.current for engine in self._engines.values()]:
             self.on_change()
 
-    def enter(self, session: Hashable, deployment_id: str) -> Seat:
-        """A place for one request of ``session``. Raises :class:`EngineRefused`, saying why there is none."""
+    def enter(self, session: Hashable, deployment_id: str) -> RosterEntry:
+        """A place for one request of ``session``. Raises :class:`BackendRefused`, saying why
+        there is none.
+        """
         if self._draining:
-            raise EngineRefused("the agent is draining")
+            raise BackendRefused("the agent is draining")
         engine, deployment = self._find(deployment_id)
         if deployment.status is not DeploymentStatus.LOADED:
-            raise EngineRefused(f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}")
+            raise BackendRefused(
+                f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}"
+            )
         if engine.unloading:
-            raise EngineRefused(UNLOADING)
+            raise BackendRefused(UNLOADING)
         shared = len(engine.deployments) > 1 and engine.limit.slots > 1
         most = engine.limit.slots * (SHARED_EXCESS if shared else 1)
         name = engine.backend.name
@@ -190,7 +194,7 @@ class Roster:
             self._ledger.at_deployment(deployment_id) >= engine.limit.slots
             or self._ledger.at_engine(name) >= most
         ):
-            raise EngineRefused(f"all {engine.limit.slots} slots are taken")
+            raise BackendRefused(f"all {engine.limit.slots} slots are taken")
         self._ledger.enter(session, name, deployment_id)
         self.moves += session is self._told
         engine.used_s = self._clock()
@@ -198,9 +202,9 @@ class Roster:
         engine.limit.entered(running)
         if len(engine.deployments) > 1:
             self.on_change()
-        return Seat(session, name, deployment_id, engine.backend, running - 1)
+        return RosterEntry(session, name, deployment_id, engine.backend, running - 1)
 
-    def leave(self, seat: Seat, *, failed: bool, out_of_memory: bool = False) -> None:
+    def leave(self, seat: RosterEntry, *, failed: bool, out_of_memory: bool = False) -> None:
         """Give a place back; ``failed`` when the engine failed the request, ``out_of_memory`` when it said
         that memory did not do for it."""
         engine = self._engines[seat.engine]
@@ -215,7 +219,7 @@ class Roster:
         if shared or engine.limit.current != before:
             self.on_change()
 
-    def note_lack(self, seat: Seat, need: str) -> None:
+    def note_lack(self, seat: RosterEntry, need: str) -> None:
         """The engine answered that it has nothing at the path of ``need``. It counts until the engine, or
         another one in its place, is there anew."""
         lacks = self._engines[seat.engine].lacks.setdefault(seat.deployment, set())
@@ -224,7 +228,7 @@ class Roster:
             log.info("the engine has no such path", deployment=seat.deployment, path=need)
             self.on_change()
 
-    def refused(self, seat: Seat) -> None:
+    def refused(self, seat: RosterEntry) -> None:
         """The engine refused the request that had this place as one too many; the place was given back."""
         engine = self._engines[seat.engine]
         before = engine.limit.current
@@ -232,7 +236,7 @@ class Roster:
         if engine.limit.current < before:
             self.on_change()
 
-    def served(self, seat: Seat) -> None:
+    def served(self, seat: RosterEntry) -> None:
         """The engine served the request that had this place; the place was given back."""
         engine = self._engines[seat.engine]
         before = engine.limit.current
@@ -336,7 +340,7 @@ class Roster:
             for deployment in engine.deployments:
                 if deployment.id == deployment_id:
                     return engine, deployment
-        raise EngineRefused("this agent has no such deployment")
+        raise BackendRefused("this agent has no such deployment")
 
     def _changed(self, engine: _Engine) -> None:
         was_loaded = any(d.status is DeploymentStatus.LOADED for d in engine.deployments)

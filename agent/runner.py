@@ -12,12 +12,12 @@ from functools import partial
 
 import structlog
 
-from agent.backends.base import EngineError, EngineRefused, EngineResponse
+from agent.backends.base import BackendError, BackendRefused, BackendResponse
 from agent.backends.memory_words import MESSAGE_BYTES, tells_of_memory
 from agent.backends.missing_path import BODY_BYTES, JUDGED, lacks_path
 from agent.backends.refusal_words import REFUSING, refusal_of
 from agent.event_usage import EventUsage
-from agent.roster import Roster, Seat
+from agent.roster import Roster, RosterEntry
 from agent.usage import PassThrough, UsageReader, reader_for
 from shared.endpoint import Stream
 from shared.errors import ErrorCode, LocalError
@@ -42,7 +42,7 @@ class _Outcome:
     """The answer's; 0 when there is none."""
 
 
-class Runner:
+class RequestRunner:
     """Runs each stream in a task of ``tasks``; how many there are is bounded by the roster's slots."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Runner:
         """A request has come in ``session``. Refused at once when there is no place for it."""
         try:
             seat = self._roster.enter(session, stream.head.deployment)
-        except EngineRefused as refusal:
+        except BackendRefused as refusal:
             log.info("request refused", request=stream.head.request_id, reason=refusal.reason)
             stream.reset(ErrorCode.REFUSED, refusal.reason)
             return
@@ -121,7 +121,7 @@ class _Run:
     task: "asyncio.Task[None]"
 
     def __init__(
-        self, stream: Stream, seat: Seat, clock: Callable[[], float], forget: "Callable[[_Run], None]"
+        self, stream: Stream, seat: RosterEntry, clock: Callable[[], float], forget: "Callable[[_Run], None]"
     ) -> None:
         self.seat = seat
         self.request_id = stream.head.request_id
@@ -133,7 +133,7 @@ class _Run:
         self._began_s = clock()
         self._first_byte_s: float | None = None
         self._body = _Body(stream)
-        self._response: EngineResponse | None = None
+        self._response: BackendResponse | None = None
         self._reader: UsageReader = PassThrough()
         self._message = bytearray()
         """How an error's body begins."""
@@ -200,7 +200,7 @@ class _Run:
                 return await self._serve()
         except TimeoutError:
             return _Outcome(code=ErrorCode.DEADLINE, reason="the request's time was up")
-        except EngineError as error:
+        except BackendError as error:
             failed = error.code not in (ErrorCode.REFUSED, ErrorCode.PROTOCOL_ERROR)
             return _Outcome(code=error.code, reason=error.reason, engine_failed=failed)
         except LocalError:
@@ -249,31 +249,31 @@ class _Run:
         )
         return _Outcome(trailers, out_of_memory=self._tells_of_memory(), status=response.status, lacks=lacks)
 
-    def _send_head(self, response: EngineResponse, *, lacks_path: bool = False) -> None:
+    def _send_head(self, response: BackendResponse, *, lacks_path: bool = False) -> None:
         headers = _headers(response.headers, self._stream.head.usage, self._reader)
         self._stream.send_head(ResponseHead(response.status, headers, lacks_path, self.refusal))
 
-    def _hold(self, response: EngineResponse, pass_on: Callable[[bytes], bool], piece: bytes) -> bool:
+    def _hold(self, response: BackendResponse, pass_on: Callable[[bytes], bool], piece: bytes) -> bool:
         """The next of a body that may show that the engine lacks the path."""
         if self._held is None:
             return pass_on(piece)
         self._held += piece
         return len(self._held) <= BODY_BYTES or self._let_go(response, pass_on, lacks=False)
 
-    def _let_go(self, response: EngineResponse, pass_on: Callable[[bytes], bool], *, lacks: bool) -> bool:
+    def _let_go(self, response: BackendResponse, pass_on: Callable[[bytes], bool], *, lacks: bool) -> bool:
         """Send the head that waited, and what there is of the body."""
         held, self._held = self._held, None
         self._send_head(response, lacks_path=lacks)
         return not held or pass_on(bytes(held))
 
-    def _hold_refusal(self, response: EngineResponse, piece: bytes) -> bool:
+    def _hold_refusal(self, response: BackendResponse, piece: bytes) -> bool:
         """The next of a body that says why the engine refused the request."""
         if not self._refusing:
             return self._pass_on(piece)
         self._message += piece
         return len(self._message) < MESSAGE_BYTES or self._let_refusal_go(response)
 
-    def _let_refusal_go(self, response: EngineResponse) -> bool:
+    def _let_refusal_go(self, response: BackendResponse) -> bool:
         """Send the head that waited, with the reason, and what there is of the body."""
         self._refusing = False
         self.refusal = refusal_of(response.status, bytes(self._message), self.seat.others)
@@ -312,7 +312,7 @@ class _Run:
 
 
 class _Body:
-    """What has come of a request's body. Implements :class:`agent.backends.base.RequestBody`."""
+    """What has come of a request's body. Implements :class:`agent.backends.base.BackendBody`."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -6,8 +6,8 @@ from typing import Any
 import structlog
 
 from agent.publisher import Publisher
-from agent.runner import Runner
-from shared.endpoint import Endpoint, Stream
+from agent.runner import RequestRunner
+from shared.endpoint import SessionEndpoint, Stream
 from shared.errors import ErrorCode, FrameMalformed, HandshakeError, TrunklineError
 from shared.handshake import Renewal
 from shared.handshake.renewal import VERB as RENEW
@@ -16,12 +16,12 @@ from shared.messages import AgentState, Command, CommandResult, Drain
 log = structlog.get_logger("agent.session")
 
 
-class AgentSession:
+class GatewaySession:
     """Implements :class:`shared.endpoint.SessionListener`; is the key of its requests in the roster."""
 
     def __init__(
         self,
-        runner: Runner,
+        runner: RequestRunner,
         publisher: Publisher,
         carry_out: Callable[[Command], CommandResult],
         renew: Callable[[Renewal], None],
@@ -32,11 +32,11 @@ class AgentSession:
         self._publisher = publisher
         self._carry_out = carry_out
         self._renew = renew
-        self._endpoint: Endpoint | None = None
+        self._endpoint: SessionEndpoint | None = None
         self.demand: Mapping[str, int] = {}
         """Model → requests waiting at the gateway. With one gateway there is nothing to share out by it."""
 
-    def begin(self, endpoint: Endpoint) -> None:
+    def begin(self, endpoint: SessionEndpoint) -> None:
         """The tunnel is up: say what there is."""
         self._endpoint = endpoint
         self._publisher.attach(endpoint, self)
@@ -48,7 +48,7 @@ class AgentSession:
     def close(self, code: ErrorCode, reason: str) -> None:
         self._quietly(lambda endpoint: endpoint.close(code, reason))
 
-    def _quietly(self, act: Callable[[Endpoint], None]) -> None:
+    def _quietly(self, act: Callable[[SessionEndpoint], None]) -> None:
         if self._endpoint is None or self._endpoint.closed:
             return
         try:

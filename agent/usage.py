@@ -75,7 +75,7 @@ class PassThrough:
         return self._counted
 
 
-class Tail:
+class TailReader:
     """The last :data:`JSON_TAIL_BYTES` of a body, or all of it."""
 
     __slots__ = ("_pieces", "_size_bytes", "whole")
@@ -105,7 +105,7 @@ class NativeUsage:
     def __init__(self, inner: UsageReader, counted: Usage | None = None) -> None:
         self._inner = inner
         self._counted = counted
-        self._tail = Tail()
+        self._tail = TailReader()
 
     def feed(self, data: bytes) -> bytes:
         self._tail.add(data)
@@ -124,7 +124,7 @@ class JsonUsage:
 
     def __init__(self, counted: Usage | None = None) -> None:
         self._head = bytearray()
-        self._tail = Tail()
+        self._tail = TailReader()
         self._counted = counted
 
     def feed(self, data: bytes) -> bytes:

@@ -17,7 +17,7 @@ QUIET_S = 60.0
 """After a warning so long only counts."""
 
 
-class Watchdog:
+class ClockWatchdog:
     """Looks at the clock every ``LOOK_S``."""
 
     def __init__(

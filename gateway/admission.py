@@ -44,7 +44,7 @@ _NOT_TEXT = (b"base64", b'"image', b'"input_audio', b'"file', b'"document', b'"v
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LossHold:
     """How long a request may wait until its model is loaded, and in how many seconds how many slots are
     expected then; 0 slots: who knows."""
 
@@ -53,11 +53,11 @@ class Hold:
     ready_s: float
 
 
-class Loads(Protocol):
+class LoadStates(Protocol):
     """Who sees to it that models are loaded; :class:`gateway.placement.Placer`."""
 
-    def prospect(self, request: Request, now: float) -> Hold: ...
-    def hold(self, request: Request, now: float) -> Hold: ...
+    def prospect(self, request: Request, now: float) -> LossHold: ...
+    def hold(self, request: Request, now: float) -> LossHold: ...
     def asked(self, request: Request, now: float) -> None: ...
 
 
@@ -80,7 +80,7 @@ class Admission:
         self._grace_s = reconnect_grace_s
         self.engine_paths = EnginePaths()
         """Who may manage engines by their own paths."""
-        self.loads: Loads | None = None
+        self.loads: LoadStates | None = None
         """None: nothing is loaded on demand."""
 
     def admit(self, request: Request, now: float) -> Ticket:
@@ -151,7 +151,7 @@ class Admission:
             request.model, request.need, enough, request.where, request.version, request.agent
         )
 
-    def _enter_for_load(self, request: Request, capacity: Capacity, loads: Loads, now: float) -> Ticket:
+    def _enter_for_load(self, request: Request, capacity: Capacity, loads: LoadStates, now: float) -> Ticket:
         hold = loads.hold(request, now)
         try:
             return self._room.enter(request, _with(capacity, hold), now, hold.hold_s)
@@ -210,7 +210,7 @@ class Admission:
         return None if record.lost_s is None else record.lost_s + self._grace_s
 
 
-def _with(capacity: Capacity, hold: Hold) -> Capacity:
+def _with(capacity: Capacity, hold: LossHold) -> Capacity:
     return replace(capacity, coming=hold.coming, ready_s=hold.ready_s)
 
 

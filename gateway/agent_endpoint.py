@@ -27,7 +27,7 @@ from gateway.renewals import Renewals
 from gateway.slices import Look
 from gateway.store.errors import StateError
 from shared import limits
-from shared.endpoint import Endpoint, SessionListener
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.errors import (
     CertificateOutOfDate,
     ErrorCode,
@@ -276,7 +276,7 @@ class AgentEndpoint:
             raise
         return Accepted(admitted, token_hex(16), self._registry.next_generation(), admitted.certificate_der)
 
-    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
         """The newest tunnel wins: the one the session still has, if it has, is dropped."""
         admitted: AdmittedAgent = accepted.identity
         if admitted.certificate.name != admitted.name:  # it was renamed, maybe just now

@@ -12,7 +12,7 @@ from gateway.metrics import Metrics
 from gateway.scopes import matches
 from gateway.surface import is_model_name
 from shared import limits
-from shared.endpoint import Endpoint, Stream
+from shared.endpoint import SessionEndpoint, Stream
 from shared.engine_state import EngineState
 from shared.errors import ErrorCode, FrameMalformed, TrunklineError, TunnelClosed
 from shared.messages import (
@@ -94,7 +94,7 @@ class AgentSession:
         self,
         owner: SessionOwner,
         principal: AgentPrincipal,
-        endpoint: Endpoint,
+        endpoint: SessionEndpoint,
         generation: int,
         session_id: str = "",
     ) -> None:

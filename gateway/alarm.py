@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gateway.timers import Cancellable, Timers
 
 
-class Alarm:
+class LazyTimer:
     """Calls ``ring(now)`` when it is due. Setting it later costs nothing: it wakes early and sleeps again."""
 
     __slots__ = ("_due_s", "_ring", "_timer", "_timer_s", "_timers")

@@ -25,7 +25,7 @@ class BadAlias(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AliasTarget:
     """A model, or one version of it, and its share beside the other targets: ``weight`` of the sum of all."""
 
     model: str
@@ -38,7 +38,7 @@ class Target:
         model = self.model.replace("@", "@@")
         return model if self.version is None else f"{model}@{self.version}"
 
-    def same(self, other: "Target") -> bool:
+    def same(self, other: "AliasTarget") -> bool:
         """Whether it is the same model and version."""
         return self.model == other.model and self.version == other.version
 
@@ -47,10 +47,10 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class AliasMirror:
     """A shadow: ``share`` (over 0, at most 1) of the requests are also sent to ``target``."""
 
-    target: Target
+    target: AliasTarget
     share: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,18 +62,18 @@ class Alias:
     """What a name stands for and what goes with it. Made by hand it must pass :func:`check_alias`."""
 
     name: str
-    targets: tuple[Target, ...] = ()
+    targets: tuple[AliasTarget, ...] = ()
     """Empty: the name is a model's, and stands for that model."""
     sticky: bool = True
     """Requests of one session go to one target."""
-    mirror: Mirror | None = None
-    fallback: tuple[Target, ...] = ()
+    mirror: AliasMirror | None = None
+    fallback: tuple[AliasTarget, ...] = ()
     """What may answer instead, the first choice first. Names of other aliases count as such."""
 
     @property
-    def stands_for(self) -> tuple[Target, ...]:
+    def stands_for(self) -> tuple[AliasTarget, ...]:
         """Its targets, at least one."""
-        return self.targets or (Target(self.name),)
+        return self.targets or (AliasTarget(self.name),)
 
     @property
     def shadows(self) -> bool:
@@ -103,7 +103,7 @@ def alias_of(name: str, value: Mapping[str, Any]) -> Alias:
             name,
             tuple(_target(each) for each in value["targets"]),
             bool(value["sticky"]),
-            None if mirror is None else Mirror(_target(mirror), float(mirror["share"])),
+            None if mirror is None else AliasMirror(_target(mirror), float(mirror["share"])),
             tuple(_target(each) for each in value["fallback"]),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -112,9 +112,9 @@ def alias_of(name: str, value: Mapping[str, Any]) -> Alias:
     return alias
 
 
-def _target(value: Mapping[str, Any]) -> Target:
+def _target(value: Mapping[str, Any]) -> AliasTarget:
     version = value["version"]
-    return Target(
+    return AliasTarget(
         str(value["model"]), None if version is None else str(version), float(value.get("weight", 1.0))
     )
 
@@ -138,7 +138,7 @@ def check_alias(alias: Alias) -> None:
             raise BadAlias(f"a share of {alias.mirror.share:g}; it must be over 0 and at most 1")
 
 
-def _check_targets(targets: Sequence[Target]) -> None:
+def _check_targets(targets: Sequence[AliasTarget]) -> None:
     for place, target in enumerate(targets):
         check_name(target.model)
         if target.version is not None:
@@ -178,13 +178,13 @@ def check_together(aliases: Mapping[str, Alias], alias: Alias) -> None:
                 raise BadAlias(f"{alias.name!r} is a target of the alias {other.name!r}, so it is a model")
 
 
-def _aims(alias: Alias) -> Iterable[Target]:
+def _aims(alias: Alias) -> Iterable[AliasTarget]:
     yield from alias.targets
     if alias.mirror is not None:
         yield alias.mirror.target
 
 
-def read_target(text: str, *, weighted: bool = False) -> Target:
+def read_target(text: str, *, weighted: bool = False) -> AliasTarget:
     """The target in ``MODEL[@VERSION]``, or ``MODEL[@VERSION][=WEIGHT]``. Raises BadAlias."""
     weight = 1.0
     if weighted and "=" in text:
@@ -194,12 +194,12 @@ def read_target(text: str, *, weighted: bool = False) -> Target:
         except ValueError:
             raise BadAlias(f"{number[:80]!r} is no weight; write for example {text}=10") from None
     model, at, version = text.replace("@@", _AT).partition("@")
-    target = Target(model.replace(_AT, "@"), version.replace(_AT, "@@") if at else None, weight)
+    target = AliasTarget(model.replace(_AT, "@"), version.replace(_AT, "@@") if at else None, weight)
     _check_targets((target,))
     return target
 
 
-def read_targets(texts: Sequence[str]) -> tuple[Target, ...]:
+def read_targets(texts: Sequence[str]) -> tuple[AliasTarget, ...]:
     """Targets with weights, all or none of them. Raises BadAlias."""
     if not texts:
         raise BadAlias("no target is named")

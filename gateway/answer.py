@@ -17,14 +17,14 @@ The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
 from collections.abc import Callable
 from enum import Enum, auto
 
-from gateway.alarm import Alarm
+from gateway.alarm import LazyTimer
 from gateway.attempt import Attempt, work_done, work_so_far
 from gateway.continuation import NotContinuable, SpliceFailed
-from gateway.continuing import Course
+from gateway.continuing import StreamRecovery
 from gateway.deployments import Deployment
 from gateway.failover import RULES, Trouble, break_reason, trouble_of
-from gateway.home import Asker, Home
-from gateway.prospects import Prospects
+from gateway.home import DispatchContext, ResponseObserver
+from gateway.prospects import RecoveryPolicy
 from gateway.readings import Task
 from gateway.response import EngineResponse
 from gateway.rhythm import ANSWER_S, LOST_PATIENCE_S, idle_at_s, look_s, may_be_the_tunnels, stalls_at_s
@@ -38,7 +38,7 @@ PATIENCE_S = 30.0
 """How long an answer waits for another deployment to go on with it when there is none: an agent's restart."""
 
 
-class Phase(Enum):
+class AnswerPhase(Enum):
     STREAMING = auto()
     READING = auto()
     """Its engine is lost, and how far the answer came is being read."""
@@ -49,26 +49,26 @@ class Phase(Enum):
     OVER = auto()
 
 
-class Answer:
+class RunningAnswer:
     """From the head on. ``course`` is None for answers that cannot go on elsewhere."""
 
     def __init__(
         self,
-        asker: Asker,
-        home: Home,
+        asker: ResponseObserver,
+        home: DispatchContext,
         attempt: Attempt,
         response: EngineResponse,
-        course: Course | None,
-        alarm: Alarm,
+        course: StreamRecovery | None,
+        alarm: LazyTimer,
     ) -> None:
-        self.phase = Phase.STREAMING
+        self.phase = AnswerPhase.STREAMING
         self.response = response
         self.attempt: Attempt | None = attempt
         self._asker = asker
         self._home = home
         self._course = course
         self._alarm = alarm
-        self._prospects = Prospects(home, asker.request, attempt.deployment.version, course)
+        self._prospects = RecoveryPolicy(home, asker.request, attempt.deployment.version, course)
         self._began_s = attempt.opened_s
         self._comment_s = 0.0
         self._fixed = False
@@ -82,7 +82,7 @@ class Answer:
 
     def begin(self, deployment: Deployment, now: float) -> None:
         """A slot is free at a deployment that can go on. Raises as :class:`Attempt` does."""
-        assert self.phase is Phase.WAITING
+        assert self.phase is AnswerPhase.WAITING
         assert self._course is not None
         try:
             body = self._course.ask(deployment)
@@ -94,21 +94,21 @@ class Answer:
         if self.attempt is not None:
             self.attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = attempt
-        self.phase = Phase.ASKING
+        self.phase = AnswerPhase.ASKING
         self._look_after(COMMENT_S, now)
 
     def on_time(self, now: float) -> None:
         attempt = self.attempt
-        if self.phase is Phase.WAITING:
+        if self.phase is AnswerPhase.WAITING:
             self._still_waiting(now)
-        elif self.phase is Phase.ASKING:
+        elif self.phase is AnswerPhase.ASKING:
             assert attempt is not None
             self._still_asking(attempt, now)
-        elif self.phase is Phase.OVER:
+        elif self.phase is AnswerPhase.OVER:
             return
         elif now >= self._ends_s():
             self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
-        elif self.phase is Phase.READING:
+        elif self.phase is AnswerPhase.READING:
             self._comment(now)
             self._look_after(COMMENT_S, now)
         elif attempt is not None:
@@ -122,7 +122,7 @@ class Answer:
     def preempt(self, attempt: Attempt, now: float) -> bool:
         """Give back the slot of ``attempt`` and go on later. False when that would not be sound: nothing is
         changed then."""
-        if self.phase not in (Phase.STREAMING, Phase.ASKING) or attempt is not self.attempt:
+        if self.phase not in (AnswerPhase.STREAMING, AnswerPhase.ASKING) or attempt is not self.attempt:
             return False
         if attempt.suspended_s is not None or attempt.stalled or now >= self._ends_s():
             return False
@@ -136,13 +136,13 @@ class Answer:
     def reads_first(self, attempt: Attempt, then: Callable[[], None]) -> bool:
         """Whether it takes long to find out whether ``attempt`` can be preempted soundly. ``then`` is called
         once it has been, unless the attempt is over by then."""
-        if self.phase is not Phase.STREAMING or attempt is not self.attempt or self._reads is not None:
+        if self.phase is not AnswerPhase.STREAMING or attempt is not self.attempt or self._reads is not None:
             return False
         return not (self._course is None or self._course.nearly_read or self._is_read(then))
 
     def nobody(self, reason: str) -> None:
         """Nobody is left to go on with it."""
-        if self.phase is Phase.WAITING:
+        if self.phase is AnswerPhase.WAITING:
             self._asker.withdraw()
             self._stay(reason)
         else:
@@ -150,7 +150,7 @@ class Answer:
 
     def read_too_slowly(self, reason: str) -> None:
         """The engine waits for its client, and others wait for the engine."""
-        if self.phase is Phase.OVER:
+        if self.phase is AnswerPhase.OVER:
             return
         self._home.metrics.broken(self._asker.request.model, "read_too_slowly")
         self.response.break_off(ErrorCode.CANCELLED, reason, read_slowly=True)
@@ -158,7 +158,7 @@ class Answer:
 
     def break_off(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
         """It cannot go on."""
-        if self.phase is Phase.OVER:
+        if self.phase is AnswerPhase.OVER:
             return
         self._home.metrics.broken(self._asker.request.model, code.name.lower())
         self.response.break_off(code, reason, not_continued=not_continued)
@@ -166,10 +166,10 @@ class Answer:
 
     def stop(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants more of it, or there is no more. Idempotent."""
-        if self.phase is Phase.WAITING:
+        if self.phase is AnswerPhase.WAITING:
             self._asker.withdraw()
-        if self.phase is not Phase.OVER:
-            self.phase = Phase.OVER
+        if self.phase is not AnswerPhase.OVER:
+            self.phase = AnswerPhase.OVER
             self._alarm.off()
             self._read_no_more()
             if self.attempt is not None and self._asker.request.streaming:
@@ -183,10 +183,10 @@ class Answer:
 
     def answered(self, attempt: Attempt, head: ResponseHead) -> None:
         """The engine that was asked to go on answers."""
-        if attempt is not self.attempt or self.phase is not Phase.ASKING or self._course is None:
+        if attempt is not self.attempt or self.phase is not AnswerPhase.ASKING or self._course is None:
             return
         now, request = self._home.timers.time(), self._asker.request
-        if not Course.recordable(request, head):
+        if not StreamRecovery.recordable(request, head):
             trouble = trouble_of(head)
             attempt.refused = trouble is Trouble.OVERLOADED
             self._failed_to_go_on(attempt, trouble, f"the next engine answered with status {head.status}")
@@ -197,17 +197,17 @@ class Answer:
         attempt.first_byte_s = now
         self._course.record.break_off()
         self.response.go_on(attempt.stream, self._course.splicer())
-        self.phase = Phase.STREAMING
+        self.phase = AnswerPhase.STREAMING
         self._watch(attempt, now)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """The stream ended in order. An engine that said why its answer ends has answered, also when it omits
         the event that ends its route's streams: the client gets that from here."""
-        if attempt is not self.attempt or self.phase is Phase.OVER:
+        if attempt is not self.attempt or self.phase is AnswerPhase.OVER:
             return
-        if self.phase is Phase.WAITING:
+        if self.phase is AnswerPhase.WAITING:
             self.resumed(attempt)
-        if self.phase is Phase.ASKING:
+        if self.phase is AnswerPhase.ASKING:
             self._failed_to_go_on(attempt, Trouble.BROKEN, "it ended without an answer")
             return
         try:
@@ -229,15 +229,15 @@ class Answer:
 
     def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
         """The stream was reset from the other side."""
-        if attempt is not self.attempt or self.phase is Phase.OVER:
+        if attempt is not self.attempt or self.phase is AnswerPhase.OVER:
             return
         trouble, _ = RULES.get(code, (None, None))
-        if self.phase is Phase.ASKING:
+        if self.phase is AnswerPhase.ASKING:
             self._failed_to_go_on(attempt, trouble, reason or code.name.lower())
             return
         if trouble is not None:
             self._home.failed(attempt, trouble, self._home.timers.time())
-        if self.phase is Phase.WAITING:
+        if self.phase is AnswerPhase.WAITING:
             attempt.give_up(ErrorCode.CANCELLED)
             self.attempt = None
         else:
@@ -245,13 +245,13 @@ class Answer:
 
     def unjoinable(self, attempt: Attempt, reason: str) -> None:
         """What another engine sent does not fit to the answer so far."""
-        if attempt is self.attempt and self.phase is Phase.STREAMING:
+        if attempt is self.attempt and self.phase is AnswerPhase.STREAMING:
             self._prospects.unfit(attempt)
             self._failed_to_go_on(attempt, None, reason)
 
     def suspended(self, attempt: Attempt) -> None:
-        if attempt is self.attempt and self.phase in (Phase.STREAMING, Phase.ASKING):
-            settings, streams = self._home.settings, self.phase is Phase.STREAMING
+        if attempt is self.attempt and self.phase in (AnswerPhase.STREAMING, AnswerPhase.ASKING):
+            settings, streams = self._home.settings, self.phase is AnswerPhase.STREAMING
             wait_s = settings.continue_after_s if streams else settings.failover_after_s
             self._look_after(wait_s, self._home.timers.time())
 
@@ -259,21 +259,21 @@ class Answer:
         """Its agent says that its engine is lost: if nothing comes any more, another one is to go on."""
         if attempt is self.attempt and attempt.suspended_s is None:
             now = self._home.timers.time()
-            if self.phase is Phase.STREAMING:
+            if self.phase is AnswerPhase.STREAMING:
                 attempt.quiet_s, attempt.heard = now, False
                 self._look_after(self._home.settings.continue_after_s, now)
-            elif self.phase is Phase.ASKING:
+            elif self.phase is AnswerPhase.ASKING:
                 self._look_after(0.0, now)
 
     def resumed(self, attempt: Attempt) -> None:
         if attempt is not self.attempt:
             return
         now = self._home.timers.time()
-        if self.phase is Phase.WAITING:
+        if self.phase is AnswerPhase.WAITING:
             self._asker.withdraw()
-            self.phase = Phase.STREAMING
+            self.phase = AnswerPhase.STREAMING
         self._fixed = False
-        if self.phase is Phase.STREAMING:
+        if self.phase is AnswerPhase.STREAMING:
             self._alarm.due(min(attempt.quiet_s + self._home.settings.stall_s, self._ends_s()))
         else:
             self._look_after(COMMENT_S, now)
@@ -315,7 +315,7 @@ class Answer:
     def _wait_for_another(self, *, preempted: bool = False) -> None:
         request, now = self._asker.request, self._home.timers.time()
         self._prospects.wanted()
-        self.phase = Phase.WAITING
+        self.phase = AnswerPhase.WAITING
         self._asker.wait_again(preempted=preempted)
         self._home.metrics.continued(request.model, "wanted")
         patient = preempted or self._home.someone_else(request)
@@ -367,12 +367,12 @@ class Answer:
         """Nobody else goes on. An attempt whose tunnel is gone may still come back; else that was it.
         The ticket has been withdrawn."""
         attempt = self.attempt
-        if attempt is not None and self.phase is Phase.WAITING:
-            self.phase = Phase.STREAMING
+        if attempt is not None and self.phase is AnswerPhase.WAITING:
+            self.phase = AnswerPhase.STREAMING
             self._fixed = True
             self._look_after(self._home.settings.continue_after_s, self._home.timers.time())
-        elif self.phase is not Phase.OVER:
-            self.phase = Phase.STREAMING
+        elif self.phase is not AnswerPhase.OVER:
+            self.phase = AnswerPhase.STREAMING
             self._give_up(ErrorCode.SESSION_LOST, break_reason(ErrorCode.SESSION_LOST, ""), reason)
 
     def _failed_to_go_on(
@@ -400,7 +400,7 @@ class Answer:
 
     def _once_read(self, then: Callable[[], None]) -> None:
         """No attempt is left. Read how far the answer came, then do ``then`` unless it is over meanwhile."""
-        self.phase = Phase.READING
+        self.phase = AnswerPhase.READING
         self._read_no_more()
         if self._is_read(then):
             then()
@@ -437,7 +437,7 @@ class Answer:
         return asks and self._prospects.somebody_might() and not self._is_read(self._look_now)
 
     def _look_now(self) -> None:
-        if self.phase is Phase.STREAMING:
+        if self.phase is AnswerPhase.STREAMING:
             self.on_time(self._home.timers.time())
 
     def _give_up(self, code: ErrorCode, words: str, why_not: str) -> None:
@@ -541,7 +541,7 @@ class Answer:
             if self._course.continued:
                 self._home.metrics.continued(request.model, "done")
             self._course.release()
-        self.phase = Phase.OVER
+        self.phase = AnswerPhase.OVER
         self._alarm.off()
         self._read_no_more()
         self.response.end(trailers)

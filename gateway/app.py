@@ -19,15 +19,15 @@ from gateway.http.admin_fleet import FleetAdmin
 from gateway.http.admin_store import StoreAdmin
 from gateway.http.buffers import BufferBudget
 from gateway.http.edge import edge
-from gateway.http.front import Front
+from gateway.http.front import RequestMiddleware
 from gateway.http.request_audit import RequestAudit
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.http.server import LAST_WORDS_S, Address, bind, build_server
-from gateway.keeper import Keeper, KeeperSettings
+from gateway.keeper import BackgroundWriter, BackgroundWriterSettings
 from gateway.lifecycle import Lifecycle
 from gateway.limits import Limits, Spending
-from gateway.machine import Machine, make_room
+from gateway.machine import MachineGuard, make_room
 from gateway.metrics import Metrics
 from gateway.parts import (
     agent_settings,
@@ -49,8 +49,8 @@ from gateway.pipeline import Pipeline
 from gateway.registry import Registry, RegistrySettings
 from gateway.reload import Reload
 from gateway.store import Store
-from gateway.usage import Ledger
-from gateway.versions import AliasBook, AliasCatalog, AliasFigures, Mirrors, SkewAlarm, Versions
+from gateway.usage import UsageLedger
+from gateway.versions import AliasCache, AliasCatalog, AliasFigures, Mirrors, SkewAlarm, Versions
 
 _log = structlog.get_logger("gateway")
 
@@ -93,13 +93,15 @@ class Gateway:
         self._settings = settings
         self.lifecycle = Lifecycle()
         metrics = Metrics()
-        self._machine = Machine(metrics, settings.machine)
+        self._machine = MachineGuard(metrics, settings.machine)
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s, lately=True)
         spending = Spending.known(store.usage)
-        ledger, kept = Ledger(spent=spending.add), KeeperSettings(registry.settings.max_models)
-        self._keeper = Keeper(registry.index, store.models, ledger, store.usage, kept, backup=store.backup)
+        ledger, kept = UsageLedger(spent=spending.add), BackgroundWriterSettings(registry.settings.max_models)
+        self._keeper = BackgroundWriter(
+            registry.index, store.models, ledger, store.usage, kept, backup=store.backup
+        )
         self._dispatcher = make_dispatcher(settings, registry, metrics, ledger)
         self._dispatcher.unread.roomy = lambda: not self._machine.pressure.level
         if (space := spill_space(settings, store.state_dir, loop.time)) is not None:
@@ -120,7 +122,7 @@ class Gateway:
         )
         self._clients = Clients(settings.oidc, store, loop.time)
         keys, http = self._clients.door, http_settings(settings)
-        book, figures = AliasBook(store.aliases), AliasFigures(metrics.registry)
+        book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
 
         self._clients.ring.also(book.read)
         self._clients.ring.also(self._limits.read)
@@ -152,7 +154,7 @@ class Gateway:
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
         log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
         self._reader = BodyReader()
-        self.app = Front(edge(router, http), http, budget, self.lifecycle, log, self._reader)
+        self.app = RequestMiddleware(edge(router, http), http, budget, self.lifecycle, log, self._reader)
         self.address = Address(*settings.address, tls_files(settings))
         self._server = build_server(
             self.app,

@@ -7,7 +7,7 @@ from gateway.deployments import Deployment
 from gateway.domain import Request
 from gateway.response import EngineResponse
 from gateway.scheduling.base import estimated_work
-from gateway.upload import Upload
+from gateway.upload import StreamUpload
 from shared.endpoint import Stream
 from shared.errors import ErrorCode
 from shared.messages import RequestHead, ResponseHead, Trailers, Usage
@@ -17,7 +17,7 @@ EVENT_BYTES = 256
 
 
 class AttemptOwner(Protocol):
-    """Who is told what becomes of an attempt; :class:`gateway.exchange.Exchange`."""
+    """Who is told what becomes of an attempt; :class:`gateway.exchange.RequestExchange`."""
 
     @property
     def request(self) -> Request: ...
@@ -110,7 +110,7 @@ class Attempt:
         self.suspended_s: float | None = None
         """Since when its tunnel is gone or silent; None while it is not."""
         self.response: EngineResponse | None = None
-        self.upload: Upload | None = None
+        self.upload: StreamUpload | None = None
         self._noted = self._noted_bytes = 0
         self._owner = owner
         self._wanted = True

@@ -14,7 +14,7 @@ from gateway.decisions import Decisions
 from gateway.deployments import Availability, Deployment, ModelIndex
 from gateway.domain import Request
 from gateway.errors import EngineError, NoDeployment, RequestError
-from gateway.exchange import Exchange
+from gateway.exchange import RequestExchange
 from gateway.metrics import Metrics
 from gateway.placement import Placer
 from gateway.preemption import LOOK_AGAIN_S, Preemption
@@ -32,7 +32,7 @@ SHUN_S = 10.0
 one that failed on it."""
 
 
-class Binder:
+class Assigner:
     """One for a dispatcher."""
 
     def __init__(
@@ -46,11 +46,11 @@ class Binder:
         timers: Timers,
         slow_readers: SlowReaders,
     ) -> None:
-        self.waiting: dict[int, Exchange] = {}
+        self.waiting: dict[int, RequestExchange] = {}
         """By ticket's number, those in ``room``; its owner puts them in and takes them out."""
         self.placer: Placer | None = None
         """Told who waits, where models are loaded on demand."""
-        self.moves: Callable[[Exchange], bool] = lambda exchange: False
+        self.moves: Callable[[RequestExchange], bool] = lambda exchange: False
         """Has somebody who waits in vain where it waits wait elsewhere, if it may."""
         self._index = index
         self._room = room
@@ -236,7 +236,9 @@ class Binder:
             return self._admission.not_for_this
         return not_in_version if self._admission.misses_version(model, fit) else None
 
-    def _send_away(self, waiting: Sequence[Exchange], because: Callable[[Request], RequestError]) -> None:
+    def _send_away(
+        self, waiting: Sequence[RequestExchange], because: Callable[[Request], RequestError]
+    ) -> None:
         for exchange in waiting:
             error = because(exchange.request)
             self._metrics.refused(exchange.request.model, error.code)

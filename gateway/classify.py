@@ -15,10 +15,10 @@ from gateway.bodies.edits import OPTIONS, usage_edits
 from gateway.bodies.facts import JsonFacts, read_facts
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
-from gateway.limits.asked import LIMITS, Asked, asked_of
+from gateway.limits.asked import LIMITS, TokenDemand, asked_of
 from gateway.limits.unread import asked_unread, tokens_unread
-from gateway.surface import Dialect, Endpoint, Target, check_model, read_model
-from gateway.where import BadWhere, Nowhere, Where, narrowed, read_where
+from gateway.surface import Dialect, EngineTarget, SurfaceEndpoint, check_model, read_model
+from gateway.where import BadResidency, EmptyResidency, Residency, narrowed, read_where
 from shared import limits
 from shared.frozen import frozen
 from shared.messages import Headers, UsageMode
@@ -86,8 +86,8 @@ class ClientHead:
 
     id: str
     method: str
-    endpoint: Endpoint
-    target: Target
+    endpoint: SurfaceEndpoint
+    target: EngineTarget
     headers: Sequence[tuple[bytes, bytes]]
     fields: Mapping[bytes, bytes]
     arrived_s: float
@@ -104,7 +104,7 @@ class ClientBody:
     facts: JsonFacts | None = None
 
 
-def body_kind(endpoint: Endpoint, method: str, fields: Mapping[bytes, bytes]) -> BodyKind:
+def body_kind(endpoint: SurfaceEndpoint, method: str, fields: Mapping[bytes, bytes]) -> BodyKind:
     """How to read the body. Raises :class:`UnsupportedEncoding` for compressed ones.
 
     They are refused because the gateway would have to unpack them to find the model, and a few kilobytes can
@@ -245,10 +245,10 @@ def _ask_usage(body: RequestBody, facts: JsonFacts) -> UsageMode:
 
 def _asked(
     head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapping[str, Any], prompts: int
-) -> Asked:
+) -> TokenDemand:
     """What the answer may have. Raises BadRequest for OpenAI's limits that are no integers."""
     if not (head.endpoint.output_tokens or head.endpoint.any_method):
-        return Asked(0)
+        return TokenDemand(0)
     if kind is BodyKind.OPAQUE:
         return asked_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
     for name in LIMITS:
@@ -258,19 +258,19 @@ def _asked(
     return asked_of(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
 
 
-def _guess(endpoint: Endpoint) -> int:
+def _guess(endpoint: SurfaceEndpoint) -> int:
     return ENGINE_OUTPUT_TOKENS if endpoint.any_method else endpoint.output_tokens
 
 
-def _where(head: ClientHead, principal: Principal) -> Where | None:
+def _where(head: ClientHead, principal: Principal) -> Residency | None:
     """What the key allows, narrowed as the client asks. Raises BadRequest, Forbidden when nothing is left."""
     asked = b",".join(value for name, value in head.headers if name.lower() == _WHERE)
     try:
         return narrowed(principal.where, read_where(asked.decode("latin-1")))
-    except BadWhere as error:
+    except BadResidency as error:
         message = f"The header {_WHERE.decode()} cannot be read: {error}."
         raise BadRequest(message, param=_WHERE.decode(), code="invalid_where") from None
-    except Nowhere as error:
+    except EmptyResidency as error:
         raise Forbidden(
             f"This key's requests may run only on agents with {principal.where}, and this one asks for "
             f"another {error.label!r}.",

@@ -1,6 +1,6 @@
 """The gateway's part of the command line: which command is in which module."""
 
-from shared.cli import Root
+from shared.cli import RootGroup
 
 COMMANDS: dict[str, dict[str, str]] = {
     "gateway.cli_gateway": {"gateway": "Run a gateway."},
@@ -27,7 +27,7 @@ COMMANDS: dict[str, dict[str, str]] = {
 """Module → its commands, each with a line for the list of commands. Each is imported when it is used."""
 
 
-def commands(root: Root) -> None:
+def commands(root: RootGroup) -> None:
     """Add every command of this package (entry point ``trunkline.commands``)."""
     for module, summaries in COMMANDS.items():
         root.later(module, summaries)

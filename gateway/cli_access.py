@@ -59,12 +59,12 @@ class StateAccess:
     def do(self, operation: str, *names: str, **body: Any) -> Json:
         _check_names(operation, names)
         with without_collection():
-            from gateway.admin.request import Request
+            from gateway.admin.request import AdminRequest
             from gateway.admin.run import FUNCTIONS
             from gateway.cli_state import opened
 
         with opened(self._state, create=OPERATIONS[operation].makes_state) as store:
-            asked = Request(time.time(), functools.partial(_was_served, store), names, body)
+            asked = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
             return FUNCTIONS[operation](store, asked)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.aliases import Alias, BadAlias, Target, alias_of, read_target, read_targets
+from gateway.aliases import Alias, AliasTarget, BadAlias, alias_of, read_target, read_targets
 from gateway.cli_access import GatewayAccess, on_a_gateway
 from gateway.cli_options import JsonOption
 from gateway.cli_output import moment, note, print_json, print_table
@@ -234,5 +234,5 @@ def _shares(alias: Alias) -> str:
     return ", ".join(f"{each} {100 * each.weight / whole:.3g} %" for each in alias.stands_for)
 
 
-def _names(targets: tuple[Target, ...]) -> str:
+def _names(targets: tuple[AliasTarget, ...]) -> str:
     return ", ".join(map(str, targets))

@@ -12,7 +12,7 @@ import typer
 from gateway.cli_output import fail, note
 from gateway.config import CONFIG_VARIABLE, DEFAULT_LISTEN, ConfigError, Loaded, Settings, is_loopback, load
 from gateway.location import own_state_dir
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from shared.command_line import CommandApp
 from shared.imports import without_collection, without_optional
 
@@ -202,6 +202,6 @@ def first_key(store: "Store") -> str | None:
     if not store.keys.is_empty():
         return None
     try:
-        return store.keys.create(FIRST_KEY, DEFAULT_TENANT, time.time(), role=Role.ADMIN)
+        return store.keys.create(FIRST_KEY, DEFAULT_TENANT, time.time(), role=AdminRole.ADMIN)
     except NameTaken:
         return None

@@ -8,8 +8,8 @@ from gateway.cli_access import GatewayAccess, on_a_gateway
 from gateway.cli_limits import ConcurrencyOption, RpmOption, TpmOption, given, rates_of, told
 from gateway.cli_options import JsonOption, duration_s, listed
 from gateway.cli_output import moment, note, print_json, print_table
-from gateway.scopes import Role
-from gateway.where import BadWhere, Where, read_where
+from gateway.scopes import AdminRole
+from gateway.where import BadResidency, Residency, read_where
 from shared.command_line import command_group
 from shared.routes import ANY, ROUTES
 
@@ -68,7 +68,7 @@ def create_key(
         str | None, typer.Option(help="How long it works: 24h, 30d … [default: for ever]", metavar="DURATION")
     ] = None,
     role: Annotated[
-        Role | None,
+        AdminRole | None,
         typer.Option(
             help="What it may do on the admin API; an operator may also manage engines by their own paths. "
             "[default: nothing]"
@@ -239,14 +239,14 @@ def _role(text: str) -> str | None:
     """Raises typer.BadParameter."""
     if text == "none":
         return None
-    if text not in tuple(Role):
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(Role)}, none", param_hint="--role")
+    if text not in tuple(AdminRole):
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(AdminRole)}, none", param_hint="--role")
     return text
 
 
-def _where(texts: list[str] | None) -> Where | None:
+def _where(texts: list[str] | None) -> Residency | None:
     """Raises typer.BadParameter."""
     try:
         return read_where(",".join(texts)) if texts else None
-    except BadWhere as error:
+    except BadResidency as error:
         raise typer.BadParameter(str(error), param_hint="--where") from None

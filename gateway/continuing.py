@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 from gateway.bodies.edits import without_usage
-from gateway.continuation import NotContinuable, Progress, Reading, Record, RecordBudget, Splicer
+from gateway.continuation import (
+    AnswerRecord,
+    ContinuationReading,
+    NotContinuable,
+    Progress,
+    RecordBudget,
+    Splicer,
+)
 from gateway.deployments import Deployment
 from gateway.domain import Request, RequestBody
 from gateway.response import is_event_stream
@@ -17,16 +24,16 @@ REQUEST_BYTES = limits.MIB
 """Longest request that is kept until its answer is complete."""
 
 
-class Course:
+class StreamRecovery:
     """A streamed answer's course over one engine or several."""
 
     def __init__(self, request: Request, budget: RecordBudget, most_bytes: int) -> None:
-        self.record = Record(request.route, budget, most_bytes)
+        self.record = AnswerRecord(request.route, budget, most_bytes)
         self._request = request
         body = request.body
         whole = body.rest is None and body.held_bytes <= REQUEST_BYTES
         self._question = body.prefix if whole else b""
-        self._reading: Reading | None = None
+        self._reading: ContinuationReading | None = None
         """Made when it is needed."""
         self._progress: Progress | None = None
         self._splicer: Splicer | None = None
@@ -48,7 +55,7 @@ class Course:
         return self._read().left_bytes
 
     def step(self) -> int:
-        """Read on in both; see :meth:`gateway.continuation.Reading.step`."""
+        """Read on in both; see :meth:`gateway.continuation.ContinuationReading.step`."""
         return self._read().step()
 
     @property
@@ -62,11 +69,11 @@ class Course:
         self._progress = self._read().progress()
         return self._progress
 
-    def _read(self) -> Reading:
+    def _read(self) -> ContinuationReading:
         if self._reading is None:
             wanted = {UsageMode.KEEP: True, UsageMode.STRIP: False}.get(self._request.usage)
             route = self._request.route
-            self._reading = Reading(route, self._question, self.record, usage_wanted=wanted)
+            self._reading = ContinuationReading(route, self._question, self.record, usage_wanted=wanted)
         return self._reading
 
     def why_not(self) -> str | None:
@@ -107,7 +114,7 @@ class Course:
     @property
     def missing(self) -> bytes | None:
         """What an answer lacks whose stream ended in order, with a reason why it ends, and not as its route's
-        streams end; None when it is not whole. See :meth:`gateway.continuation.Record.closing`."""
+        streams end; None when it is not whole. See :meth:`gateway.continuation.AnswerRecord.closing`."""
         return self.record.closing()
 
     @property

@@ -13,7 +13,7 @@ from gateway.gauges import PredictionFigures
 from gateway.metrics import OTHER
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
 from gateway.scheduling.devices import CLASSES
-from gateway.scheduling.estimates import Estimates
+from gateway.scheduling.estimates import OutputEstimates
 from gateway.scheduling.performance import Performance
 from gateway.scheduling.scheduler import Scheduler
 from shared.messages import Usage
@@ -34,7 +34,7 @@ class Decisions:
         """Raises ValueError for a policy there is none of."""
         self._index = index
         self._scheduler = Scheduler(policy)
-        self._estimates = Estimates()
+        self._estimates = OutputEstimates()
         self._clock = clock
         self._followed: dict[Attempt, int] = {}
         """What the scheduler was told of and is to hear the end of, and its ticket's number."""

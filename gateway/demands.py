@@ -4,13 +4,13 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gateway.deployment import Deployment
-from gateway.deployment import Host as Session
+from gateway.deployment import DeploymentOwner as Session
 from gateway.deployments import ModelIndex
 from gateway.domain import Tier
-from gateway.loading import Loading
+from gateway.loading import LoadCommands
 from gateway.queue import Backlog, Fit, WaitingRoom
 from gateway.scheduling.devices import device_class, figures_of
-from gateway.scheduling.placement_data import Demand, Host, Place, Residence
+from gateway.scheduling.placement_data import AgentPlaces, Demand, LoadablePlace, Residence
 from gateway.scopes import matches
 
 UNWELL_S = 15.0
@@ -27,7 +27,7 @@ class Demands:
         self,
         index: ModelIndex,
         room: WaitingRoom,
-        loading: Loading,
+        loading: LoadCommands,
         load_s: Callable[[Deployment], tuple[float, bool]],
         pinned: Sequence[str],
     ) -> None:
@@ -74,7 +74,7 @@ class Demands:
                 )
         return demands, unserved
 
-    def hosts(self, demands: Iterable[Demand]) -> tuple[list[Host], Mapping[str, Deployment]]:
+    def hosts(self, demands: Iterable[Demand]) -> tuple[list[AgentPlaces], Mapping[str, Deployment]]:
         """The agents that have places of what waits, each with all its places; and the deployments that these
         stand for."""
         sessions: dict[Session, None] = {}
@@ -112,16 +112,16 @@ class Demands:
         rate = self._room.departures_per_s(model, capacity, now)
         return backlog.requests / rate if rate > 0 else 0.0
 
-    def _host(self, session: Session, there: dict[str, Deployment]) -> Host:
+    def _host(self, session: Session, there: dict[str, Deployment]) -> AgentPlaces:
         listed = [each for each in session.deployments.values() if each.listed]
         managed = [each for each in listed if each.managed]
         there.update((each.key, each) for each in managed)
         running = sum(each.in_flight for each in listed)
         places = tuple(map(self._place, managed))
-        return Host(managed[0].agent, session.model_memory_bytes, places, running)
+        return AgentPlaces(managed[0].agent, session.model_memory_bytes, places, running)
 
-    def _place(self, deployment: Deployment) -> Place:
-        return Place(
+    def _place(self, deployment: Deployment) -> LoadablePlace:
+        return LoadablePlace(
             deployment.key,
             deployment.agent,
             deployment.model,

@@ -5,14 +5,14 @@ from typing import Protocol
 
 from gateway.health import DeploymentHealth
 from gateway.scheduling.base import DeploymentView
-from shared.endpoint import Endpoint
+from shared.endpoint import SessionEndpoint
 from shared.messages import DeploymentStatus
 
 
-class Host(Protocol):
+class DeploymentOwner(Protocol):
     """The session a deployment belongs to; :class:`gateway.agent_session.AgentSession`."""
 
-    endpoint: Endpoint
+    endpoint: SessionEndpoint
     full: bool
     closed: bool
     suspended: bool
@@ -38,7 +38,7 @@ class Deployment(DeploymentView):
     """
 
     id: str
-    session: Host
+    session: DeploymentOwner
     status: DeploymentStatus = DeploymentStatus.LOADED
     listed: bool = True
     """Named by the agent's latest state. One that is not goes away with its last stream."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from gateway.deployment import Deployment as Deployment
-from gateway.deployment import Host as Host
 from gateway.queue import Capacity, Fit
 from gateway.scheduling.base import NO_CAP
-from gateway.where import Where
+from gateway.where import Residency
 from shared.messages import DeploymentStatus
 
 HOLD_GUESS_S = 2.0
@@ -73,13 +72,13 @@ class ModelRecord:
     held: bool = False
     left_s: float = float("-inf")
     """When one of ``serving`` went last, on the gateway's clock."""
-    slots_of: dict[tuple[Where | None, str | None, str | None], int] = field(default_factory=dict)
+    slots_of: dict[tuple[Residency | None, str | None, str | None], int] = field(default_factory=dict)
     """What :meth:`slots_there` said, as long as it is true."""
 
-    open_of: dict[Where, dict[str, Deployment]] = field(default_factory=dict)
+    open_of: dict[Residency, dict[str, Deployment]] = field(default_factory=dict)
     """Of ``open`` those that a constraint allows, for the constraints that were asked for."""
 
-    def open_there(self, where: Where) -> Mapping[str, Deployment]:
+    def open_there(self, where: Residency) -> Mapping[str, Deployment]:
         """Of ``open`` those that ``where`` allows."""
         found = self.open_of.get(where)
         if found is None:
@@ -96,7 +95,9 @@ class ModelRecord:
             if where.allows(deployment.labels):
                 _keep(there, deployment, is_open)
 
-    def slots_there(self, where: Where | None, version: str | None = None, agent: str | None = None) -> int:
+    def slots_there(
+        self, where: Residency | None, version: str | None = None, agent: str | None = None
+    ) -> int:
         """Of ``slots`` those of deployments that ``where`` allows, and of ``version`` and of ``agent`` where
         that is said."""
         found = self.slots_of.get((where, version, agent))
@@ -106,7 +107,7 @@ class ModelRecord:
             found = self.slots_of[where, version, agent] = self._slots_there(where, version, agent)
         return found
 
-    def _slots_there(self, where: Where | None, version: str | None, agent: str | None) -> int:
+    def _slots_there(self, where: Residency | None, version: str | None, agent: str | None) -> int:
         return sum(
             each.counted_slots
             for each in self.serving.values()
@@ -250,7 +251,7 @@ class ModelIndex:
         self.update(deployment)
 
     def availability(
-        self, model: str, need: str, where: Where | None = None, agent: str | None = None
+        self, model: str, need: str, where: Residency | None = None, agent: str | None = None
     ) -> Availability:
         """What there is for requests with this need, as far as ``where`` allows it, at ``agent`` if it is
         said."""
@@ -332,7 +333,7 @@ class ModelIndex:
         model: str,
         route: str,
         enough: int,
-        where: Where | None = None,
+        where: Residency | None = None,
         version: str | None = None,
         agent: str | None = None,
     ) -> Capacity:

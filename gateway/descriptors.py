@@ -34,7 +34,7 @@ ACCEPT_FAILED = "socket.accept() out of system resource"
 _log = structlog.get_logger("gateway")
 
 
-class Room(Enum):
+class ConnectionVerdict(Enum):
     """What may become of a new connection."""
 
     ENOUGH = auto()
@@ -44,7 +44,7 @@ class Room(Enum):
     """It is to be refused at once: descriptors are needed this moment."""
 
 
-class Descriptors:
+class DescriptorBudget:
     """Decides on new connections by the number of their descriptor. Logs once when they run out, and once
     when there are some again."""
 
@@ -69,16 +69,16 @@ class Descriptors:
     def exhausted(self) -> bool:
         return self._began_s is not None
 
-    def room_for(self, descriptor: int) -> Room:
+    def room_for(self, descriptor: int) -> ConnectionVerdict:
         """Whether a connection that just got this descriptor may stay."""
         limit = self._limit()
         if limit is None:
-            return Room.ENOUGH
+            return ConnectionVerdict.ENOUGH
         reserve = _reserve(limit)
         if descriptor < limit - reserve:
-            return Room.ENOUGH
+            return ConnectionVerdict.ENOUGH
         self._run_out()
-        return Room.SCARCE if descriptor < limit - reserve // 2 else Room.NONE
+        return ConnectionVerdict.SCARCE if descriptor < limit - reserve // 2 else ConnectionVerdict.NONE
 
     @property
     def none_left(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.admission import Admission, no_deployment, not_in_version, not_there
 from gateway.attempt import Attempt
-from gateway.binding import Binder
+from gateway.binding import Assigner
 from gateway.continuation import RecordBudget
 from gateway.decisions import Decisions
 from gateway.deployments import Availability, Deployment
@@ -25,12 +25,12 @@ from gateway.errors import (
     RequestError,
     ShuttingDown,
 )
-from gateway.exchange import Exchange, State
+from gateway.exchange import ExchangeState, RequestExchange
 from gateway.failover import ENGINES_FAULT, Trouble
 from gateway.fleet_health import FleetHealth
 from gateway.gauges import UnreadFigures
 from gateway.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
-from gateway.limits.company import Company
+from gateway.limits.company import GpuTimeMeter
 from gateway.metrics import Metrics
 from gateway.placement import PlacementSettings, Placer
 from gateway.preemption import Preemption
@@ -95,7 +95,7 @@ class Dispatcher:
         self._sessions = Sessions(self._index, self._admission)
         self.unread = UnreadBudget(self.settings.unread_bytes)
         self.slow_readers = SlowReaders(self.settings.least_read_bytes_s, self.settings.held_up_s)
-        self._binder = Binder(
+        self._binder = Assigner(
             self._index,
             self.room,
             self._decisions,
@@ -127,9 +127,9 @@ class Dispatcher:
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
-        self._company = Company()
+        self._company = GpuTimeMeter()
         self._ran = ran
-        self._exchanges: set[Exchange] = set()
+        self._exchanges: set[RequestExchange] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting = True
         self._idle: asyncio.Event | None = None
@@ -167,7 +167,9 @@ class Dispatcher:
                 answer.exception()  # nobody is left to see it
             raise
 
-    def submit(self, request: Request, settle: Callable[[EngineResponse | Exception], None]) -> Exchange:
+    def submit(
+        self, request: Request, settle: Callable[[EngineResponse | Exception], None]
+    ) -> RequestExchange:
         """:meth:`run` without awaiting: ``settle`` is called once, later, with the response or the error.
 
         Raises what admission raises, and ShuttingDown.
@@ -185,7 +187,7 @@ class Dispatcher:
             raise
         self._retries.deposit(request.principal.tenant, self.timers.time())
         self._hedges.deposit(request.principal.tenant)
-        exchange = Exchange(request, ticket, self, settle)
+        exchange = RequestExchange(request, ticket, self, settle)
         self._exchanges.add(exchange)
         self._waiting[ticket.number] = exchange
         self._binder.mark(request.model)
@@ -235,9 +237,9 @@ class Dispatcher:
         """Fail what waits (ShuttingDown), reset what runs (StreamBroken for its reader), end every upload."""
         self._accepting = False
         for exchange in list(self._exchanges):
-            if exchange.state is State.ANSWERING:
+            if exchange.state is ExchangeState.ANSWERING:
                 exchange.break_off(ErrorCode.DRAINING, "This gateway is shutting down.")
-            elif exchange.state is not State.DONE:
+            elif exchange.state is not ExchangeState.DONE:
                 exchange.fail(ShuttingDown(_SHUTTING_DOWN), ErrorCode.DRAINING)
         self._health.close()
         if self._placer is not None:
@@ -262,7 +264,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def taken(self, exchange: Exchange, attempt: Attempt) -> None:
+    def taken(self, exchange: RequestExchange, attempt: Attempt) -> None:
         ticket = exchange.ticket
         if ticket.waiting:  # a second copy takes a slot too, without having waited for it
             del self._waiting[ticket.number]
@@ -332,7 +334,7 @@ class Dispatcher:
             param="model",
         )
 
-    def _moves(self, exchange: Exchange) -> bool:
+    def _moves(self, exchange: RequestExchange) -> bool:
         """Who waits for the agent of its session in vain goes elsewhere, if there is anywhere."""
         now, ticket, request = self.timers.time(), exchange.ticket, exchange.request
         if not self._sessions.move(request):
@@ -358,7 +360,7 @@ class Dispatcher:
         usual_s = self._answer_times.quantile_s(request.model, request.route)
         return now + (self.settings.stall_s if usual_s is None else usual_s)
 
-    def hedge(self, exchange: Exchange, now: float) -> Deployment | None:
+    def hedge(self, exchange: RequestExchange, now: float) -> Deployment | None:
         request = exchange.request
         well = {key: each for key, each in self._index.open(request.model).items() if each.well}
         copy = exchange.ticket.as_waiting(frozenset(request.attempts))
@@ -368,7 +370,7 @@ class Dispatcher:
         self.metrics.hedged(request.model)
         return well[chosen[0].key]
 
-    def wait_again(self, exchange: Exchange, *, preempted: bool = False) -> None:
+    def wait_again(self, exchange: RequestExchange, *, preempted: bool = False) -> None:
         now, request = self.timers.time(), exchange.request
         if preempted:  # nothing speaks against where it ran
             until_s = now + self.settings.total_s if request.deadline_s is None else request.deadline_s
@@ -379,7 +381,7 @@ class Dispatcher:
         self._waiting[exchange.ticket.number] = exchange
         self._binder.mark(request.model)
 
-    def hold(self, exchange: Exchange) -> None:
+    def hold(self, exchange: RequestExchange) -> None:
         now, ticket = self.timers.time(), exchange.ticket
         self.room.come_back(ticket, (), now, expires_s=ticket.expires_s, refused=True)
         self._waiting[ticket.number] = exchange
@@ -392,26 +394,26 @@ class Dispatcher:
     def spent(self, ticket: Ticket, work: float) -> None:
         self.room.settle(ticket, work, self.timers.time())
 
-    def withdraw(self, exchange: Exchange) -> None:
+    def withdraw(self, exchange: RequestExchange) -> None:
         del self._waiting[exchange.ticket.number]
         self.room.leave(exchange.ticket, self.timers.time(), departed=False)
         self._preemption.left(exchange.ticket, self.timers.time())
 
-    def may_wait_until(self, exchange: Exchange) -> float | None:
+    def may_wait_until(self, exchange: RequestExchange) -> float | None:
         request, now = exchange.request, self.timers.time()
         if self._placer is None or not self._admission.awaits_load(request):
             return None
         return self._placer.hold_longer(request, exchange.ticket.entered_s, now)
 
-    def waited_too_long(self, exchange: Exchange) -> RequestError:
+    def waited_too_long(self, exchange: RequestExchange) -> RequestError:
         error = self._too_late(exchange.request)
         if exchange.refusals is not None and isinstance(error, QueueTimeout):
             error = exchange.refusals.error(error.retry_after_s or 0.0, self.timers.time())
         self.metrics.refused(exchange.request.model, error.code)
         return error
 
-    def finished(self, exchange: Exchange) -> None:
-        if exchange.state is State.DONE and not exchange.open_attempts:
+    def finished(self, exchange: RequestExchange) -> None:
+        if exchange.state is ExchangeState.DONE and not exchange.open_attempts:
             self._exchanges.discard(exchange)
             if self._idle is not None and not self._exchanges:
                 self._idle.set()

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.quotas import Rates
-from gateway.scopes import Role, Scopes
-from gateway.where import Where
+from gateway.scopes import AdminRole, Scopes
+from gateway.where import Residency
 from shared.messages import Headers, UsageMode
 
 PREEMPTED = "preempted"
@@ -31,11 +31,11 @@ class Principal:
     key_id: str
     key_name: str
     tenant: str
-    where: Where | None = None
+    where: Residency | None = None
     """Its requests run nowhere else (SCHEDULING §7)."""
     scopes: Scopes | None = None
     """What it may ask for; None: anything."""
-    role: Role | None = None
+    role: AdminRole | None = None
     """On the admin API; None: nothing."""
     rates: Rates | None = None
     """How much it may have at once; None: as much as its tenant."""
@@ -194,7 +194,7 @@ class Request:
     """With an alias, the model or the version of it that was chosen."""
     shadow: bool = False
     """A copy whose answer nobody gets: it is not gone on with elsewhere."""
-    where: Where | None = None
+    where: Residency | None = None
     """Only deployments will do that carry these labels: what the key allows, or less."""
     agent: str | None = None
     """Only this agent's deployments will do: the client named it, or its session is there."""

@@ -6,7 +6,7 @@ States and what moves them::
        ^                 │
        └──── moved ──────┘          every state: error, cancel ──> DONE
 
-While it is ANSWERING an :class:`~gateway.answer.Answer` sees to it.
+While it is ANSWERING an :class:`~gateway.answer.RunningAnswer` sees to it.
 """
 
 import math
@@ -15,10 +15,10 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Protocol
 
-from gateway.alarm import Alarm
-from gateway.answer import Answer
+from gateway.alarm import LazyTimer
+from gateway.answer import RunningAnswer
 from gateway.attempt import Attempt
-from gateway.continuing import Course
+from gateway.continuing import StreamRecovery
 from gateway.deployments import Deployment
 from gateway.domain import PREEMPTED, Request, RequestBody
 from gateway.errors import DeadlineExceeded, RequestError
@@ -35,13 +35,13 @@ from gateway.failover import (
     trouble_of,
 )
 from gateway.heads import head_for
-from gateway.home import Home
-from gateway.opening import Opening
+from gateway.home import DispatchContext
+from gateway.opening import PendingAttempts
 from gateway.queue import Ticket
 from gateway.response import Ending, EngineResponse, is_event_stream
 from gateway.rhythm import ANSWER_S, LOST_PATIENCE_S
 from gateway.scheduling.base import ANY_ROUTE
-from gateway.upload import Upload
+from gateway.upload import StreamUpload
 from gateway.usage_option import fit, is_rejected, note_taken
 from shared.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.messages import ResponseHead, Trailers
@@ -56,7 +56,7 @@ HEDGE_TIMES = 5.0
 """An engine silent for so many times as long as another took for the same request is taken to hang."""
 
 
-class State(Enum):
+class ExchangeState(Enum):
     WAITING = auto()
     OPENING = auto()
     """One stream is open, or two of a hedged request; nothing has been said to the client."""
@@ -65,35 +65,35 @@ class State(Enum):
     DONE = auto()
 
 
-class Dispatch(Home, Protocol):
+class Dispatch(DispatchContext, Protocol):
     """What an exchange needs of the dispatcher."""
 
-    def taken(self, exchange: "Exchange", attempt: Attempt) -> None:
+    def taken(self, exchange: "RequestExchange", attempt: Attempt) -> None:
         """An attempt has its stream: the request leaves the waiting room, if it is there; takes a slot."""
 
-    def wait_again(self, exchange: "Exchange", *, preempted: bool = False) -> None:
+    def wait_again(self, exchange: "RequestExchange", *, preempted: bool = False) -> None:
         """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over."""
 
-    def hold(self, exchange: "Exchange") -> None:
+    def hold(self, exchange: "RequestExchange") -> None:
         """Back into the waiting room until the time that it may wait is over: engines have enough to do."""
 
     def slot_expected_s(self, request: Request) -> float:
         """When somebody whose request is refused now should come back, in seconds."""
         ...
 
-    def withdraw(self, exchange: "Exchange") -> None:
+    def withdraw(self, exchange: "RequestExchange") -> None:
         """Out of the waiting room, without a slot."""
 
-    def may_wait_until(self, exchange: "Exchange") -> float | None:
+    def may_wait_until(self, exchange: "RequestExchange") -> float | None:
         """Until when a request may wait on that waited as long as it was to, for a model that is being
         loaded; None: no longer."""
         ...
 
-    def waited_too_long(self, exchange: "Exchange") -> RequestError:
+    def waited_too_long(self, exchange: "RequestExchange") -> RequestError:
         """What to say to a request that waited as long as it may."""
         ...
 
-    def hedge(self, exchange: "Exchange", now: float) -> Deployment | None:
+    def hedge(self, exchange: "RequestExchange", now: float) -> Deployment | None:
         """Where a second copy goes, if it may."""
         ...
 
@@ -104,11 +104,11 @@ class Dispatch(Home, Protocol):
         """What to say to a request whose path the engine that was asked lacks, when nobody else gets it."""
         ...
 
-    def finished(self, exchange: "Exchange") -> None:
+    def finished(self, exchange: "RequestExchange") -> None:
         """Nobody waits for anything of the exchange any more, but its streams may still be closing."""
 
 
-class Exchange:
+class RequestExchange:
     """One request on its way. ``settle`` is called exactly once, with the response or the error."""
 
     def __init__(
@@ -120,20 +120,20 @@ class Exchange:
     ) -> None:
         self.request = request
         self.ticket = ticket
-        self.state = State.WAITING
+        self.state = ExchangeState.WAITING
         self.open_attempts = 0
         self._home = home
         self._settle = settle
         self._settled = False
-        self._opening = Opening()
-        self._answer: Answer | None = None
+        self._opening = PendingAttempts()
+        self._answer: RunningAnswer | None = None
         self._queue_s = 0.0
         self._rejecting: Deployment | None = None
         """Which seemed to reject the option that asks for usage."""
         self._tries = Tries(home.settings.max_attempts)
         self.refusals: Refusals | None = None
         """Engines that had enough to do; None: none had."""
-        self._alarm = Alarm(home.timers, self._on_time)
+        self._alarm = LazyTimer(home.timers, self._on_time)
         self._alarm.due(ticket.expires_s)
 
     # --- From the dispatcher ---
@@ -144,10 +144,10 @@ class Exchange:
         if self._answer is not None:
             self._answer.begin(deployment, now)
             return
-        assert self.state is State.WAITING
+        assert self.state is ExchangeState.WAITING
         fit(self.request, deployment)
         attempt = self.open(deployment, now, self.request.body)
-        self.state = State.OPENING
+        self.state = ExchangeState.OPENING
         self._queue_s += now - self.ticket.entered_s
         self._opening.begin(
             attempt, now, None if self.request.body.rest else self._home.hedge_at(self.request, now)
@@ -161,7 +161,7 @@ class Exchange:
         self.open_attempts += 1
         self.request.attempts.append(deployment.key)
         self._home.taken(self, attempt)
-        attempt.upload = Upload(body, attempt.stream, attempt, self._home.spawn)
+        attempt.upload = StreamUpload(body, attempt.stream, attempt, self._home.spawn)
         attempt.upload.start()
         return attempt
 
@@ -199,7 +199,7 @@ class Exchange:
         if self._answer is not None:
             self._answer.nobody(str(error).rstrip("."))
             return
-        if self.state is State.WAITING:
+        if self.state is ExchangeState.WAITING:
             self._home.withdraw(self)
         self._opening.give_up(code)
         self._finish()
@@ -209,7 +209,7 @@ class Exchange:
         """Nobody awaits the answer any more."""
         if self._answer is not None:
             self._answer.response.abort()
-        elif self.state is not State.DONE:
+        elif self.state is not ExchangeState.DONE:
             self._settle, self._settled = _nobody, True
             self.fail(RequestError("nobody awaits the answer"))
 
@@ -246,9 +246,11 @@ class Exchange:
             self._hedge_won(attempt, now)
         self._opening.give_up(ErrorCode.CANCELLED, but=attempt)
         attempt.first_byte_s = now
-        recordable = Course.recordable(self.request, head)
+        recordable = StreamRecovery.recordable(self.request, head)
         settings = self._home.settings
-        course = Course(self.request, self._home.records, settings.record_bytes) if recordable else None
+        course = (
+            StreamRecovery(self.request, self._home.records, settings.record_bytes) if recordable else None
+        )
         held = not self.request.streaming and not is_event_stream(head.headers) and self._may_repeat
         attempt.response = self._response(attempt, head, course, held)
         if not held:
@@ -309,7 +311,7 @@ class Exchange:
         attempt.suspend(self._home.timers.time())
         if self._answer is not None:
             self._answer.suspended(attempt)
-        elif self.state is State.OPENING:
+        elif self.state is ExchangeState.OPENING:
             self._watch()
 
     def resumed(self, attempt: Attempt) -> None:
@@ -318,7 +320,7 @@ class Exchange:
         away_s = attempt.resume(now)
         if self._answer is not None:
             self._answer.resumed(attempt)
-        elif self.state is State.OPENING:
+        elif self.state is ExchangeState.OPENING:
             self._opening.came_back(away_s, now, self._home.settings.first_byte_s)
             self._watch()
 
@@ -327,7 +329,7 @@ class Exchange:
         now = self._home.timers.time()
         if self._answer is not None:
             self._answer.engine_lost(attempt)
-        elif self.state is not State.OPENING:
+        elif self.state is not ExchangeState.OPENING:
             return
         elif self._opening.drop(attempt):
             self._home.failed(attempt, Trouble.ENGINE_LOST, now)
@@ -339,14 +341,14 @@ class Exchange:
         """The client's side could not deliver the rest of the body."""
         if self._answer is not None:
             self.break_off(ErrorCode.CANCELLED, "The rest of the request's body could not be read.")
-        elif self.state is State.OPENING:
+        elif self.state is ExchangeState.OPENING:
             self.fail(error)
 
     def closed(self, attempt: Attempt) -> None:
         """A stream of this exchange is closed at both ends."""
         self.open_attempts -= 1
         self._home.released(attempt)
-        if self.state is State.DONE:
+        if self.state is ExchangeState.DONE:
             self._leave()
 
     # --- Steps ---
@@ -397,7 +399,7 @@ class Exchange:
             return False
         self._home.metrics.retried(self.request.model, Trouble.OVERLOADED.name.lower())
         self._opening.give_up(ErrorCode.CANCELLED)
-        self.state = State.WAITING
+        self.state = ExchangeState.WAITING
         self._home.hold(self)
         self._alarm.due(self.ticket.expires_s)
         return True
@@ -411,12 +413,12 @@ class Exchange:
 
     def _wait_again(self, *, preempted: bool = False) -> None:
         self._opening.give_up(ErrorCode.CANCELLED)
-        self.state = State.WAITING
+        self.state = ExchangeState.WAITING
         self._home.wait_again(self, preempted=preempted)
         self._alarm.due(self.ticket.expires_s)
 
     def _response(
-        self, attempt: Attempt, head: ResponseHead, course: Course | None, held: bool
+        self, attempt: Attempt, head: ResponseHead, course: StreamRecovery | None, held: bool
     ) -> EngineResponse:
         return EngineResponse(
             head,
@@ -433,18 +435,18 @@ class Exchange:
             on_held_up=self._held_up,
         )
 
-    def _begin_answer(self, attempt: Attempt, course: Course | None) -> None:
+    def _begin_answer(self, attempt: Attempt, course: StreamRecovery | None) -> None:
         """From here on the client hears of it."""
         response = attempt.response
         assert response is not None
-        self.state = State.ANSWERING
+        self.state = ExchangeState.ANSWERING
         self._opening.give_up(ErrorCode.CANCELLED, but=attempt)  # there may be a second copy by now
         self._opening.attempts = []
         self._home.metrics.first_byte(self.request.model, self._home.timers.time() - self.request.arrived_s)
         if course is None:
             # Nothing will repeat it; what is still going up has its own hold on it.
             self.request.body.prefix = b""
-        self._answer = Answer(self, self._home, attempt, response, course, self._alarm)
+        self._answer = RunningAnswer(self, self._home, attempt, response, course, self._alarm)
         self._say(response)
 
     def _held_up(self, held_up: bool) -> None:
@@ -463,7 +465,7 @@ class Exchange:
         self._finish()
 
     def _finish(self) -> None:
-        self.state = State.DONE
+        self.state = ExchangeState.DONE
         self._alarm.off()
         self._leave()
 
@@ -491,9 +493,9 @@ class Exchange:
     def _on_time(self, now: float) -> None:
         if self._answer is not None:
             self._answer.on_time(now)
-        elif self.state is State.WAITING:
+        elif self.state is ExchangeState.WAITING:
             self._still_waiting()
-        elif self.state is State.OPENING:
+        elif self.state is ExchangeState.OPENING:
             self._still_opening(now)
 
     def _still_waiting(self) -> None:

@@ -24,12 +24,12 @@ from gateway.deployments import Deployment, ModelIndex
 from gateway.domain import Request
 from gateway.failover import Trouble
 from gateway.health import (
+    AnswerPace,
+    CircuitState,
     DeploymentHealth,
     Fault,
     HealthBook,
     HealthSettings,
-    Pace,
-    State,
     Suspects,
     outliers,
 )
@@ -97,7 +97,7 @@ class FleetHealth:
     def taken(self, deployment: Deployment, request: Request) -> None:
         """A request goes there."""
         health = deployment.health
-        if health is not None and health.circuit.state is State.HALF_OPEN:
+        if health is not None and health.circuit.state is CircuitState.HALF_OPEN:
             health.circuit.taken(request.id, self._timers.time())
             self._changed(deployment)
 
@@ -164,7 +164,7 @@ class FleetHealth:
     def _count(
         self, deployment: Deployment, health: DeploymentHealth, request: Request, trouble: Trouble, now: float
     ) -> None:
-        was_closed, reason = health.circuit.state is State.CLOSED, trouble.name.lower()
+        was_closed, reason = health.circuit.state is CircuitState.CLOSED, trouble.name.lower()
         if health.circuit.failed(request.id, _FAULTS[trouble], now, self._jitter()):
             self._metrics.circuit_opened(deployment.model, reason)
             if was_closed:
@@ -326,7 +326,7 @@ class FleetHealth:
             health = deployment.health
             if health is None or deployment.session.suspended:
                 continue
-            if not deployment.shut or health.circuit.state is State.PROBING:
+            if not deployment.shut or health.circuit.state is CircuitState.PROBING:
                 return
             shut.append((health.shut_until_s, deployment))
         if not shut:
@@ -343,7 +343,7 @@ class FleetHealth:
         if record is None or now - record.judged_s < JUDGE_S:
             return
         record.judged_s = now
-        peers: dict[str, dict[str, Pace]] = {}
+        peers: dict[str, dict[str, AnswerPace]] = {}
         aside = 0
         for key, deployment in record.serving.items():
             if deployment.health is not None:

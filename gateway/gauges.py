@@ -102,7 +102,7 @@ class Seen:
     tunnels: TunnelFigures
 
 
-class Sources(Collector):
+class GaugeSources(Collector):
     """Gauges that are read from their owners at each scrape, so that they cost nothing between.
 
     Owners are looked at on the event loop, which turns for others between so many steps; what was seen of

@@ -19,7 +19,7 @@ from gateway.unread import UnreadBudget
 from shared.messages import Usage
 
 
-class Home(Protocol):
+class DispatchContext(Protocol):
     """Implemented by :class:`gateway.dispatch.Dispatcher`."""
 
     timers: Timers
@@ -71,8 +71,8 @@ class Home(Protocol):
         ...
 
 
-class Asker(Protocol):
-    """Whose answer it is; :class:`gateway.exchange.Exchange`."""
+class ResponseObserver(Protocol):
+    """Whose answer it is; :class:`gateway.exchange.RequestExchange`."""
 
     request: Request
     ticket: Ticket

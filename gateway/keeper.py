@@ -12,13 +12,13 @@ import structlog
 from gateway.deployments import ModelIndex
 from gateway.store.errors import StateError
 from gateway.store.usage import Account, Amount
-from gateway.usage import Ledger
+from gateway.usage import UsageLedger
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperSettings:
+class BackgroundWriterSettings:
     max_models: int = 4096
     """Model names kept, as many as the registry remembers."""
     tick_s: float = 0.5
@@ -30,7 +30,7 @@ class KeeperSettings:
     """After a backup that could not be made."""
 
 
-class Models(Protocol):
+class ModelFacts(Protocol):
     """:class:`gateway.store.models.ModelStore`."""
 
     def note(
@@ -38,7 +38,7 @@ class Models(Protocol):
     ) -> None: ...
 
 
-class Sums(Protocol):
+class UsageSums(Protocol):
     """:class:`gateway.store.usage.UsageStore`."""
 
     def add(self, amounts: Mapping[Account, Amount], /) -> None: ...
@@ -51,7 +51,7 @@ class Backups(Protocol):
     def last(self) -> None: ...
 
 
-class Keeper:
+class BackgroundWriter:
     """Writes down what was used, every ``tick_s``, and which models are served, when they come and every
     ``renew_s``; sees that there is a backup.
 
@@ -61,10 +61,10 @@ class Keeper:
     def __init__(
         self,
         index: ModelIndex,
-        models: Models,
-        ledger: Ledger,
-        sums: Sums,
-        settings: KeeperSettings = KeeperSettings(),
+        models: ModelFacts,
+        ledger: UsageLedger,
+        sums: UsageSums,
+        settings: BackgroundWriterSettings = BackgroundWriterSettings(),
         *,
         backup: Backups | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -9,7 +9,7 @@ RETRY_AFTER_S = 2.0
 """A load balancer has seen ``/readyz`` fail by then, a restarted gateway is up again."""
 
 
-class Phase(StrEnum):
+class LifecyclePhase(StrEnum):
     STARTING = "starting"
     SERVING = "serving"
     DRAINING = "draining"
@@ -19,14 +19,14 @@ class Lifecycle:
     """Starts as STARTING; moves forward only."""
 
     def __init__(self) -> None:
-        self.phase = Phase.STARTING
+        self.phase = LifecyclePhase.STARTING
         self.in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def draining(self) -> bool:
-        return self.phase is Phase.DRAINING
+        return self.phase is LifecyclePhase.DRAINING
 
     def check(self) -> None:
         """Raises :class:`ShuttingDown` once the gateway takes no new requests."""
@@ -35,11 +35,11 @@ class Lifecycle:
             raise ShuttingDown(message, retry_after_s=RETRY_AFTER_S)
 
     def serve(self) -> None:
-        if self.phase is Phase.STARTING:
-            self.phase = Phase.SERVING
+        if self.phase is LifecyclePhase.STARTING:
+            self.phase = LifecyclePhase.SERVING
 
     def drain(self) -> None:
-        self.phase = Phase.DRAINING
+        self.phase = LifecyclePhase.DRAINING
 
     def enter(self) -> None:
         """A request has begun."""

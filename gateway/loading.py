@@ -42,7 +42,7 @@ class _Order:
     due_s: float
 
 
-class Loading:
+class LoadCommands:
     """All commands of one gateway, at most one for each deployment."""
 
     def __init__(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gateway.config.settings import MachineTable
-from gateway.descriptors import RESERVE, Descriptors
+from gateway.descriptors import RESERVE, DescriptorBudget
 from gateway.metrics import Metrics
 from gateway.pressure import MemoryReader, Pressure
 from gateway.watchdog import watched_loop
@@ -24,14 +24,14 @@ requests needed, in pieces, for ever."""
 _log = structlog.get_logger("gateway")
 
 
-class Machine:
+class MachineGuard:
     """The guards of one gateway. Create it on the event loop that they guard."""
 
     def __init__(self, metrics: Metrics, settings: MachineTable) -> None:
         loop = asyncio.get_running_loop()
         self._metrics = metrics
         self._settings = settings
-        self.descriptors = Descriptors(loop, metrics)
+        self.descriptors = DescriptorBudget(loop, metrics)
         self.pressure = Pressure(metrics, settings.memory_share)
         loop.set_exception_handler(self.descriptors.loop_failed)
 

@@ -27,9 +27,9 @@ from prometheus_client.registry import Collector
 from gateway.counts import Counts
 from gateway.gauges import (
     FleetFigures,
+    GaugeSources,
     PredictionFigures,
     Seen,
-    Sources,
     TunnelFigures,
     UnreadFigures,
     families,
@@ -89,7 +89,7 @@ class Metrics:
         self.registry = _Registry()
         self._models: set[str] = set()
         self._agents: set[str] = set()
-        self._sources = Sources(self._label, self._agent_label)
+        self._sources = GaugeSources(self._label, self._agent_label)
         self.registry.register(self._sources)
         ProcessCollector(registry=self.registry)
         Info("trunkline_build", "The program that is running.", registry=self.registry).info(

@@ -6,7 +6,7 @@ from gateway.rhythm import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
 from shared.errors import ErrorCode
 
 
-class Opening:
+class PendingAttempts:
     """Who may still answer, and when to look at them again."""
 
     __slots__ = ("attempts", "hedge_at_s", "looked_s", "opened_s")

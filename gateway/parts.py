@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from gateway.agent_endpoint import AgentEndpointSettings
-from gateway.audit import Keep
+from gateway.audit import Retention
 from gateway.audit.figures import AuditFigures
 from gateway.audit.writer import AuditSettings, AuditWriter, audit_writer
 from gateway.config import ConfigError, Settings
@@ -16,7 +16,7 @@ from gateway.engine_paths import BadRule, EnginePaths
 from gateway.http.cors import Cors
 from gateway.http.exchange import HttpSettings
 from gateway.http.inbound import BodyLimits
-from gateway.http.places import Places
+from gateway.http.places import PerAddressLimiter
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.proxies import HeaderFields, TrustedProxies
 from gateway.http.tls import TlsFiles
@@ -24,11 +24,11 @@ from gateway.metrics import Metrics
 from gateway.placement import PlacementSettings
 from gateway.queue import Fit
 from gateway.registry import Registry
-from gateway.reuse import Cache, Reuse, ReuseFigures, ReuseSettings, Rule
-from gateway.scopes import Role
+from gateway.reuse import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule
+from gateway.scopes import AdminRole
 from gateway.store import Store
 from gateway.unread import SpillSpace
-from gateway.usage import Ledger
+from gateway.usage import UsageLedger
 
 
 def http_settings(settings: Settings) -> HttpSettings:
@@ -68,12 +68,12 @@ def agent_settings(settings: Settings) -> AgentEndpointSettings:
     return AgentEndpointSettings(max_strangers=most)
 
 
-def places(settings: Settings, proxies: TrustedProxies | None) -> Places:
+def places(settings: Settings, proxies: TrustedProxies | None) -> PerAddressLimiter:
     """Of connections by address. Behind a terminator that is not known all come from few, and are not counted
     by it."""
     if proxies is not None:
-        return Places(settings.http.connections_per_ip, proxies.trusts)
-    return Places(None if settings.behind_tls_terminator else settings.http.connections_per_ip)
+        return PerAddressLimiter(settings.http.connections_per_ip, proxies.trusts)
+    return PerAddressLimiter(None if settings.behind_tls_terminator else settings.http.connections_per_ip)
 
 
 def tls_files(settings: Settings) -> TlsFiles | None:
@@ -108,7 +108,9 @@ def placement_settings(settings: Settings) -> PlacementSettings | None:
     )
 
 
-def make_dispatcher(settings: Settings, registry: Registry, metrics: Metrics, ledger: Ledger) -> Dispatcher:
+def make_dispatcher(
+    settings: Settings, registry: Registry, metrics: Metrics, ledger: UsageLedger
+) -> Dispatcher:
     queue, dispatch = settings.queue, settings.dispatch
     paths = engine_paths(settings)
     try:
@@ -140,7 +142,7 @@ def spill_space(settings: Settings, state_dir: Path, clock: Callable[[], float])
 def engine_paths(settings: Settings) -> EnginePaths:
     """Who may manage engines by their own paths. Raises ConfigError."""
     table = settings.engines
-    role = None if table.manage_role == "none" else Role(table.manage_role)
+    role = None if table.manage_role == "none" else AdminRole(table.manage_role)
     try:
         return EnginePaths(role, table.manage, table.allow)
     except BadRule as error:
@@ -158,7 +160,7 @@ def make_reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: 
         return registry.index.someone_else(request.model, fit, patiently=True)
 
     bounds = settings.reuse.model_dump(exclude={"models"})
-    cache = Cache(settings.reuse.cache_bytes, settings.reuse.entries)
+    cache = AnswerCache(settings.reuse.cache_bytes, settings.reuse.entries)
     figures = ReuseFigures(metrics.registry, cache)
     return Reuse(ReuseSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
 
@@ -166,7 +168,7 @@ def make_reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: 
 def make_audit(settings: Settings, store: Store, metrics: Metrics) -> AuditWriter:
     table = settings.audit
     chosen = AuditSettings(buffer_records=table.buffer_records)
-    writer = audit_writer(store, chosen, Keep(table.keep_days, table.keep_bytes))
+    writer = audit_writer(store, chosen, Retention(table.keep_days, table.keep_bytes))
     AuditFigures(metrics.registry, writer)
     return writer
 

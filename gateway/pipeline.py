@@ -7,37 +7,37 @@ from typing import Protocol
 from gateway.classify import ClientBody, ClientHead, classify
 from gateway.domain import Principal, Request
 from gateway.limits import Guard, Held, Limits, untold
-from gateway.relay import Answer, HeaderList, Response, relay
+from gateway.relay import ClientReply, HeaderList, Response, relay
 from gateway.reuse import Reuse, Use
-from gateway.versions import Way
+from gateway.versions import AliasResolution
 from shared.messages import Usage
 
 
-class Keys(Protocol):
+class KeyAuthenticator(Protocol):
     """Who holds a key; :class:`gateway.access.keys.KeyRing`."""
 
     async def identify(self, presented: str) -> Principal: ...
 
 
-class Runner(Protocol):
+class RequestDispatcher(Protocol):
     """Admission, queue, scheduler, dispatch; :class:`gateway.dispatch.Dispatcher`."""
 
     async def run(self, request: Request) -> Response: ...
 
 
-class Names(Protocol):
+class AliasResolver(Protocol):
     """What names stand for; :class:`gateway.versions.Versions`."""
 
-    def way(self, fields: Mapping[bytes, bytes], request: Request) -> Way | None: ...
+    def way(self, fields: Mapping[bytes, bytes], request: Request) -> AliasResolution | None: ...
 
 
-class Exchange(Protocol):
-    """One client's request and answer; :class:`gateway.http.exchange.Exchange`."""
+class ClientExchange(Protocol):
+    """One client's request and answer; :class:`gateway.http.exchange.HttpExchange`."""
 
     @property
     def head(self) -> ClientHead: ...
     @property
-    def reply(self) -> Answer: ...
+    def reply(self) -> ClientReply: ...
     def credential(self) -> str: ...
     def identified(self, principal: Principal) -> None: ...
     def limited(self, headers: Callable[[], HeaderList]) -> None: ...
@@ -47,8 +47,8 @@ class Exchange(Protocol):
     def answered(self, request: Request, response: Response) -> None: ...
 
 
-class Accounts(Protocol):
-    """Who used what; :class:`gateway.usage.Ledger`."""
+class UsageRecorder(Protocol):
+    """Who used what; :class:`gateway.usage.UsageLedger`."""
 
     def finished(self, request: Request, usage: Usage | None) -> None: ...
 
@@ -58,10 +58,10 @@ class Pipeline:
 
     def __init__(
         self,
-        keys: Keys,
-        dispatcher: Runner,
-        accounts: Accounts | None = None,
-        names: Names | None = None,
+        keys: KeyAuthenticator,
+        dispatcher: RequestDispatcher,
+        accounts: UsageRecorder | None = None,
+        names: AliasResolver | None = None,
         reuse: Reuse | None = None,
         limits: Limits | None = None,
         *,
@@ -81,7 +81,7 @@ class Pipeline:
         self._gate = gate
         self._knows = knows
 
-    async def __call__(self, exchange: Exchange) -> None:
+    async def __call__(self, exchange: ClientExchange) -> None:
         # who
         principal = await self._keys.identify(exchange.credential())
         exchange.identified(principal)
@@ -95,7 +95,7 @@ class Pipeline:
             with guard:  # it counts as one of its key's from here on, however slowly its body comes
                 await self._take(exchange, principal, guard)
 
-    async def _take(self, exchange: Exchange, principal: Principal, guard: Guard | None) -> None:
+    async def _take(self, exchange: ClientExchange, principal: Principal, guard: Guard | None) -> None:
         # what, and how dear
         body = await exchange.body()
         request = classify(exchange.head, body, principal, self._knows)
@@ -116,7 +116,12 @@ class Pipeline:
                 await self._answer(exchange, request, way, use, held)
 
     async def _answer(
-        self, exchange: Exchange, request: Request, way: Way | None, use: Use | None, held: Held | None
+        self,
+        exchange: ClientExchange,
+        request: Request,
+        way: AliasResolution | None,
+        use: Use | None,
+        held: Held | None,
     ) -> None:
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):

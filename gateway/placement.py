@@ -12,17 +12,17 @@ from functools import partial
 
 import structlog
 
-from gateway.admission import Hold
+from gateway.admission import LossHold
 from gateway.demands import Demands
 from gateway.deployment import Deployment
 from gateway.domain import Request
 from gateway.errors import NoDeployment
-from gateway.loading import Loading
+from gateway.loading import LoadCommands
 from gateway.metrics import Metrics
 from gateway.queue import Fit, WaitingRoom
 from gateway.registry import Registry
 from gateway.scheduling.placement import Placement
-from gateway.scheduling.placement_data import Hopeless, Load, Plan, Residence, Unload
+from gateway.scheduling.placement_data import Hopeless, LoadDecision, PlacementPlan, Residence, UnloadDecision
 from gateway.scheduling.placement_ways import PlacementRules
 from gateway.timers import Cancellable, Timers
 
@@ -79,7 +79,7 @@ class Placer:
         self._load_s = load_s
         self._refuse = refuse
         self._placement = Placement(PlacementRules(settings.hold_s, settings.min_residence_s))
-        self._loading = Loading(
+        self._loading = LoadCommands(
             registry.index,
             self._placement.memory,
             metrics,
@@ -116,7 +116,7 @@ class Placer:
             self._demands.wanted[model] = None
             self._soon()
 
-    def hold(self, request: Request, now: float) -> Hold:
+    def hold(self, request: Request, now: float) -> LossHold:
         """How long a request may wait that has to until its model is loaded. Raises NoDeployment when nothing
         can load it."""
         model = request.model
@@ -124,7 +124,7 @@ class Placer:
         self._metrics.held(model)
         return self.prospect(request, now)
 
-    def prospect(self, request: Request, now: float) -> Hold:
+    def prospect(self, request: Request, now: float) -> LossHold:
         """When a model will be loaded for it, and how long it may wait for that."""
         model = request.model
         record = self._index.models[model]
@@ -132,9 +132,9 @@ class Placer:
         slots = sum(each.promised_slots for each in record.managed.values() if self._is_loading(each))
         slots = slots or max((each.promised_slots for each in record.loadable.values()), default=0)
         if expected_s is None:
-            return Hold(self._settings.hold_s, 0, 0.0)
+            return LossHold(self._settings.hold_s, 0, 0.0)
         hold_s = min(self._settings.hold_s, MARGIN * expected_s + MARGIN_S)
-        return Hold(hold_s, slots, expected_s)
+        return LossHold(hold_s, slots, expected_s)
 
     def hold_longer(self, request: Request, entered_s: float, now: float) -> float | None:
         """Until when a request may wait on that has waited as long as it was to, and whose model is still to
@@ -218,13 +218,13 @@ class Placer:
         if times:
             self._look_at(max(min(times), now + self._spacing_s))
 
-    def _carry_out(self, decision: Load | Unload, deployment: Deployment) -> None:
-        if isinstance(decision, Load):
+    def _carry_out(self, decision: LoadDecision | UnloadDecision, deployment: Deployment) -> None:
+        if isinstance(decision, LoadDecision):
             self._loading.load(deployment, decision.why)
         else:
             self._loading.unload(deployment, decision.why)
 
-    def _close_and_open(self, plan: Plan, managed: Mapping[str, Deployment]) -> None:
+    def _close_and_open(self, plan: PlacementPlan, managed: Mapping[str, Deployment]) -> None:
         """What is to go for another gets nothing new; what no longer is gets requests again."""
         for key, deployment in list(self._closing.items()):
             if key not in plan.closing:
@@ -242,7 +242,7 @@ class Placer:
                     "model_closing", deployment=key, model=deployment.model, running=deployment.in_flight
                 )
 
-    def _say_hopeless(self, plan: Plan, unserved: Mapping[str, Collection[Fit]], now: float) -> None:
+    def _say_hopeless(self, plan: PlacementPlan, unserved: Mapping[str, Collection[Fit]], now: float) -> None:
         for model, hopeless in plan.hopeless.items():
             until_s = now + (RECHECK_S if hopeless.retry_s is None else hopeless.retry_s)
             self._hopeless[model] = hopeless, until_s

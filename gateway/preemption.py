@@ -14,7 +14,7 @@ from gateway.attempt import Attempt
 from gateway.deployments import ModelIndex
 from gateway.dispatch_settings import DispatchSettings
 from gateway.domain import Tier
-from gateway.exchange import Exchange
+from gateway.exchange import RequestExchange
 from gateway.failover import Effect, may_be_repeated
 from gateway.queue import Ticket, WaitingRoom
 from gateway.scheduling.base import PREFILL_WORK, Waiting
@@ -52,7 +52,7 @@ TENANTS = 4096
 
 _LOWER = (Tier.BATCH, Tier.STANDARD)
 
-_Attempts = dict[tuple[str, Tier], dict[Attempt, Exchange]]
+_Attempts = dict[tuple[str, Tier], dict[Attempt, RequestExchange]]
 """By model and tier."""
 
 
@@ -86,7 +86,7 @@ class Preemption:
 
     # --- What runs ---
 
-    def taken(self, exchange: Exchange, attempt: Attempt) -> None:
+    def taken(self, exchange: RequestExchange, attempt: Attempt) -> None:
         """A request got a slot."""
         request = exchange.request
         if request.tier is Tier.REALTIME:
@@ -195,7 +195,7 @@ class Preemption:
             if all(self._preempt(running[number][0], now) for number in numbers):
                 return
 
-    def _as_running(self, exchange: Exchange, attempt: Attempt, now: float) -> Running:
+    def _as_running(self, exchange: RequestExchange, attempt: Attempt, now: float) -> Running:
         request, pace = exchange.request, self._paces.get(exchange.request.model, PACE_GUESS_S)
         ran_s = now - attempt.opened_s
         lost_s = ran_s
@@ -227,7 +227,7 @@ class Preemption:
             self.mark(request.model)
 
 
-def _drop(attempts: _Attempts, attempt: Attempt) -> Exchange | None:
+def _drop(attempts: _Attempts, attempt: Attempt) -> RequestExchange | None:
     request = attempt.request
     alike = attempts.get((request.model, request.tier))
     if alike is None or attempt not in alike:

@@ -1,21 +1,23 @@
 """Whether an answer can go on at another engine, and how often that may be tried."""
 
 from gateway.attempt import Attempt
-from gateway.continuing import Course
+from gateway.continuing import StreamRecovery
 from gateway.domain import Request
 from gateway.failover import ENGINES_FAULT, Tries, Trouble
-from gateway.home import Home
+from gateway.home import DispatchContext
 
 MOST_FAULTS = 12
 """So many engines may fail on one answer, however far it gets: a request can have engine after engine write a
 word and die of it."""
 
 
-class Prospects:
+class RecoveryPolicy:
     """Of one answer. Another engine must serve the same ``version``. ``course`` is None for answers that
     cannot go on elsewhere."""
 
-    def __init__(self, home: Home, request: Request, version: str, course: Course | None) -> None:
+    def __init__(
+        self, home: DispatchContext, request: Request, version: str, course: StreamRecovery | None
+    ) -> None:
         self._home = home
         self._request = request
         self._version = version

@@ -19,9 +19,9 @@ from gateway.drain_rate import DrainRate
 from gateway.errors import QueueFull
 from gateway.limits.shares import QueueShares
 from gateway.scheduling.base import Waiting, estimated_work
-from gateway.scheduling.fair import Turn
-from gateway.scheduling.turns import Turns
-from gateway.where import Where
+from gateway.scheduling.fair import QueuedRequest
+from gateway.scheduling.turns import QueueOrder
+from gateway.where import Residency
 from shared.frozen import frozen
 
 MAX_RETRY_AFTER_S = 120.0
@@ -93,7 +93,7 @@ class Fit(NamedTuple):
     avoid: frozenset[str] = frozenset()
     version: str | None = None
     continuing: bool = False
-    where: Where | None = None
+    where: Residency | None = None
     agent: str | None = None
 
     @classmethod
@@ -109,7 +109,7 @@ class Fit(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Ticket(Turn):
+class Ticket(QueuedRequest):
     """One request's place in the room. ``number`` counts arrivals; it and ``due_s`` are kept when it comes
     back, and so its turn among its tenant's."""
 
@@ -381,7 +381,7 @@ class _ModelQueue:
     """Those who wait for one model: a lane for each fit, so that nobody is held up by who cannot go yet."""
 
     def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
-        self.turns = Turns[Ticket](weights, ageing_s, now)
+        self.turns = QueueOrder[Ticket](weights, ageing_s, now)
         self.lanes = Tally[Fit]()
         self.drain = DrainRate(now)
         self.promised_s = [now] * len(_TIER_RANK)

@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Work(Protocol):
-    """What can be read a slice at a time; :class:`gateway.continuing.Course`."""
+    """What can be read a slice at a time; :class:`gateway.continuing.StreamRecovery`."""
 
     @property
     def left_bytes(self) -> int:

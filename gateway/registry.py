@@ -18,7 +18,7 @@ from gateway.metrics import Metrics
 from gateway.slices import Look
 from shared import limits
 from shared.control_frames import ControlFrameLimiter
-from shared.endpoint import Endpoint
+from shared.endpoint import SessionEndpoint
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import ResumeRequest
 from shared.messages import CommandResult
@@ -42,7 +42,7 @@ class RegistrySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelInfo:
+class ServedModel:
     """A model for ``GET /v1/models``."""
 
     id: str
@@ -151,7 +151,7 @@ class Registry:
     def attach(
         self,
         principal: AgentPrincipal,
-        endpoint: Endpoint,
+        endpoint: SessionEndpoint,
         generation: int | None = None,
         session_id: str = "",
     ) -> AgentSession:
@@ -175,7 +175,7 @@ class Registry:
         _log.info("agent_connected", agent=principal.name, agents=len(self._sessions))
         return session
 
-    def session_on(self, endpoint: Endpoint, agent: str) -> AgentSession | None:
+    def session_on(self, endpoint: SessionEndpoint, agent: str) -> AgentSession | None:
         """The agent's session if it is the one on ``endpoint``."""
         session = self._sessions.get(agent)
         return session if session is not None and session.endpoint is endpoint else None
@@ -207,15 +207,15 @@ class Registry:
             session.hold(held)
         return known
 
-    def models(self) -> list[ModelInfo]:
+    def models(self) -> list[ServedModel]:
         """Every model that was ever served, by name; those nothing serves now have no deployments."""
         return list(self.each_model())
 
-    def each_model(self) -> Iterator[ModelInfo]:
+    def each_model(self) -> Iterator[ServedModel]:
         """The same one after the other, each as it is when it is asked for."""
         return (self._describe(record) for _, record in sorted(self.index.models.items()))
 
-    def model(self, name: str) -> ModelInfo | None:
+    def model(self, name: str) -> ServedModel | None:
         """One model, None when nothing ever served it."""
         record = self.index.models.get(name)
         return None if record is None else self._describe(record)
@@ -247,10 +247,10 @@ class Registry:
             yield
         return figures
 
-    def _describe(self, record: ModelRecord) -> ModelInfo:
+    def _describe(self, record: ModelRecord) -> ServedModel:
         serving = record.serving.values()
         there = (*serving, *record.loadable.values())
-        return ModelInfo(
+        return ServedModel(
             id=record.name,
             created_s=record.created_s,
             owned_by=self.settings.owned_by,

@@ -17,7 +17,7 @@ from gateway.errors import (
     StreamBroken,
 )
 from gateway.response import Sink, is_encoded, is_event_stream
-from gateway.surface import Target
+from gateway.surface import EngineTarget
 from shared.errors import ErrorCode
 from shared.messages import Headers, Trailers
 
@@ -70,7 +70,7 @@ class Response(Protocol):
     def abort(self) -> None: ...
 
 
-class Answer(Protocol):
+class ClientReply(Protocol):
     """Where the bytes go; :class:`gateway.http.reply.Reply` over ASGI."""
 
     @property
@@ -85,11 +85,11 @@ class Answer(Protocol):
 
 async def relay(
     response: Response,
-    answer: Answer,
+    answer: ClientReply,
     *,
     facts: bool = True,
     more: Sequence[tuple[bytes, bytes]] = (),
-    target: Target | None = None,
+    target: EngineTarget | None = None,
 ) -> None:
     """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
 
@@ -123,7 +123,7 @@ async def relay(
             response.abort()
 
 
-async def _write(response: Response, answer: Answer, data: bytes) -> None:
+async def _write(response: Response, answer: ClientReply, data: bytes) -> None:
     if len(data) <= WRITE_BYTES:
         await answer.write(data)
         response.consumed(len(data))
@@ -136,10 +136,10 @@ async def _write(response: Response, answer: Answer, data: bytes) -> None:
 
 async def _start(
     response: Response,
-    answer: Answer,
+    answer: ClientReply,
     facts: bool,
     more: Sequence[tuple[bytes, bytes]],
-    target: Target | None,
+    target: EngineTarget | None,
 ) -> None:
     bodiless = response.status in _BODILESS
     event_stream = not bodiless and is_event_stream(response.headers)

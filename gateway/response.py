@@ -52,7 +52,7 @@ _WHOLE = (b"\n\n", b"\r\n\r\n")
 
 
 class Recorder(Protocol):
-    """What keeps an answer as it passes; :class:`gateway.continuation.Record`."""
+    """What keeps an answer as it passes; :class:`gateway.continuation.AnswerRecord`."""
 
     fresh: list[bytes]
 

@@ -17,7 +17,7 @@ TOLD_CHARS = 200
 """Of what is allowed that a refusal names."""
 
 
-class Role(StrEnum):
+class AdminRole(StrEnum):
     """What its holder may do on the admin API. Each may do what those before it may."""
 
     VIEWER = "viewer"
@@ -27,12 +27,12 @@ class Role(StrEnum):
     ADMIN = "admin"
     """Make and revoke keys, revoke agents."""
 
-    def covers(self, other: "Role") -> bool:
+    def covers(self, other: "AdminRole") -> bool:
         """Whether it may do all that ``other`` may."""
         return _RANKS[self] >= _RANKS[other]
 
 
-_RANKS = {role: rank for rank, role in enumerate(Role)}
+_RANKS = {role: rank for rank, role in enumerate(AdminRole)}
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -42,7 +42,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NamePatterns:
     """Names of models, as shell patterns (``fnmatch``, case counts). Costs the same however many there are
     for those written out, one match of one expression for the others. A name that is written as a pattern is
     (``llama[1]``) is always one of those it matches; to name it alone write ``llama[[]1]``."""
@@ -68,7 +68,7 @@ class Names:
 class Scopes:
     """Limits of what may be asked for. Equal ones are equal."""
 
-    models: Names | None = None
+    models: NamePatterns | None = None
     """By the name that the client asks for: an alias counts by its own."""
     routes: frozenset[str] | None = None
     tiers: frozenset[str] | None = None
@@ -104,7 +104,7 @@ def limited(
     if models is None and routes is None and tiers is None:
         return None
     return Scopes(
-        None if models is None else Names(tuple(models)),
+        None if models is None else NamePatterns(tuple(models)),
         None if routes is None else frozenset(routes),
         None if tiers is None else frozenset(tiers),
     )

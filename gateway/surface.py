@@ -55,7 +55,7 @@ class Dialect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SurfaceEndpoint:
     """One path of the surface that is served by engines.
 
     A ``path`` that ends in a slash stands for everything below it.
@@ -82,33 +82,33 @@ class Endpoint:
         return method in self.methods
 
 
-CHAT = Endpoint("/v1/chat/completions", "chat", asks_usage=True, output_tokens=256)
-ENGINE = Endpoint(ENGINES, "any", any_method=True)
+CHAT = SurfaceEndpoint("/v1/chat/completions", "chat", asks_usage=True, output_tokens=256)
+ENGINE = SurfaceEndpoint(ENGINES, "any", any_method=True)
 
 ENDPOINTS = (
     CHAT,
-    Endpoint("/v1/completions", "completions", asks_usage=True, output_tokens=256),
-    Endpoint("/v1/responses", "responses", output_tokens=256),
-    Endpoint("/v1/embeddings", "embeddings"),
-    Endpoint("/v1/rerank", "rerank"),
-    Endpoint("/rerank", "rerank"),
-    Endpoint("/v2/rerank", "rerank"),
-    Endpoint("/v1/score", "score"),
-    Endpoint("/score", "score"),
-    Endpoint("/v1/classify", "classify"),
-    Endpoint("/classify", "classify"),
-    Endpoint("/pooling", "pooling"),
-    Endpoint("/tokenize", "tokenize"),
-    Endpoint("/detokenize", "tokenize"),
-    Endpoint("/v1/messages", "messages", Dialect.ANTHROPIC, output_tokens=256),
-    Endpoint("/v1/messages/count_tokens", "messages", Dialect.ANTHROPIC),
-    Endpoint("/v1/audio/", "audio"),
-    Endpoint("/v1/images/", "images"),
-    Endpoint("/api/chat", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
-    Endpoint("/api/generate", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
-    Endpoint("/api/embed", "ollama", Dialect.OLLAMA),
-    Endpoint("/api/embeddings", "ollama", Dialect.OLLAMA),
-    Endpoint("/api/show", "ollama", Dialect.OLLAMA),
+    SurfaceEndpoint("/v1/completions", "completions", asks_usage=True, output_tokens=256),
+    SurfaceEndpoint("/v1/responses", "responses", output_tokens=256),
+    SurfaceEndpoint("/v1/embeddings", "embeddings"),
+    SurfaceEndpoint("/v1/rerank", "rerank"),
+    SurfaceEndpoint("/rerank", "rerank"),
+    SurfaceEndpoint("/v2/rerank", "rerank"),
+    SurfaceEndpoint("/v1/score", "score"),
+    SurfaceEndpoint("/score", "score"),
+    SurfaceEndpoint("/v1/classify", "classify"),
+    SurfaceEndpoint("/classify", "classify"),
+    SurfaceEndpoint("/pooling", "pooling"),
+    SurfaceEndpoint("/tokenize", "tokenize"),
+    SurfaceEndpoint("/detokenize", "tokenize"),
+    SurfaceEndpoint("/v1/messages", "messages", Dialect.ANTHROPIC, output_tokens=256),
+    SurfaceEndpoint("/v1/messages/count_tokens", "messages", Dialect.ANTHROPIC),
+    SurfaceEndpoint("/v1/audio/", "audio"),
+    SurfaceEndpoint("/v1/images/", "images"),
+    SurfaceEndpoint("/api/chat", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
+    SurfaceEndpoint("/api/generate", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
+    SurfaceEndpoint("/api/embed", "ollama", Dialect.OLLAMA),
+    SurfaceEndpoint("/api/embeddings", "ollama", Dialect.OLLAMA),
+    SurfaceEndpoint("/api/show", "ollama", Dialect.OLLAMA),
     ENGINE,
 )
 
@@ -134,7 +134,7 @@ _KNOWN = (*PATHS, *FIXED)
 
 
 @frozen
-class Addressed:
+class AddressedPath:
     """A model as one agent serves it: ``/engines/{model}@{agent}/…``."""
 
     model: str
@@ -142,18 +142,18 @@ class Addressed:
 
 
 @frozen
-class Target:
+class EngineTarget:
     """What an engine is asked for: its path, with the query, and the model when the path names it."""
 
     path: str
     model: str | None = None
     base: str = ""
     """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
-    addressed: "Addressed | None" = None
+    addressed: "AddressedPath | None" = None
     """How else the model's segment can be read: as a model at an agent."""
 
 
-def target(endpoint: Endpoint, path: str, raw_path: str, query: bytes) -> Target | None:
+def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) -> EngineTarget | None:
     """Where ``endpoint`` sends a request for ``path`` (decoded) and ``raw_path`` (as it was written).
 
     None when nothing is there. Raises :class:`BadRequest` for a path that could be read in two ways, and
@@ -168,13 +168,13 @@ def target(endpoint: Endpoint, path: str, raw_path: str, query: bytes) -> Target
     elif endpoint.path.endswith("/"):
         if not _TAIL.match(path.removeprefix(endpoint.path)):
             return None
-        found = Target(path)
+        found = EngineTarget(path)
     else:
-        found = Target(endpoint.path)
+        found = EngineTarget(endpoint.path)
     return replace(found, path=f"{found.path}?{query.decode('ascii')}") if query else found
 
 
-def engine_target(raw_path: str) -> Target:
+def engine_target(raw_path: str) -> EngineTarget:
     """The model and the engine's path in ``/engines/{model}/…``. Raises :class:`BadRequest`.
 
     Refused are ``.`` and ``..`` however they are written, slashes, backslashes and control characters in
@@ -197,16 +197,16 @@ def engine_target(raw_path: str) -> Target:
         _check_segment(unquote_to_bytes(segment))
         if "%25" in segment:
             _check_readings(unquote_to_bytes(segment))
-    return Target("/" + rest, model, ENGINES + model_segment, _addressed(model_segment))
+    return EngineTarget("/" + rest, model, ENGINES + model_segment, _addressed(model_segment))
 
 
-def _addressed(segment: str) -> Addressed | None:
+def _addressed(segment: str) -> AddressedPath | None:
     """``{model}@{agent}`` as far as it can be that: an ``@`` that is part of a model's name may be
     escaped."""
     model, _, agent = segment.rpartition("@")
     if not model or not is_name(agent):
         return None
-    return Addressed(read_model(unquote_to_bytes(model)), agent)
+    return AddressedPath(read_model(unquote_to_bytes(model)), agent)
 
 
 def _check_segment(segment: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from gateway.domain import RequestBody
 from shared.endpoint import Stream
-from shared.errors import SessionClosed, StreamClosed
+from shared.errors import SessionClosed, StreamHalfClosed
 from shared.limits import SEND_BUFFER_BYTES
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -19,7 +19,7 @@ class UploadOwner(Protocol):
     def upload_failed(self, error: Exception) -> None: ...
 
 
-class Upload:
+class StreamUpload:
     """One body on its way up one stream.
 
     What was read of the body already goes up without a task, piece by piece as the send buffer empties. The
@@ -67,7 +67,7 @@ class Upload:
                 self._stream.end()
             else:
                 self._task = self._spawn(self._send_rest())
-        except (StreamClosed, SessionClosed):
+        except (StreamHalfClosed, SessionClosed):
             self._stopped = True  # the stream's handler is told why
 
     def _next_piece(self) -> bytes:
@@ -93,7 +93,7 @@ class Upload:
                     await self._send(chunk[start : start + SEND_BUFFER_BYTES])
             if not self._stopped:
                 self._stream.end()
-        except (StreamClosed, SessionClosed):
+        except (StreamHalfClosed, SessionClosed):
             pass
         except Exception as error:  # whatever the client's side raises is handed on to who awaits the answer
             if not self._stopped:

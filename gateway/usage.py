@@ -21,7 +21,7 @@ MOST_TOKENS = 2**40
 """Counted for one request, whatever its engine says."""
 
 
-class Ledger:
+class UsageLedger:
     """What was used and is not written yet. Bounded; belongs to the event loop's thread."""
 
     def __init__(

@@ -28,7 +28,7 @@ STACK_FRAMES = 12
 _log = structlog.get_logger("gateway")
 
 
-class Watchdog:
+class LoopWatchdog:
     """Tells of each episode once when it begins, with the stack of the loop's thread, and once at its end.
 
     :meth:`look` is all its logic: the thread calls it with the time and when the loop last turned.
@@ -108,7 +108,7 @@ def watched_loop(metrics: Metrics, blocked_s: float) -> Iterator[None]:
     """The running loop is watched while inside; its thread must be the one that enters."""
     thread, over = threading.get_ident(), threading.Event()
     beat = _Beat(asyncio.get_running_loop())
-    watchdog = Watchdog(metrics, blocked_s, lambda: stack_of(thread), time.monotonic())
+    watchdog = LoopWatchdog(metrics, blocked_s, lambda: stack_of(thread), time.monotonic())
 
     def watch() -> None:
         while not over.wait(BEAT_S):

@@ -2,7 +2,7 @@
 
 People write ``region=eu,region=uk,tier=gold``: a label named more than once may have any of its values, and
 all labels named must be right. A deployment that lacks a label named is not one of them. Where nothing is
-said (``None``, not an empty :class:`Where`) every deployment will do.
+said (``None``, not an empty :class:`Residency`) every deployment will do.
 """
 
 import re
@@ -22,11 +22,11 @@ LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?|")
 
 
-class BadWhere(ValueError):
+class BadResidency(ValueError):
     """A text that is no constraint. The message says why."""
 
 
-class Nowhere(ValueError):
+class EmptyResidency(ValueError):
     """Two constraints that no deployment can meet together; ``label`` is one on which they differ."""
 
     def __init__(self, label: str) -> None:
@@ -35,7 +35,7 @@ class Nowhere(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Residency:
     """A constraint. Equal constraints are equal and have equal hashes, however they were written.
 
     ``allowed`` holds the values that will do for each label named, in the order of the names: one label and
@@ -60,38 +60,38 @@ class Where:
         return ",".join(f"{name}={value}" for name, values in self.allowed for value in sorted(values))
 
 
-def where_of(values: Mapping[str, Iterable[str]]) -> Where:
+def where_of(values: Mapping[str, Iterable[str]]) -> Residency:
     """The constraint that each label has one of its ``values``. Raises BadWhere."""
     allowed = {name: frozenset(each) for name, each in values.items()}
     pairs = [(name, value) for name, each in allowed.items() for value in each]
     if not pairs or not all(allowed.values()):
-        raise BadWhere("no label and value is named; write for example region=eu")
+        raise BadResidency("no label and value is named; write for example region=eu")
     if len(pairs) > WHERE_PAIRS:
-        raise BadWhere(f"{len(pairs)} labels and values are named; {WHERE_PAIRS} are allowed")
+        raise BadResidency(f"{len(pairs)} labels and values are named; {WHERE_PAIRS} are allowed")
     for name, value in pairs:
         if LABEL_NAME.fullmatch(name) is None or LABEL_VALUE.fullmatch(value) is None:
-            raise BadWhere(
+            raise BadResidency(
                 f"{f'{name}={value}'[:80]!r} is no label: name and value are at most {LABEL_CHARS} of "
                 "letters, digits and ._/- that begin and end with a letter or digit"
             )
-    return Where(tuple(sorted(allowed.items())))
+    return Residency(tuple(sorted(allowed.items())))
 
 
 @lru_cache(maxsize=256)
-def read_where(text: str) -> Where:
+def read_where(text: str) -> Residency:
     """The constraint in ``NAME=VALUE[,NAME=VALUE…]``; blanks around each do not count. Raises BadWhere."""
     if len(text) > WHERE_CHARS:
-        raise BadWhere(f"it has {len(text)} characters; {WHERE_CHARS} are allowed")
+        raise BadResidency(f"it has {len(text)} characters; {WHERE_CHARS} are allowed")
     values: dict[str, set[str]] = {}
     for pair in text.split(","):
         name, equals, value = (part.strip(" \t") for part in pair.partition("="))
         if not equals:
-            raise BadWhere(f"{pair.strip()[:80]!r} is not NAME=VALUE, as region=eu")
+            raise BadResidency(f"{pair.strip()[:80]!r} is not NAME=VALUE, as region=eu")
         values.setdefault(name, set()).add(value)
     return where_of(values)
 
 
-def narrowed(policy: Where | None, wish: Where | None) -> Where | None:
+def narrowed(policy: Residency | None, wish: Residency | None) -> Residency | None:
     """What meets both: a wish can take away from what the policy allows, never add to it. Raises Nowhere."""
     if policy is None or wish is None or policy == wish:
         return wish if policy is None else policy
@@ -99,5 +99,5 @@ def narrowed(policy: Where | None, wish: Where | None) -> Where | None:
     for name, values in wish.allowed:
         both[name] = both.get(name, values) & values
         if not both[name]:
-            raise Nowhere(name)
-    return Where(tuple(sorted(both.items())))
+            raise EmptyResidency(name)
+    return Residency(tuple(sorted(both.items())))

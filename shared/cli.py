@@ -36,7 +36,7 @@ The settings of gateway and agent: TRUNKLINE_GATEWAY_… and TRUNKLINE_AGENT_…
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class LazyGroup:
     """A command that is not imported yet: ``module`` has a function ``register(app: typer.Typer)`` that adds
     it."""
 
@@ -46,24 +46,24 @@ class Later:
     """One line, for the list of commands."""
 
 
-class Root(CommandApp):
+class RootGroup(CommandApp):
     """The root of the command line, to which packages add their commands."""
 
     def __init__(self, **options: Any) -> None:
-        self._later: dict[str, Later] = {}
+        self._later: dict[str, LazyGroup] = {}
         super().__init__(cls=type("Commands", (_Commands,), {"later": self._later}), **options)
         self.callback()(_root)
 
     def later(self, module: str, commands: Mapping[str, str]) -> None:
         """Add commands by name and summary that ``register`` in ``module`` adds when one of them is used."""
         for name, summary in commands.items():
-            self._later[name] = Later(name, module, summary)
+            self._later[name] = LazyGroup(name, module, summary)
 
 
 class _Commands(PlainGroup):
     """A group some of whose commands are only names until they are used."""
 
-    later: Mapping[str, Later] = {}
+    later: Mapping[str, LazyGroup] = {}
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -78,7 +78,7 @@ class _Commands(PlainGroup):
             self._load(found)
         return super().resolve_command(ctx, args)
 
-    def _load(self, wanted: Later) -> None:
+    def _load(self, wanted: LazyGroup) -> None:
         app = CommandApp()
         app.callback()(_root)  # or one command alone would be no group
         with without_collection():
@@ -112,9 +112,9 @@ def _registered() -> list[EntryPoint]:
     return sorted(set(entry_points(group=GROUP)), key=lambda entry: entry.name, reverse=True)
 
 
-def build() -> Root:
+def build() -> RootGroup:
     """The whole command line, commands of every installed package included."""
-    app = Root(
+    app = RootGroup(
         name="trunkline",
         no_args_is_help=True,
         add_completion=True,

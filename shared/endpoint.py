@@ -29,8 +29,8 @@ from shared.events import (
     StreamWritable,
 )
 from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
-from shared.session import Session
-from shared.streams import Role
+from shared.session import ProtocolSession
+from shared.streams import TunnelRole
 
 
 class StreamHandler(Protocol):
@@ -123,12 +123,12 @@ _NO_HANDLER = _NoHandler()
 
 
 class Stream:
-    """One request and its response. Made by :class:`Endpoint` only."""
+    """One request and its response. Made by :class:`SessionEndpoint` only."""
 
     __slots__ = ("_endpoint", "_told", "closed", "handler", "head", "id", "peer_ended")
 
     def __init__(
-        self, endpoint: "Endpoint", stream_id: int, head: RequestHead, handler: StreamHandler
+        self, endpoint: "SessionEndpoint", stream_id: int, head: RequestHead, handler: StreamHandler
     ) -> None:
         self._endpoint = endpoint
         self.id = stream_id
@@ -149,8 +149,8 @@ class Stream:
     def send_data(self, data: bytes) -> bool:
         """Takes all of ``data``. False: wait for ``on_writable`` before the next.
 
-        Raises :class:`~shared.errors.StreamClosed`, ``SessionClosed``, or ``SendBufferFull`` when the caller
-        did not wait.
+        Raises :class:`~shared.errors.StreamHalfClosed`, ``SessionClosed``, or ``SendBufferFull`` when the
+        caller did not wait.
         """
         endpoint = self._endpoint
         ready = endpoint.session.send_data(self.id, data)
@@ -175,7 +175,7 @@ class Stream:
             endpoint.wake()
 
 
-class Endpoint:
+class SessionEndpoint:
     """One end of a session, as its program sees it.
 
     ``now`` gives seconds of the monotonic clock. ``wake`` is called whenever there may be something to send;
@@ -183,7 +183,7 @@ class Endpoint:
     session is over; while there is no tunnel they work as always.
     """
 
-    def __init__(self, session: Session, now: Callable[[], float], wake: Callable[[], None]) -> None:
+    def __init__(self, session: ProtocolSession, now: Callable[[], float], wake: Callable[[], None]) -> None:
         self.session = session
         self.now = now
         self.wake = wake
@@ -355,7 +355,7 @@ class Endpoint:
 
     def _ended(self, stream: Stream, event: StreamEnded) -> None:
         stream.peer_ended = True
-        stream._told = self.session.role is Role.GATEWAY
+        stream._told = self.session.role is TunnelRole.GATEWAY
         stream.handler.on_end(event.trailers)
 
     def _reset(self, stream: Stream, event: StreamReset) -> None:
@@ -369,12 +369,12 @@ class Endpoint:
         stream.handler = _NO_HANDLER  # who held the stream can go at once, and not when cycles are looked for
 
 
-_ACTIONS: dict[type, Callable[[Endpoint, Stream, Any], None]] = {
+_ACTIONS: dict[type, Callable[[SessionEndpoint, Stream, Any], None]] = {
     HeadReceived: lambda endpoint, stream, event: stream.handler.on_head(event.head),
-    StreamEnded: Endpoint._ended,
-    StreamReset: Endpoint._reset,
+    StreamEnded: SessionEndpoint._ended,
+    StreamReset: SessionEndpoint._reset,
     StreamWritable: lambda endpoint, stream, event: stream.handler.on_writable(),
-    StreamClosed: Endpoint._closed,
+    StreamClosed: SessionEndpoint._closed,
 }
 
 _NOTICES: dict[type, Callable[[SessionListener, Any], None]] = {

@@ -226,7 +226,7 @@ class SessionClosed(LocalError):
     """The session is over; nothing can be sent on it."""
 
 
-class StreamClosed(LocalError):
+class StreamHalfClosed(LocalError):
     """Our half of the stream is over; nothing more can be sent on it."""
 
 

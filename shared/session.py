@@ -1,9 +1,9 @@
 """A session, sans I/O: bytes and ``now`` in, messages and events out (PROTOCOL §5 to §7).
 
-The program around it moves bytes: it gives every message received to :meth:`Session.receive_message`, calls
-:meth:`Session.handle_deadline` when :meth:`Session.next_deadline` has come, writes what
-:meth:`Session.data_to_send` returns, and after each of these handles what :meth:`Session.take_events`
-returns.
+The program around it moves bytes: it gives every message received to :meth:`ProtocolSession.receive_message`,
+calls :meth:`ProtocolSession.handle_deadline` when :meth:`ProtocolSession.next_deadline` has come, writes what
+:meth:`ProtocolSession.data_to_send` returns, and after each of these handles what
+:meth:`ProtocolSession.take_events` returns.
 
 Times are seconds of one monotonic clock. Nothing here blocks, waits or knows of sockets.
 """
@@ -56,16 +56,16 @@ from shared.messages import (
 )
 from shared.numbering import MessageLog
 from shared.outbox import pack
-from shared.streams import OWN_WINDOWS, PeerLimits, Role, StreamTable
+from shared.streams import OWN_WINDOWS, PeerLimits, StreamTable, TunnelRole
 
-_RECEIVED_BY: dict[int, Role] = {
-    FrameType.OPEN: Role.AGENT,
-    FrameType.HEAD: Role.GATEWAY,
-    FrameType.SLOTS: Role.GATEWAY,
-    FrameType.STATE: Role.GATEWAY,
-    FrameType.RESULT: Role.GATEWAY,
-    FrameType.DEMAND: Role.AGENT,
-    FrameType.COMMAND: Role.AGENT,
+_RECEIVED_BY: dict[int, TunnelRole] = {
+    FrameType.OPEN: TunnelRole.AGENT,
+    FrameType.HEAD: TunnelRole.GATEWAY,
+    FrameType.SLOTS: TunnelRole.GATEWAY,
+    FrameType.STATE: TunnelRole.GATEWAY,
+    FrameType.RESULT: TunnelRole.GATEWAY,
+    FrameType.DEMAND: TunnelRole.AGENT,
+    FrameType.COMMAND: TunnelRole.AGENT,
 }
 """Frames that only one role may receive."""
 
@@ -83,14 +83,14 @@ _OF_STREAMS = frozenset(
 """Frames that streams and their bytes bound; CREDIT and ACK only where they say something new (§2.6)."""
 
 
-class Session:
+class ProtocolSession:
     """One end of a session.
 
     Methods that send raise :class:`~shared.errors.SessionClosed` once the session is over.
     """
 
     def __init__(
-        self, role: Role, peer: PeerLimits, now: float, windows: WindowSettings | None = None
+        self, role: TunnelRole, peer: PeerLimits, now: float, windows: WindowSettings | None = None
     ) -> None:
         self.role = role
         self.closed = False
@@ -134,14 +134,14 @@ class Session:
         return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
-        """Sends HEAD (agent). Raises :class:`~shared.errors.StreamClosed` when our half is over."""
+        """Sends HEAD (agent). Raises :class:`~shared.errors.StreamHalfClosed` when our half is over."""
         self._check_open()
         self._streams.send_head(stream_id, head)
 
     def send_data(self, stream_id: int, data: bytes) -> bool:
         """Takes body bytes, all of them. Returns False when the writer is to wait for ``StreamWritable``.
 
-        Raises :class:`~shared.errors.StreamClosed` when our half is over, and
+        Raises :class:`~shared.errors.StreamHalfClosed` when our half is over, and
         :class:`~shared.errors.SendBufferFull` when the writer did not wait.
         """
         if self.closed:
@@ -151,7 +151,7 @@ class Session:
     def end(self, stream_id: int, trailers: Trailers | None = None) -> None:
         """Ends our half in order, once everything buffered has left.
 
-        Raises :class:`~shared.errors.StreamClosed` when it is over already.
+        Raises :class:`~shared.errors.StreamHalfClosed` when it is over already.
         """
         self._check_open()
         self._streams.end(stream_id, trailers)
@@ -198,7 +198,7 @@ class Session:
         Raises :class:`~shared.errors.LocalError` when too many wait.
         """
         self._check_open()
-        frame_type = FrameType.COMMAND if self.role is Role.GATEWAY else FrameType.RESULT
+        frame_type = FrameType.COMMAND if self.role is TunnelRole.GATEWAY else FrameType.RESULT
         self._outbox.put_command(encode(frame_type, 0, orjson.dumps(dict(command))))
         self.control_frames.earn(self.open_streams)
 
@@ -277,7 +277,7 @@ class Session:
 
     def _count_control_frame(self, frame: Frame, now: float) -> None:
         """An agent trusts its gateway, which many agents share: the gateway alone bounds them."""
-        if self.role is Role.GATEWAY:
+        if self.role is TunnelRole.GATEWAY:
             self.control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
 
     def _receive_slots(self, frame: Frame, now: float) -> None:

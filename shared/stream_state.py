@@ -20,7 +20,7 @@ class Half(Enum):
     __hash__ = object.__hash__  # that of Enum is a function of Python, and these are looked up all the time
 
 
-class Input(Enum):
+class HalfInput(Enum):
     """What moves a half on."""
 
     HEAD = "head"
@@ -31,21 +31,21 @@ class Input(Enum):
     __hash__ = object.__hash__
 
 
-INPUTS: dict[int, Input] = {
-    FrameType.HEAD: Input.HEAD,
-    FrameType.DATA: Input.DATA,
-    FrameType.END: Input.END,
-    FrameType.RESET: Input.RESET,
+INPUTS: dict[int, HalfInput] = {
+    FrameType.HEAD: HalfInput.HEAD,
+    FrameType.DATA: HalfInput.DATA,
+    FrameType.END: HalfInput.END,
+    FrameType.RESET: HalfInput.RESET,
 }
 
-TRANSITIONS: dict[tuple[Half, Input], Half] = {
-    (Half.HEAD, Input.HEAD): Half.BODY,
-    (Half.HEAD, Input.RESET): Half.RESET,
-    (Half.BODY, Input.DATA): Half.BODY,
-    (Half.BODY, Input.END): Half.ENDED,
-    (Half.BODY, Input.RESET): Half.RESET,
+TRANSITIONS: dict[tuple[Half, HalfInput], Half] = {
+    (Half.HEAD, HalfInput.HEAD): Half.BODY,
+    (Half.HEAD, HalfInput.RESET): Half.RESET,
+    (Half.BODY, HalfInput.DATA): Half.BODY,
+    (Half.BODY, HalfInput.END): Half.ENDED,
+    (Half.BODY, HalfInput.RESET): Half.RESET,
     # An ended half may still be reset: that is how a gateway cancels a request whose body it has sent.
-    (Half.ENDED, Input.RESET): Half.RESET,
+    (Half.ENDED, HalfInput.RESET): Half.RESET,
 }
 """What is not here is not allowed: a :class:`~shared.errors.StreamStateError` of the peer, or our own bug."""
 

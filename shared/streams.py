@@ -19,7 +19,7 @@ from shared.errors import (
     FlowControlViolated,
     HeadTooLarge,
     SendBufferFull,
-    StreamClosed,
+    StreamHalfClosed,
     StreamLimitExceeded,
     StreamStateError,
     TooManyStreams,
@@ -37,10 +37,10 @@ from shared.events import StreamClosed as StreamClosedEvent
 from shared.frames import HEADER, Frame, FrameType, decode_offset, decode_reason, encode, encode_reason
 from shared.messages import RequestHead, ResponseHead, Trailers
 from shared.outbox import Outbox, OutStream
-from shared.stream_state import OVER, TRANSITIONS, Half, Input
+from shared.stream_state import OVER, TRANSITIONS, Half, HalfInput
 
 
-class Role(Enum):
+class TunnelRole(Enum):
     """Which end of the tunnel this is."""
 
     GATEWAY = "gateway"
@@ -61,12 +61,12 @@ class PeerLimits:
         return asdict(self)
 
 
-def read_limits(role: Role, said: Mapping[str, int]) -> PeerLimits:
+def read_limits(role: TunnelRole, said: Mapping[str, int]) -> PeerLimits:
     """The limits the peer of ``role`` announced. What it left out is what this version would announce.
 
     No peer is allowed more streams than we are ready to hold ourselves.
     """
-    usual = own_limits(OWN_WINDOWS[Role.AGENT if role is Role.GATEWAY else Role.GATEWAY])
+    usual = own_limits(OWN_WINDOWS[TunnelRole.AGENT if role is TunnelRole.GATEWAY else TunnelRole.GATEWAY])
     return PeerLimits(
         min(said.get("streams", usual.streams), limits.OPEN_STREAMS),
         min(said.get("stream_window_bytes", usual.stream_window_bytes), limits.CREDIT_MAX),
@@ -74,7 +74,7 @@ def read_limits(role: Role, said: Mapping[str, int]) -> PeerLimits:
     )
 
 
-OWN_WINDOWS = {Role.GATEWAY: GATEWAY_WINDOWS, Role.AGENT: AGENT_WINDOWS}
+OWN_WINDOWS = {TunnelRole.GATEWAY: GATEWAY_WINDOWS, TunnelRole.AGENT: AGENT_WINDOWS}
 
 
 def own_limits(windows: WindowSettings) -> PeerLimits:
@@ -106,7 +106,9 @@ class StreamTable:
     :class:`~shared.errors.ProtocolError`; the others are what the program asks for.
     """
 
-    def __init__(self, role: Role, peer: PeerLimits, windows: WindowSettings, events: list[Event]) -> None:
+    def __init__(
+        self, role: TunnelRole, peer: PeerLimits, windows: WindowSettings, events: list[Event]
+    ) -> None:
         self._role = role
         self._peer = peer
         self._windows = windows
@@ -134,7 +136,7 @@ class StreamTable:
 
     def open(self, head: RequestHead, now: float) -> int:
         """Sends OPEN and returns the stream's number. Raises :class:`TooManyStreams`, HeadTooLarge."""
-        assert self._role is Role.GATEWAY
+        assert self._role is TunnelRole.GATEWAY
         if len(self._streams) + len(self._owed) >= min(self._peer.streams, self._windows.streams):
             raise TooManyStreams(f"{len(self._streams)} streams are open")
         if self._last_id >= limits.STREAM_ID_MAX:
@@ -155,8 +157,8 @@ class StreamTable:
         return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
-        """Sends HEAD. Raises :class:`StreamClosed`."""
-        stream = self._local(stream_id, Input.HEAD)
+        """Sends HEAD. Raises :class:`StreamHalfClosed`."""
+        stream = self._local(stream_id, HalfInput.HEAD)
         if stream.peer is not Half.RESET:
             stream.out.head = encode(FrameType.HEAD, stream_id, head.to_payload())
             self.outbox.queue(stream.out)
@@ -164,11 +166,11 @@ class StreamTable:
     def send_data(self, stream_id: int, data: bytes) -> bool:
         """Takes all of ``data``. False: wait for ``StreamWritable`` before the next.
 
-        Raises :class:`StreamClosed`, or :class:`SendBufferFull` when the writer did not wait.
+        Raises :class:`StreamHalfClosed`, or :class:`SendBufferFull` when the writer did not wait.
         """
         stream = self._streams.get(stream_id)
         if stream is None or stream.local is not _BODY:
-            stream = self._local(stream_id, Input.DATA)
+            stream = self._local(stream_id, HalfInput.DATA)
         out = stream.out
         if stream.peer is _RESET or not data:
             return True
@@ -183,15 +185,15 @@ class StreamTable:
         return not out.waiting
 
     def end(self, stream_id: int, trailers: Trailers | None) -> None:
-        """Ends our half once everything buffered has left. Raises :class:`StreamClosed`."""
-        stream = self._local(stream_id, Input.END)
+        """Ends our half once everything buffered has left. Raises :class:`StreamHalfClosed`."""
+        stream = self._local(stream_id, HalfInput.END)
         if stream.peer is Half.RESET:
             self.reset(stream_id, ErrorCode.CANCELLED, "")
             return
         payload = b"" if trailers is None else trailers.to_payload()
         stream.out.end = encode(FrameType.END, stream_id, payload)
         self.outbox.queue(stream.out)
-        if self._role is Role.AGENT:
+        if self._role is TunnelRole.AGENT:
             self._discard(stream_id, stream.credit)
 
     def reset(self, stream_id: int, code: ErrorCode, reason: str) -> bool:
@@ -259,7 +261,7 @@ class StreamTable:
         self._events.append(StreamOpened(frame.stream_id, head))
 
     def receive_head(self, frame: Frame, now: float) -> None:
-        stream = self._receiving(frame.stream_id, Input.HEAD)
+        stream = self._receiving(frame.stream_id, HalfInput.HEAD)
         head = ResponseHead.from_payload(frame.payload)
         if stream.local is not Half.RESET:
             self._events.append(HeadReceived(frame.stream_id, head))
@@ -273,7 +275,7 @@ class StreamTable:
         """
         streams, happened, unpack = self._streams, self._events.append, HEADER.unpack_from
         a_tuple = tuple.__new__  # what DataReceived does, by way of a function of Python
-        unwanted = _ENDED if self._role is Role.AGENT else _RESET
+        unwanted = _ENDED if self._role is TunnelRole.AGENT else _RESET
         session = self._receive_credit
         header_bytes, most_bytes = limits.FRAME_HEADER_BYTES, limits.DATA_PAYLOAD_BYTES
         while start + header_bytes < len(message):
@@ -297,21 +299,21 @@ class StreamTable:
         return start
 
     def receive_data(self, frame: Frame, now: float) -> None:
-        stream = self._receiving(frame.stream_id, Input.DATA)
+        stream = self._receiving(frame.stream_id, HalfInput.DATA)
         size_bytes = len(frame.payload)
         self._receive_credit.receive(size_bytes)
         stream.credit.receive(size_bytes)
-        if stream.local is Half.RESET or (self._role is Role.AGENT and stream.local is Half.ENDED):
+        if stream.local is Half.RESET or (self._role is TunnelRole.AGENT and stream.local is Half.ENDED):
             self._discard(frame.stream_id, stream.credit)
         else:
             self._events.append(DataReceived(frame.stream_id, frame.payload))
 
     def receive_end(self, frame: Frame, now: float) -> None:
-        stream = self._receiving(frame.stream_id, Input.END)
+        stream = self._receiving(frame.stream_id, HalfInput.END)
         trailers = Trailers.from_payload(frame.payload) if frame.payload else None
         if stream.local is not Half.RESET:
             self._events.append(StreamEnded(frame.stream_id, trailers))
-        if self._role is Role.GATEWAY and self._has_more(stream):
+        if self._role is TunnelRole.GATEWAY and self._has_more(stream):
             # The answer is complete: the rest of the request is of no use to anybody.
             self._drop_local(frame.stream_id, stream, ErrorCode.NO_ERROR, "")
         self._close_if_over(frame.stream_id, stream)
@@ -319,11 +321,11 @@ class StreamTable:
     def receive_reset(self, frame: Frame, now: float) -> None:
         if self._is_closed(frame.stream_id):
             return
-        stream = self._receiving(frame.stream_id, Input.RESET)
+        stream = self._receiving(frame.stream_id, HalfInput.RESET)
         code, reason = decode_reason(frame.payload)
         if stream.local is not Half.RESET:
             self._events.append(StreamReset(frame.stream_id, code, reason))
-            if self._role is Role.GATEWAY or stream.local is Half.ENDED:
+            if self._role is TunnelRole.GATEWAY or stream.local is Half.ENDED:
                 if self._has_more(stream):
                     self._drop_local(frame.stream_id, stream, code, "")
             else:
@@ -374,21 +376,21 @@ class StreamTable:
 
     def _send_buffer(self, out: OutStream) -> int:
         """How much of a body is taken before its writer is to wait."""
-        if self._suspended and self._role is Role.AGENT:
+        if self._suspended and self._role is TunnelRole.AGENT:
             return max(limits.SEND_BUFFER_BYTES, out.credit.available)
         return limits.SEND_BUFFER_BYTES
 
-    def _local(self, stream_id: int, step: Input) -> _Stream:
-        """Moves our half on. Raises :class:`StreamClosed` when it is over."""
+    def _local(self, stream_id: int, step: HalfInput) -> _Stream:
+        """Moves our half on. Raises :class:`StreamHalfClosed` when it is over."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.local in OVER:
-            raise StreamClosed(f"our half of stream {stream_id} is over")
+            raise StreamHalfClosed(f"our half of stream {stream_id} is over")
         following = TRANSITIONS.get((stream.local, step))
         assert following is not None, f"{step.value} before the head"
         stream.local = following
         return stream
 
-    def _receiving(self, stream_id: int, step: Input) -> _Stream:
+    def _receiving(self, stream_id: int, step: HalfInput) -> _Stream:
         """Moves the peer's half on. Raises :class:`StreamStateError` when the table does not allow it."""
         stream = self._streams.get(stream_id)
         following = None if stream is None else TRANSITIONS.get((stream.peer, step))
@@ -403,7 +405,7 @@ class StreamTable:
     def _is_secret(self, stream_id: int) -> bool:
         """Whether the peer cannot know of a stream: our OPEN has not left. Answering ahead of it would let a
         peer that reads nothing make us keep any number of them."""
-        return self._role is Role.GATEWAY and stream_id > self.outbox.last_opened
+        return self._role is TunnelRole.GATEWAY and stream_id > self.outbox.last_opened
 
     @staticmethod
     def _has_more(stream: _Stream) -> bool:
@@ -412,7 +414,7 @@ class StreamTable:
 
     def _drop_local(self, stream_id: int, stream: _Stream, code: ErrorCode, reason: str) -> None:
         self.outbox.drop(stream.out)
-        stream.local = TRANSITIONS[stream.local, Input.RESET]
+        stream.local = TRANSITIONS[stream.local, HalfInput.RESET]
         self.outbox.put_frame(encode(FrameType.RESET, stream_id, encode_reason(code, reason)))
 
     def _close_if_over(self, stream_id: int, stream: _Stream) -> None:

@@ -21,7 +21,7 @@ from shared.errors import ErrorCode, TrunklineError
 from shared.messages import DeploymentState, Headers, RequestHead
 
 
-class EngineError(TrunklineError):
+class BackendError(TrunklineError):
     """The engine did not answer in order. An answer of 4xx or 5xx is an answer, not this."""
 
     code = ErrorCode.ENGINE_FAILED
@@ -31,44 +31,44 @@ class EngineError(TrunklineError):
         self.reason = reason
 
 
-class EngineUnreachable(EngineError):
+class BackendUnreachable(BackendError):
     """No connection to the engine. It never saw the request."""
 
     code = ErrorCode.ENGINE_UNREACHABLE
 
 
-class EngineRefused(EngineError):
+class BackendRefused(BackendError):
     """The backend does not send it now; another one may."""
 
     code = ErrorCode.REFUSED
 
 
-class RequestUnfit(EngineRefused):
+class RequestUnfit(BackendRefused):
     """No engine is sent such a request: nobody has to be spared for it, and nobody else asked."""
 
     code = ErrorCode.PROTOCOL_ERROR
 
 
-class EngineFailed(EngineError):
+class BackendFailed(BackendError):
     """The engine closed the connection before its answer was whole, or what it sent is no HTTP."""
 
     code = ErrorCode.ENGINE_FAILED
 
 
-class EngineTimeout(EngineError):
+class BackendTimeout(BackendError):
     """The engine was silent for longer than its settings allow."""
 
     code = ErrorCode.ENGINE_TIMEOUT
 
 
-class EngineBusy(EngineError):
+class BackendBusy(BackendError):
     """The engine works on requests, so that it is not asked how it is, or that it does not answer says
     nothing."""
 
     code = ErrorCode.REFUSED
 
 
-class RequestBody(Protocol):
+class BackendBody(Protocol):
     """A request's body on its way to the engine."""
 
     @property
@@ -85,7 +85,7 @@ class RequestBody(Protocol):
         """Waits until there is something to take, or nothing more will come."""
 
 
-class EngineResponse(Protocol):
+class BackendResponse(Protocol):
     """An engine's answer, of which so far only the head has been read."""
 
     @property
@@ -101,8 +101,8 @@ class EngineResponse(Protocol):
 
         ``take`` is called in the very turn of the event loop that read the piece. It says whether it wants
         more: if not, the engine's connection is not read until :meth:`resume` (back-pressure). What it raises
-        ends the request, and is raised here. Raises :class:`EngineFailed` when the body ends early and
-        :class:`EngineTimeout` when it stalls.
+        ends the request, and is raised here. Raises :class:`BackendFailed` when the body ends early and
+        :class:`BackendTimeout` when it stalls.
         """
 
     def resume(self) -> None:
@@ -132,11 +132,11 @@ class Backend(Protocol):
         """Call ``on_change`` after each change of ``deployments()``, or of why ``engine()`` is failed. One
         subscriber: the last."""
 
-    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
+    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
         """Send a request; entering gives the response once its head has been read.
 
         Leaving lets go
         of the engine: if the answer was not whole, its connection is closed, and the engine stops working.
-        Entering raises :class:`EngineUnreachable` (never sent), :class:`EngineRefused` (never sent),
-        :class:`EngineFailed` or :class:`EngineTimeout`.
+        Entering raises :class:`BackendUnreachable` (never sent), :class:`BackendRefused` (never sent),
+        :class:`BackendFailed` or :class:`BackendTimeout`.
         """

@@ -13,7 +13,7 @@ import structlog
 from agent.backends.command_process import CommandProcess, command_environment, filled_in, free_port
 from agent.backends.engine_kind import GENERIC
 from agent.backends.engine_models import deployment_id
-from agent.backends.managed import Durations, Loading, ManagedBackend
+from agent.backends.managed import Durations, LoadAttempt, ManagedBackend
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.backends.process import to_the_end
 from agent.backends.restarts import EngineEnd, RestartPolicy
@@ -67,7 +67,7 @@ class CommandBackend(ManagedBackend):
         engine: EngineSettings,
         settings: CommandSettings,
         *,
-        loading: Loading | None = None,
+        loading: LoadAttempt | None = None,
         restarts: RestartPolicy | None = None,
         durations: Durations | None = None,
         launch: Launch = CommandProcess.start,
@@ -91,7 +91,7 @@ class CommandBackend(ManagedBackend):
         super().__init__(
             engine.name,
             known,
-            loading or Loading(),
+            loading or LoadAttempt(),
             restarts=restarts,
             durations=durations,
             clock=clock,

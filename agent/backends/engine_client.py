@@ -5,10 +5,10 @@ from typing import Any
 
 import orjson
 
-from agent.backends.base import EngineFailed, EngineTimeout, RequestBody
-from agent.backends.engine_http.call import Call
-from agent.backends.engine_http.dialer import Dialer
-from agent.backends.engine_http.pool import Pool
+from agent.backends.base import BackendBody, BackendFailed, BackendTimeout
+from agent.backends.engine_http.call import EngineCall
+from agent.backends.engine_http.dialer import EngineConnector
+from agent.backends.engine_http.pool import ConnectionPool
 from agent.backends.settings import EngineSettings, base_url
 from agent.backends.wire import RequestFormat
 from shared.messages import RequestHead
@@ -23,7 +23,7 @@ JSON_COMMAS = 2 * JSON_VALUES
 about 5 ms with so many. vLLM's description of its paths, the longest answer, has about half."""
 
 
-class Answer:
+class SmallResponse:
     """A small answer, read whole."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
@@ -57,7 +57,7 @@ class EngineClient:
         self._timeouts = settings.timeouts
         base = base_url(settings.url)
         self._form = RequestFormat(base, settings.api_key)
-        self._pool = Pool(Dialer(base, settings.unix_socket, settings.timeouts.connect_s))
+        self._pool = ConnectionPool(EngineConnector(base, settings.unix_socket, settings.timeouts.connect_s))
 
     async def close(self) -> None:
         await self._pool.close()
@@ -67,11 +67,11 @@ class EngineClient:
         """When something of an answer came last, on the loop's clock; 0 if none ever did."""
         return self._pool.heard_s
 
-    def request(self, head: RequestHead, body: RequestBody) -> Call:
+    def request(self, head: RequestHead, body: BackendBody) -> EngineCall:
         """See :meth:`agent.backends.base.Backend.request`."""
-        return Call(self._pool, self._form, self._timeouts, head, body)
+        return EngineCall(self._pool, self._form, self._timeouts, head, body)
 
-    async def ask(self, path: str) -> Answer:
+    async def ask(self, path: str) -> SmallResponse:
         """GET ``path`` and read the answer whole. Raises the :class:`EngineError` that fits."""
         question = RequestHead("", "GET", path, (), "", "")
         try:
@@ -81,13 +81,13 @@ class EngineClient:
             ):
                 body = bytearray()
                 await response.pour(lambda piece: _read(body, piece))
-                return Answer(response.status, dict(response.headers), bytes(body))
+                return SmallResponse(response.status, dict(response.headers), bytes(body))
         except TimeoutError:
-            raise EngineTimeout("the engine fell silent before its answer") from None
+            raise BackendTimeout("the engine fell silent before its answer") from None
 
 
 class _NoBody:
-    """Implements :class:`agent.backends.base.RequestBody`."""
+    """Implements :class:`agent.backends.base.BackendBody`."""
 
     ended = True
 
@@ -101,6 +101,6 @@ class _NoBody:
 
 def _read(body: bytearray, piece: bytes) -> bool:
     if len(body) + len(piece) > PROBE_BYTES:
-        raise EngineFailed(f"the engine's answer is longer than {PROBE_BYTES} bytes")
+        raise BackendFailed(f"the engine's answer is longer than {PROBE_BYTES} bytes")
     body += piece
     return True

@@ -56,7 +56,7 @@ _TOKENS_MAX = 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EngineLoad:
     """Requests in the engine's batch and in its queue, whoever sent them; share of its KV memory in use, and
     the tokens that memory has room for."""
 
@@ -65,20 +65,20 @@ class Load:
     kv_use: float | None = None
     kv_tokens: int | None = None
 
-    def __add__(self, other: "Load") -> "Load":
+    def __add__(self, other: "EngineLoad") -> "EngineLoad":
         """Of several replicas or models in one engine: counts add up, the fullest memory counts, and of
         room the largest: ranks that share one memory each tell of it."""
         uses = [use for use in (self.kv_use, other.kv_use) if use is not None]
         rooms = [room for room in (self.kv_tokens, other.kv_tokens) if room is not None]
         running, waiting = self.running + other.running, self.waiting + other.waiting
-        return Load(running, waiting, max(uses, default=None), max(rooms, default=None))
+        return EngineLoad(running, waiting, max(uses, default=None), max(rooms, default=None))
 
 
 class LoadReader:
     """Reads a page given in :func:`slices`."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, EngineLoad] = {}
 
     def feed(self, text: bytes) -> None:
         loads = self._loads
@@ -87,7 +87,7 @@ class LoadReader:
             model = labels[1].decode(errors="replace") if labels else ""
             sample = _sample(found)
             if sample is not None and (model in loads or len(loads) < LABELS):
-                loads[model] = loads.get(model, Load()) + sample
+                loads[model] = loads.get(model, EngineLoad()) + sample
 
     def loads(self) -> "Loads | None":
         """None when the page says nothing of load."""
@@ -97,20 +97,20 @@ class LoadReader:
 class Loads:
     """What an engine says of its load, by the label ``model_name`` ("" where there is none)."""
 
-    def __init__(self, by_model: Mapping[str, Load]) -> None:
+    def __init__(self, by_model: Mapping[str, EngineLoad]) -> None:
         self.by_model = by_model
-        total = Load()
+        total = EngineLoad()
         for load in by_model.values():
             total += load
         self._total = total
 
-    def of(self, model: str) -> Load:
+    def of(self, model: str) -> EngineLoad:
         """The load that concerns ``model``: its own, else that of the whole engine (an adapter has none of
         its own: it runs in its base model's batch). Room that is told without a model's name is
         everybody's."""
         if model not in self.by_model:
             return self._total
-        own, common = self.by_model[model], self.by_model.get("", Load())
+        own, common = self.by_model[model], self.by_model.get("", EngineLoad())
         return replace(own, kv_tokens=own.kv_tokens or common.kv_tokens)
 
 
@@ -140,9 +140,9 @@ def _kv_tokens(labels: bytes) -> int | None:
     return min(told.get(b"kv_cache_size_tokens", 0) or tokens, _TOKENS_MAX) or None
 
 
-def _sample(found: re.Match[bytes]) -> Load | None:
+def _sample(found: re.Match[bytes]) -> EngineLoad | None:
     if found["info"]:
-        return Load(kv_tokens=_kv_tokens(found["labels"] or b""))
+        return EngineLoad(kv_tokens=_kv_tokens(found["labels"] or b""))
     try:
         value = float(found["value"])
     except ValueError:
@@ -150,8 +150,8 @@ def _sample(found: re.Match[bytes]) -> Load | None:
     if not math.isfinite(value) or value < 0:
         return None
     if found["kv"]:
-        return Load(kv_use=min(value, 1.0))
+        return EngineLoad(kv_use=min(value, 1.0))
     if found["tokens"]:
-        return Load(kv_tokens=min(int(value), _TOKENS_MAX) or None)
+        return EngineLoad(kv_tokens=min(int(value), _TOKENS_MAX) or None)
     count = min(int(value), _COUNT_MAX)
-    return Load(running=count) if found["running"] else Load(waiting=count)
+    return EngineLoad(running=count) if found["running"] else EngineLoad(waiting=count)

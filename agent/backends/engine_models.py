@@ -29,7 +29,7 @@ _CONTEXT_META = ("n_ctx", "n_ctx_train")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelInfo:
+class EngineModel:
     """One model of an engine. None or empty: the engine does not say."""
 
     id: str
@@ -42,12 +42,12 @@ class ModelInfo:
     reason: str = ""
 
 
-def read_models(document: Any) -> tuple[ModelInfo, ...] | None:
+def read_models(document: Any) -> tuple[EngineModel, ...] | None:
     """The models in a parsed ``/v1/models``, each once, in order; None when it is no such document."""
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         return None
-    models: dict[str, ModelInfo] = {}
+    models: dict[str, EngineModel] = {}
     for entry in entries[:LISTED]:
         identity = entry.get("id") if isinstance(entry, dict) else None
         if isinstance(identity, str) and identity not in models and is_nameable(identity):
@@ -112,9 +112,9 @@ def deployment_id(engine: str, model: str) -> str:
     return f"{whole[: limits.MODEL_NAME_CHARS - len(digest) - 1]}~{digest}"
 
 
-def _read_model(identity: str, entry: dict[str, Any]) -> ModelInfo:
+def _read_model(identity: str, entry: dict[str, Any]) -> EngineModel:
     routes = entry.get("routes")
-    return ModelInfo(
+    return EngineModel(
         id=identity,
         owner=_text(entry, "owned_by"),
         context_tokens=_context(entry),

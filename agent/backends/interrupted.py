@@ -8,7 +8,7 @@ client gets an error.
 import re
 from collections.abc import Callable
 
-from agent.backends.base import EngineFailed, EngineResponse
+from agent.backends.base import BackendFailed, BackendResponse
 from shared.messages import Headers
 
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
@@ -20,9 +20,9 @@ _OVERLAP_BYTES = 64
 
 class Uninterrupted:
     """``response``, which must say why it ends before it says that it does. Implements
-    :class:`agent.backends.base.EngineResponse`."""
+    :class:`agent.backends.base.BackendResponse`."""
 
-    def __init__(self, response: EngineResponse) -> None:
+    def __init__(self, response: BackendResponse) -> None:
         self._response = response
         kind = dict(response.headers).get("content-type", "")
         self._stream = kind.lower().startswith("text/event-stream") and response.status == 200
@@ -38,7 +38,7 @@ class Uninterrupted:
         return self._response.headers
 
     async def pour(self, take: Callable[[bytes], bool]) -> None:
-        """Raises :class:`EngineFailed` instead of giving the end of an answer that was interrupted."""
+        """Raises :class:`BackendFailed` instead of giving the end of an answer that was interrupted."""
         await self._response.pour(lambda piece: self._take(piece, take) if self._stream else take(piece))
 
     def resume(self) -> None:
@@ -53,4 +53,4 @@ class Uninterrupted:
             return take(piece)
         if before:
             take(before)
-        raise EngineFailed("the engine broke its answer off because somebody else called it")
+        raise BackendFailed("the engine broke its answer off because somebody else called it")

@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Keeper:
+class ProcessGuard:
     def __init__(self, grace_s: float, command: list[str]) -> None:
         self._grace_s = grace_s
         self._command = command
@@ -159,7 +159,7 @@ def _control(option: int, value: int) -> None:
 
 
 def main() -> None:
-    status = Keeper(float(sys.argv[1]), sys.argv[2:]).run()
+    status = ProcessGuard(float(sys.argv[1]), sys.argv[2:]).run()
     if os.WIFSIGNALED(status):
         import resource
 

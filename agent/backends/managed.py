@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from agent.backends.base import EngineRefused, EngineResponse, EngineUnreachable, RequestBody
+from agent.backends.base import BackendBody, BackendRefused, BackendResponse, BackendUnreachable
 from agent.backends.engine_states import engine_state
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.backends.restarts import EngineEnd, RestartPolicy
@@ -41,7 +41,7 @@ class NoDurations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class LoadAttempt:
     """When an engine is loaded, and what that takes."""
 
     at_start: bool = True
@@ -67,7 +67,7 @@ class ManagedBackend(ABC):
         self,
         name: str,
         known: tuple[DeploymentState, ...],
-        loading: Loading,
+        loading: LoadAttempt,
         *,
         restarts: RestartPolicy | None = None,
         durations: Durations | None = None,
@@ -118,9 +118,9 @@ class ManagedBackend(ABC):
 
     def load(self) -> None:
         """Have the engine started, without waiting for it; one that waits after a crash does not wait any
-        longer. Raises :class:`EngineRefused` when it cannot be done now."""
+        longer. Raises :class:`BackendRefused` when it cannot be done now."""
         if self.unloading:
-            raise EngineRefused(UNLOADING)
+            raise BackendRefused(UNLOADING)
         if not self.wanted:
             self._began_s = self._clock()
             self._become(DeploymentStatus.LOADING, LOADING)
@@ -130,7 +130,7 @@ class ManagedBackend(ABC):
         elif self._http is not None and all(
             d.status is DeploymentStatus.FAILED for d in self._http.deployments()
         ):
-            raise EngineRefused("the engine's process runs and does not answer: unload it first")
+            raise BackendRefused("the engine's process runs and does not answer: unload it first")
 
     def unload(self) -> None:
         """Have the engine ended, without waiting for it. Nobody may be let in from now on."""
@@ -180,13 +180,13 @@ class ManagedBackend(ABC):
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
 
-    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
+    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
         return self._request(head, body)
 
     @asynccontextmanager
-    async def _request(self, head: RequestHead, body: RequestBody) -> AsyncIterator[EngineResponse]:
+    async def _request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
         if self._http is None:
-            raise EngineUnreachable(f"the engine is {self._status}: {self._reason or 'not loaded'}")
+            raise BackendUnreachable(f"the engine is {self._status}: {self._reason or 'not loaded'}")
         async with self._http.request(head, body) as response:
             yield response
 

@@ -8,14 +8,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 import structlog
 
 from agent.backends.base import (
-    EngineBusy,
-    EngineError,
-    EngineRefused,
-    EngineResponse,
-    EngineTimeout,
-    RequestBody,
+    BackendBody,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    BackendResponse,
+    BackendTimeout,
 )
-from agent.backends.engine_client import Answer, EngineClient
+from agent.backends.engine_client import EngineClient, SmallResponse
 from agent.backends.engine_kind import CONTINUED_ROUTES, WhileBusy
 from agent.backends.engine_states import engine_state
 from agent.backends.interrupted import Uninterrupted
@@ -129,7 +129,7 @@ class OpenAIHTTPBackend:
             self._on_change()
 
     @asynccontextmanager
-    async def _request(self, head: RequestHead, body: RequestBody) -> AsyncIterator[EngineResponse]:
+    async def _request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
         assert self._client is not None, "not started"
         self._begin()
         try:
@@ -138,9 +138,9 @@ class OpenAIHTTPBackend:
                     pass  # whoever asked is done
             async with self._client.request(head, body) as response:
                 yield Uninterrupted(response) if self._interrupts else response
-        except EngineRefused:
+        except BackendRefused:
             raise
-        except EngineError:
+        except BackendError:
             self._look.set()
             raise
         finally:
@@ -165,21 +165,21 @@ class OpenAIHTTPBackend:
     def _may_be_asked(self) -> bool:
         return not self._running or self._view.while_busy is WhileBusy.ANSWERS
 
-    async def _ask(self, path: str) -> Answer:
-        """One question. Raises :class:`EngineBusy`, and what :meth:`EngineClient.ask` raises."""
+    async def _ask(self, path: str) -> SmallResponse:
+        """One question. Raises :class:`BackendBusy`, and what :meth:`EngineClient.ask` raises."""
         assert self._client is not None, "not started"
         if not self._may_be_asked:
-            raise EngineBusy("requests run")
+            raise BackendBusy("requests run")
         try:
             async with self._question if self._interrupts else nullcontext():
                 return await self._client.ask(path)
-        except EngineTimeout:
+        except BackendTimeout:
             heard_s = max(self._client.heard_s, self._busy_since_s)
             if self._running and asyncio.get_running_loop().time() - heard_s < BUSY_SILENCE_S:
-                raise EngineBusy("it works on requests") from None
+                raise BackendBusy("it works on requests") from None
             raise
 
-    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[EngineResponse]:
+    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
         return self._request(head, body)
 
     async def _watch_engine(self) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.backends.base import EngineBusy, EngineError, EngineTimeout
-from agent.backends.engine_client import Answer
+from agent.backends.base import BackendBusy, BackendError, BackendTimeout
+from agent.backends.engine_client import SmallResponse
 from agent.backends.engine_kind import (
     GENERIC,
     EngineKind,
@@ -17,7 +17,7 @@ from agent.backends.engine_kind import (
     slots_from,
 )
 from agent.backends.engine_load import LoadReader, Loads, slices
-from agent.backends.engine_models import ModelInfo, deployment_id, left_out, read_models
+from agent.backends.engine_models import EngineModel, deployment_id, left_out, read_models
 from agent.backends.settings import EngineSettings
 from shared import limits
 from shared.messages import DeploymentState, DeploymentStatus
@@ -39,7 +39,7 @@ busy with a long prompt may be late once."""
 BLOCKED_PATIENCE = 6
 """The same of engines that are not known to answer while they work: they may work for somebody else."""
 
-Ask = Callable[[str], Awaitable[Answer]]
+Ask = Callable[[str], Awaitable[SmallResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class _Health:
     """It said so itself."""
 
 
-class NoModelList(EngineError):
+class NoModelList(BackendError):
     """The engine answered, and not with a list of models; or, at ``health``, not that it is well."""
 
-    def __init__(self, answer: Answer, health: str = "") -> None:
+    def __init__(self, answer: SmallResponse, health: str = "") -> None:
         self.loading = answer.status == 503 and b"oading" in answer.body
         unwell = f"the engine is not well ({health} answers {answer.status})" if health else ""
         super().__init__(LOADING if self.loading else unwell or _why_no_models(answer))
@@ -106,7 +106,7 @@ class NoModelList(EngineError):
 
 
 class Prober:
-    """Asks the engine of ``settings`` through ``ask``, which raises :class:`EngineBusy` where the engine is
+    """Asks the engine of ``settings`` through ``ask``, which raises :class:`BackendBusy` where the engine is
     not to be asked because requests run, or did not answer because they do.
 
     One that ends its streams when it is asked for its models is asked for them once each time it appears;
@@ -123,7 +123,7 @@ class Prober:
         requests have overtaken shows nothing new."""
         try:
             return await self._look(before)
-        except EngineBusy:
+        except BackendBusy:
             return before
 
     async def _look(self, before: EngineView) -> EngineView:
@@ -134,15 +134,15 @@ class Prober:
                 await self._ask(HEALTH_PATH)
                 return replace(before, late=0)
             models = await self._models()
-        except EngineBusy:
+        except BackendBusy:
             raise
-        except EngineTimeout as error:
+        except BackendTimeout as error:
             if not before.gone and before.late + 1 < patience:
                 return replace(before, late=before.late + 1)
             return self._lost(before, error.reason)
         except NoModelList as error:
             return replace(self._lost(before, error.reason), foreign=error.foreign, loading=error.loading)
-        except EngineError as error:
+        except BackendError as error:
             return self._lost(before, error.reason)
         seen = replace(before, gone=False, reason="", late=0, foreign=False, loading=False)
         if before.gone or not before.deployments:
@@ -158,8 +158,8 @@ class Prober:
             deployments=tuple(self._deployment(seen, model, health, loads or Loads({})) for model in models),
         )
 
-    async def _models(self) -> tuple[ModelInfo, ...]:
-        """Raises :class:`EngineError` for an engine without a list of models, unless it needs none."""
+    async def _models(self) -> tuple[EngineModel, ...]:
+        """Raises :class:`BackendError` for an engine without a list of models, unless it needs none."""
         if self._settings.health is not None:
             return await self._declared(self._settings.health)
         answer = await self._ask(MODELS_PATH)
@@ -172,14 +172,14 @@ class Prober:
         wanted = self._settings.models
         return tuple(model for model in models if not wanted or model.id in wanted)
 
-    async def _declared(self, health: str) -> tuple[ModelInfo, ...]:
+    async def _declared(self, health: str) -> tuple[EngineModel, ...]:
         """The models of the settings, of an engine that answers at ``health``."""
         answer = await self._ask(health)
         if answer.status >= 400:
             raise NoModelList(answer, health)
-        return tuple(ModelInfo(id=model) for model in self._settings.models)
+        return tuple(EngineModel(id=model) for model in self._settings.models)
 
-    async def _get_acquainted(self, view: EngineView, models: tuple[ModelInfo, ...]) -> EngineView:
+    async def _get_acquainted(self, view: EngineView, models: tuple[EngineModel, ...]) -> EngineView:
         """For an engine that has just appeared: its kind, and how much it takes."""
         kind = kind_of(models[0].owner if models else "", None)
         if kind is GENERIC:
@@ -205,9 +205,9 @@ class Prober:
     async def _document(self, path: str) -> Any:
         try:
             answer = await self._ask(path)
-        except EngineBusy:
+        except BackendBusy:
             raise
-        except EngineError:
+        except BackendError:
             return None
         return answer.json() if answer.status == 200 else None
 
@@ -216,9 +216,9 @@ class Prober:
             return _Health()
         try:
             answer = await self._ask(HEALTH_PATH)
-        except EngineBusy:
+        except BackendBusy:
             raise
-        except EngineError:
+        except BackendError:
             return _Health()  # the list of models has come; the next look will tell
         if answer.status == 503:
             loading = b"oading" in answer.body
@@ -236,9 +236,9 @@ class Prober:
             return None
         try:
             answer = await self._ask(METRICS_PATH)
-        except EngineBusy:
+        except BackendBusy:
             raise
-        except EngineError:
+        except BackendError:
             return Loads({})
         if answer.status != 200:
             return None
@@ -249,7 +249,7 @@ class Prober:
         return reader.loads()
 
     def _deployment(
-        self, view: EngineView, model: ModelInfo, health: _Health, loads: Loads
+        self, view: EngineView, model: EngineModel, health: _Health, loads: Loads
     ) -> DeploymentState:
         load = loads.of(model.id)
         routes = model.routes or view.kind.routes
@@ -299,7 +299,7 @@ class Prober:
         )
 
 
-def _why_no_models(answer: Answer) -> str:
+def _why_no_models(answer: SmallResponse) -> str:
     if answer.status in (401, 403):
         return f"the engine wants another api_key ({MODELS_PATH} answers {answer.status})"
     if answer.status == 503:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import SplitResult, quote, urlsplit
 
-from agent.backends.base import EngineFailed, RequestUnfit
+from agent.backends.base import BackendFailed, RequestUnfit
 from shared import limits
 from shared.messages import Headers
 
@@ -176,17 +176,19 @@ def declared_length(headers: Headers) -> int | None:
 
 
 def response_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """An engine's headers as the gateway gets them. Raises :class:`EngineFailed` for what it would refuse."""
+    """An engine's headers as the gateway gets them. Raises :class:`BackendFailed` for what it
+    would refuse.
+    """
     raw = list(raw)
     if len(raw) > limits.HEADERS or sum(len(name) + len(text) for name, text in raw) > limits.HEADER_BYTES:
-        raise EngineFailed("the engine's answer has too many headers, or too long ones")
+        raise BackendFailed("the engine's answer has too many headers, or too long ones")
     decoded = [(name.decode("latin-1").lower(), text.decode("latin-1").strip()) for name, text in raw]
     dropped = _HOP_BY_HOP | _named_by_connection(decoded)
     kept = tuple((name, text) for name, text in decoded if name not in dropped)
     if any(not _NAME.fullmatch(name) or _CONTROL.search(text) for name, text in kept):
-        raise EngineFailed("the engine's answer has a malformed header")
+        raise BackendFailed("the engine's answer has a malformed header")
     if sum(len(name) + len(text.encode()) for name, text in kept) > limits.HEADER_BYTES:
-        raise EngineFailed("the engine's answer has too many headers, or too long ones")
+        raise BackendFailed("the engine's answer has too many headers, or too long ones")
     return kept
 
 

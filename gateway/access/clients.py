@@ -22,8 +22,8 @@ USED_TICK_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
-class Authenticator(Protocol):
-    """Who holds what a client presents; :class:`KeyRing` and :class:`Door`."""
+class CredentialCheck(Protocol):
+    """Who holds what a client presents; :class:`KeyRing` and :class:`Authenticator`."""
 
     async def identify(self, presented: str) -> Principal: ...
 
@@ -42,7 +42,7 @@ class Clients:
         self.ring = KeyRing(store, wall)
         self._store = store
         self._sources: list[KeySource] = []
-        self.door: Authenticator = self.ring
+        self.door: CredentialCheck = self.ring
         if issuers:
             self._trust(issuers, clock, wall)
 
@@ -51,11 +51,11 @@ class Clients:
     ) -> None:
         """Let holders of these issuers' tokens in, too. Imported where there are any: each start waits for
         every import."""
-        from gateway.access.door import Door
-        from gateway.access.oidc import KeySource, TokenDoor
+        from gateway.access.door import Authenticator
+        from gateway.access.oidc import KeySource, TokenAuthenticator
 
         self._sources = [KeySource(issuer_of(table), clock) for table in issuers]
-        self.door = Door(self.ring, TokenDoor(self._sources, wall))
+        self.door = Authenticator(self.ring, TokenAuthenticator(self._sources, wall))
 
     async def run(self) -> None:
         """Fetch issuers' keys and note the use of ours, until cancelled; then nobody is let in any more."""

@@ -1,21 +1,21 @@
 """Who comes in: holders of API keys and, where issuers are trusted, of their tokens."""
 
 from gateway.access.keys import KeyRing
-from gateway.access.oidc import TokenDoor
+from gateway.access.oidc import TokenAuthenticator
 from gateway.domain import Principal
 from gateway.store.keys import PREFIX
 
 
-class Door:
+class Authenticator:
     """Keys by their prefix, everything else as a token."""
 
-    def __init__(self, keys: KeyRing, tokens: TokenDoor) -> None:
+    def __init__(self, keys: KeyRing, tokens: TokenAuthenticator) -> None:
         self._keys = keys
         self._tokens = tokens
 
     async def identify(self, presented: str) -> Principal:
-        """As :meth:`KeyRing.identify` and :meth:`TokenDoor.authenticate`. What was changed in the store
-        counts for holders of tokens too."""
+        """As :meth:`KeyRing.identify` and :meth:`TokenAuthenticator.authenticate`. What was changed in the
+        store counts for holders of tokens too."""
         if presented.startswith(PREFIX) or not presented:
             return await self._keys.identify(presented)
         await self._keys.refresh()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.admin.request import Json, Request
+from gateway.admin.request import AdminRequest, Json
 from gateway.store import AgentRecord, Store, TokenRecord, TokenState
 from gateway.store.errors import BadValue
 
@@ -10,12 +10,12 @@ TOKEN_LIFE_S = 86_400.0
 """Unless something else is said."""
 
 
-def list_tokens(store: Store, asked: Request) -> Json:
+def list_tokens(store: Store, asked: AdminRequest) -> Json:
     """Every join token; their secrets are not kept."""
     return {"tokens": [_token_facts(record, asked.wall_s) for record in store.tokens.list()]}
 
 
-def create_token(store: Store, asked: Request) -> Json:
+def create_token(store: Store, asked: AdminRequest) -> Json:
     """Make a join token. Its text is in the answer, this once."""
     body, life_s, uses = asked.body, asked.body.get("life_s", TOKEN_LIFE_S), asked.body.get("uses", 1)
     models, labels = body.get("models", ["*"]), body.get("labels", {})
@@ -26,7 +26,7 @@ def create_token(store: Store, asked: Request) -> Json:
     return {"token": text, "id": record.id, "expires_s": record.expires_s, "uses": uses, "record": facts}
 
 
-def revoke_token(store: Store, asked: Request) -> Json:
+def revoke_token(store: Store, asked: AdminRequest) -> Json:
     """By its id, or the beginning of it. Agents that joined with it stay."""
     if asked.name.startswith("tlj_"):
         raise BadValue("name the token by its id: the token itself is a secret")
@@ -34,12 +34,12 @@ def revoke_token(store: Store, asked: Request) -> Json:
     return {"id": record.id, "revoked": True, "uses": record.uses}
 
 
-def list_enrolments(store: Store, asked: Request) -> Json:
+def list_enrolments(store: Store, asked: AdminRequest) -> Json:
     """Every agent that joined, revoked ones too, and what it may serve."""
     return {"agents": [_agent_facts(record) for record in store.agents.list()]}
 
 
-def set_agent(store: Store, asked: Request) -> Json:
+def set_agent(store: Store, asked: AdminRequest) -> Json:
     """Rename it, or change what it may serve, or its labels. What is not named stays."""
     body = asked.body
     models, labels, new = (body.get(name) for name in ("models", "labels", "name"))
@@ -50,7 +50,7 @@ def set_agent(store: Store, asked: Request) -> Json:
     return _agent_facts(store.agents.allow(asked.name, models, labels))
 
 
-def revoke_agent(store: Store, asked: Request) -> Json:
+def revoke_agent(store: Store, asked: AdminRequest) -> Json:
     """Its tunnel ends within a second, its key never comes back."""
     record = store.agents.revoke(asked.name, asked.body.get("reason", ""), asked.wall_s)
     token = store.tokens.get(record.token_id)

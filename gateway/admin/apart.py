@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 import gateway
-from gateway.admin.request import Json, Request
+from gateway.admin.request import AdminRequest, Json
 from gateway.admin.table import APART_S
 from gateway.store import Store
 from gateway.store.errors import BadValue, StateError, StateUnwritable
@@ -76,7 +76,7 @@ def main() -> None:
     found: Json
     try:
         with Store.open(Path(asked["state"])) as store:
-            request = Request(time.time(), lambda model, version: False, (), asked["body"])
+            request = AdminRequest(time.time(), lambda model, version: False, (), asked["body"])
             found = {"done": FUNCTIONS[asked["operation"]](store, request)}
     except BadValue as error:
         found = {"wrong": str(error)}

@@ -1,13 +1,13 @@
 """Operations on the audit log: it is verified and read."""
 
-from gateway.admin.request import Json, Request
+from gateway.admin.request import AdminRequest, Json
 from gateway.audit import Anchor, trusted_keys, verify
 from gateway.audit.reading import read_page
 from gateway.audit.segments import DIRECTORY
 from gateway.store import Store
 
 
-def verify_audit(store: Store, asked: Request) -> Json:
+def verify_audit(store: Store, asked: AdminRequest) -> Json:
     """Whether the log is whole, what is wrong with it, and its end, to be kept elsewhere. Reads all of it."""
     expect = asked.body.get("expect")
     seq, _, digest = (expect or "").partition(":")
@@ -25,7 +25,7 @@ def verify_audit(store: Store, asked: Request) -> Json:
     }
 
 
-def export_audit(store: Store, asked: Request) -> Json:
+def export_audit(store: Store, asked: AdminRequest) -> Json:
     """Lines as they are in the log, the oldest first, from a moment on and of some kinds; ``next`` goes on,
     also where an answer found none."""
     body = asked.body

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from gateway.admin.request import Json, Request
+from gateway.admin.request import AdminRequest, Json
 from gateway.store import Store
 from shared.identity import GatewayIdentity, GatewayKeys
 
 
-def show_identity(store: Store, asked: Request) -> Json:
+def show_identity(store: Store, asked: AdminRequest) -> Json:
     """Ids and fingerprints of the key that agents trust, and of the one before while it counts."""
     return {"keys": _facts(store.identity.keys, asked.wall_s)}
 
 
-def rotate_identity(store: Store, asked: Request) -> Json:
+def rotate_identity(store: Store, asked: AdminRequest) -> Json:
     """Make a new key; the one there was counts for a while more."""
     return {"keys": _facts(store.identity.rotate(asked.body["overlap_s"], asked.wall_s), asked.wall_s)}
 

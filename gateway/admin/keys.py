@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
-from gateway.admin.request import Json, Request
+from gateway.admin.request import AdminRequest, Json
 from gateway.quotas import BadQuota, Rates
-from gateway.scopes import Role, limited
+from gateway.scopes import AdminRole, limited
 from gateway.store import DEFAULT_TENANT, KeyRecord, Store
 from gateway.store.errors import BadValue
-from gateway.where import BadWhere, where_of
+from gateway.where import BadResidency, where_of
 
 OVERLAP_S = 86_400.0
 """How long the secret before works beside a new one, unless something else is said."""
@@ -17,18 +17,18 @@ _RATES = ("rpm", "tpm", "concurrency")
 _CHANGEABLE = (*_RATES, "routes", "role")
 
 
-def list_keys(store: Store, asked: Request) -> Json:
+def list_keys(store: Store, asked: AdminRequest) -> Json:
     """Every key, revoked ones too; no secret and no hash."""
     return {"keys": [key_facts(record, asked.wall_s) for record in store.keys.list()]}
 
 
-def create_key(store: Store, asked: Request) -> Json:
+def create_key(store: Store, asked: AdminRequest) -> Json:
     """Make a key. Its text is in the answer, this once."""
     body, role = asked.body, asked.body.get("role")
     try:
         where = None if body.get("where") is None else where_of(body["where"])
         rates = Rates(*(body.get(name) for name in _RATES))
-    except (BadWhere, BadQuota) as error:
+    except (BadResidency, BadQuota) as error:
         raise BadValue(str(error)) from error
     text = store.keys.create(
         body["name"],
@@ -36,14 +36,14 @@ def create_key(store: Store, asked: Request) -> Json:
         asked.wall_s,
         where,
         scopes=limited(*(body.get(name) for name in ("models", "routes", "tiers"))),
-        role=None if role is None else Role(role),
+        role=None if role is None else AdminRole(role),
         life_s=body.get("life_s"),
         rates=rates,
     )
     return {"key": text, **key_facts(store.keys.get(body["name"]), asked.wall_s)}
 
 
-def set_key(store: Store, asked: Request) -> Json:
+def set_key(store: Store, asked: AdminRequest) -> Json:
     """Give it other limits, routes or another role; null: none. What is not named stays."""
     changes = {name: asked.body[name] for name in _CHANGEABLE if name in asked.body}
     if not changes:
@@ -51,13 +51,13 @@ def set_key(store: Store, asked: Request) -> Json:
     return key_facts(store.keys.change(asked.name, changes), asked.wall_s)
 
 
-def revoke_key(store: Store, asked: Request) -> Json:
+def revoke_key(store: Store, asked: AdminRequest) -> Json:
     """It lets nobody in from the next request on."""
     record = store.keys.revoke(asked.name, asked.wall_s)
     return {"name": record.name, "id": record.id, "revoked": True}
 
 
-def rotate_key(store: Store, asked: Request) -> Json:
+def rotate_key(store: Store, asked: AdminRequest) -> Json:
     """Give it another secret, which is in the answer, this once."""
     record, text = store.keys.rotate(asked.name, asked.body.get("overlap_s", OVERLAP_S), asked.wall_s)
     return {"key": text, **key_facts(record, asked.wall_s)}

@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AdminRequest:
     """One operation that is asked for, by a command or over HTTP."""
 
     wall_s: float

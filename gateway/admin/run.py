@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from gateway.admin.request import Json, Request
+from gateway.admin.request import AdminRequest, Json
 from gateway.admin.table import OPERATIONS
 from gateway.store import Store
 
-Run = Callable[[Store, Request], Json]
+Run = Callable[[Store, AdminRequest], Json]
 
 
 class _Functions(dict[str, Run]):

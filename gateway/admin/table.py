@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 
 APART_S = 900.0
 """The longest that an operation in a process of its own may take."""
@@ -17,7 +17,7 @@ class Operation:
     method: str
     path: str
     """With names of records in braces, ``:path`` behind those that may hold slashes (Starlette's form)."""
-    role: Role
+    role: AdminRole
     """What over HTTP may do it, at least."""
     room: str
     """The module of this package that does it."""
@@ -44,50 +44,50 @@ _ALIAS, _TENANT, _PRICE = (
 )
 
 _TABLE = (
-    Operation("list_keys", "GET", "/admin/keys", Role.ADMIN, "keys"),
-    Operation("create_key", "POST", "/admin/keys", Role.ADMIN, "keys", makes_state=True),
-    Operation("set_key", "PATCH", _KEY, Role.ADMIN, "keys"),
-    Operation("revoke_key", "DELETE", _KEY, Role.ADMIN, "keys"),
-    Operation("rotate_key", "POST", f"{_KEY}/rotate", Role.ADMIN, "keys"),
-    Operation("list_tokens", "GET", "/admin/tokens", Role.ADMIN, "agents"),
-    Operation("create_token", "POST", "/admin/tokens", Role.ADMIN, "agents", makes_state=True),
-    Operation("revoke_token", "DELETE", _TOKEN, Role.ADMIN, "agents"),
-    Operation("list_enrolments", "GET", "/admin/enrolments", Role.VIEWER, "agents"),
-    Operation("set_agent", "PATCH", _AGENT, Role.ADMIN, "agents"),
-    Operation("revoke_agent", "DELETE", _AGENT, Role.ADMIN, "agents"),
-    Operation("list_aliases", "GET", "/admin/aliases", Role.VIEWER, "aliases"),
-    Operation("rollback_alias", "POST", f"{_ALIAS}/rollback", Role.OPERATOR, "aliases"),
-    Operation("show_alias", "GET", _ALIAS, Role.VIEWER, "aliases"),
-    Operation("set_alias", "PUT", _ALIAS, Role.OPERATOR, "aliases"),
-    Operation("change_alias", "PATCH", _ALIAS, Role.OPERATOR, "aliases"),
-    Operation("remove_alias", "DELETE", _ALIAS, Role.OPERATOR, "aliases"),
-    Operation("list_tenants", "GET", "/admin/tenants", Role.ADMIN, "tenants"),
-    Operation("set_tenant", "PATCH", _TENANT, Role.ADMIN, "tenants", makes_state=True),
-    Operation("remove_tenant", "DELETE", _TENANT, Role.ADMIN, "tenants"),
-    Operation("list_prices", "GET", "/admin/prices", Role.ADMIN, "tenants"),
-    Operation("set_price", "PUT", _PRICE, Role.ADMIN, "tenants", makes_state=True),
-    Operation("remove_price", "DELETE", _PRICE, Role.ADMIN, "tenants"),
+    Operation("list_keys", "GET", "/admin/keys", AdminRole.ADMIN, "keys"),
+    Operation("create_key", "POST", "/admin/keys", AdminRole.ADMIN, "keys", makes_state=True),
+    Operation("set_key", "PATCH", _KEY, AdminRole.ADMIN, "keys"),
+    Operation("revoke_key", "DELETE", _KEY, AdminRole.ADMIN, "keys"),
+    Operation("rotate_key", "POST", f"{_KEY}/rotate", AdminRole.ADMIN, "keys"),
+    Operation("list_tokens", "GET", "/admin/tokens", AdminRole.ADMIN, "agents"),
+    Operation("create_token", "POST", "/admin/tokens", AdminRole.ADMIN, "agents", makes_state=True),
+    Operation("revoke_token", "DELETE", _TOKEN, AdminRole.ADMIN, "agents"),
+    Operation("list_enrolments", "GET", "/admin/enrolments", AdminRole.VIEWER, "agents"),
+    Operation("set_agent", "PATCH", _AGENT, AdminRole.ADMIN, "agents"),
+    Operation("revoke_agent", "DELETE", _AGENT, AdminRole.ADMIN, "agents"),
+    Operation("list_aliases", "GET", "/admin/aliases", AdminRole.VIEWER, "aliases"),
+    Operation("rollback_alias", "POST", f"{_ALIAS}/rollback", AdminRole.OPERATOR, "aliases"),
+    Operation("show_alias", "GET", _ALIAS, AdminRole.VIEWER, "aliases"),
+    Operation("set_alias", "PUT", _ALIAS, AdminRole.OPERATOR, "aliases"),
+    Operation("change_alias", "PATCH", _ALIAS, AdminRole.OPERATOR, "aliases"),
+    Operation("remove_alias", "DELETE", _ALIAS, AdminRole.OPERATOR, "aliases"),
+    Operation("list_tenants", "GET", "/admin/tenants", AdminRole.ADMIN, "tenants"),
+    Operation("set_tenant", "PATCH", _TENANT, AdminRole.ADMIN, "tenants", makes_state=True),
+    Operation("remove_tenant", "DELETE", _TENANT, AdminRole.ADMIN, "tenants"),
+    Operation("list_prices", "GET", "/admin/prices", AdminRole.ADMIN, "tenants"),
+    Operation("set_price", "PUT", _PRICE, AdminRole.ADMIN, "tenants", makes_state=True),
+    Operation("remove_price", "DELETE", _PRICE, AdminRole.ADMIN, "tenants"),
     Operation(
-        "show_usage", "GET", "/admin/usage", Role.ADMIN, "usage", query=("by", "since", "after", "limit")
+        "show_usage", "GET", "/admin/usage", AdminRole.ADMIN, "usage", query=("by", "since", "after", "limit")
     ),
-    Operation("show_identity", "GET", "/admin/identity", Role.VIEWER, "identity"),
+    Operation("show_identity", "GET", "/admin/identity", AdminRole.VIEWER, "identity"),
     Operation(
         "rotate_identity",
         "",
         "",
-        Role.ADMIN,
+        AdminRole.ADMIN,
         "identity",
         only_here="the gateway's own key is what every agent trusts, so it is changed on the gateway's host, "
         "on its state directory, and not by whoever has a key",
     ),
     Operation(
-        "verify_audit", "GET", "/admin/audit/verify", Role.VIEWER, "audit", query=("expect",), apart=True
+        "verify_audit", "GET", "/admin/audit/verify", AdminRole.VIEWER, "audit", query=("expect",), apart=True
     ),
     Operation(
         "export_audit",
         "GET",
         "/admin/audit",
-        Role.ADMIN,
+        AdminRole.ADMIN,
         "audit",
         query=("since", "kind", "after", "limit"),
     ),

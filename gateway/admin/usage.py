@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from gateway.admin.request import Json, Request
+from gateway.admin.request import AdminRequest, Json
 from gateway.quotas import By
 from gateway.store import Store, Total
 from gateway.store.errors import BadValue
@@ -13,7 +13,7 @@ ROWS = 1000
 """Of one answer, at most."""
 
 
-def show_usage(store: Store, asked: Request) -> Json:
+def show_usage(store: Store, asked: AdminRequest) -> Json:
     """Sums of what was used by key, tenant, model, deployment or day, from a day on; ``next`` goes on."""
     by, most = By(asked.body.get("by", By.KEY)), min(asked.body.get("limit", ROWS), ROWS)
     after = _place(asked.body.get("after"), by)

@@ -7,20 +7,20 @@ gateway alone needs, a writer and its figures, is imported from its modules: com
 """
 
 from gateway.audit.acts import take_up
-from gateway.audit.files import AuditFiles, AuditUnwritable, Keep
+from gateway.audit.files import AuditFiles, AuditUnwritable, Retention
 from gateway.audit.opening import audit_files, take_up_acts, trusted_keys
-from gateway.audit.records import Head, Signer
+from gateway.audit.records import ChainHead, Signer
 from gateway.audit.requests import RequestFacts, facts_of
-from gateway.audit.verify import Anchor, Report, verify
+from gateway.audit.verify import Anchor, AuditReport, verify
 
 __all__ = [
     "Anchor",
     "AuditFiles",
+    "AuditReport",
     "AuditUnwritable",
-    "Head",
-    "Keep",
-    "Report",
+    "ChainHead",
     "RequestFacts",
+    "Retention",
     "Signer",
     "audit_files",
     "facts_of",

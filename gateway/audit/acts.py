@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from gateway.audit.files import AuditFiles
-from gateway.audit.records import RESERVED, Entry
+from gateway.audit.records import RESERVED, AuditEntry
 from gateway.store.acts import Act
 from gateway.store.errors import StateError
 
@@ -13,7 +13,7 @@ MOST_ACTS = 500
 """Taken up at a time."""
 
 
-class Acts(Protocol):
+class AdminActs(Protocol):
     """:class:`gateway.store.acts.ActStore`."""
 
     def pending(self, most: int, /) -> tuple[Act, ...]: ...
@@ -22,13 +22,13 @@ class Acts(Protocol):
     def note_signer(self, public_key: bytes, /) -> None: ...
 
 
-def entry_of(act: Act) -> Entry:
+def entry_of(act: Act) -> AuditEntry:
     """The line that an act becomes."""
     what = {name: value for name, value in act.what.items() if name not in (*RESERVED, "who", "act")}
-    return Entry(act.at_s, act.kind, {"who": act.who, **what, "act": act.id})
+    return AuditEntry(act.at_s, act.kind, {"who": act.who, **what, "act": act.id})
 
 
-def take_up(files: AuditFiles, acts: Acts, wall_s: float, entries: Sequence[Entry] = ()) -> int:
+def take_up(files: AuditFiles, acts: AdminActs, wall_s: float, entries: Sequence[AuditEntry] = ()) -> int:
     """Append the acts that wait, once each whatever crashes, then ``entries``; how many lines that were.
 
     Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
@@ -48,13 +48,13 @@ def take_up(files: AuditFiles, acts: Acts, wall_s: float, entries: Sequence[Entr
     return len(fresh) + len(entries)
 
 
-def prune(files: AuditFiles, acts: Acts, wall_s: float) -> list[str]:
+def prune(files: AuditFiles, acts: AdminActs, wall_s: float) -> list[str]:
     """Delete segments that are to be kept no longer; their names. Raises StateError."""
     with files.held(wall_s, lambda: _signers(acts)) as appender:
         return appender.prune(wall_s)
 
 
-def _waiting(acts: Acts, *, sure: bool) -> tuple[Act, ...] | None:
+def _waiting(acts: AdminActs, *, sure: bool) -> tuple[Act, ...] | None:
     """None: the database does not say, and that is not ``sure`` to matter."""
     try:
         return acts.pending(MOST_ACTS)
@@ -64,7 +64,7 @@ def _waiting(acts: Acts, *, sure: bool) -> tuple[Act, ...] | None:
         return None
 
 
-def _signers(acts: Acts) -> tuple[bytes, ...]:
+def _signers(acts: AdminActs) -> tuple[bytes, ...]:
     try:
         signer = acts.signer()
     except StateError:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import orjson
 
-from gateway.audit.passed import Believed, read_believed
+from gateway.audit.passed import VerifiedPrefix, read_believed
 from gateway.audit.records import (
     LINE_BYTES,
     START,
-    BadHead,
-    Entry,
-    Head,
+    AuditEntry,
+    BadChainHead,
+    ChainHead,
     Signer,
     decode_head,
     encode_head,
@@ -45,7 +45,7 @@ class AuditUnwritable(StateUnwritable):
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Retention:
     """How much of the log is kept."""
 
     days: int = 400
@@ -58,12 +58,12 @@ class Keep:
 class AuditFiles:
     """The log in one directory. Usable by one thread at a time; other processes may use the directory too."""
 
-    def __init__(self, directory: Path, signer: Callable[[], Signer], keep: Keep = Keep()) -> None:
+    def __init__(self, directory: Path, signer: Callable[[], Signer], keep: Retention = Retention()) -> None:
         """``signer`` gives the gateway's key of now; it may raise StateError."""
         self.directory = directory
         self.signer = signer
         self._keep = keep
-        self._cut: list[Entry] = []
+        self._cut: list[AuditEntry] = []
         """Of what was cut off and could not be said yet."""
 
     @contextlib.contextmanager
@@ -94,22 +94,22 @@ class AuditFiles:
         (self.directory / LOCK).touch(mode=0o600)
         _give_to_owner(self.directory / LOCK, self.directory)
 
-    def believed(self, wall_s: float) -> Believed:
+    def believed(self, wall_s: float) -> VerifiedPrefix:
         """The time of day that was believed last; else that of the newest line; ``wall_s`` where there is
         none. Raises AuditUnwritable."""
         with _foreign_errors(self.directory):
             found = read_believed(self.directory / BELIEVED)
             if found is None and (present := names(self.directory)):
-                found = Believed(_last_moment(self.directory / present[-1], wall_s))
-        return found or Believed(wall_s)
+                found = VerifiedPrefix(_last_moment(self.directory / present[-1], wall_s))
+        return found or VerifiedPrefix(wall_s)
 
-    def keep_believed(self, believed: Believed) -> None:
+    def keep_believed(self, believed: VerifiedPrefix) -> None:
         """Raises AuditUnwritable."""
         with _foreign_errors(self.directory):
             self._make_directory()
             _replace(self.directory / BELIEVED, believed.encode())
 
-    def append(self, entries: Sequence[Entry], wall_s: float) -> Head:
+    def append(self, entries: Sequence[AuditEntry], wall_s: float) -> ChainHead:
         """Append ``entries``; they are on the disk when this returns. Raises as :meth:`held` does, having
         appended all or none of them."""
         with self.held(wall_s) as appender:
@@ -124,8 +124,8 @@ class Appender:
         directory: Path,
         signer: Signer,
         keys: Collection[bytes],
-        keep: Keep,
-        cut: list[Entry],
+        keep: Retention,
+        cut: list[AuditEntry],
         wall_s: float,
     ) -> None:
         self._directory = directory
@@ -133,12 +133,12 @@ class Appender:
         self._keys = keys
         self._keep = keep
         self._cut = cut
-        self._notes: list[Entry] = []
+        self._notes: list[AuditEntry] = []
         """To be written first, after those of ``_cut``."""
         self.head = self._read_head(wall_s)
         self._settle(wall_s)
 
-    def append(self, entries: Sequence[Entry], wall_s: float, taken: Sequence[str] = ()) -> Head:
+    def append(self, entries: Sequence[AuditEntry], wall_s: float, taken: Sequence[str] = ()) -> ChainHead:
         """Append ``entries``; the new head. ``taken`` are acts that are lines then and may still wait."""
         self._begin_segment(wall_s)
         lines, seq, last = lines_of([*self._notes, *self._cut, *entries], self.head.seq, self.head.hash)
@@ -159,7 +159,7 @@ class Appender:
             return []
         first = _first_seq(self._directory / present[len(gone)])
         facts = {"segments": len(gone), "up_to": gone[-1], "first": first}
-        self.append([Entry(wall_s, "pruned", facts)], wall_s, self.head.taken)
+        self.append([AuditEntry(wall_s, "pruned", facts)], wall_s, self.head.taken)
         for name in gone:
             (self._directory / name).unlink(missing_ok=True)
         return gone
@@ -177,30 +177,30 @@ class Appender:
             total_bytes -= sizes[name]
         return gone
 
-    def _read_head(self, wall_s: float) -> Head:
+    def _read_head(self, wall_s: float) -> ChainHead:
         path = self._directory / HEAD
         try:
             return decode_head(path.read_bytes(), self._keys)
         except FileNotFoundError:
             if not names(self._directory):
-                head = Head()
+                head = ChainHead()
                 _replace(path, encode_head(head, self.signer))
                 return head
             return self._without_head("there was none", wall_s)
-        except BadHead as error:
+        except BadChainHead as error:
             return self._without_head(str(error), wall_s)
 
-    def _without_head(self, reason: str, wall_s: float) -> Head:
+    def _without_head(self, reason: str, wall_s: float) -> ChainHead:
         """Go on after the last whole line there is; a line says that nobody knows whether it was the last."""
-        self._notes.append(Entry(wall_s, "head_lost", {"reason": reason}))
+        self._notes.append(AuditEntry(wall_s, "head_lost", {"reason": reason}))
         present = names(self._directory)
         if not present:
-            return Head()
+            return ChainHead()
         data = (self._directory / present[-1]).read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         last = whole[:-1].rpartition(b"\n")[2]
         seq = _seq_of(last)
-        return Head(seq, hash_of(last) if whole else START, present[-1], len(whole))
+        return ChainHead(seq, hash_of(last) if whole else START, present[-1], len(whole))
 
     def _settle(self, wall_s: float) -> None:
         """Take over or cut off what lies beyond the head."""
@@ -223,13 +223,13 @@ class Appender:
                 break
             used = newline + 1
             taken += _acts_in(line)
-            self.head = Head(self.head.seq + 1, hash_of(line), name, begins + used, tuple(taken))
+            self.head = ChainHead(self.head.seq + 1, hash_of(line), name, begins + used, tuple(taken))
         rest = beyond[used:]
         facts = {"segment": name, "first": first, "lines": self.head.seq + 1 - first, "cut_bytes": len(rest)}
         if not rest:
-            self._notes.append(Entry(wall_s, "recovered", facts))
+            self._notes.append(AuditEntry(wall_s, "recovered", facts))
             return
-        self._cut.append(Entry(wall_s, "recovered", facts | {"cut_hash": hash_of(rest)}))
+        self._cut.append(AuditEntry(wall_s, "recovered", facts | {"cut_hash": hash_of(rest)}))
         if begins + used:
             _truncate(self._directory / name, begins + used)
         else:
@@ -245,7 +245,7 @@ class Appender:
             return
         name = next_name(head.segment, day)
         facts = {"segment": name, "after": head.segment}
-        self._notes.insert(0, Entry(wall_s, "segment", facts))
+        self._notes.insert(0, AuditEntry(wall_s, "segment", facts))
         self.head = replace(head, segment=name, end_bytes=0)
 
     def _write(self, name: str, lines: bytes, at_bytes: int) -> None:
@@ -273,12 +273,12 @@ class Appender:
                 _truncate(self._directory / name, begins)
             raise
 
-    def _put_head(self, head: Head) -> None:
+    def _put_head(self, head: ChainHead) -> None:
         _replace(self._directory / HEAD, encode_head(head, self.signer))
         self.head = head
 
 
-def _follows(line: bytes, head: Head) -> bool:
+def _follows(line: bytes, head: ChainHead) -> bool:
     try:
         record = orjson.loads(line)
         return bool(record["seq"] == head.seq + 1 and record["prev"] == head.hash)

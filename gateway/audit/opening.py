@@ -3,14 +3,14 @@
 import time
 
 from gateway.audit.acts import take_up
-from gateway.audit.files import AuditFiles, Keep
+from gateway.audit.files import AuditFiles, Retention
 from gateway.audit.segments import DIRECTORY
 from gateway.store import Store
 
 
-def audit_files(store: Store, keep: Keep | None = None) -> AuditFiles:
+def audit_files(store: Store, keep: Retention | None = None) -> AuditFiles:
     """``keep`` may be left out by those who delete nothing."""
-    return AuditFiles(store.state_dir / DIRECTORY, lambda: store.gateway_identity, keep or Keep())
+    return AuditFiles(store.state_dir / DIRECTORY, lambda: store.gateway_identity, keep or Retention())
 
 
 def take_up_acts(store: Store) -> int:

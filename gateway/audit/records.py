@@ -40,11 +40,11 @@ class Signer(Protocol):
     def sign(self, message: bytes) -> bytes: ...
 
 
-class BadHead(ValueError):
+class BadChainHead(ValueError):
     """No head, or not one that its key signed."""
 
 
-class Entry(NamedTuple):
+class AuditEntry(NamedTuple):
     """What is to become a line."""
 
     at_s: float
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChainHead:
     """The last line."""
 
     seq: int = 0
@@ -84,7 +84,7 @@ def hash_of(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def lines_of(entries: Iterable[Entry], seq: int, prev: str) -> tuple[bytes, int, str]:
+def lines_of(entries: Iterable[AuditEntry], seq: int, prev: str) -> tuple[bytes, int, str]:
     """``entries`` as lines after line ``seq`` with hash ``prev``; the number and hash of the last of them."""
     lines = []
     for entry in entries:
@@ -95,7 +95,7 @@ def lines_of(entries: Iterable[Entry], seq: int, prev: str) -> tuple[bytes, int,
     return b"".join(line + b"\n" for line in lines), seq, prev
 
 
-def _line(entry: Entry, seq: int, prev: str) -> bytes:
+def _line(entry: AuditEntry, seq: int, prev: str) -> bytes:
     """Nothing keeps an entry from becoming a line; at worst it is one that says less."""
     at_s, kind, facts = entry
     record = {"seq": seq, "prev": prev, "at": moment(at_s), "kind": kind}
@@ -121,7 +121,7 @@ def _no_value(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def encode_head(head: Head, signer: Signer) -> bytes:
+def encode_head(head: ChainHead, signer: Signer) -> bytes:
     """The head's file, signed."""
     body = _body(head)
     signature = signer.sign(_SIGNED + body)
@@ -129,7 +129,7 @@ def encode_head(head: Head, signer: Signer) -> bytes:
     return orjson.dumps(signed) + b"\n"
 
 
-def decode_head(data: bytes, keys: Iterable[bytes] | None = None) -> Head:
+def decode_head(data: bytes, keys: Iterable[bytes] | None = None) -> ChainHead:
     """The head in its file, signed by one of ``keys`` (public, raw; None: by whichever it names).
 
     Raises BadHead, and for anything but the very bytes that were written.
@@ -137,25 +137,25 @@ def decode_head(data: bytes, keys: Iterable[bytes] | None = None) -> Head:
     try:
         value = orjson.loads(data)
         facts, key, signature = value["head"], bytes.fromhex(value["key"]), bytes.fromhex(value["signature"])
-        head = Head(**{**facts, "taken": tuple(facts["taken"])})
+        head = ChainHead(**{**facts, "taken": tuple(facts["taken"])})
     except (ValueError, TypeError, KeyError) as error:
-        raise BadHead("it cannot be read") from error
+        raise BadChainHead("it cannot be read") from error
     signed = {"head": orjson.Fragment(_body(head)), "key": key.hex(), "signature": signature.hex()}
     if orjson.dumps(signed) + b"\n" != data or not _sane(head):
-        raise BadHead("it was changed")
+        raise BadChainHead("it was changed")
     if keys is not None and key not in set(keys):
-        raise BadHead(f"another key signed it ({key.hex()[:16]}…)")
+        raise BadChainHead(f"another key signed it ({key.hex()[:16]}…)")
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, _SIGNED + _body(head))
     except (InvalidSignature, ValueError) as error:
-        raise BadHead("its signature is wrong") from error
+        raise BadChainHead("its signature is wrong") from error
     return head
 
 
-def _body(head: Head) -> bytes:
+def _body(head: ChainHead) -> bytes:
     return orjson.dumps(head)
 
 
-def _sane(head: Head) -> bool:
+def _sane(head: ChainHead) -> bool:
     numbers = isinstance(head.seq, int) and isinstance(head.end_bytes, int)
     return numbers and isinstance(head.segment, str) and _HEX_64.fullmatch(str(head.hash)) is not None

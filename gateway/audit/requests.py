@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gateway.audit.records import Entry
+from gateway.audit.records import AuditEntry
 from gateway.domain import Tier
 from gateway.quotas import Price
 from shared.messages import Usage
@@ -39,8 +39,8 @@ class RequestFacts(NamedTuple):
     price: Price | None
     """Of its model."""
 
-    def entry(self) -> Entry:
-        return Entry(self.at_s, "request", facts_of(self))
+    def entry(self) -> AuditEntry:
+        return AuditEntry(self.at_s, "request", facts_of(self))
 
 
 def facts_of(request: RequestFacts) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.audit.records import LINE_BYTES, START, BadHead, Head, decode_head, hash_of
+from gateway.audit.records import LINE_BYTES, START, BadChainHead, ChainHead, decode_head, hash_of
 from gateway.audit.segments import HEAD, LOCK, names
 from gateway.store.errors import StateBusy, StateMissing, StateUnwritable
 from gateway.store.locks import Holding
@@ -23,7 +23,7 @@ LOOKS = 3
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """What was found."""
 
     findings: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Anchor:
     hash: str
 
 
-def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = None) -> Report:
+def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = None) -> AuditReport:
     """Read all of the log in ``directory``; ``keys`` are the gateway's public keys, of which one signs it.
 
     Raises StateMissing when there is none, StateUnwritable when it cannot be read, StateBusy.
@@ -73,7 +73,7 @@ def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = Non
         raise StateUnwritable(f"cannot read the audit log in {directory}: {error}") from error
 
 
-def _read(directory: Path, keys: Collection[bytes], anchor: Anchor | None) -> Report:
+def _read(directory: Path, keys: Collection[bytes], anchor: Anchor | None) -> AuditReport:
     sizes, data = _snapshot(directory)
     return _Reader(directory, sizes, _head_of(data, keys), anchor).read()
 
@@ -92,25 +92,25 @@ def _snapshot(directory: Path) -> tuple[dict[str, int], bytes]:
             holding.close()
 
 
-def _head_of(data: bytes, keys: Collection[bytes]) -> Head | str:
+def _head_of(data: bytes, keys: Collection[bytes]) -> ChainHead | str:
     """The head, or what is wrong with it."""
     if not data:
         return f"{HEAD} is missing: whether lines were cut off at the end cannot be told"
     try:
         return decode_head(data, keys)
-    except BadHead as error:
+    except BadChainHead as error:
         return f"{HEAD}: {error}"
 
 
 class _Reader:
     def __init__(
-        self, directory: Path, sizes: dict[str, int], head: Head | str, anchor: Anchor | None
+        self, directory: Path, sizes: dict[str, int], head: ChainHead | str, anchor: Anchor | None
     ) -> None:
         self._directory = directory
         self._sizes = sizes
         self._head = head
         self._anchor = anchor
-        self._report = Report()
+        self._report = AuditReport()
         self._seq = 0
         self._hash = START
         self._begun = False
@@ -120,7 +120,7 @@ class _Reader:
         self._after = ""
         """The segment before the one being read."""
 
-    def read(self) -> Report:
+    def read(self) -> AuditReport:
         report = self._report
         if isinstance(self._head, str):
             report.find(self._head)
@@ -203,7 +203,7 @@ class _Reader:
 
     def _meet(self, where: str, digest: str) -> None:
         head, anchor = self._head, self._anchor
-        if isinstance(head, Head) and self._seq == head.seq:
+        if isinstance(head, ChainHead) and self._seq == head.seq:
             self._met.add("head")
             if digest != head.hash:
                 self._report.find(f"{where}: changed: {HEAD} names another line {self._seq}")
@@ -214,7 +214,7 @@ class _Reader:
 
     def _incomplete(self, where: str, name: str, number: int) -> None:
         head = self._head
-        beyond = isinstance(head, Head) and self._seq >= head.seq
+        beyond = isinstance(head, ChainHead) and self._seq >= head.seq
         if beyond:
             self._report.note(f"{where}: incomplete, and was never acknowledged: a crash; it will be cut off")
         else:
@@ -225,12 +225,12 @@ class _Reader:
         report.last_seq, report.last_hash = self._seq, self._hash
         if report.first_seq > self._pruned_to:
             report.find(f"lines up to {report.first_seq - 1} are missing at the beginning")
-        if isinstance(head, Head) and "head" not in self._met:
+        if isinstance(head, ChainHead) and "head" not in self._met:
             if self._seq < head.seq:
                 report.find(f"lines {self._seq + 1} to {head.seq} are missing at the end, in {head.segment}")
             else:
                 report.find(f"line {head.seq}, which {HEAD} names, is missing")
-        elif isinstance(head, Head) and self._seq > head.seq:
+        elif isinstance(head, ChainHead) and self._seq > head.seq:
             report.note(f"lines {head.seq + 1} to {self._seq} are not signed yet: the writer was interrupted")
         if anchor is not None and "anchor" not in self._met and anchor != Anchor(0, START):
             deleted = ": it was in a segment that was deleted" if anchor.seq < report.first_seq else ""

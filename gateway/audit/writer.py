@@ -14,11 +14,11 @@ from typing import Protocol
 
 import structlog
 
-from gateway.audit.acts import Acts, prune, take_up
-from gateway.audit.files import AuditFiles, Keep
+from gateway.audit.acts import AdminActs, prune, take_up
+from gateway.audit.files import AuditFiles, Retention
 from gateway.audit.opening import audit_files
-from gateway.audit.passed import Believed
-from gateway.audit.records import Entry
+from gateway.audit.passed import VerifiedPrefix
+from gateway.audit.records import AuditEntry
 from gateway.errors import StateUnavailable
 from gateway.store import Store
 from gateway.store.errors import StateError
@@ -38,10 +38,10 @@ class AuditSettings:
     """Between two writes; what a crash may lose."""
 
 
-class Record(Protocol):
+class AuditRecord(Protocol):
     """Something that becomes a line, in the thread."""
 
-    def entry(self) -> Entry: ...
+    def entry(self) -> AuditEntry: ...
 
 
 class AuditWriter:
@@ -50,7 +50,7 @@ class AuditWriter:
     def __init__(
         self,
         files: AuditFiles,
-        acts: Acts,
+        acts: AdminActs,
         settings: AuditSettings = AuditSettings(),
         *,
         changed: Callable[[], int] = lambda: 0,
@@ -71,11 +71,11 @@ class AuditWriter:
         self._seen: int | None = None
         self._wall = wall
         self._clock = clock
-        self._believed: Believed | None = None
+        self._believed: VerifiedPrefix | None = None
         """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
         self._looked_s = 0.0
-        self._buffer: deque[Record] = deque()
-        self._batch: list[Entry] = []
+        self._buffer: deque[AuditRecord] = deque()
+        self._batch: list[AuditEntry] = []
         """Taken from the buffer and not on the disk yet."""
         self._taken = 0
         """Of the buffer, all told."""
@@ -88,7 +88,7 @@ class AuditWriter:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: AuditRecord) -> None:
         """It happened. Never waits, never raises."""
         if len(self._buffer) < self.settings.buffer_records:
             self._buffer.append(record)
@@ -98,7 +98,7 @@ class AuditWriter:
 
     def note(self, kind: str, who: str = "gateway", /, **facts: str | int | float | list[str] | None) -> None:
         """Somebody did something that the database does not know of."""
-        self.add(_Noted(Entry(self._wall(), kind, {"who": who, **facts})))
+        self.add(_Noted(AuditEntry(self._wall(), kind, {"who": who, **facts})))
 
     def check(self) -> None:
         """Raises StateUnavailable while the log cannot be written: for gateways where it is ``required``."""
@@ -168,7 +168,9 @@ class AuditWriter:
             return False
         dropped = self.dropped
         lost = (
-            [Entry(self._wall(), "lost", {"records": dropped - self._told})] if dropped > self._told else []
+            [AuditEntry(self._wall(), "lost", {"records": dropped - self._told})]
+            if dropped > self._told
+            else []
         )
         self.written += take_up(self._files, self._acts, self._wall(), [*lost, *self._batch])
         self._told, self._seen = dropped, seen
@@ -202,12 +204,12 @@ class AuditWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    noted: Entry
+    noted: AuditEntry
 
-    def entry(self) -> Entry:
+    def entry(self) -> AuditEntry:
         return self.noted
 
 
-def audit_writer(store: Store, settings: AuditSettings, keep: Keep) -> AuditWriter:
+def audit_writer(store: Store, settings: AuditSettings, keep: Retention) -> AuditWriter:
     """For a gateway."""
     return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.data_version)

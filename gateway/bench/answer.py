@@ -30,7 +30,7 @@ class EventCounter:
         return text.count(_EVENT)
 
 
-class Answer:
+class BenchAnswer:
     """One answer. ``events`` are those of a stream that carry tokens, as far as bytes tell; ``first`` is true
     from the first one that carries output on, not with one that only names the role."""
 

@@ -15,7 +15,15 @@ import orjson
 import typer
 
 from gateway.bench.driver import Driver, models_of
-from gateway.bench.plan import Arrivals, BadPlan, Plan, Route, Target, TargetUnusable, target_of
+from gateway.bench.plan import (
+    Arrivals,
+    BadPlan,
+    BenchPlan,
+    BenchRoute,
+    BenchTarget,
+    TargetUnusable,
+    target_of,
+)
 from gateway.bench.prompts import bodies, made_prompts, read_prompts
 from gateway.bench.report import TABLE_COLUMNS, figures_of, lines_of, shown, table_of, warnings_of
 from gateway.cli_output import fail, note, print_json, print_table
@@ -64,7 +72,7 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="Default: the one on offer, if there is just one.", metavar="NAME")
     ] = None,
-    route: Annotated[Route, typer.Option(help="What to ask.")] = Route.CHAT,
+    route: Annotated[BenchRoute, typer.Option(help="What to ask.")] = BenchRoute.CHAT,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Streamed answers.")] = True,
     concurrency: Annotated[
         int | None,
@@ -119,9 +127,9 @@ def bench(
     Example: trunkline bench https://llm.example.com/v1 --rate 20 --model llama-3 --json run.json
     """
     try:
-        plan = Plan(
+        plan = BenchPlan(
             route=route,
-            stream=stream and route is not Route.EMBEDDINGS,
+            stream=stream and route is not BenchRoute.EMBEDDINGS,
             concurrency=concurrency or (_CONCURRENCY if rate is None else _OPEN_CONCURRENCY),
             rate=rate,
             arrivals=arrivals,
@@ -148,7 +156,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: BenchPlan) -> None:
     """Raises BadPlan for numbers that make no load."""
     for option, value, least in (
         ("--rate", plan.rate, 0.0),
@@ -178,7 +186,7 @@ def _members(text: str) -> dict[str, Any]:
 
 
 async def _measure(
-    target: Target, plan: Plan, model: str | None, ask: Callable[..., Iterator[bytes]]
+    target: BenchTarget, plan: BenchPlan, model: str | None, ask: Callable[..., Iterator[bytes]]
 ) -> dict[str, Any]:
     """Run it, showing how it goes. Raises TargetUnusable and BadPlan."""
     chosen = model or await _only_model(target)
@@ -193,7 +201,7 @@ async def _measure(
     return figures_of(driver, plan, target, chosen)
 
 
-async def _only_model(target: Target) -> str:
+async def _only_model(target: BenchTarget) -> str:
     names = await models_of(target, _MODELS_S)
     if len(names) == 1:
         return names[0]

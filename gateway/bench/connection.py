@@ -6,26 +6,26 @@ from typing import cast
 
 import httptools
 
-from gateway.bench.answer import Answer, status_failure
-from gateway.bench.plan import RequestFailed, Target
-from gateway.bench.tally import Tally
+from gateway.bench.answer import BenchAnswer, status_failure
+from gateway.bench.plan import BenchTarget, RequestFailed
+from gateway.bench.tally import BenchTally
 
 _OK = 200
 _KEPT_BYTES = 16_384
 """Of an answer that is an error."""
 
 
-class Exchange:
+class BenchRequest:
     """A request on its way, and what came of it so far. Times are of the monotonic clock."""
 
     __slots__ = ("answer", "begun_s", "counted", "error", "events", "last_s", "over", "status", "tally")
 
-    def __init__(self, tally: Tally, begun_s: float, *, streamed: bool, counted: bool) -> None:
+    def __init__(self, tally: BenchTally, begun_s: float, *, streamed: bool, counted: bool) -> None:
         """``begun_s`` is when it was meant to start; its latency is told only if it is ``counted``."""
         self.tally = tally
         self.begun_s = begun_s
         self.counted = counted
-        self.answer = Answer(streamed=streamed)
+        self.answer = BenchAnswer(streamed=streamed)
         self.status = 0
         self.events = 0
         self.last_s = 0.0
@@ -67,12 +67,12 @@ class Exchange:
         return self.answer.usage()
 
 
-class Connection(asyncio.Protocol):
+class BenchConnection(asyncio.Protocol):
     """Keeps its socket for the next request where the server lets it."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: BenchRequest | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._now_s = 0.0
         self._keeps = True
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing() and self._keeps
 
-    def send(self, request: bytes, exchange: Exchange) -> None:
+    def send(self, request: bytes, exchange: BenchRequest) -> None:
         """Send a request; ``exchange.over`` says when its answer is there."""
         assert self._transport is not None, "sent before it was connected"
         self._exchange = exchange
@@ -162,20 +162,20 @@ class Connection(asyncio.Protocol):
         self._finish()
 
 
-async def connect(target: Target) -> Connection:
+async def connect(target: BenchTarget) -> BenchConnection:
     """A new connection. Raises RequestFailed."""
     loop = asyncio.get_running_loop()
     name = target.host if target.tls is not None else None
     try:
         _, connection = await loop.create_connection(
-            Connection, target.host, target.port, ssl=target.tls, server_hostname=name
+            BenchConnection, target.host, target.port, ssl=target.tls, server_hostname=name
         )
     except OSError as error:
         raise RequestFailed("cannot connect", f"{target.authority}: {error}") from error
     return connection
 
 
-def request_of(target: Target, method: str, path: str, body: bytes) -> bytes:
+def request_of(target: BenchTarget, method: str, path: str, body: bytes) -> bytes:
     """A request as bytes; ``path`` is below the base URL."""
     lines = [
         f"{method} {target.prefix}{path} HTTP/1.1",

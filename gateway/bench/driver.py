@@ -9,9 +9,9 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from gateway.bench.connection import Connection, Exchange, connect, request_of
-from gateway.bench.plan import Plan, RequestFailed, Target, TargetUnusable, starts_s
-from gateway.bench.tally import Tally
+from gateway.bench.connection import BenchConnection, BenchRequest, connect, request_of
+from gateway.bench.plan import BenchPlan, BenchTarget, RequestFailed, TargetUnusable, starts_s
+from gateway.bench.tally import BenchTally
 
 _PAUSE_S = 0.1
 """A worker that could not connect waits, so that an endpoint that is away is not hammered."""
@@ -20,8 +20,8 @@ _PAUSE_S = 0.1
 class Driver:
     """Runs one plan. ``tally`` may be looked at meanwhile."""
 
-    def __init__(self, target: Target, plan: Plan, bodies: Iterator[bytes]) -> None:
-        self.tally = Tally()
+    def __init__(self, target: BenchTarget, plan: BenchPlan, bodies: Iterator[bytes]) -> None:
+        self.tally = BenchTally()
         self._target = target
         self._plan = plan
         self._bodies = bodies
@@ -54,7 +54,7 @@ class Driver:
         """End early; what runs is cut off and counted as such."""
         self._stop.set()
 
-    async def run(self) -> Tally:
+    async def run(self) -> BenchTally:
         """Until all that was asked for is answered or has failed."""
         self._began_s = self._time()
         timer = asyncio.create_task(self._keep_window())
@@ -112,7 +112,7 @@ class Driver:
     # --- the workers ---
 
     async def _work(self) -> None:
-        connection: Connection | None = None
+        connection: BenchConnection | None = None
         try:
             while (start := self._next_start()) is not None:
                 start_s, counts = start
@@ -123,7 +123,9 @@ class Driver:
             if connection is not None:
                 connection.abort()
 
-    async def _once(self, connection: Connection | None, start_s: float, counts: bool) -> Connection | None:
+    async def _once(
+        self, connection: BenchConnection | None, start_s: float, counts: bool
+    ) -> BenchConnection | None:
         """One request; the connection if it can be used again."""
         tally, exchange = self.tally, None
         tally.running += 1
@@ -163,14 +165,14 @@ class Driver:
             self.tally.broke(failure)
 
     async def _exchange(
-        self, connection: Connection | None, request: bytes, start_s: float, counts: bool
-    ) -> tuple[Connection, Exchange]:
+        self, connection: BenchConnection | None, request: bytes, start_s: float, counts: bool
+    ) -> tuple[BenchConnection, BenchRequest]:
         """Send it; once more on a new connection if a kept one turns out to be closed by the server."""
         while True:
             if connection is None or not connection.usable:
                 connection = await connect(self._target)
             kept = connection.used
-            exchange = Exchange(self.tally, start_s, streamed=self._plan.stream, counted=counts)
+            exchange = BenchRequest(self.tally, start_s, streamed=self._plan.stream, counted=counts)
             connection.send(request, exchange)
             try:
                 await exchange.over
@@ -185,17 +187,17 @@ class Driver:
                 return connection, exchange
 
 
-def _drop(connection: Connection | None) -> None:
+def _drop(connection: BenchConnection | None) -> None:
     if connection is not None:
         connection.abort()
 
 
-async def models_of(target: Target, timeout_s: float) -> list[str]:
+async def models_of(target: BenchTarget, timeout_s: float) -> list[str]:
     """The models the endpoint offers. Raises TargetUnusable with what to do."""
     try:
         async with asyncio.timeout(timeout_s):
             connection = await connect(target)
-            exchange = Exchange(Tally(), 0.0, streamed=False, counted=False)
+            exchange = BenchRequest(BenchTally(), 0.0, streamed=False, counted=False)
             connection.send(request_of(target, "GET", "/models", b""), exchange)
             await exchange.over
         connection.abort()

@@ -35,7 +35,7 @@ class RequestFailed(Exception):
         self.kind = kind
 
 
-class Route(StrEnum):
+class BenchRoute(StrEnum):
     """What is asked."""
 
     CHAT = "chat"
@@ -45,11 +45,11 @@ class Route(StrEnum):
     @property
     def path(self) -> str:
         """Below the base URL."""
-        return "/chat/completions" if self is Route.CHAT else f"/{self.value}"
+        return "/chat/completions" if self is BenchRoute.CHAT else f"/{self.value}"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BenchTarget:
     """Where it goes. ``prefix`` is the path of the base URL, without a slash at its end."""
 
     host: str
@@ -68,7 +68,7 @@ class Target:
         return f"{'http' if self.tls is None else 'https'}://{self.authority}{self.prefix}"
 
 
-def target_of(url: str, key: str, ca_file: Path | None = None) -> Target:
+def target_of(url: str, key: str, ca_file: Path | None = None) -> BenchTarget:
     """Of a base URL, as OpenAI's clients are given one; ``/v1`` when it has no path. Raises BadPlan."""
     try:
         parts = urlsplit(url)
@@ -86,7 +86,7 @@ def target_of(url: str, key: str, ca_file: Path | None = None) -> Target:
     except OSError as error:
         raise BadPlan("--ca-file", f"{ca_file} cannot be used: {error}") from error
     standard = 80 if tls is None else 443
-    return Target(host, port or standard, parts.path.rstrip("/") or API, tls, key)
+    return BenchTarget(host, port or standard, parts.path.rstrip("/") or API, tls, key)
 
 
 class Arrivals(StrEnum):
@@ -99,10 +99,10 @@ class Arrivals(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """One load. Times are seconds."""
 
-    route: Route
+    route: BenchRoute
     stream: bool
     concurrency: int
     """Requests at once; in an open loop the most there may be."""

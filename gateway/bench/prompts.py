@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gateway.bench.plan import BadPlan, Route
+from gateway.bench.plan import BadPlan, BenchRoute
 from shared.excerpt import shortened
 
 _FILE_BYTES = 256 * 2**20
@@ -63,7 +63,7 @@ def made_prompts(tokens: int, seed: int) -> Iterator[Prompt]:
 def bodies(
     prompts: Sequence[Prompt] | Iterator[Prompt],
     *,
-    route: Route,
+    route: BenchRoute,
     model: str,
     max_tokens: int,
     stream: bool,
@@ -72,7 +72,7 @@ def bodies(
     """Endlessly, one request's JSON after the other; a sequence of prompts is gone through again and again.
     ``more`` are further members, which win. Raises BadPlan for prompts that the route does not take."""
     common: dict[str, Any] = {"model": model}
-    if route is not Route.EMBEDDINGS:
+    if route is not BenchRoute.EMBEDDINGS:
         common |= {"max_tokens": max_tokens, "stream": stream}
         if stream:
             common["stream_options"] = {"include_usage": True}
@@ -80,9 +80,9 @@ def bodies(
         yield orjson.dumps({**common, **_asked(route, prompt), **more})
 
 
-def _asked(route: Route, prompt: Prompt) -> dict[str, Any]:
-    if route is Route.CHAT:
+def _asked(route: BenchRoute, prompt: Prompt) -> dict[str, Any]:
+    if route is BenchRoute.CHAT:
         return {"messages": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt}
     if not isinstance(prompt, str):
         raise BadPlan("--prompts", f"messages are for chat; {route.value} takes texts")
-    return {"input" if route is Route.EMBEDDINGS else "prompt": prompt}
+    return {"input" if route is BenchRoute.EMBEDDINGS else "prompt": prompt}

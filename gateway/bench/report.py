@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, TextIO
 
 from gateway.bench.driver import Driver
-from gateway.bench.plan import Plan, Route, Target
-from gateway.bench.tally import Tally
+from gateway.bench.plan import BenchPlan, BenchRoute, BenchTarget
+from gateway.bench.tally import BenchTally
 from gateway.cli_output import StatusLine
 
 TERMINAL_S = 0.25
@@ -18,7 +18,7 @@ _BUSY_SHARE = 0.85
 _LATE_S = 0.005
 
 
-def figures_of(driver: Driver, plan: Plan, target: Target, model: str) -> dict[str, Any]:
+def figures_of(driver: Driver, plan: BenchPlan, target: BenchTarget, model: str) -> dict[str, Any]:
     """Everything measured. Times are seconds; what was not measured is None."""
     tally, window_s = driver.tally, driver.window_s
     counted_by_server = tally.right > tally.uncounted
@@ -81,7 +81,7 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
     ]
     if figures["errors"] and not requests["right"]:
         return lines
-    if figures["target"]["route"] == Route.EMBEDDINGS:
+    if figures["target"]["route"] == BenchRoute.EMBEDDINGS:
         lines.append(f"tokens     {tokens['prompt']} of prompts")
     elif tokens["per_s"] is not None:
         whose = "" if tokens["counted_by"] == "server" else " (events; the server counts none)"
@@ -126,7 +126,7 @@ def rate(per_s: float | None) -> str:
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}"
 
 
-def line_of(tally: Tally, plan: Plan, elapsed_s: float) -> str:
+def line_of(tally: BenchTally, plan: BenchPlan, elapsed_s: float) -> str:
     """Where it stands, ``elapsed_s`` after counting began."""
     if elapsed_s < 0:
         return f"warm-up, {-elapsed_s:.0f} s left; {tally.running} running"
@@ -143,7 +143,7 @@ def line_of(tally: Tally, plan: Plan, elapsed_s: float) -> str:
 
 
 @contextlib.asynccontextmanager
-async def shown(driver: Driver, plan: Plan, stream: TextIO) -> AsyncIterator[None]:
+async def shown(driver: Driver, plan: BenchPlan, stream: TextIO) -> AsyncIterator[None]:
     """Tell on ``stream`` how it goes meanwhile."""
     line = StatusLine(stream)
     task = asyncio.create_task(_show(driver, plan, line))
@@ -155,7 +155,7 @@ async def shown(driver: Driver, plan: Plan, stream: TextIO) -> AsyncIterator[Non
         line.clear()
 
 
-async def _show(driver: Driver, plan: Plan, line: StatusLine) -> None:
+async def _show(driver: Driver, plan: BenchPlan, line: StatusLine) -> None:
     while True:
         await asyncio.sleep(TERMINAL_S if line.in_place else PLAIN_S)
         line.show(line_of(driver.tally, plan, driver.elapsed_s))

@@ -68,7 +68,7 @@ def _middle_us(index: int) -> float:
     return ((index - power * _STEPS) << power) + (1 << power) / 2
 
 
-class Tally:
+class BenchTally:
     """Counts of one bench.
 
     Latencies are of requests meant to start while it counts, also of those that end later; rates and gaps are

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FilePath, field_validator
 
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.urls import check_url
 
 Claim = Annotated[str, Field(min_length=1, max_length=256)]
@@ -46,7 +46,7 @@ class OidcTable(BaseModel):
     """The claim with tiers; without it set, every tier is allowed."""
     roles_claim: Claim | None = None
     """The claim with roles on the admin API; without it set, nobody has one."""
-    roles: Annotated[dict[str, Role], Field(max_length=1000)] = {role.value: role for role in Role}
+    roles: Annotated[dict[str, AdminRole], Field(max_length=1000)] = {role.value: role for role in AdminRole}
     """What the values of that claim mean: viewer, operator or admin."""
     refresh_s: Annotated[float, Field(ge=60, le=86_400)] = 3600.0
     """How often keys are fetched when the issuer does not say how long they keep."""

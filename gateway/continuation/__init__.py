@@ -1,21 +1,21 @@
 """Going on with a streamed answer at another engine when the first one is lost.
 
-Pure: bytes in, bytes out. While all is well an answer is only recorded (:class:`Record`); its request and
-what came of it are parsed when the worker is lost (:class:`Reading`), a slice at a time, and only then is
-JSON read of the events that come after (:class:`Splicer`). What cannot be continued soundly is refused with a
-reason.
+Pure: bytes in, bytes out. While all is well an answer is only recorded (:class:`AnswerRecord`); its request
+and what came of it are parsed when the worker is lost (:class:`ContinuationReading`), a slice at a time, and
+only then is JSON read of the events that come after (:class:`Splicer`). What cannot be continued soundly is
+refused with a reason.
 """
 
 from gateway.continuation.errors import NotContinuable, SpliceFailed
 from gateway.continuation.interface import Progress, Splicer
-from gateway.continuation.reading import Reading, read_progress
-from gateway.continuation.record import Record, RecordBudget
+from gateway.continuation.reading import ContinuationReading, read_progress
+from gateway.continuation.record import AnswerRecord, RecordBudget
 
 __all__ = (
+    "AnswerRecord",
+    "ContinuationReading",
     "NotContinuable",
     "Progress",
-    "Reading",
-    "Record",
     "RecordBudget",
     "SpliceFailed",
     "Splicer",

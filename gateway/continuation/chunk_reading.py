@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.continuation.events import Event, written
-from gateway.continuation.seam import Transcript
+from gateway.continuation.events import ServerEvent, written
+from gateway.continuation.seam import CountedText
 from gateway.continuation.tally import count
 
 IDENTITY = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -30,10 +30,10 @@ NUMBERS = ("logprobs", "token_ids", "prompt_logprobs", "prompt_token_ids")
 
 
 @dataclass(slots=True)
-class Said:
+class ChunksRead:
     """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
 
-    transcript: Transcript = field(default_factory=Transcript)
+    transcript: CountedText = field(default_factory=CountedText)
     first: dict[str, Any] | None = None
     role: bool = False
     finished: set[int] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Said:
     trouble: str | None = None
     _running_usage: bool = False
 
-    def read(self, event: Event) -> None:
+    def read(self, event: ServerEvent) -> None:
         if event.data is None or self.done:
             return
         if event.is_done:
@@ -97,7 +97,7 @@ class Said:
             self.finished.add(index)
             self.reason = choice["finish_reason"] if index == 0 else self.reason
 
-    def copy(self) -> "Said":
+    def copy(self) -> "ChunksRead":
         return replace(self, transcript=self.transcript.copy(), finished=set(self.finished))
 
     def _stop(self, why: str) -> None:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.continuation.chunk_reading import MORE_THAN_TEXT, Said
+from gateway.continuation.chunk_reading import MORE_THAN_TEXT, ChunksRead
 from gateway.continuation.errors import SpliceFailed
-from gateway.continuation.events import COMMENT, DONE, Event, EventReader, written
+from gateway.continuation.events import COMMENT, DONE, ServerEvent, ServerEventReader, written
 from gateway.continuation.interface import Splicer
 from gateway.continuation.seam import Seam
-from gateway.continuation.tally import Tally
+from gateway.continuation.tally import ContinuedUsage
 from shared.messages import Usage
 
 _PASSING = ("tool_calls", "function_call")
@@ -16,12 +16,12 @@ _PASSING = ("tool_calls", "function_call")
 
 
 @dataclass(slots=True)
-class Plan:
+class SplicePlan:
     """What a splicer must know beyond what was said."""
 
     seam: Seam | None
     """None: the text is whole and only usage is wanted."""
-    tally: Tally
+    tally: ContinuedUsage
     chat: bool
     ending: bytes = b""
     """Goes before everything else."""
@@ -30,14 +30,14 @@ class Plan:
 class ChunkSplicer(Splicer):
     """Joins a continuation to what was ``said``."""
 
-    def __init__(self, said: Said, plan: Plan) -> None:
+    def __init__(self, said: ChunksRead, plan: SplicePlan) -> None:
         self._said = said
         self._identity = said.identity
         self._role = said.role
         self._begun = bool(said.transcript.text)
         self._plan = plan
         self._ending = plan.ending
-        self._reader = EventReader()
+        self._reader = ServerEventReader()
         self._finished = False
         self._silent = True
         """The continuation had no text yet."""
@@ -54,7 +54,7 @@ class ChunkSplicer(Splicer):
     def add_up(self, usage: Usage) -> Usage:
         return self._plan.tally.add_up(usage)
 
-    def _event(self, event: Event) -> bytes:
+    def _event(self, event: ServerEvent) -> bytes:
         if event.data is None:
             return COMMENT
         ending, self._ending = self._ending, b""

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from gateway.continuation.chunk_reading import Said
-from gateway.continuation.chunk_splicer import ChunkSplicer, Plan
+from gateway.continuation.chunk_reading import ChunksRead
+from gateway.continuation.chunk_splicer import ChunkSplicer, SplicePlan
 from gateway.continuation.errors import NotContinuable
 from gateway.continuation.events import DONE
-from gateway.continuation.placing import FINAL_MESSAGE, Placed, in_messages, in_prompt
+from gateway.continuation.placing import FINAL_MESSAGE, PlacedContent, in_messages, in_prompt
 from gateway.continuation.progress import TextProgress
 from gateway.continuation.question import WHOLE_LIMIT, Question
 
@@ -17,7 +17,7 @@ COMPLETION_TOKENS = 16
 class ChunkProgress(TextProgress):
     """How far a chat or completion came."""
 
-    def __init__(self, question: Question, said: Said, *, chat: bool, usage_wanted: bool) -> None:
+    def __init__(self, question: Question, said: ChunksRead, *, chat: bool, usage_wanted: bool) -> None:
         super().__init__(question, said.transcript)
         self._said = said
         self._chat = chat
@@ -49,7 +49,7 @@ class ChunkProgress(TextProgress):
             if not usage_wanted:
                 self.closing = self._ending + DONE
 
-    def _place(self, way: str, text: str) -> Placed:
+    def _place(self, way: str, text: str) -> PlacedContent:
         if not self._chat:
             return in_prompt(self._question, way, text)
         placed = in_messages(self._question, way, text)
@@ -59,14 +59,14 @@ class ChunkProgress(TextProgress):
         return replace(placed, changes={**placed.changes, WHOLE_LIMIT: b"%d" % most})
 
     def splicer(self) -> ChunkSplicer:
-        return ChunkSplicer(self._said, Plan(self._seam(), self._tally(), self._chat, self._ending))
+        return ChunkSplicer(self._said, SplicePlan(self._seam(), self._tally(), self._chat, self._ending))
 
 
-def chat_progress(question: Question, said: Said, usage_wanted: bool | None) -> ChunkProgress:
+def chat_progress(question: Question, said: ChunksRead, usage_wanted: bool | None) -> ChunkProgress:
     wanted = question.wants_usage if usage_wanted is None else usage_wanted
     return ChunkProgress(question, said, chat=True, usage_wanted=wanted)
 
 
-def completions_progress(question: Question, said: Said, usage_wanted: bool | None) -> ChunkProgress:
+def completions_progress(question: Question, said: ChunksRead, usage_wanted: bool | None) -> ChunkProgress:
     wanted = question.wants_usage if usage_wanted is None else usage_wanted
     return ChunkProgress(question, said, chat=False, usage_wanted=wanted)

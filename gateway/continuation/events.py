@@ -29,7 +29,7 @@ _IDLE_LINES = re.compile(rb"(?<![^\r\n])(?!(?<=\r)\n)(?:(?!data|event)[^\r\n]*+(
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerEvent:
     """``data`` is None for an event that holds comments and the like only."""
 
     name: str | None
@@ -59,14 +59,14 @@ def written(value: Any, name: str | None = None) -> bytes:
         raise SpliceFailed("the engine that went on with the answer sent what cannot be written") from None
 
 
-class EventReader:
+class ServerEventReader:
     """Events from bytes in pieces."""
 
     def __init__(self) -> None:
         self._held = bytearray()
         self._searched = 0
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def feed(self, data: bytes) -> Iterator[ServerEvent]:
         """Every event that is whole now, read as it is asked for. Raises :class:`SpliceFailed` for one that
         is too long."""
         self._held += data
@@ -78,7 +78,7 @@ class EventReader:
             raise SpliceFailed("an event of the engine that went on with the answer was too long")
         return each_event(whole)
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ServerEvent]:
         """The bytes are over: what of an event was left."""
         rest, self._held = bytes(self._held), bytearray()
         return read_events(rest)
@@ -98,12 +98,12 @@ def last_event_end(data: bytes | bytearray, start: int) -> int:
     return end
 
 
-def read_events(data: bytes) -> list[Event]:
+def read_events(data: bytes) -> list[ServerEvent]:
     """The events in ``data``; see :func:`each_event`."""
     return list(each_event(data))
 
 
-def each_event(data: bytes) -> Iterator[Event]:
+def each_event(data: bytes) -> Iterator[ServerEvent]:
     """The events in ``data``, whose last one need not be ended. Blank ones are left out; of events in a row
     that hold comments and the like only, one may stand for all."""
     if (data.count(b"\n") + data.count(b"\r")) * _LINE_BYTES > len(data):
@@ -114,7 +114,7 @@ def each_event(data: bytes) -> Iterator[Event]:
     for line in (*_LINE_END.split(data.removeprefix(_BOM)), b""):
         if not line:
             if not blank:
-                yield Event(name, b"\n".join(lines) if lines else None)
+                yield ServerEvent(name, b"\n".join(lines) if lines else None)
             name, lines, blank = None, [], True
             continue
         blank = False

@@ -4,24 +4,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.continuation.errors import NotContinuable, SpliceFailed
-from gateway.continuation.events import COMMENT, Event, EventReader, written
+from gateway.continuation.events import COMMENT, ServerEvent, ServerEventReader, written
 from gateway.continuation.finish import MESSAGE_STOP
 from gateway.continuation.interface import Splicer
-from gateway.continuation.placing import Placed, in_messages
+from gateway.continuation.placing import PlacedContent, in_messages
 from gateway.continuation.progress import TextProgress
 from gateway.continuation.question import Question
-from gateway.continuation.seam import Seam, Transcript
-from gateway.continuation.tally import Tally
+from gateway.continuation.seam import CountedText, Seam
+from gateway.continuation.tally import ContinuedUsage
 from shared.messages import Usage
 
 _STRANGE = "the engine that went on with the answer sent something else than its events"
 
 
 @dataclass(slots=True)
-class Said:
+class MessagesRead:
     """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
 
-    transcript: Transcript = field(default_factory=Transcript)
+    transcript: CountedText = field(default_factory=CountedText)
     first: dict[str, Any] | None = None
     """The message as it was announced."""
     started: bool = False
@@ -36,7 +36,7 @@ class Said:
     def begun(self) -> bool:
         return self.started or bool(self.transcript.events)
 
-    def read(self, event: Event) -> None:
+    def read(self, event: ServerEvent) -> None:
         if event.data is None or self.done:
             return
         value = event.value() or {}
@@ -70,7 +70,7 @@ class Said:
         self.started = self.started or kind == "content_block_start"
         self.transcript.add(text)
 
-    def copy(self) -> "Said":
+    def copy(self) -> "MessagesRead":
         return replace(self, transcript=self.transcript.copy())
 
     def _stop(self, why: str) -> None:
@@ -96,7 +96,7 @@ BLOCK_STOP = _event({"type": "content_block_stop", "index": 0})
 class MessagesProgress(TextProgress):
     """How far a message came."""
 
-    def __init__(self, question: Question, said: Said) -> None:
+    def __init__(self, question: Question, said: MessagesRead) -> None:
         super().__init__(question, said.transcript)
         self._said = said
         self.finished = said.ended or said.done
@@ -111,7 +111,7 @@ class MessagesProgress(TextProgress):
             self.finished = True
             self.closing = said.ending(self.tokens)
 
-    def _place(self, way: str, text: str) -> Placed:
+    def _place(self, way: str, text: str) -> PlacedContent:
         return in_messages(self._question, way, text)
 
     def splicer(self) -> "MessagesSplicer":
@@ -123,11 +123,11 @@ class MessagesProgress(TextProgress):
 class MessagesSplicer(Splicer):
     """Joins a continuation to what was ``said``."""
 
-    def __init__(self, said: Said, seam: Seam, tally: Tally) -> None:
+    def __init__(self, said: MessagesRead, seam: Seam, tally: ContinuedUsage) -> None:
         self._said = said
         self._seam = seam
         self._tally = tally
-        self._reader = EventReader()
+        self._reader = ServerEventReader()
         self._stopped = said.stopped
         self._text_index: int | None = None
         """The block of the continuation that goes on with the text."""
@@ -144,7 +144,7 @@ class MessagesSplicer(Splicer):
     def add_up(self, usage: Usage) -> Usage:
         return self._tally.add_up(usage)
 
-    def _event(self, event: Event) -> bytes:
+    def _event(self, event: ServerEvent) -> bytes:
         if event.data is None:
             return COMMENT
         value = event.value()
@@ -220,6 +220,6 @@ class MessagesSplicer(Splicer):
         return value | {"usage": self._tally.messages(usage, first if isinstance(first, dict) else {})}
 
 
-def messages_progress(question: Question, said: Said, usage_wanted: bool | None) -> MessagesProgress:
+def messages_progress(question: Question, said: MessagesRead, usage_wanted: bool | None) -> MessagesProgress:
     """Usage is always part of a message, so ``usage_wanted`` says nothing here."""
     return MessagesProgress(question, said)

@@ -20,26 +20,26 @@ _THOUGHTS = ("<think>", "</think>")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedContent:
     """``changes`` to the request's members. ``before``: what the client itself let the answer begin with."""
 
     changes: Mapping[str, bytes]
     before: str = field(default="", repr=False)
 
 
-def in_prompt(question: Question, way: str, text: str) -> Placed:
+def in_prompt(question: Question, way: str, text: str) -> PlacedContent:
     """Completions: the text follows the prompt."""
     if way != PROMPT:
         raise NotContinuable(f"completions cannot go on by the way {way!r}")
     prompt = question.members.get("prompt")
     if isinstance(prompt, str):
-        return Placed({"prompt": dumped(prompt + text)})
+        return PlacedContent({"prompt": dumped(prompt + text)})
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-        return Placed({"prompt": dumped([prompt[0] + text])})
+        return PlacedContent({"prompt": dumped([prompt[0] + text])})
     raise NotContinuable("the prompt is not one text")
 
 
-def in_messages(question: Question, way: str, text: str) -> Placed:
+def in_messages(question: Question, way: str, text: str) -> PlacedContent:
     """Chat and Anthropic's messages: the last message is the assistant's and unfinished.
 
     One that the client began itself is written on. For an engine that must be told to continue
@@ -51,14 +51,14 @@ def in_messages(question: Question, way: str, text: str) -> Placed:
         raise NotContinuable("the request has no list of messages")
     if not _is_begun(question, messages[-1], way):
         new = {"role": "assistant", "content": text}
-        return Placed(changes | {"messages": question.outline.with_another("messages", dumped(new))})
+        return PlacedContent(changes | {"messages": question.outline.with_another("messages", dumped(new))})
     if messages[-1].get("tool_calls") or messages[-1].get("reasoning_content"):
         raise NotContinuable("the answer was begun by the client with more than text")
     message, before = _longer(question.outline.last("messages"), messages[-1].get("content"), text, "text")
-    return Placed(changes | {"messages": question.outline.with_last("messages", message)}, before)
+    return PlacedContent(changes | {"messages": question.outline.with_last("messages", message)}, before)
 
 
-def in_input(question: Question, way: str, text: str, item_id: str) -> Placed:
+def in_input(question: Question, way: str, text: str, item_id: str) -> PlacedContent:
     """Responses: the last item of the input is the assistant's and incomplete, with the id it has already."""
     changes = _telling(question, way, text)
     given = question.members.get("input")
@@ -67,13 +67,13 @@ def in_input(question: Question, way: str, text: str, item_id: str) -> Placed:
     item["content"] = [part]
     if isinstance(given, str):
         items: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": given}, item]
-        return Placed(changes | {"input": dumped(items)})
+        return PlacedContent(changes | {"input": dumped(items)})
     if not isinstance(given, list):
         raise NotContinuable("the request has no input that could be written on")
     if not given or not isinstance(given[-1], dict) or not _is_begun(question, given[-1], way):
-        return Placed(changes | {"input": question.outline.with_another("input", dumped(item))})
+        return PlacedContent(changes | {"input": question.outline.with_another("input", dumped(item))})
     longer, before = _longer(question.outline.last("input"), given[-1].get("content"), text, "output_text")
-    return Placed(changes | {"input": question.outline.with_last("input", longer)}, before)
+    return PlacedContent(changes | {"input": question.outline.with_last("input", longer)}, before)
 
 
 def _telling(question: Question, way: str, text: str) -> dict[str, bytes]:

@@ -4,10 +4,10 @@ from abc import abstractmethod
 
 from gateway.continuation.errors import NotContinuable
 from gateway.continuation.interface import Progress
-from gateway.continuation.placing import PREFILL, Placed
+from gateway.continuation.placing import PREFILL, PlacedContent
 from gateway.continuation.question import Question
-from gateway.continuation.seam import ECHO_EVENTS, Seam, Transcript
-from gateway.continuation.tally import Tally
+from gateway.continuation.seam import ECHO_EVENTS, CountedText, Seam
+from gateway.continuation.tally import ContinuedUsage
 
 
 class TextProgress(Progress):
@@ -15,7 +15,7 @@ class TextProgress(Progress):
 
     limit_name = "max_tokens"
 
-    def __init__(self, question: Question, transcript: Transcript) -> None:
+    def __init__(self, question: Question, transcript: CountedText) -> None:
         self.text = transcript.text
         self.tokens = transcript.tokens
         self._question = question
@@ -25,7 +25,7 @@ class TextProgress(Progress):
         self._before = ""
 
     @abstractmethod
-    def _place(self, way: str, text: str) -> Placed:
+    def _place(self, way: str, text: str) -> PlacedContent:
         """Where ``text`` goes in the request. Raises :class:`NotContinuable`."""
 
     def ask(self, way: str) -> bytes:
@@ -34,7 +34,7 @@ class TextProgress(Progress):
         assert self.closing is None, "nobody needs to be asked"
         self._way = way
         self._sent = self.text.rstrip() if way == PREFILL else self.text
-        placed = self._place(way, self._sent) if self._sent else Placed({})
+        placed = self._place(way, self._sent) if self._sent else PlacedContent({})
         self._before = placed.before
         if way == PREFILL:
             self._check_unrepeated()
@@ -61,8 +61,8 @@ class TextProgress(Progress):
         if self._before and (self.text.startswith(self._before) or self._before.startswith(self.text)):
             raise NotContinuable("the answer may hold twice what the request lets it begin with")
 
-    def _tally(self) -> Tally:
-        return Tally(self._sent_tokens, whole=self.tokens if self.finished else None)
+    def _tally(self) -> ContinuedUsage:
+        return ContinuedUsage(self._sent_tokens, whole=self.tokens if self.finished else None)
 
     def _seam(self) -> Seam | None:
         """None when the text is whole. Only engines that take an assistant's words as a beginning repeat

@@ -9,7 +9,7 @@ from gateway.continuation.errors import NotContinuable
 from gateway.continuation.events import last_event_end, read_events
 from gateway.continuation.interface import Progress
 from gateway.continuation.question import Question
-from gateway.continuation.record import HELD_BYTES, Record
+from gateway.continuation.record import HELD_BYTES, AnswerRecord
 
 MOST_EVENTS = 8192
 """Of an answer that is read when its engine is lost. A mebibyte, which is what is kept by default, holds
@@ -38,14 +38,14 @@ class _Dialect:
 
 
 _DIALECTS: Mapping[str, _Dialect] = {
-    "chat": _Dialect(chunk_reading.Said, chunks.chat_progress),
-    "completions": _Dialect(chunk_reading.Said, chunks.completions_progress),
-    "messages": _Dialect(messages.Said, messages.messages_progress),
-    "responses": _Dialect(responses_reading.Said, responses.responses_progress),
+    "chat": _Dialect(chunk_reading.ChunksRead, chunks.chat_progress),
+    "completions": _Dialect(chunk_reading.ChunksRead, chunks.completions_progress),
+    "messages": _Dialect(messages.MessagesRead, messages.messages_progress),
+    "responses": _Dialect(responses_reading.ResponsesRead, responses.responses_progress),
 }
 
 
-class Reading:
+class ContinuationReading:
     """How far one answer came, found out a slice at a time.
 
     What was read need not be read again: after more of the answer came, it goes on with that.
@@ -54,7 +54,7 @@ class Reading:
     """
 
     def __init__(
-        self, route: str, request_body: bytes, record: Record, *, usage_wanted: bool | None = None
+        self, route: str, request_body: bytes, record: AnswerRecord, *, usage_wanted: bool | None = None
     ) -> None:
         self._route = route
         self._body = request_body
@@ -140,11 +140,11 @@ class Reading:
 
 
 def read_progress(
-    route: str, request_body: bytes, record: Record, *, usage_wanted: bool | None = None
+    route: str, request_body: bytes, record: AnswerRecord, *, usage_wanted: bool | None = None
 ) -> Progress:
-    """How far the answer in ``record`` came, read at once; see :class:`Reading`. Raises
+    """How far the answer in ``record`` came, read at once; see :class:`ContinuationReading`. Raises
     :class:`NotContinuable` when it cannot go on."""
-    return Reading(route, request_body, record, usage_wanted=usage_wanted).progress()
+    return ContinuationReading(route, request_body, record, usage_wanted=usage_wanted).progress()
 
 
 def _slice_end(data: bytes, start: int) -> int:

@@ -71,7 +71,7 @@ class RecordBudget:
         assert self.taken_bytes >= 0
 
 
-class Record:
+class AnswerRecord:
     """The response so far, of one streamed answer. ``most_bytes`` of it are kept at the most.
 
     Its owner calls :meth:`release` when the answer is done with, one way or the other.

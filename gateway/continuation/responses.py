@@ -3,9 +3,9 @@
 from typing import Any
 
 from gateway.continuation.errors import NotContinuable, SpliceFailed
-from gateway.continuation.events import COMMENT, DONE, Event, EventReader, written
+from gateway.continuation.events import COMMENT, DONE, ServerEvent, ServerEventReader, written
 from gateway.continuation.interface import Splicer
-from gateway.continuation.placing import Placed, in_input
+from gateway.continuation.placing import PlacedContent, in_input
 from gateway.continuation.progress import TextProgress
 from gateway.continuation.question import Question
 from gateway.continuation.responses_reading import (
@@ -17,10 +17,10 @@ from gateway.continuation.responses_reading import (
     PART_ADDED,
     PART_DONE,
     TEXT_DONE,
-    Said,
+    ResponsesRead,
 )
 from gateway.continuation.seam import Seam
-from gateway.continuation.tally import Tally
+from gateway.continuation.tally import ContinuedUsage
 from shared.messages import Usage
 
 _STRANGE = "the engine that went on with the answer sent something else than its events"
@@ -40,7 +40,7 @@ class ResponsesProgress(TextProgress):
 
     limit_name = "max_output_tokens"
 
-    def __init__(self, question: Question, said: Said) -> None:
+    def __init__(self, question: Question, said: ResponsesRead) -> None:
         super().__init__(question, said.transcript)
         self._said = said
         self.finished = said.done
@@ -52,7 +52,7 @@ class ResponsesProgress(TextProgress):
         question.check(begun=bool(self.text))
         self.finished = self._exhausted
 
-    def _place(self, way: str, text: str) -> Placed:
+    def _place(self, way: str, text: str) -> PlacedContent:
         return in_input(self._question, way, text, self._said.item_id or "msg_0")
 
     def splicer(self) -> "ResponsesSplicer":
@@ -63,11 +63,11 @@ class ResponsesSplicer(Splicer):
     """Joins a continuation to what was ``said``. ``seam`` None: the text is as long as it may be, and only
     usage is wanted."""
 
-    def __init__(self, said: Said, seam: Seam | None, tally: Tally) -> None:
+    def __init__(self, said: ResponsesRead, seam: Seam | None, tally: ContinuedUsage) -> None:
         self._said = said
         self._seam = seam
         self._tally = tally
-        self._reader = EventReader()
+        self._reader = ServerEventReader()
         self._number = said.number
         self._text = said.transcript.text
         self._over = set(said.over)
@@ -88,7 +88,7 @@ class ResponsesSplicer(Splicer):
     def add_up(self, usage: Usage) -> Usage:
         return self._tally.add_up(usage)
 
-    def _event(self, event: Event) -> bytes:
+    def _event(self, event: ServerEvent) -> bytes:
         if event.data is None:
             return COMMENT
         if event.is_done:
@@ -239,6 +239,8 @@ class ResponsesSplicer(Splicer):
         return written(value, value["type"])
 
 
-def responses_progress(question: Question, said: Said, usage_wanted: bool | None) -> ResponsesProgress:
+def responses_progress(
+    question: Question, said: ResponsesRead, usage_wanted: bool | None
+) -> ResponsesProgress:
     """Usage is always part of a response, so ``usage_wanted`` says nothing here."""
     return ResponsesProgress(question, said)

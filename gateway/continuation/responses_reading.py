@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
-from gateway.continuation.events import Event
-from gateway.continuation.seam import Transcript
+from gateway.continuation.events import ServerEvent
+from gateway.continuation.seam import CountedText
 
 DELTA = "response.output_text.delta"
 TEXT_DONE = "response.output_text.done"
@@ -19,10 +19,10 @@ _STRANGE = "the engine sent something else than the events of a text"
 
 
 @dataclass(slots=True)
-class Said:
+class ResponsesRead:
     """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
 
-    transcript: Transcript = field(default_factory=Transcript)
+    transcript: CountedText = field(default_factory=CountedText)
     first: dict[str, Any] | None = None
     """The response as it was announced."""
     number: int | None = None
@@ -41,7 +41,7 @@ class Said:
     def begun(self) -> bool:
         return self.item is not None or bool(self.transcript.events)
 
-    def read(self, event: Event) -> None:
+    def read(self, event: ServerEvent) -> None:
         if event.data is None or event.is_done or self.done:
             return
         value = event.value() or {}
@@ -85,7 +85,7 @@ class Said:
         self.item_id = self.item_id or value.get("item_id")
         self.transcript.add(text)
 
-    def copy(self) -> "Said":
+    def copy(self) -> "ResponsesRead":
         return replace(self, transcript=self.transcript.copy(), over=set(self.over))
 
     def _stop(self, why: str) -> None:

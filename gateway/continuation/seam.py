@@ -11,7 +11,7 @@ ECHO_EVENTS = 3
 does not: a model may well say so little again."""
 
 
-class Transcript:
+class CountedText:
     """A text as it came, and how many tokens each front part of it has."""
 
     def __init__(self) -> None:
@@ -19,8 +19,8 @@ class Transcript:
         self._marks: list[tuple[int, int]] = [(0, 0)]
         """Characters and tokens after each event."""
 
-    def copy(self) -> "Transcript":
-        copy = Transcript()
+    def copy(self) -> "CountedText":
+        copy = CountedText()
         copy._pieces, copy._marks = self._pieces[:], self._marks[:]
         return copy
 

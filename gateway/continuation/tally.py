@@ -14,7 +14,7 @@ from shared.messages import Usage
 CONTINUED = "continued_tokens"
 
 
-class Tally:
+class ContinuedUsage:
     """``tokens``: of the answer so far as the engine was sent it. ``whole``: of the whole answer, when the
     engine was asked only what the prompt costs; then what it wrote itself does not count."""
 

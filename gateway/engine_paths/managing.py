@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from gateway.domain import Request
 from gateway.engine_paths.tables import EVERYWHERE, OTHERS, TABLES
 from gateway.errors import Forbidden
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.surface import ENGINE, ENGINE_METHODS, READINGS
 
 KINDS = frozenset(TABLES) | {"generic"}
@@ -63,7 +63,7 @@ class EnginePaths:
 
     def __init__(
         self,
-        role: Role | None = Role.OPERATOR,
+        role: AdminRole | None = AdminRole.OPERATOR,
         manage: Mapping[str, Iterable[str]] | None = None,
         allow: Mapping[str, Iterable[str]] | None = None,
     ) -> None:

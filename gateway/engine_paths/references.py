@@ -8,7 +8,7 @@ it: under ``/engines/{model}``. On all other paths there is none that leads back
 import re
 
 from gateway.errors import BadRequest, EngineError
-from gateway.surface import PATH_BYTES, Target, engine_target
+from gateway.surface import PATH_BYTES, EngineTarget, engine_target
 from shared.messages import Headers
 
 NOT_MODIFIED = 304
@@ -26,7 +26,7 @@ _URL = re.compile(r"(?:url[ \t]*=[ \t]*)?(?P<quote>['\"]?)(?P<url>[^'\"]*)(?P=qu
 _PARAMETERS = re.compile(r"(?:[ \t]*;[ \t]*[A-Za-z0-9*_-]+(?:=(?:\"[^\"\\]*\"|[^\s\",;]*))?)*[ \t]*\Z")
 
 
-def client_reference(value: str, target: Target) -> str | None:
+def client_reference(value: str, target: EngineTarget) -> str | None:
     """The address ``value`` in an answer to ``target``, as its client reaches the same place.
 
     None for one that lies elsewhere, could be read as if, or is none that a client could ask for.
@@ -74,7 +74,7 @@ def _resolved(asked: str, place: str) -> str | None:
     return "/" + "/".join(kept)
 
 
-def rewritten_headers(status: int, headers: Headers, target: Target | None) -> Headers:
+def rewritten_headers(status: int, headers: Headers, target: EngineTarget | None) -> Headers:
     """``headers`` of an answer to ``target``, with the addresses in them as its client reaches them; those
     that lie elsewhere are left out. ``target`` None: all do. The same object when there are none.
 
@@ -105,7 +105,7 @@ def _redirect(why: str) -> EngineError:
     )
 
 
-def _refresh(value: str, target: Target) -> str | None:
+def _refresh(value: str, target: EngineTarget) -> str | None:
     found = _REFRESH.match(value)
     if found is None:
         return None
@@ -116,7 +116,7 @@ def _refresh(value: str, target: Target) -> str | None:
     return None if address is None else f"{found['after']}; url={address}"
 
 
-def _links(value: str, target: Target) -> str | None:
+def _links(value: str, target: EngineTarget) -> str | None:
     """Those links that lie on the engine; None when there is none."""
     kept: list[str] = []
     for part in value.split("<")[1 : LINKS + 1]:
@@ -130,7 +130,7 @@ def _links(value: str, target: Target) -> str | None:
     return ", ".join(kept) or None
 
 
-def _nowhere(value: str, target: Target) -> None:
+def _nowhere(value: str, target: EngineTarget) -> None:
     return None
 
 

@@ -5,7 +5,7 @@ Each tenant has its own: one whose requests make engines fail uses up nobody els
 
 from collections import OrderedDict
 
-from gateway.health.window import WINDOW_S, Window
+from gateway.health.window import WINDOW_S, CountWindow
 
 MOST_TENANTS = 4096
 """Tenants remembered; one not seen for longest begins anew."""
@@ -21,7 +21,7 @@ class RetryBudget:
     def __init__(self, share: float = 0.2, least_per_s: float = 10.0) -> None:
         self._share = share
         self._least = least_per_s * WINDOW_S
-        self._tenants = OrderedDict[str, tuple[Window, float]]()
+        self._tenants = OrderedDict[str, tuple[CountWindow, float]]()
         """With when they were seen last, in the order of that."""
 
     def deposit(self, tenant: str, now: float) -> None:
@@ -38,8 +38,8 @@ class RetryBudget:
         window.add(0.0, 1.0, now)
         return True
 
-    def _window(self, tenant: str, now: float) -> Window:
-        window = self._tenants.pop(tenant, (None, 0.0))[0] or Window()
+    def _window(self, tenant: str, now: float) -> CountWindow:
+        window = self._tenants.pop(tenant, (None, 0.0))[0] or CountWindow()
         self._tenants[tenant] = window, now
         while True:
             longest, (_, seen_s) = next(iter(self._tenants.items()))

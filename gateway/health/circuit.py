@@ -18,7 +18,7 @@ request's doing. A client that sends one such request after the other is told ap
 from collections import deque
 from enum import Enum, auto
 
-from gateway.health.window import Window
+from gateway.health.window import CountWindow
 
 FAILURES_IN_A_ROW = 5
 LEAST_OUTCOMES = 10
@@ -36,7 +36,7 @@ BLAMED = 64
 """Requests remembered as having failed here."""
 
 
-class State(Enum):
+class CircuitState(Enum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
@@ -72,32 +72,32 @@ class _Event(Enum):
     PROBE_VOID = auto()
 
 
-_TRANSITIONS: dict[tuple[State, _Event], State] = {
-    (State.CLOSED, _Event.SUCCEEDED): State.CLOSED,
-    (State.CLOSED, _Event.FAILED): State.CLOSED,
-    (State.CLOSED, _Event.TRIPPED): State.OPEN,
+_TRANSITIONS: dict[tuple[CircuitState, _Event], CircuitState] = {
+    (CircuitState.CLOSED, _Event.SUCCEEDED): CircuitState.CLOSED,
+    (CircuitState.CLOSED, _Event.FAILED): CircuitState.CLOSED,
+    (CircuitState.CLOSED, _Event.TRIPPED): CircuitState.OPEN,
     # what was running when it opened says little about now, unless it was put aside for silence
-    (State.OPEN, _Event.SUCCEEDED): State.OPEN,
-    (State.OPEN, _Event.RECOVERED): State.CLOSED,
-    (State.OPEN, _Event.FAILED): State.OPEN,
-    (State.OPEN, _Event.TRIPPED): State.OPEN,
-    (State.OPEN, _Event.COOLED): State.HALF_OPEN,
-    (State.HALF_OPEN, _Event.SUCCEEDED): State.HALF_OPEN,
-    (State.HALF_OPEN, _Event.RECOVERED): State.CLOSED,
-    (State.HALF_OPEN, _Event.FAILED): State.HALF_OPEN,
-    (State.HALF_OPEN, _Event.TRIPPED): State.OPEN,
-    (State.HALF_OPEN, _Event.PROBED): State.PROBING,
-    (State.HALF_OPEN, _Event.PROBE_SUCCEEDED): State.CLOSED,
-    (State.HALF_OPEN, _Event.PROBE_FAILED): State.OPEN,
-    (State.HALF_OPEN, _Event.PROBE_VOID): State.HALF_OPEN,
-    (State.PROBING, _Event.SUCCEEDED): State.PROBING,
-    (State.PROBING, _Event.RECOVERED): State.CLOSED,
-    (State.PROBING, _Event.FAILED): State.PROBING,
-    (State.PROBING, _Event.TRIPPED): State.PROBING,
-    (State.PROBING, _Event.PROBE_SLOW): State.HALF_OPEN,
-    (State.PROBING, _Event.PROBE_SUCCEEDED): State.CLOSED,
-    (State.PROBING, _Event.PROBE_FAILED): State.OPEN,
-    (State.PROBING, _Event.PROBE_VOID): State.HALF_OPEN,
+    (CircuitState.OPEN, _Event.SUCCEEDED): CircuitState.OPEN,
+    (CircuitState.OPEN, _Event.RECOVERED): CircuitState.CLOSED,
+    (CircuitState.OPEN, _Event.FAILED): CircuitState.OPEN,
+    (CircuitState.OPEN, _Event.TRIPPED): CircuitState.OPEN,
+    (CircuitState.OPEN, _Event.COOLED): CircuitState.HALF_OPEN,
+    (CircuitState.HALF_OPEN, _Event.SUCCEEDED): CircuitState.HALF_OPEN,
+    (CircuitState.HALF_OPEN, _Event.RECOVERED): CircuitState.CLOSED,
+    (CircuitState.HALF_OPEN, _Event.FAILED): CircuitState.HALF_OPEN,
+    (CircuitState.HALF_OPEN, _Event.TRIPPED): CircuitState.OPEN,
+    (CircuitState.HALF_OPEN, _Event.PROBED): CircuitState.PROBING,
+    (CircuitState.HALF_OPEN, _Event.PROBE_SUCCEEDED): CircuitState.CLOSED,
+    (CircuitState.HALF_OPEN, _Event.PROBE_FAILED): CircuitState.OPEN,
+    (CircuitState.HALF_OPEN, _Event.PROBE_VOID): CircuitState.HALF_OPEN,
+    (CircuitState.PROBING, _Event.SUCCEEDED): CircuitState.PROBING,
+    (CircuitState.PROBING, _Event.RECOVERED): CircuitState.CLOSED,
+    (CircuitState.PROBING, _Event.FAILED): CircuitState.PROBING,
+    (CircuitState.PROBING, _Event.TRIPPED): CircuitState.PROBING,
+    (CircuitState.PROBING, _Event.PROBE_SLOW): CircuitState.HALF_OPEN,
+    (CircuitState.PROBING, _Event.PROBE_SUCCEEDED): CircuitState.CLOSED,
+    (CircuitState.PROBING, _Event.PROBE_FAILED): CircuitState.OPEN,
+    (CircuitState.PROBING, _Event.PROBE_VOID): CircuitState.HALF_OPEN,
 }
 
 
@@ -117,7 +117,7 @@ class Circuit:
     )
 
     def __init__(self) -> None:
-        self.state = State.CLOSED
+        self.state = CircuitState.CLOSED
         self.until_s = 0.0
         """When to look again, while open or probing."""
         self._doublings = -1
@@ -127,26 +127,26 @@ class Circuit:
         self._fault = Fault.FAILURE
         """What opened it last."""
         self._in_a_row = 0
-        self._outcomes = Window()
+        self._outcomes = CountWindow()
         self._blamed: deque[str] = deque(maxlen=BLAMED)
 
     def look(self, now: float) -> None:
         """Time has passed."""
         if now < self.until_s:
             return
-        if self.state is State.OPEN:
+        if self.state is CircuitState.OPEN:
             self._move(_Event.COOLED, now)
-        elif self.state is State.PROBING:
+        elif self.state is CircuitState.PROBING:
             self._move(_Event.PROBE_SLOW, now)
 
     def hasten(self, until_s: float) -> None:
         """The cool-down ends at ``until_s`` if it would end later."""
-        if self.state is State.OPEN:
+        if self.state is CircuitState.OPEN:
             self.until_s = min(self.until_s, until_s)
 
     def taken(self, request: str, now: float) -> None:
         """A request goes there; in half-open it is the probe."""
-        if self.state is State.HALF_OPEN:
+        if self.state is CircuitState.HALF_OPEN:
             self._probes.add(request)
             self.until_s = now + PATIENCE_S
             self._move(_Event.PROBED, now)
@@ -171,7 +171,7 @@ class Circuit:
         if request in self._probes:
             self._move(_Event.PROBE_SUCCEEDED, now)
             return True
-        aside = self.state is not State.CLOSED and self._fault is Fault.STALL
+        aside = self.state is not CircuitState.CLOSED and self._fault is Fault.STALL
         self._move(_Event.RECOVERED if aside else _Event.SUCCEEDED, now)
         return False
 
@@ -192,7 +192,7 @@ class Circuit:
         else:
             event = _Event.FAILED
         self._move(event, now)
-        if self.state is not State.OPEN or before is State.OPEN:
+        if self.state is not CircuitState.OPEN or before is CircuitState.OPEN:
             return False
         self._fault = fault
         self._open(before, fault, now, jitter)
@@ -200,7 +200,7 @@ class Circuit:
 
     def forgive(self, request: str, now: float) -> None:
         """``request`` failed there by what it asks: while the circuit is closed that does not count."""
-        if self.state is State.CLOSED and request in self._blamed:
+        if self.state is CircuitState.CLOSED and request in self._blamed:
             self._blamed.remove(request)
             self._in_a_row = max(0, self._in_a_row - 1)
             self._outcomes.take_back(now)
@@ -217,8 +217,8 @@ class Circuit:
             outcomes >= LEAST_OUTCOMES and failed >= FAILED_SHARE * outcomes
         )
 
-    def _open(self, before: State, fault: Fault, now: float, jitter: float) -> None:
-        relapse = before is not State.CLOSED or now - self._closed_s < RELAPSE_S
+    def _open(self, before: CircuitState, fault: Fault, now: float, jitter: float) -> None:
+        relapse = before is not CircuitState.CLOSED or now - self._closed_s < RELAPSE_S
         self._doublings = min(self._doublings + 1, 16) if relapse else 0
         first_s = GONE_COOL_DOWN_S if fault is Fault.GONE else COOL_DOWN_S
         cool_down_s = min(first_s * 2.0 ** max(0, self._doublings), MAX_COOL_DOWN_S)
@@ -226,9 +226,9 @@ class Circuit:
 
     def _move(self, event: _Event, now: float) -> None:
         before, self.state = self.state, _TRANSITIONS[self.state, event]
-        if self.state in (State.CLOSED, State.OPEN):
+        if self.state in (CircuitState.CLOSED, CircuitState.OPEN):
             self._probes.clear()
-        if self.state is State.CLOSED and before is not State.CLOSED:
+        if self.state is CircuitState.CLOSED and before is not CircuitState.CLOSED:
             self._closed_s = now
             self._in_a_row = 0
             self._outcomes.clear()

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TypeVar
 
-from gateway.health.pace import LEAST, Measure, Pace
+from gateway.health.pace import LEAST, AnswerPace, Measure
 
 FACTOR = 3.0
 """Times the median of its peers: slower than that is an outlier."""
@@ -19,7 +19,7 @@ LEAST_PEERS = 3
 Key = TypeVar("Key")
 
 
-def outliers(paces: Mapping[Key, Pace], *, alike: bool = True) -> list[Key]:
+def outliers(paces: Mapping[Key, AnswerPace], *, alike: bool = True) -> list[Key]:
     """Those that are outliers among ``paces``, all peers of each other if they are ``alike``; the worst
     first."""
     worst: dict[Key, float] = {}

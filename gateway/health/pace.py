@@ -27,7 +27,7 @@ LEAST: dict[Measure, float] = {Measure.STREAM_FIRST_BYTE_S: 0.1}
 """Nobody is slow who is faster than this."""
 
 
-class Pace:
+class AnswerPace:
     """One deployment's averages."""
 
     __slots__ = ("_logs", "_noted", "_samples", "_usual")

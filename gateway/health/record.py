@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from gateway.health.circuit import Circuit, State
-from gateway.health.pace import Pace
+from gateway.health.circuit import Circuit, CircuitState
+from gateway.health.pace import AnswerPace
 from gateway.health.ramp import Ramp
-from gateway.health.suspects import Served
+from gateway.health.suspects import ServedTenants
 
 EJECT_S = 30.0
 """First time a deployment is set aside for being slow; each time in a row as much longer (Envoy's
@@ -47,9 +47,9 @@ class DeploymentHealth:
 
     def __init__(self, settings: HealthSettings, now: float) -> None:
         self.circuit = Circuit()
-        self.pace = Pace()
+        self.pace = AnswerPace()
         self.ramp = Ramp(settings.slow_start_s)
-        self.served = Served()
+        self.served = ServedTenants()
         self.ready_s = now
         """Since when it serves, reconnects not counted."""
         self.resting_until_s = 0.0
@@ -92,32 +92,32 @@ class DeploymentHealth:
     @property
     def well(self) -> bool:
         """Neither shut nor on probation."""
-        return self.ejected_until_s == 0.0 and self.circuit.state is State.CLOSED
+        return self.ejected_until_s == 0.0 and self.circuit.state is CircuitState.CLOSED
 
     def calm(self, now: float) -> bool:
         """Well, not resting, all slots in use: time changes nothing."""
         return (
-            self.circuit.state is State.CLOSED
+            self.circuit.state is CircuitState.CLOSED
             and self.resting_until_s == self.ejected_until_s == 0.0
             and not self.ramp.climbing(now)
         )
 
     def shut(self) -> bool:
         """It may take nothing, and not just for a moment. As of the last :meth:`look`."""
-        return self.ejected_until_s > 0.0 or self.circuit.state in (State.OPEN, State.PROBING)
+        return self.ejected_until_s > 0.0 or self.circuit.state in (CircuitState.OPEN, CircuitState.PROBING)
 
     def cap(self, slots: int, in_flight: int, now: float) -> int:
         """How many requests it may run at once. As of the last :meth:`look`."""
         if self.resting_until_s > 0.0 or self.shut():
             return 0
-        if self.circuit.state is State.HALF_OPEN:
+        if self.circuit.state is CircuitState.HALF_OPEN:
             return in_flight + 1
         return self.ramp.cap(slots, now)
 
     @property
     def shut_until_s(self) -> float:
         """When it may take something again, while it is shut."""
-        opens_s = self.circuit.until_s if self.circuit.state is State.OPEN else 0.0
+        opens_s = self.circuit.until_s if self.circuit.state is CircuitState.OPEN else 0.0
         return max(self.ejected_until_s, opens_s)
 
     def hasten(self, until_s: float) -> None:
@@ -132,9 +132,9 @@ class DeploymentHealth:
     def next_look_s(self, slots: int, now: float) -> float | None:
         """When :meth:`look` is due; None when only events change anything."""
         times = [each for each in (self.resting_until_s, self.ejected_until_s) if each > 0.0]
-        if self.circuit.state in (State.OPEN, State.PROBING):
+        if self.circuit.state in (CircuitState.OPEN, CircuitState.PROBING):
             times.append(self.circuit.until_s)
-        if not times and self.circuit.state is State.CLOSED:
+        if not times and self.circuit.state is CircuitState.CLOSED:
             return self.ramp.next_s(slots, now)
         return min(times, default=None)
 
@@ -144,4 +144,4 @@ class DeploymentHealth:
         if self.ejected_until_s > 0.0:
             return "ejected"
         state = self.circuit.state
-        return str(State.HALF_OPEN.value if state is State.PROBING else state.value)
+        return str(CircuitState.HALF_OPEN.value if state is CircuitState.PROBING else state.value)

@@ -37,7 +37,7 @@ class Suspects:
         return since_s is not None and now - since_s < SUSPECTED_S
 
 
-class Served:
+class ServedTenants:
     """Whom one deployment served last, and whom before."""
 
     __slots__ = ("_before_s", "_key", "_last_s")

@@ -4,7 +4,7 @@ WINDOW_S = 10
 """What "lately" means everywhere here."""
 
 
-class Window:
+class CountWindow:
     """Sums of two counts over the last ``WINDOW_S`` seconds, forgotten a second at a time."""
 
     __slots__ = ("_buckets", "_second")

@@ -25,11 +25,11 @@ from gateway.errors import (
     StateUnavailable,
     UnsupportedEncoding,
 )
-from gateway.http.exchange import Exchange, exchange_of
+from gateway.http.exchange import HttpExchange, exchange_of
 from gateway.http.inbound import Receive
 from gateway.http.reply import Send
-from gateway.pipeline import Keys
-from gateway.scopes import Role
+from gateway.pipeline import KeyAuthenticator
+from gateway.scopes import AdminRole
 from gateway.store.acts import acting_as
 from gateway.store.errors import AmbiguousId, BadValue, NameTaken, StateError, UnknownRecord
 
@@ -43,7 +43,7 @@ _WORDS_CHARS = 300
 """Of a long refusal so much of its beginning, and of its end."""
 
 Json = dict[str, Any]
-Act = Callable[["Call"], Awaitable[Json]]
+Act = Callable[["AdminCall"], Awaitable[Json]]
 """Does what is asked and gives the answer. May raise RequestError and the store's errors."""
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -54,10 +54,10 @@ _NO_STORE = [(b"cache-control", b"no-store")]
 _log = structlog.get_logger("gateway.admin")
 
 
-class Call:
+class AdminCall:
     """One request on this API, by somebody whose role was found to do."""
 
-    def __init__(self, exchange: Exchange, principal: Principal, names: Mapping[str, str]) -> None:
+    def __init__(self, exchange: HttpExchange, principal: Principal, names: Mapping[str, str]) -> None:
         self.principal = principal
         self.names = names
         """From the path."""
@@ -109,11 +109,11 @@ class Call:
         return False
 
 
-class Page:
+class AdminPage:
     """One path: what each method does, and the role that it takes."""
 
     def __init__(
-        self, keys: Keys, methods: Mapping[str, tuple[Role, Act]], query: Sequence[str] = ()
+        self, keys: KeyAuthenticator, methods: Mapping[str, tuple[AdminRole, Act]], query: Sequence[str] = ()
     ) -> None:
         """``query`` names what GET takes in its query."""
         self._keys = keys
@@ -137,7 +137,7 @@ class Page:
             raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)
         role, act = self._methods[exchange.method]
         check_role(principal, role)
-        call = Call(exchange, principal, scope["path_params"])
+        call = AdminCall(exchange, principal, scope["path_params"])
         with acting_as(f"key:{principal.key_id}"):
             found = await _done(act, call, exchange.id)
         if exchange.method != "GET":
@@ -146,7 +146,7 @@ class Page:
         await exchange.reply.whole(200, _JSON, orjson.dumps(found), _NO_STORE)
 
 
-def check_role(principal: Principal, wanted: Role) -> None:
+def check_role(principal: Principal, wanted: AdminRole) -> None:
     """Raises Forbidden unless ``principal`` may do what ``wanted`` may."""
     if principal.role is None or not principal.role.covers(wanted):
         has = "has none" if principal.role is None else f"has the role {principal.role.value!r}"
@@ -157,7 +157,7 @@ def check_role(principal: Principal, wanted: Role) -> None:
         )
 
 
-def route(path: str, page: Page) -> Route:
+def route(path: str, page: AdminPage) -> Route:
     """The page at ``path``."""
     return Route(path, endpoint=page)
 
@@ -181,7 +181,7 @@ def told(words: object) -> str:
     return text if len(text) <= 2 * _WORDS_CHARS else f"{text[:_WORDS_CHARS]} … {text[-_WORDS_CHARS:]}"
 
 
-async def _done(act: Act, call: Call, request_id: str) -> Json:
+async def _done(act: Act, call: AdminCall, request_id: str) -> Json:
     """What the store refuses, as clients see it. Who may use this API is also told what is wrong with the
     state: it is his to mend."""
     try:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.aliases import FALLBACKS, TARGETS
 from gateway.quotas import NAMES, By
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.store import DEFAULT_TENANT
 
 Names = Annotated[list[str], Field(max_length=64)]
@@ -14,13 +14,13 @@ Limit = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(gt=0)]
 
 
-class Body(BaseModel):
+class AdminBody(BaseModel):
     """Members that nobody knows are refused: a misspelt limit is none."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class NewKey(Body):
+class NewKey(AdminBody):
     """Of ``POST /admin/keys``."""
 
     name: str
@@ -29,30 +29,30 @@ class NewKey(Body):
     routes: Names | None = None
     tiers: Names | None = None
     where: Annotated[dict[str, Names], Field(max_length=64)] | None = None
-    role: Annotated[Role, Field(strict=False)] | None = None
+    role: Annotated[AdminRole, Field(strict=False)] | None = None
     life_s: float | None = None
     rpm: Limit | None = None
     tpm: Limit | None = None
     concurrency: Limit | None = None
 
 
-class KeyChange(Body):
+class KeyChange(AdminBody):
     """Of ``PATCH /admin/keys/{key}``; null takes a limit away, also that to some routes, or the role."""
 
     rpm: Limit | None = None
     tpm: Limit | None = None
     concurrency: Limit | None = None
     routes: Names | None = None
-    role: Annotated[Role, Field(strict=False)] | None = None
+    role: Annotated[AdminRole, Field(strict=False)] | None = None
 
 
-class Rotation(Body):
+class Rotation(AdminBody):
     """Of ``POST /admin/keys/{key}/rotate``."""
 
     overlap_s: float = 86_400.0
 
 
-class NewToken(Body):
+class NewToken(AdminBody):
     """Of ``POST /admin/tokens``."""
 
     life_s: float = 86_400.0
@@ -61,7 +61,7 @@ class NewToken(Body):
     labels: Annotated[dict[str, str], Field(max_length=64)] = {}
 
 
-class AgentChange(Body):
+class AgentChange(AdminBody):
     """Of ``PATCH /admin/agents/{agent}``: another name, or what it may serve and its labels."""
 
     name: str | None = None
@@ -77,7 +77,7 @@ class Revocation(BaseModel):
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
-class Targets(Body):
+class Targets(AdminBody):
     """Of ``PUT /admin/aliases/{alias}``; targets as ``trunkline alias set`` reads them."""
 
     targets: Annotated[list[str], Field(min_length=1, max_length=TARGETS)]
@@ -86,28 +86,28 @@ class Targets(Body):
     """Whether the history is to call it a switch."""
 
 
-class Shadow(Body):
+class MirrorBody(AdminBody):
     """Who gets copies, and of what share of the requests."""
 
     target: str
     share: float
 
 
-class AliasChange(Body):
+class AliasPatch(AdminBody):
     """Of ``PATCH /admin/aliases/{alias}``; null takes the one or the other off."""
 
-    mirror: Shadow | None = None
+    mirror: MirrorBody | None = None
     fallback: Annotated[list[str], Field(max_length=FALLBACKS)] | None = None
 
 
-class Rollback(Body):
+class Rollback(AdminBody):
     """Of ``POST /admin/aliases/{alias}/rollback``."""
 
     to: int | None = None
     """The change after which it was what it shall be again."""
 
 
-class TenantChange(Body):
+class TenantChange(AdminBody):
     """Of ``PATCH /admin/tenants/{tenant}``; null takes a limit away."""
 
     rpm: Limit | None = None
@@ -123,7 +123,7 @@ class TenantChange(Body):
     weight: Amount | None = None
 
 
-class NewPrice(Body):
+class NewPrice(AdminBody):
     """Of ``PUT /admin/prices/{model}``: for a million tokens, and for a GPU-second."""
 
     input: float = 0.0
@@ -176,7 +176,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "set_agent": AgentChange,
     "revoke_agent": Revocation,
     "set_alias": Targets,
-    "change_alias": AliasChange,
+    "change_alias": AliasPatch,
     "rollback_alias": Rollback,
     "set_tenant": TenantChange,
     "set_price": NewPrice,

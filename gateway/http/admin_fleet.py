@@ -9,10 +9,10 @@ from starlette.routing import Route
 from gateway.agent_session import AgentInfo
 from gateway.deployments import ModelRecord
 from gateway.errors import RecordNotFound
-from gateway.http.admin import Call, Json, Page, route, told
-from gateway.pipeline import Keys
-from gateway.registry import ModelInfo
-from gateway.scopes import Role
+from gateway.http.admin import AdminCall, AdminPage, Json, route, told
+from gateway.pipeline import KeyAuthenticator
+from gateway.registry import ServedModel
+from gateway.scopes import AdminRole
 from gateway.slices import in_slices
 from gateway.store import AgentStore
 from shared.engine_state import EngineState
@@ -33,7 +33,7 @@ class Fleet(Protocol):
     def index(self) -> Index: ...
     def agents(self) -> list[AgentInfo]: ...
     def each_agent(self) -> Iterator[AgentInfo]: ...
-    def each_model(self) -> Iterator[ModelInfo]: ...
+    def each_model(self) -> Iterator[ServedModel]: ...
     def hold(self, name: str, held: bool) -> bool: ...
 
 
@@ -63,40 +63,40 @@ class FleetAdmin:
         self._clock = clock
         self._note = note
 
-    def routes(self, keys: Keys) -> list[Route]:
+    def routes(self, keys: KeyAuthenticator) -> list[Route]:
         """The pages, for who presents one of ``keys``."""
         return [
-            route("/admin/agents", Page(keys, {"GET": (Role.VIEWER, self.list_agents)})),
+            route("/admin/agents", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_agents)})),
             route(
                 "/admin/agents/{agent}/drain",
-                Page(
+                AdminPage(
                     keys,
                     {
-                        "POST": (Role.OPERATOR, self.drain_agent),
-                        "DELETE": (Role.OPERATOR, self.undrain_agent),
+                        "POST": (AdminRole.OPERATOR, self.drain_agent),
+                        "DELETE": (AdminRole.OPERATOR, self.undrain_agent),
                     },
                 ),
             ),
-            route("/admin/models", Page(keys, {"GET": (Role.VIEWER, self.list_models)})),
-            route("/admin/queue", Page(keys, {"GET": (Role.VIEWER, self.list_queue)})),
+            route("/admin/models", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_models)})),
+            route("/admin/queue", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_queue)})),
         ]
 
-    async def list_agents(self, call: Call) -> Json:
+    async def list_agents(self, call: AdminCall) -> Json:
         """Agents that are enrolled, connected or not, by name."""
         found = await asyncio.to_thread(self._enrolled)
         async for info in in_slices(self._fleet.each_agent()):
             found[info.name] = found.get(info.name, {"name": info.name}) | self._connected(info)
         return {"agents": [facts for _, facts in sorted(found.items())]}
 
-    async def drain_agent(self, call: Call) -> Json:
+    async def drain_agent(self, call: AdminCall) -> Json:
         """Nothing new goes there from now on, also when it comes back; what runs ends in its own time."""
         return self._held(call, True)
 
-    async def undrain_agent(self, call: Call) -> Json:
+    async def undrain_agent(self, call: AdminCall) -> Json:
         """It gets work again."""
         return self._held(call, False)
 
-    async def list_models(self, call: Call) -> Json:
+    async def list_models(self, call: AdminCall) -> Json:
         """Every model that was ever served, and its deployments."""
         depths, records = self._depths(), self._fleet.index.models
         return {
@@ -112,12 +112,12 @@ class FleetAdmin:
             ]
         }
 
-    async def list_queue(self, call: Call) -> Json:
+    async def list_queue(self, call: AdminCall) -> Json:
         """How many requests wait."""
         depths = self._depths()
         return {"waiting": sum(depths.values()), "models": dict(sorted(depths.items()))}
 
-    def _held(self, call: Call, held: bool) -> Json:
+    def _held(self, call: AdminCall, held: bool) -> Json:
         name = call.names["agent"]
         if not self._fleet.hold(name, held):
             raise RecordNotFound(told(f"No agent {name!r} is connected here"))

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 from starlette.routing import Route
 
 from gateway.admin.apart import do_apart
-from gateway.admin.request import Request
+from gateway.admin.request import AdminRequest
 from gateway.admin.run import FUNCTIONS
 from gateway.admin.table import OPERATIONS, Operation
 from gateway.deployments import ModelRecord
 from gateway.errors import Overloaded
-from gateway.http.admin import Act, Call, Json, Page, read_body, route
-from gateway.pipeline import Keys
-from gateway.scopes import Role
+from gateway.http.admin import Act, AdminCall, AdminPage, Json, read_body, route
+from gateway.pipeline import KeyAuthenticator
+from gateway.scopes import AdminRole
 from gateway.store import Store
 
 _NAMES = re.compile(r"{(\w+)(?::path)?}")
@@ -38,9 +38,9 @@ class StoreAdmin:
         self.running: set[str] = set()
         """Operations that are being done apart."""
 
-    def routes(self, keys: Keys) -> list[Route]:
+    def routes(self, keys: KeyAuthenticator) -> list[Route]:
         """The pages, for who presents one of ``keys``, in the order of the table."""
-        methods: dict[str, dict[str, tuple[Role, Act]]] = {}
+        methods: dict[str, dict[str, tuple[AdminRole, Act]]] = {}
         queries: dict[str, tuple[str, ...]] = {}
         for operation in OPERATIONS.values():
             if not operation.only_here:
@@ -48,12 +48,12 @@ class StoreAdmin:
                 acts[operation.method] = (operation.role, self._act(operation))
                 if operation.query:
                     queries[operation.path] = operation.query
-        return [route(path, Page(keys, acts, queries.get(path, ()))) for path, acts in methods.items()]
+        return [route(path, AdminPage(keys, acts, queries.get(path, ()))) for path, acts in methods.items()]
 
     def _act(self, operation: Operation) -> Act:
         names = _NAMES.findall(operation.path)
 
-        async def act(call: Call) -> Json:
+        async def act(call: AdminCall) -> Json:
             kind = (await asyncio.to_thread(_kinds)).get(operation.name)
             given = {} if kind is None else call.query() if operation.query else await call.body()
             body = {} if kind is None else read_body(kind, given).model_dump(exclude_unset=True)
@@ -61,7 +61,7 @@ class StoreAdmin:
                 await call.body()  # none is wanted, and a client that leaves is seen behind it
                 async with call.while_here():
                     return await self._apart(operation, body)
-            asked = Request(self._wall(), self._serves, tuple(call.names[name] for name in names), body)
+            asked = AdminRequest(self._wall(), self._serves, tuple(call.names[name] for name in names), body)
             return await asyncio.to_thread(FUNCTIONS[operation.name], self._store, asked)
 
         act.__name__ = operation.name

@@ -21,14 +21,14 @@ SMALL_PART = 8
 """One part in so many is kept for small bodies."""
 
 
-class Owner(NamedTuple):
+class BufferOwner(NamedTuple):
     """Whose body it is. Keys of different tenants are different, whatever their ids."""
 
     tenant: str = ""
     key: str = ""
 
 
-NOBODY = Owner()
+NOBODY = BufferOwner()
 
 
 class _Pool:
@@ -38,25 +38,25 @@ class _Pool:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._tenants: Counter[str] = Counter()
-        self._keys: Counter[Owner] = Counter()
+        self._keys: Counter[BufferOwner] = Counter()
 
-    def most(self, owner: Owner) -> int:
+    def most(self, owner: BufferOwner) -> int:
         """How much ``owner``'s key may hold in all, as long as the others hold what they do."""
         tenant_bytes, key_bytes = self._tenants[owner.tenant], self._keys[owner]
         of_tenant = _share(self.limit_bytes - (self.used_bytes - tenant_bytes))
         return _share(of_tenant - (tenant_bytes - key_bytes))
 
-    def take(self, owner: Owner, size_bytes: int) -> bool:
+    def take(self, owner: BufferOwner, size_bytes: int) -> bool:
         """Whether there was room for so much more; nothing has changed where there was not."""
         if self._keys[owner] + size_bytes > self.most(owner):
             return False
         self._add(owner, size_bytes)
         return True
 
-    def give_back(self, owner: Owner, size_bytes: int) -> None:
+    def give_back(self, owner: BufferOwner, size_bytes: int) -> None:
         self._add(owner, -size_bytes)
 
-    def _add(self, owner: Owner, size_bytes: int) -> None:
+    def _add(self, owner: BufferOwner, size_bytes: int) -> None:
         self.used_bytes += size_bytes
         self._tenants[owner.tenant] += size_bytes
         self._keys[owner] += size_bytes
@@ -82,7 +82,7 @@ class BufferBudget:
         self.check = check
         self.small = _Pool(limit_bytes // SMALL_PART)
         self.large = _Pool(limit_bytes - limit_bytes // SMALL_PART)
-        self._announced: Counter[Owner] = Counter()
+        self._announced: Counter[BufferOwner] = Counter()
 
     @property
     def used_bytes(self) -> int:
@@ -93,7 +93,7 @@ class BufferBudget:
         """The longest body that could be held while nobody else holds any."""
         return _share(_share(self.large.limit_bytes))
 
-    def announce(self, owner: Owner, size_bytes: int) -> None:
+    def announce(self, owner: BufferOwner, size_bytes: int) -> None:
         """A body of this length begins. Raises :class:`BuffersFull` where those of the same key, each as long
         as it announced, would be more than the key may hold: better now than half-way. What others announce
         counts for nothing. Ended by :meth:`withdraw`."""
@@ -101,16 +101,16 @@ class BufferBudget:
             raise full()
         self._announced[owner] += size_bytes
 
-    def withdraw(self, owner: Owner, size_bytes: int) -> None:
+    def withdraw(self, owner: BufferOwner, size_bytes: int) -> None:
         self._announced[owner] -= size_bytes
         if not self._announced[owner]:
             del self._announced[owner]
 
 
-class Reservation:
+class BodyReservation:
     """One body's share of the budget. Grows with the body, given back once."""
 
-    def __init__(self, budget: BufferBudget, owner: Owner = NOBODY) -> None:
+    def __init__(self, budget: BufferBudget, owner: BufferOwner = NOBODY) -> None:
         self._budget = budget
         self._owner = owner
         self._pool = budget.large

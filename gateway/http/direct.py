@@ -2,8 +2,8 @@
 
 The head and the end of every answer, and whatever waits for room in the socket, go the ordinary way, over
 ASGI's ``send``. For what is left, which is nearly all of a streamed answer, our server offers a
-:class:`Direct` as an extension of the request's ASGI scope. Under a server that offers none everything goes
-the ordinary way; the client gets the same bytes.
+:class:`DirectWriter` as an extension of the request's ASGI scope. Under a server that offers none everything
+goes the ordinary way; the client gets the same bytes.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ UNDRAINED_BYTES = 64 * 1024
 way, which waits after it as well: what a client leaves unread stays under two buffers (64 KiB in uvicorn)."""
 
 
-class Turn:
+class WriteBatch:
     """Has what was taken in one turn of the loop written at its end: for each client what came for it
     together, in one system call. For all connections of a server."""
 
     def __init__(self) -> None:
-        self._waiting: list[Direct] = []
+        self._waiting: list[DirectWriter] = []
 
-    def add(self, direct: "Direct") -> None:
+    def add(self, direct: "DirectWriter") -> None:
         """It took something."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -39,7 +39,7 @@ class Turn:
             direct.flush()
 
 
-class Direct:
+class DirectWriter:
     """One request's. Made by :func:`offer`."""
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Direct:
         "sent_bytes",
     )
 
-    def __init__(self, cycle: RequestResponseCycle, turn: Turn) -> None:
+    def __init__(self, cycle: RequestResponseCycle, turn: WriteBatch) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
         self._turn = turn
@@ -121,14 +121,14 @@ class Direct:
                 callback()
 
 
-def offer(cycle: RequestResponseCycle, turn: Turn) -> Direct:
+def offer(cycle: RequestResponseCycle, turn: WriteBatch) -> DirectWriter:
     """Offer the short way to the application that is about to answer."""
-    direct = Direct(cycle, turn)
+    direct = DirectWriter(cycle, turn)
     cycle.scope["extensions"] = {EXTENSION: direct}  # type: ignore[dict-item]
     return direct
 
 
-def take_offer(scope: Mapping[str, Any]) -> Direct | None:
+def take_offer(scope: Mapping[str, Any]) -> DirectWriter | None:
     """What the server of this request offers. The scope forgets it, or each would keep the other."""
     direct = (scope.get("extensions") or {}).pop(EXTENSION, None)
-    return direct if isinstance(direct, Direct) else None
+    return direct if isinstance(direct, DirectWriter) else None

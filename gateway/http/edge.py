@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gateway.errors import BuffersFull, Forbidden
-from gateway.http.exchange import Exchange, HttpSettings, exchange_of
+from gateway.http.exchange import HttpExchange, HttpSettings, exchange_of
 from gateway.http.inbound import Receive
-from gateway.http.places import Places
+from gateway.http.places import PerAddressLimiter
 from gateway.http.reply import Send
 
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
@@ -29,7 +29,9 @@ class Edge:
     def __init__(self, router: App, settings: HttpSettings) -> None:
         self._router = router
         self._settings = settings
-        self._places = Places() if settings.proxies is None else Places(settings.requests_per_ip)
+        self._places = (
+            PerAddressLimiter() if settings.proxies is None else PerAddressLimiter(settings.requests_per_ip)
+        )
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange, cors = exchange_of(scope), self._settings.cors
@@ -47,7 +49,7 @@ class Edge:
         finally:
             self._places.leave(group)
 
-    def _check_scheme(self, exchange: Exchange) -> None:
+    def _check_scheme(self, exchange: HttpExchange) -> None:
         plain = exchange.origin.scheme == "http" and exchange.path not in _OPEN
         if self._settings.refuse_plain and plain:
             raise Forbidden(
@@ -56,7 +58,7 @@ class Edge:
                 code="https_required",
             )
 
-    def _take_place(self, exchange: Exchange) -> str:
+    def _take_place(self, exchange: HttpExchange) -> str:
         """For those that proxies speak for; others are counted by their connections."""
         address = exchange.origin.address
         group = "" if address == exchange.peer else self._places.group(address)

@@ -12,9 +12,9 @@ from gateway.bodies import BodyReader, is_short
 from gateway.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.domain import Principal, Request, RequestBody
 from gateway.errors import ClientGone, Unauthenticated
-from gateway.http.buffers import BufferBudget, Owner
+from gateway.http.buffers import BufferBudget, BufferOwner
 from gateway.http.cors import Cors
-from gateway.http.direct import Direct, take_offer
+from gateway.http.direct import DirectWriter, take_offer
 from gateway.http.errors import HeaderList
 from gateway.http.inbound import BodyLimits, Inbound, Receive
 from gateway.http.multipart import FormScan
@@ -22,7 +22,7 @@ from gateway.http.proxies import Origin, TrustedProxies
 from gateway.http.reply import Reply, Send
 from gateway.http.request_id import request_id
 from gateway.relay import Response
-from gateway.surface import Dialect, Endpoint, target
+from gateway.surface import Dialect, SurfaceEndpoint, target
 
 Scope = Mapping[str, Any]
 _KEY = "trunkline.exchange"
@@ -49,7 +49,7 @@ class HttpSettings:
     """Origins whose pages may read answers; None for none."""
 
 
-class Exchange:
+class HttpExchange:
     """Made for every request before anything else; ended by :meth:`close`."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Exchange:
         assert self._head is not None
         return self._head
 
-    def aim(self, endpoint: Endpoint) -> bool:
+    def aim(self, endpoint: SurfaceEndpoint) -> bool:
         """The request is for ``endpoint``; False if nothing is there. Raises BadRequest, PathTooLong."""
         aimed_at = target(endpoint, self.path, self.raw_path, self._scope["query_string"])
         if aimed_at is None:
@@ -182,8 +182,8 @@ class Exchange:
         return RequestBody(pieces, self.inbound.rest(), size_bytes)
 
     @staticmethod
-    def _owner(principal: Principal) -> Owner:
-        return Owner(principal.tenant, principal.key_id)
+    def _owner(principal: Principal) -> BufferOwner:
+        return BufferOwner(principal.tenant, principal.key_id)
 
     def asked(self, request: Request) -> None:
         """What its client wants; for the log, whatever becomes of it."""
@@ -235,7 +235,7 @@ class _Waiting:
     """A block in the task that makes it. The server tells it that the client left; or a task of its own does,
     if this server does not tell, or if something of the request is still to come."""
 
-    def __init__(self, inbound: Inbound, reply: Reply, direct: Direct | None) -> None:
+    def __init__(self, inbound: Inbound, reply: Reply, direct: DirectWriter | None) -> None:
         owner = asyncio.current_task()
         assert owner is not None
         self._owner = owner
@@ -285,12 +285,12 @@ def _load_note(request: Request) -> str | None:
     return None if request.load_note is None else request.load_note()
 
 
-def exchange_of(scope: Mapping[str, Any]) -> Exchange:
-    """The exchange that :class:`gateway.http.front.Front` made for this request."""
-    return cast(Exchange, scope[_KEY])
+def exchange_of(scope: Mapping[str, Any]) -> HttpExchange:
+    """The exchange that :class:`gateway.http.front.RequestMiddleware` made for this request."""
+    return cast(HttpExchange, scope[_KEY])
 
 
-def put_exchange(scope: MutableMapping[str, Any], exchange: Exchange) -> None:
+def put_exchange(scope: MutableMapping[str, Any], exchange: HttpExchange) -> None:
     scope[_KEY] = exchange
 
 

@@ -9,20 +9,20 @@ from gateway.bodies import BodyReader
 from gateway.errors import ClientGone, RequestError, StateUnavailable
 from gateway.http.buffers import BufferBudget
 from gateway.http.errors import internal_error
-from gateway.http.exchange import Exchange, HttpSettings, put_exchange
+from gateway.http.exchange import HttpExchange, HttpSettings, put_exchange
 from gateway.http.inbound import Receive
 from gateway.http.reply import Send
 from gateway.lifecycle import Lifecycle
 from gateway.store.errors import StateError
 
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-Observer = Callable[[Exchange, int, RequestError | None], None]
+Observer = Callable[[HttpExchange, int, RequestError | None], None]
 """Called once for every finished exchange with its status (499 when the client left) and what went wrong."""
 
 _log = structlog.get_logger("gateway.http")
 
 
-class Front:
+class RequestMiddleware:
     """Wraps the router. The handlers behind it raise; only this turns what they raise into answers."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Front:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server handles lifespan and WebSockets itself"
         lifecycle = self._lifecycle
-        exchange = Exchange(
+        exchange = HttpExchange(
             *(scope, receive, send, self._settings, self._budget),
             closing=lifecycle.draining,
             reader=self._reader,
@@ -62,7 +62,7 @@ class Front:
             exchange.close()
 
     async def _answer(
-        self, exchange: Exchange, scope: MutableMapping[str, Any], receive: Receive, send: Send
+        self, exchange: HttpExchange, scope: MutableMapping[str, Any], receive: Receive, send: Send
     ) -> RequestError | None:
         try:
             await self._router(scope, receive, send)

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.errors import Forbidden, MethodNotAllowed, ModelNotFound, RouteNotFound, UpgradeRequired
-from gateway.http.exchange import Exchange, exchange_of
+from gateway.http.exchange import HttpExchange, exchange_of
 from gateway.http.inbound import Receive
 from gateway.http.reply import Send
-from gateway.lifecycle import Lifecycle, Phase
-from gateway.pipeline import Keys, Pipeline
-from gateway.registry import ModelInfo
+from gateway.lifecycle import Lifecycle, LifecyclePhase
+from gateway.pipeline import KeyAuthenticator, Pipeline
+from gateway.registry import ServedModel
 from gateway.slices import in_slices
-from gateway.surface import Endpoint, check_model, nearest
+from gateway.surface import SurfaceEndpoint, check_model, nearest
 
 Scope = MutableMapping[str, Any]
 JSON = b"application/json"
@@ -26,8 +26,8 @@ PATH_CHARS = 200
 class Catalog(Protocol):
     """What is served here; :class:`gateway.registry.Registry`."""
 
-    def each_model(self) -> Iterator[ModelInfo]: ...
-    def model(self, name: str) -> ModelInfo | None: ...
+    def each_model(self) -> Iterator[ServedModel]: ...
+    def model(self, name: str) -> ServedModel | None: ...
     @property
     def agents_connected(self) -> int: ...
 
@@ -43,7 +43,7 @@ class Exposition(Protocol):
 class Proxied:
     """A path served by engines."""
 
-    def __init__(self, endpoint: Endpoint, pipeline: Pipeline, lifecycle: Lifecycle) -> None:
+    def __init__(self, endpoint: SurfaceEndpoint, pipeline: Pipeline, lifecycle: Lifecycle) -> None:
         self._endpoint = endpoint
         self._pipeline = pipeline
         self._lifecycle = lifecycle
@@ -62,13 +62,13 @@ class Proxied:
 class ModelsForm:
     """How models are told."""
 
-    one: Callable[[ModelInfo], Mapping[str, object]]
+    one: Callable[[ServedModel], Mapping[str, object]]
     """A model, by itself and in the list."""
     every: Callable[[Sequence[Mapping[str, object]]], Mapping[str, object]]
     """The list, of models as ``one`` tells them."""
 
 
-class Models:
+class ModelsHandler:
     """``GET /v1/models``, ``GET /v1/models/{id}`` and, in Ollama's form, ``GET /api/tags``.
 
     The list holds what can be used now, or is loaded when it is asked for, whatever engine serves it, and no
@@ -76,7 +76,7 @@ class Models:
     was ever served; its ``ready`` says whether it can be used at once.
     """
 
-    def __init__(self, keys: Keys, catalog: Catalog, form: ModelsForm) -> None:
+    def __init__(self, keys: KeyAuthenticator, catalog: Catalog, form: ModelsForm) -> None:
         self._keys = keys
         self._catalog = catalog
         self._form = form
@@ -109,7 +109,7 @@ def _everything(model: str) -> bool:
     return True
 
 
-def _model(info: ModelInfo) -> dict[str, object]:
+def _model(info: ServedModel) -> dict[str, object]:
     return {
         "id": info.id,
         "object": "model",
@@ -130,7 +130,7 @@ OPENAI_FORM = ModelsForm(_model, _models)
 """OpenAI's and Anthropic's SDKs both read it."""
 
 
-def _ollama_model(info: ModelInfo) -> dict[str, object]:
+def _ollama_model(info: ServedModel) -> dict[str, object]:
     details = {"parent_model": "", "format": "", "family": "", "families": list[str]()}
     return {
         "name": info.id,
@@ -146,7 +146,7 @@ OLLAMA_FORM = ModelsForm(_ollama_model, lambda found: {"models": found})
 """As Ollama tells them. What it says of its files, nobody knows here: sizes are 0, digests empty."""
 
 
-class Alive:
+class LivenessHandler:
     """``GET /healthz``: the process answers. Open to everybody."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,7 +156,7 @@ class Alive:
         await exchange.reply.whole(200, JSON, b'{"status":"ok"}')
 
 
-class Ready:
+class ReadinessHandler:
     """``GET /readyz``: requests are taken. Open to everybody.
 
     Without agents the gateway is ready all the same: it must be reachable for agents to dial in, and it
@@ -173,7 +173,7 @@ class Ready:
         exchange.route = "health"
         only_get(exchange)
         phase, agents = self._lifecycle.phase, self._catalog.agents_connected
-        ready = phase is Phase.SERVING
+        ready = phase is LifecyclePhase.SERVING
         body = orjson.dumps({"status": "ready" if ready else str(phase), "agents": agents})
         await exchange.reply.whole(200 if ready else 503, JSON, body)
 
@@ -186,7 +186,7 @@ class MetricsPage:
     opens it on purpose.
     """
 
-    def __init__(self, keys: Keys, metrics: Exposition, *, public: bool) -> None:
+    def __init__(self, keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -> None:
         self._keys = keys
         self._metrics = metrics
         self._public = public
@@ -231,17 +231,17 @@ async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     raise not_found(exchange_of(scope))
 
 
-def not_found(exchange: Exchange) -> RouteNotFound:
+def not_found(exchange: HttpExchange) -> RouteNotFound:
     near = nearest(exchange.path)
     hint = f"Did you mean {near}?" if near else "GET /docs lists the paths there are."
     return RouteNotFound(f"There is nothing at {exchange.method} {exchange.raw_path[:PATH_CHARS]}. {hint}")
 
 
-def only_get(exchange: Exchange) -> None:
+def only_get(exchange: HttpExchange) -> None:
     if exchange.method not in ("GET", "HEAD"):
         raise wrong_method(exchange, ("GET", "HEAD"))
 
 
-def wrong_method(exchange: Exchange, allowed: tuple[str, ...]) -> MethodNotAllowed:
+def wrong_method(exchange: HttpExchange, allowed: tuple[str, ...]) -> MethodNotAllowed:
     message = f"{exchange.raw_path[:PATH_CHARS]} takes {' or '.join(allowed)}, not {exchange.method}."
     return MethodNotAllowed(message, allowed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import BadRequest, BodyTimeout, BodyTooLarge, ClientGone, RequestError
-from gateway.http.buffers import BufferBudget, Owner, Reservation
+from gateway.http.buffers import BodyReservation, BufferBudget, BufferOwner
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -55,7 +55,7 @@ class Inbound:
         self._receive = receive
         self._limits = limits
         self._budget = budget
-        self._reservation = Reservation(budget)
+        self._reservation = BodyReservation(budget)
         self._slot = b""
         self._fault: RequestError | None = None
         self._filled = asyncio.Event()
@@ -66,10 +66,10 @@ class Inbound:
         self.received_bytes = 0
         self.complete = False
 
-    def belongs_to(self, owner: Owner) -> None:
+    def belongs_to(self, owner: BufferOwner) -> None:
         """Whose memory it is to take, from before anything is read."""
         assert not self.received_bytes
-        self._reservation = Reservation(self._budget, owner)
+        self._reservation = BodyReservation(self._budget, owner)
 
     async def read(self, enough: Callable[[bytes], bool], announced_bytes: int | None = None) -> bytes:
         """Like :meth:`read_pieces`, joined: for bodies that are short."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.surface import CHAT, ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, Dialect, Endpoint
+from gateway.surface import CHAT, ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, Dialect, SurfaceEndpoint
 from shared.limits import MODEL_NAME_CHARS
 
 Json = dict[str, Any]
@@ -109,7 +109,7 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2] if path.startswith("/v1/") else path[1:].replace("/", "-")
 
 
-def _operation(endpoint: Endpoint, name: str) -> Json:
+def _operation(endpoint: SurfaceEndpoint, name: str) -> Json:
     return {
         "operationId": _operation_id(endpoint, name),
         "summary": _SUMMARIES.get(endpoint.route, "{}").format(name),
@@ -121,7 +121,7 @@ def _operation(endpoint: Endpoint, name: str) -> Json:
     }
 
 
-def _operation_id(endpoint: Endpoint, name: str) -> str:
+def _operation_id(endpoint: SurfaceEndpoint, name: str) -> str:
     below_v1 = endpoint.path.startswith("/v1/")
     return (f"{endpoint.route}-{name}" if below_v1 else f"plain-{name}").replace("_", "-")
 
@@ -130,7 +130,7 @@ def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
 
 
-def _members(endpoint: Endpoint) -> Json:
+def _members(endpoint: SurfaceEndpoint) -> Json:
     """What the gateway reads of a body; engines read more."""
     properties: Json = {
         "model": {"$ref": "#/components/schemas/ModelName"},

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 
 from gateway.http.errors import HeaderList
-from gateway.http.exchange import Exchange, exchange_of
+from gateway.http.exchange import HttpExchange, exchange_of
 from gateway.http.handlers import JSON, Scope, only_get
 from gateway.http.inbound import Receive
 from gateway.http.reply import Send
-from gateway.pipeline import Keys
+from gateway.pipeline import KeyAuthenticator
 from gateway.surface import ENDPOINTS
 
 HTML = b"text/html; charset=utf-8"
@@ -77,7 +77,7 @@ class VersionPage:
     """``GET /version``: which version runs here, for holders of a key. To others it would only tell which
     faults to look for."""
 
-    def __init__(self, keys: Keys, version: str) -> None:
+    def __init__(self, keys: KeyAuthenticator, version: str) -> None:
         self._keys = keys
         self._body = orjson.dumps({"name": "trunkline", "version": version})
 
@@ -102,7 +102,7 @@ class DocsPage:
         await exchange.reply.whole(200, HTML, self._page, PAGE_HEADERS)
 
 
-def wants_html(exchange: Exchange) -> bool:
+def wants_html(exchange: HttpExchange) -> bool:
     """Whether a browser asks, which names HTML among what it takes; ``*/*`` of other programs does not."""
     return b"text/html" in exchange.fields.get(b"accept", b"")
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 _KNOWN = 4096
 
 
-class Places:
+class PerAddressLimiter:
     """Counts what is taken by group of addresses. Holds what is taken now and nothing else."""
 
     def __init__(self, most: int | None = None, free: Callable[[str], bool] = lambda address: False) -> None:
@@ -20,10 +20,10 @@ class Places:
         """The group that counts for an address: itself, of IPv6 its /64, which one customer has; empty for
         those who may take all."""
 
-    def fewer(self, most: int) -> "Places":
+    def fewer(self, most: int) -> "PerAddressLimiter":
         """Places of another kind for the same groups: ``most`` for each, or as many as here if these are
         less."""
-        return Places(None if self._most is None else min(most, self._most), self._free)
+        return PerAddressLimiter(None if self._most is None else min(most, self._most), self._free)
 
     def take(self, group: str) -> bool:
         """Whether there was a place. Give it back by :meth:`leave`."""

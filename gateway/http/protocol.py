@@ -17,11 +17,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.descriptors import Descriptors, Room
+from gateway.descriptors import ConnectionVerdict, DescriptorBudget
 from gateway.errors import BadRequest, BodyTimeout, BuffersFull, Forbidden, HeadersTooLarge, RequestError
 from gateway.http import direct
 from gateway.http.errors import http_error, id_headers
-from gateway.http.places import Places
+from gateway.http.places import PerAddressLimiter
 from gateway.http.request_id import new_request_id
 from gateway.http.strict import check_head
 from gateway.http.tls import has_certificate
@@ -72,9 +72,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """One client connection. Create it through :func:`bounded`."""
 
     limits = ConnectionLimits()
-    descriptors: Descriptors | None = None
-    turn = direct.Turn()
-    places = Places()
+    descriptors: DescriptorBudget | None = None
+    turn = direct.WriteBatch()
+    places = PerAddressLimiter()
     wants_certificate = False
     """Requests are taken over connections with a client certificate only; agents' tunnels are no requests."""
 
@@ -98,7 +98,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._patience: asyncio.TimerHandle | None = None
         self._untaken: asyncio.TimerHandle | None = None
         self._asking: asyncio.TimerHandle | None = None
-        self._direct: direct.Direct | None = None
+        self._direct: direct.DirectWriter | None = None
         """Of the request that is being answered; the newest one may wait for its turn behind it."""
 
     # --- asyncio ---
@@ -115,16 +115,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._group = group
         room = self._room()
-        if len(self.connections) > self.limits.connections or room is not Room.ENOUGH:
-            self._refused = room is not Room.SCARCE
+        if len(self.connections) > self.limits.connections or room is not ConnectionVerdict.ENOUGH:
+            self._refused = room is not ConnectionVerdict.SCARCE
             self._refuse(BuffersFull("This gateway has as many connections as it takes; try again shortly."))
             return
         self._be_patient(self.limits.head_s)
 
-    def _room(self) -> Room:
+    def _room(self) -> ConnectionVerdict:
         raw = self.transport.get_extra_info("socket")
         if raw is None or self.descriptors is None:
-            return Room.ENOUGH
+            return ConnectionVerdict.ENOUGH
         return self.descriptors.room_for(raw.fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -384,8 +384,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 def bounded(
     limits: ConnectionLimits,
-    descriptors: Descriptors | None = None,
-    places: Places | None = None,
+    descriptors: DescriptorBudget | None = None,
+    places: PerAddressLimiter | None = None,
     *,
     wants_certificate: bool = False,
 ) -> type[BoundedHttpProtocol]:
@@ -393,8 +393,8 @@ def bounded(
     bounds = {
         "limits": limits,
         "descriptors": descriptors,
-        "turn": direct.Turn(),
-        "places": places or Places(),
+        "turn": direct.WriteBatch(),
+        "places": places or PerAddressLimiter(),
         "wants_certificate": wants_certificate,
     }
     return type("HttpProtocol", (BoundedHttpProtocol,), bounds)

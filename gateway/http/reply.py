@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any
 
 from gateway.errors import RequestError
-from gateway.http.direct import UNDRAINED_BYTES, Direct
+from gateway.http.direct import UNDRAINED_BYTES, DirectWriter
 from gateway.http.errors import HeaderList, error_event, error_line, http_error, id_headers
 from gateway.response import Sink
 from gateway.surface import Dialect
@@ -40,7 +40,7 @@ class Reply:
         dialect: Dialect,
         *,
         closing: bool = False,
-        direct: Direct | None = None,
+        direct: DirectWriter | None = None,
     ) -> None:
         """``closing`` tells the client not to send further requests on this connection; ``direct`` is the
         server's short way, if it has one."""

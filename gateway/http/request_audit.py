@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from gateway.audit import RequestFacts
 from gateway.errors import EngineRefused, RequestError
-from gateway.http.exchange import Exchange
+from gateway.http.exchange import HttpExchange
 from gateway.quotas import Price
 
 _UNRECORDED = frozenset({"health", "metrics", "models", "openapi"})
@@ -26,7 +26,9 @@ class RequestAudit:
         self._price = price
         self._wall = wall
 
-    def __call__(self, exchange: Exchange, status: int, failure: RequestError | None, total_s: float) -> None:
+    def __call__(
+        self, exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+    ) -> None:
         who = exchange.principal
         if who is None or exchange.route in _UNRECORDED:
             return

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.errors import EngineRefused, RequestError
-from gateway.http.exchange import Exchange
+from gateway.http.exchange import HttpExchange
 from gateway.relay import Response
 
 
@@ -30,7 +30,7 @@ class Auditor(Protocol):
     """:class:`gateway.http.request_audit.RequestAudit`."""
 
     def __call__(
-        self, exchange: Exchange, status: int, failure: RequestError | None, total_s: float
+        self, exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
     ) -> None: ...
 
 
@@ -51,7 +51,7 @@ they are an engine's."""
 
 
 class RequestLog:
-    """An observer for :class:`gateway.http.front.Front`."""
+    """An observer for :class:`gateway.http.front.RequestMiddleware`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class RequestLog:
         self._audit = audit
         self._log = structlog.get_logger("gateway.request").bind()
 
-    def __call__(self, exchange: Exchange, status: int, failure: RequestError | None) -> None:
+    def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
         total_s = monotonic() - exchange.began_s
         request = exchange.request
         self._counter.request_finished(
@@ -86,7 +86,7 @@ class RequestLog:
             say = self._log.debug if well else self._log.info
             say("request", **facts(exchange, status, failure, total_s))
 
-    def _count_answer(self, exchange: Exchange, response: Response, status: int, total_s: float) -> None:
+    def _count_answer(self, exchange: HttpExchange, response: Response, status: int, total_s: float) -> None:
         """Which agent it came from, and how soon and how fast the tokens of a stream went out."""
         request, reply = exchange.request, exchange.reply
         self._counter.answered_by(response.agent, status)
@@ -98,7 +98,9 @@ class RequestLog:
         self._counter.streamed(request.model, first_s, total_s - first_s, tokens)
 
 
-def facts(exchange: Exchange, status: int, failure: RequestError | None, total_s: float) -> dict[str, Any]:
+def facts(
+    exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+) -> dict[str, Any]:
     """What is known of a request at its end; times in milliseconds. Unknown facts are left out."""
     request, response, reply = exchange.request, exchange.response, exchange.reply
     found: dict[str, Any] = {

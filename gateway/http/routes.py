@@ -5,33 +5,33 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
-from gateway.http.admin import Page
+from gateway.http.admin import AdminPage
 from gateway.http.exchange import HttpSettings
 from gateway.http.handlers import (
     OLLAMA_FORM,
     OPENAI_FORM,
-    Alive,
     Catalog,
     Description,
     Exposition,
+    LivenessHandler,
     MetricsPage,
-    Models,
+    ModelsHandler,
     Proxied,
-    Ready,
+    ReadinessHandler,
     tunnel_without_upgrade,
     unknown_path,
 )
 from gateway.http.openapi import document
 from gateway.http.pages import DocsPage, RootPage, VersionPage
 from gateway.lifecycle import Lifecycle
-from gateway.pipeline import Keys, Pipeline
-from gateway.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, Endpoint
+from gateway.pipeline import KeyAuthenticator, Pipeline
+from gateway.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
 from shared.version import program_version
 
 
 def build_router(
     pipeline: Pipeline,
-    keys: Keys,
+    keys: KeyAuthenticator,
     catalog: Catalog,
     metrics: Exposition,
     lifecycle: Lifecycle,
@@ -43,7 +43,7 @@ def build_router(
     They match the decoded path. That is safe because none of them passes it on: an engine gets a constant, or
     for ``/engines/`` what :func:`gateway.surface.engine_target` makes of the path as it was written.
     """
-    models = Models(keys, catalog, OPENAI_FORM)
+    models = ModelsHandler(keys, catalog, OPENAI_FORM)
     pages = {each.path_format: _page(each) for each in admin}
     described = document(
         {path: page.summaries() for path, page in pages.items()},
@@ -56,12 +56,12 @@ def build_router(
             _route(MODELS + "/{id:path}", models),
             _route("/models", models),
             _route("/models/{id:path}", models),
-            _route(OLLAMA_MODELS, Models(keys, catalog, OLLAMA_FORM)),
+            _route(OLLAMA_MODELS, ModelsHandler(keys, catalog, OLLAMA_FORM)),
             _route("/", RootPage()),
-            _route("/healthz", Alive()),
-            _route("/health", Alive()),
+            _route("/healthz", LivenessHandler()),
+            _route("/health", LivenessHandler()),
             _route("/version", VersionPage(keys, program_version())),
-            _route("/readyz", Ready(lifecycle, catalog)),
+            _route("/readyz", ReadinessHandler(lifecycle, catalog)),
             _route("/metrics", MetricsPage(keys, metrics, public=settings.metrics_public)),
             _route("/openapi.json", Description(described)),
             _route("/docs", DocsPage(described)),
@@ -73,9 +73,9 @@ def build_router(
     )
 
 
-def _page(of: Route) -> Page:
+def _page(of: Route) -> AdminPage:
     page: object = of.endpoint
-    assert isinstance(page, Page)
+    assert isinstance(page, AdminPage)
     return page
 
 
@@ -99,7 +99,7 @@ class _Plain:
         await self._function(*asgi)
 
 
-def _pattern(endpoint: Endpoint) -> str:
+def _pattern(endpoint: SurfaceEndpoint) -> str:
     if endpoint.path == ENGINES:
         return endpoint.path + "{rest:path}"
     return endpoint.path + "{tail:path}" if endpoint.path.endswith("/") else endpoint.path

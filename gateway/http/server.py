@@ -12,11 +12,11 @@ from typing import Any
 import uvicorn
 from uvicorn.config import Config
 
-from gateway.descriptors import Descriptors
-from gateway.http.places import Places
+from gateway.descriptors import DescriptorBudget
+from gateway.http.places import PerAddressLimiter
 from gateway.http.protocol import ConnectionLimits, bounded
 from gateway.http.redirect import Redirect
-from gateway.http.threshold import HANDSHAKES, Threshold
+from gateway.http.threshold import HANDSHAKES, TlsHandshakeLimiter
 from gateway.http.tls import HANDSHAKE_S, Tls, TlsFiles
 
 BACKLOG = 2048
@@ -69,7 +69,9 @@ def bind(address: Address) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """Serves until :attr:`should_exit`; leaves signals to whoever runs it. Create it on the event loop."""
 
-    def __init__(self, config: Config, tls: Tls | None = None, threshold: Threshold | None = None) -> None:
+    def __init__(
+        self, config: Config, tls: Tls | None = None, threshold: TlsHandshakeLimiter | None = None
+    ) -> None:
         """With ``threshold``, TLS is ended here; ``tls`` looks after its certificate."""
         super().__init__(config)
         self.tls = tls
@@ -172,8 +174,8 @@ def build_server(
     address: Address,
     limits: ConnectionLimits,
     tunnel_protocol: Callable[..., Any],
-    descriptors: Descriptors | None = None,
-    places: Places | None = None,
+    descriptors: DescriptorBudget | None = None,
+    places: PerAddressLimiter | None = None,
     *,
     wants_certificate: bool = False,
 ) -> GatewayServer:
@@ -199,9 +201,9 @@ def build_server(
     config.load()
     if tls is None:
         return GatewayServer(config)
-    fewer = (places or Places()).fewer(HANDSHAKES)
+    fewer = (places or PerAddressLimiter()).fewer(HANDSHAKES)
     return GatewayServer(
-        config, tls, Threshold(tls.context, fewer, limits.connections, HANDSHAKE_S, descriptors)
+        config, tls, TlsHandshakeLimiter(tls.context, fewer, limits.connections, HANDSHAKE_S, descriptors)
     )
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from gateway.descriptors import Descriptors, Room
-from gateway.http.places import Places
+from gateway.descriptors import ConnectionVerdict, DescriptorBudget
+from gateway.http.places import PerAddressLimiter
 from shared.tunnel.turns import Turns, TurnsFull
 
 HANDSHAKES = 256
@@ -23,16 +23,16 @@ HANDSHAKES = 256
 _LEAST_S = 0.01
 
 
-class Threshold:
+class TlsHandshakeLimiter:
     """Of one server."""
 
     def __init__(
         self,
         context: ssl.SSLContext,
-        places: Places,
+        places: PerAddressLimiter,
         most: int,
         handshake_s: float,
-        descriptors: Descriptors | None = None,
+        descriptors: DescriptorBudget | None = None,
     ) -> None:
         """``most`` handshakes at once in all, each of ``handshake_s`` at the longest; the time in which its
         first bytes wait for their turn is not counted."""
@@ -97,7 +97,7 @@ class Threshold:
         raw = transport.get_extra_info("socket")
         if raw is None or self._descriptors is None:
             return True
-        return self._descriptors.room_for(raw.fileno()) is Room.ENOUGH
+        return self._descriptors.room_for(raw.fileno()) is ConnectionVerdict.ENOUGH
 
     def _over(self, transport: asyncio.Transport, over: "asyncio.Future[None]") -> None:
         if not over.cancelled():
@@ -108,7 +108,7 @@ class Threshold:
 class _Stranger(asyncio.Protocol):
     """One connection, until its handshake begins: when its first bytes are there, and have their turn."""
 
-    def __init__(self, threshold: Threshold, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, threshold: TlsHandshakeLimiter, make: Callable[[], asyncio.Protocol]) -> None:
         self._threshold = threshold
         self._make = make
         self._transport: asyncio.Transport | None = None

@@ -59,7 +59,7 @@ MOST_CHOICES = 100_000
 
 
 @frozen
-class Asked:
+class TokenDemand:
     """``most_tokens`` is for all choices together; None: the request does not say. ``choices`` is how many
     answers it makes its engine write. ``endless``: without a limit each is as long as there is room."""
 
@@ -68,14 +68,14 @@ class Asked:
     endless: bool = False
 
 
-def asked_of(members: Mapping[str, Any], path: str, prompts: int = 1) -> Asked:
+def asked_of(members: Mapping[str, Any], path: str, prompts: int = 1) -> TokenDemand:
     """What a body asks for at ``path`` that has so many prompts, each of which is answered."""
     read = _Reading(_binding(path))
     read.body(members)
     choices = min(max(1, read.choices), MOST_CHOICES) * max(1, prompts)
     if not read.bound or read.unlimited:
-        return Asked(None, choices, read.endless or read.least > 0)
-    return Asked(min(max(read.most, read.least), MOST_TOKENS) * choices, choices)
+        return TokenDemand(None, choices, read.endless or read.least > 0)
+    return TokenDemand(min(max(read.most, read.least), MOST_TOKENS) * choices, choices)
 
 
 def _binding(path: str) -> frozenset[str]:

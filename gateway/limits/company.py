@@ -27,7 +27,7 @@ class _Clock:
             self.at_s = now
 
 
-class Company:
+class GpuTimeMeter:
     """Who runs beside whom. One for a dispatcher; holds what runs and no more."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ Values: whole numbers, and times as ``6m0s``, ``1s`` or ``12ms``.
 import math
 from collections.abc import Iterable
 
-from gateway.limits.holder import Holder
-from gateway.limits.window import Window
+from gateway.limits.holder import LimitHolder
+from gateway.limits.window import MinuteWindow
 
 HeaderList = list[tuple[bytes, bytes]]
 
@@ -18,11 +18,11 @@ _NAMES = {
 }
 
 
-def limit_headers(holders: Iterable[Holder], now: float) -> HeaderList:
+def limit_headers(holders: Iterable[LimitHolder], now: float) -> HeaderList:
     """Of each limit per minute, requests and tokens, that which has least left; nothing where there is
     none."""
-    requests: list[Window] = []
-    tokens: list[Window] = []
+    requests: list[MinuteWindow] = []
+    tokens: list[MinuteWindow] = []
     for holder in holders:
         if holder.requests is not None:
             requests.append(holder.requests)
@@ -31,7 +31,7 @@ def limit_headers(holders: Iterable[Holder], now: float) -> HeaderList:
     return _fields(b"requests", requests, now) + _fields(b"tokens", tokens, now)
 
 
-def _fields(what: bytes, windows: list[Window], now: float) -> HeaderList:
+def _fields(what: bytes, windows: list[MinuteWindow], now: float) -> HeaderList:
     if not windows:
         return []
     window = windows[0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.limits.spending import Amounts, Spending
-from gateway.limits.window import Slot, Window
+from gateway.limits.window import ConcurrencySlot, MinuteWindow
 from gateway.quotas import Budgets, Rates
 
 MOST_WAIT_S = 120.0
@@ -37,7 +37,7 @@ RATES = frozenset({Limit.REQUESTS, Limit.TOKENS, Limit.CONCURRENCY})
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LimitRefusal:
     """Which limit of whom stands against a request. ``wait_s``: when it may come back; None: never, as
     it is. For budgets ``used`` is what is spent and reserved."""
 
@@ -52,24 +52,24 @@ class Refusal:
     def _rank(self) -> float:
         return float("inf") if self.wait_s is None else self.wait_s
 
-    def later_than(self, other: "Refusal | None") -> bool:
+    def later_than(self, other: "LimitRefusal | None") -> bool:
         """Whether it keeps the request away for longer."""
         return other is None or self._rank > other._rank
 
 
 @dataclass(slots=True)
-class Share:
+class HeldShare:
     """What one holder set aside for one request."""
 
-    holder: "Holder"
-    requests: tuple[Window, Slot] | None
-    tokens: tuple[Window, Slot] | None
+    holder: "LimitHolder"
+    requests: tuple[MinuteWindow, ConcurrencySlot] | None
+    tokens: tuple[MinuteWindow, ConcurrencySlot] | None
     budgeted: bool
     """It is in what the holder has ``reserved``."""
     began_s: float
 
 
-class Holder:
+class LimitHolder:
     """One key's, or one tenant's. Its limits may change at any time, and count from then on: requests
     that run stay, and what the last minute took while there was a limit counts against the new one."""
 
@@ -79,8 +79,8 @@ class Holder:
         self._tenant = tenant
         self.rates: Rates = NO_RATES
         self.budgets: Budgets = NO_BUDGETS
-        self.requests: Window | None = None
-        self.tokens: Window | None = None
+        self.requests: MinuteWindow | None = None
+        self.tokens: MinuteWindow | None = None
         self.running = 0
         self.arriving = 0
         """Requests whose body is being read: they count as requests at once, and for nothing else yet."""
@@ -136,11 +136,11 @@ class Holder:
             if window is not None:
                 window.advance(now)
 
-    def refusal(self, need: Amounts, now: float, spending: Spending, wall_s: float) -> Refusal | None:
+    def refusal(self, need: Amounts, now: float, spending: Spending, wall_s: float) -> LimitRefusal | None:
         """What stands against one more request that needs so much; of several limits the one that does
         so for longest. Nothing has changed."""
         requests, tokens, most = self.requests, self.tokens, self.rates.concurrency
-        worst: Refusal | None = None
+        worst: LimitRefusal | None = None
         if not (
             (requests is None or requests.fits(1, now))
             and (tokens is None or tokens.fits(need.tokens, now))
@@ -151,8 +151,8 @@ class Holder:
             worst = self._over_budget(self._tenant, need, spending, wall_s, worst)
         return worst
 
-    def _too_much(self, need: Amounts, now: float) -> Refusal | None:
-        worst: Refusal | None = None
+    def _too_much(self, need: Amounts, now: float) -> LimitRefusal | None:
+        worst: LimitRefusal | None = None
         for limit, window, amount in (
             (Limit.REQUESTS, self.requests, 1),
             (Limit.TOKENS, self.tokens, need.tokens),
@@ -160,7 +160,7 @@ class Holder:
             wait_s = 0.0 if window is None else window.wait_s(amount, now)
             if window is not None and wait_s != 0.0:
                 used = window.used + window.debt
-                refusal = Refusal(limit, self.whose, window.limit, used, amount, wait_s)
+                refusal = LimitRefusal(limit, self.whose, window.limit, used, amount, wait_s)
                 worst = refusal if refusal.later_than(worst) else worst
         crowded = self.too_many()
         return crowded if crowded is not None and crowded.later_than(worst) else worst
@@ -170,22 +170,22 @@ class Holder:
         """Requests that count against the limit of concurrency."""
         return self.running + self.arriving
 
-    def too_many(self) -> Refusal | None:
+    def too_many(self) -> LimitRefusal | None:
         """What stands against one more request at once."""
         most = self.rates.concurrency
         if most is None or self.at_once < most:
             return None
         wait_s = min(max(self._hold_s / most, LEAST_WAIT_S), MOST_WAIT_S)
-        return Refusal(Limit.CONCURRENCY, self.whose, most, self.at_once, 1, wait_s)
+        return LimitRefusal(Limit.CONCURRENCY, self.whose, most, self.at_once, 1, wait_s)
 
-    def take(self, need: Amounts, now: float) -> Share:
+    def take(self, need: Amounts, now: float) -> HeldShare:
         """Set it aside. Ask :meth:`refusal` first."""
         self.running += 1
         budgeted = self.budgets is not NO_BUDGETS
         if budgeted:
             self.reserved.add(need)
         requests, tokens = self.requests, self.tokens
-        return Share(
+        return HeldShare(
             self,
             None if requests is None else (requests, requests.take(1, now)),
             None if tokens is None else (tokens, tokens.take(need.tokens, now)),
@@ -193,7 +193,7 @@ class Holder:
             now,
         )
 
-    def give_back(self, share: Share, need: Amounts, tokens: int, now: float, *, counts: bool) -> None:
+    def give_back(self, share: HeldShare, need: Amounts, tokens: int, now: float, *, counts: bool) -> None:
         """The request is over and took so many tokens; ``counts``: it counts as a request."""
         self.running -= 1
         if share.budgeted:
@@ -209,8 +209,8 @@ class Holder:
         self._hold_s += HOLD_WEIGHT * (now - share.began_s - self._hold_s)
 
     def _over_budget(
-        self, tenant: str, need: Amounts, spending: Spending, wall_s: float, worst: Refusal | None
-    ) -> Refusal | None:
+        self, tenant: str, need: Amounts, spending: Spending, wall_s: float, worst: LimitRefusal | None
+    ) -> LimitRefusal | None:
         budgets, held = self.budgets, self.reserved
         day, month = spending.of(tenant, wall_s)
         for limit, most, spent, reserved, needed, ends_s in (
@@ -225,7 +225,7 @@ class Holder:
                 continue
             end_s = spending.month_ends_s if ends_s else spending.day_ends_s
             wait_s = None if needed > most else max(1.0, end_s - wall_s)
-            refusal = Refusal(limit, self.whose, most, spent + reserved, needed, wait_s)
+            refusal = LimitRefusal(limit, self.whose, most, spent + reserved, needed, wait_s)
             worst = refusal if refusal.later_than(worst) else worst
         return worst
 
@@ -236,7 +236,7 @@ class Reservation:
 
     __slots__ = ("_shares", "need")
 
-    def __init__(self, shares: tuple[Share, ...], need: Amounts) -> None:
+    def __init__(self, shares: tuple[HeldShare, ...], need: Amounts) -> None:
         self._shares = shares
         self.need = need
 
@@ -253,11 +253,11 @@ class Reservation:
 
 
 def reserve(
-    holders: tuple[Holder, ...], need: Amounts, now: float, spending: Spending, wall_s: float
-) -> Reservation | Refusal:
+    holders: tuple[LimitHolder, ...], need: Amounts, now: float, spending: Spending, wall_s: float
+) -> Reservation | LimitRefusal:
     """Set ``need`` aside with all ``holders``, or say what stands against it; then nothing has
     changed."""
-    worst: Refusal | None = None
+    worst: LimitRefusal | None = None
     for holder in holders:
         refusal = holder.refusal(need, now, spending, wall_s)
         if refusal is not None and refusal.later_than(worst):
@@ -267,7 +267,7 @@ def reserve(
     return Reservation(tuple([holder.take(need, now) for holder in holders]), need)
 
 
-def fitting(holders: tuple[Holder, ...], tokens: int, least: int) -> int:
+def fitting(holders: tuple[LimitHolder, ...], tokens: int, least: int) -> int:
     """A guess of ``tokens``, cut to what the holders could ever take, but not below ``least``: a guess
     alone makes no request impossible."""
     for holder in holders:
@@ -277,7 +277,7 @@ def fitting(holders: tuple[Holder, ...], tokens: int, least: int) -> int:
 
 
 def affordable(
-    guess: Amounts, holders: tuple[Holder, ...], least: int, spending: Spending, wall_s: float
+    guess: Amounts, holders: tuple[LimitHolder, ...], least: int, spending: Spending, wall_s: float
 ) -> Amounts:
     """A guess cut to half of what is left of each budget, and ``least`` tokens at least: a guess alone uses
     up no budget, however many requests come at once."""
@@ -290,10 +290,10 @@ def affordable(
     return Amounts(tokens, gpu_s, money)
 
 
-def _window(before: Window | None, limit: int | None) -> Window | None:
+def _window(before: MinuteWindow | None, limit: int | None) -> MinuteWindow | None:
     if limit is None:
         return None
     if before is None:
-        return Window(limit)
+        return MinuteWindow(limit)
     before.limit = limit
     return before

@@ -25,9 +25,9 @@ from gateway.limits.headers import HeaderList, limit_headers
 from gateway.limits.holder import (
     NO_BUDGETS,
     RATES,
-    Holder,
     Limit,
-    Refusal,
+    LimitHolder,
+    LimitRefusal,
     Reservation,
     affordable,
     fitting,
@@ -51,7 +51,7 @@ GPU_WEIGHT = 0.05
 FREE = Price()
 
 
-class Source(Protocol):
+class LimitSource(Protocol):
     """Where limits and prices come from; :class:`gateway.store.limits.LimitStore`."""
 
     def changed_since(self, revision: int) -> tuple[int, Terms | None]: ...
@@ -63,8 +63,8 @@ class Bounds(Protocol):
     def __call__(self, request: Request, /) -> tuple[int, int]: ...
 
 
-class Accounts(Protocol):
-    """Who used what; :class:`gateway.usage.Ledger`."""
+class UsageAccounts(Protocol):
+    """Who used what; :class:`gateway.usage.UsageLedger`."""
 
     def finished(self, request: Request, usage: Usage | None, /) -> None: ...
 
@@ -74,7 +74,7 @@ class Limits:
 
     def __init__(
         self,
-        source: Source,
+        source: LimitSource,
         spending: Spending,
         bounds: Bounds,
         clock: Callable[[], float],
@@ -91,8 +91,8 @@ class Limits:
         self._source = source
         self._revision = -1
         self._terms = Terms({}, {})
-        self._keys: dict[str, Holder] = {}
-        self._tenants: dict[str, Holder] = {}
+        self._keys: dict[str, LimitHolder] = {}
+        self._tenants: dict[str, LimitHolder] = {}
         self._most_keys = MOST_IDLE
         self._gpu_per_token: dict[str, float] = {}
         self.changed: Callable[[], None] = lambda: None
@@ -121,7 +121,7 @@ class Limits:
                 if holder.idle:
                     del self._tenants[name]
         for name, limits in limited.items():
-            holder = self._tenants.setdefault(name, Holder(f"tenant {name!r}", name))
+            holder = self._tenants.setdefault(name, LimitHolder(f"tenant {name!r}", name))
             holder.limit(limits.rates, limits.budgets)
         self.changed()
 
@@ -148,7 +148,7 @@ class Limits:
         holders = self.holders(principal, new=True)
         return Guard(self, holders) if holders else None
 
-    def holders(self, principal: Principal, *, new: bool) -> tuple[Holder, ...]:
+    def holders(self, principal: Principal, *, new: bool) -> tuple[LimitHolder, ...]:
         """Who answers for what ``principal`` asks now. To be asked again after anything was awaited, for one
         of which nothing counted may have been forgotten; ``principal`` is ``new`` only before that, and its
         rates are then the key's."""
@@ -160,7 +160,7 @@ class Limits:
             key = self._limited(principal, key)
         return (key,) if tenant is None else (key, tenant)
 
-    def need(self, request: Request, holders: tuple[Holder, ...]) -> Amounts:
+    def need(self, request: Request, holders: tuple[LimitHolder, ...]) -> Amounts:
         """What to set aside for ``request``."""
         input_tokens, output_tokens = self.bounds(request)
         tokens, guessed = input_tokens + output_tokens, request.most_tokens is None
@@ -187,7 +187,7 @@ class Limits:
         elif len(known) < MOST_MODELS:
             known[model] = now
 
-    def _limited(self, principal: Principal, key: Holder | None) -> Holder:
+    def _limited(self, principal: Principal, key: LimitHolder | None) -> LimitHolder:
         """The key's holder, made or brought up to date."""
         assert principal.rates is not None
         if key is None:
@@ -197,7 +197,7 @@ class Limits:
                     holder.advance(now)
                 self._keys = {name: each for name, each in self._keys.items() if not each.idle}
                 self._most_keys = max(MOST_IDLE, 2 * len(self._keys))
-            key = self._keys[principal.key_id] = Holder(f"API key {principal.key_name!r}")
+            key = self._keys[principal.key_id] = LimitHolder(f"API key {principal.key_name!r}")
         key.limit(principal.rates)
         return key
 
@@ -211,10 +211,10 @@ class Guard:
 
     __slots__ = ("_arrived", "_holders", "_limits")
 
-    def __init__(self, limits: Limits, holders: tuple[Holder, ...]) -> None:
+    def __init__(self, limits: Limits, holders: tuple[LimitHolder, ...]) -> None:
         self._limits = limits
         self._holders = holders
-        self._arrived: tuple[Holder, ...] = ()
+        self._arrived: tuple[LimitHolder, ...] = ()
 
     def __enter__(self) -> "Guard":
         found = [refusal for holder in self._holders if (refusal := holder.too_many()) is not None]
@@ -245,7 +245,7 @@ class Guard:
         """What is left at this moment."""
         return limit_headers(self._holders, self._limits.clock())
 
-    def reserve(self, request: Request, accounts: Accounts | None = None) -> "Held":
+    def reserve(self, request: Request, accounts: UsageAccounts | None = None) -> "Held":
         """Set aside what ``request`` may use. Raises RateLimited and QuotaExceeded, and Forbidden for an
         engine's own path where the key's routes do not name such; nothing is then.
 
@@ -258,7 +258,7 @@ class Guard:
             _check_named(request.principal, self._holders)
         need = limits.need(request, self._holders)
         outcome = reserve(self._holders, need, limits.clock(), limits.spending, limits.wall())
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, LimitRefusal):
             error = refusal_error(outcome)
             limits.refused(request.model, error.code)
             raise error
@@ -271,7 +271,7 @@ class Held:
     __slots__ = ("_accounts", "_limits", "_request", "_reservation", "_usage")
 
     def __init__(
-        self, limits: Limits, request: Request, reservation: Reservation, accounts: Accounts | None
+        self, limits: Limits, request: Request, reservation: Reservation, accounts: UsageAccounts | None
     ) -> None:
         self._limits = limits
         self._request = request
@@ -335,7 +335,7 @@ def untold(request: Request, status: int, attempts: int) -> Usage | None:
     return estimated(request) if asked else None
 
 
-def _check_named(principal: Principal, holders: tuple[Holder, ...]) -> None:
+def _check_named(principal: Principal, holders: tuple[LimitHolder, ...]) -> None:
     """Raises Forbidden for one held to tokens whose routes do not name engines' own paths."""
     scopes = principal.scopes
     named = scopes is not None and scopes.routes is not None and ENGINE.route in scopes.routes
@@ -348,7 +348,7 @@ def _check_named(principal: Principal, holders: tuple[Holder, ...]) -> None:
         )
 
 
-def refusal_error(refusal: Refusal) -> RequestError:
+def refusal_error(refusal: LimitRefusal) -> RequestError:
     """What the client is told."""
     limit, whose = refusal.limit, refusal.whose
     figures = f"{limit} of {whose}: limit {refusal.most:,.10g}, used {refusal.used:,.10g}"

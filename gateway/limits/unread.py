@@ -4,7 +4,7 @@ import codecs
 
 import orjson
 
-from gateway.limits.asked import Asked, asked_of, prompts_of
+from gateway.limits.asked import TokenDemand, asked_of, prompts_of
 from shared.limits import KIB
 
 JSON_BYTES = 64 * KIB
@@ -30,20 +30,20 @@ _FETCHING = ("GET", "HEAD", "OPTIONS", "DELETE")
 MEDIA = ("image/", "audio/", "video/", "font/", "model/", "application/zip", "application/pdf")
 
 
-def asked_unread(method: str, path: str, body: bytes, *, whole: bool) -> Asked:
+def asked_unread(method: str, path: str, body: bytes, *, whole: bool) -> TokenDemand:
     """What a request at ``path`` of an engine asks for whose body begins so; JSON is read whatever it is
     called. One that says nothing asks for nothing to be written."""
     place, _, query = path.partition("?")
     says = body or (query and method not in _FETCHING)
     if not says or place.rstrip("/").rpartition("/")[2].lower() in NOT_GENERATING:
-        return Asked(0)
+        return TokenDemand(0)
     if not whole or len(body) > JSON_BYTES:
-        return Asked()
+        return TokenDemand()
     try:
         members = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return Asked()
-    return asked_of(members, path, prompts_of(members)) if isinstance(members, dict) else Asked()
+        return TokenDemand()
+    return asked_of(members, path, prompts_of(members)) if isinstance(members, dict) else TokenDemand()
 
 
 def tokens_unread(body: bytes, size_bytes: int | None) -> int:

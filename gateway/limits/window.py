@@ -10,7 +10,7 @@ STEP_S = 0.25
 most, whatever its limit, and no 60 s ever see more than the limit."""
 
 
-class Slot:
+class ConcurrencySlot:
     """What was taken at about one time. ``live`` until it has left the window."""
 
     __slots__ = ("amount", "first_s", "last_s", "live")
@@ -21,7 +21,7 @@ class Slot:
         self.live = True
 
 
-class Window:
+class MinuteWindow:
     """A sliding window of a minute over whole amounts: requests, or tokens.
 
     What is taken counts from then on for 60 s (up to ``STEP_S`` more). What was given back counts no
@@ -37,7 +37,7 @@ class Window:
         self.limit = limit
         self.used = 0
         self.debt = 0
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[ConcurrencySlot] = deque()
 
     def wait_s(self, amount: int, now: float) -> float | None:
         """In how many seconds ``amount`` may be taken if nothing else is; 0.0: now; None: never."""
@@ -52,11 +52,11 @@ class Window:
         self.advance(now)
         return self.used + self.debt + amount <= self.limit
 
-    def take(self, amount: int, now: float) -> Slot:
+    def take(self, amount: int, now: float) -> ConcurrencySlot:
         """Take it. Ask :meth:`wait_s` first."""
         return self._put(amount, now)
 
-    def settle(self, slot: Slot, taken: int, actual: int, now: float) -> None:
+    def settle(self, slot: ConcurrencySlot, taken: int, actual: int, now: float) -> None:
         """What was ``taken`` was ``actual`` in truth: give back, or owe."""
         self.advance(now)
         if actual > taken:
@@ -106,7 +106,7 @@ class Window:
             self.debt -= amount
             self._put(amount, at_s)
 
-    def _put(self, amount: int, at_s: float) -> Slot:
+    def _put(self, amount: int, at_s: float) -> ConcurrencySlot:
         self.used += amount
         slots = self._slots
         newest = slots[-1] if slots else None
@@ -114,7 +114,7 @@ class Window:
             newest.amount += amount
             newest.last_s = at_s
             return newest
-        slot = Slot(amount, at_s)
+        slot = ConcurrencySlot(amount, at_s)
         if newest is None or newest.last_s <= at_s:
             slots.append(slot)
         else:  # a debt paid when nobody looked

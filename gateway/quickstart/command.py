@@ -17,7 +17,7 @@ from gateway.quickstart.client import Client, Streamed
 from gateway.quickstart.errors import QuickstartFailed
 from gateway.quickstart.page import how_to_go_on
 from gateway.quickstart.processes import Children, free_port
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 
 PREFERRED_PORT = 8787
 DEMO = "demo"
@@ -105,7 +105,7 @@ def _start(children: Children, directory: Path, port: int, model: str) -> _House
     from gateway.store import Store  # which the help does without
 
     with Store.open(state) as store:
-        key = store.keys.create("quickstart", "quickstart", time.time(), role=Role.VIEWER)
+        key = store.keys.create("quickstart", "quickstart", time.time(), role=AdminRole.VIEWER)
         _, token = store.tokens.create(_TOKEN_LIFE_S, 1, ["*"], {}, time.time())
     client = Client(port, key)
     began_s = time.monotonic()

@@ -5,9 +5,9 @@
 are identical, ``cache`` what is kept, ``flights`` who waits for whom, ``answers`` what is told to clients.
 """
 
-from gateway.reuse.cache import Cache
+from gateway.reuse.cache import AnswerCache
 from gateway.reuse.figures import ReuseFigures
 from gateway.reuse.rules import ReuseSettings, Rule
 from gateway.reuse.stage import Reuse, Use
 
-__all__ = ["Cache", "Reuse", "ReuseFigures", "ReuseSettings", "Rule", "Use"]
+__all__ = ["AnswerCache", "Reuse", "ReuseFigures", "ReuseSettings", "Rule", "Use"]

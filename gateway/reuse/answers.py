@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gateway.relay import Response
 from gateway.response import Sink, is_encoded, is_event_stream
-from gateway.reuse.cache import Entry
+from gateway.reuse.cache import CachedAnswer
 from shared.messages import Headers, Trailers
 
 _ERROR = re.compile(rb'(?:^|[\r\n])(?:data: ?)?\{\s*"(?:error"\s*:\s*[^n\s]|object"\s*:\s*"error")|"abort"')
@@ -57,7 +57,7 @@ class KeptAnswer:
     trailers: Trailers | None = None
     continued = False
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: CachedAnswer) -> None:
         self.headers: Headers = entry.headers
         if not is_event_stream(entry.headers):
             self.headers = (*entry.headers, ("content-length", str(len(entry.body))))

@@ -10,7 +10,7 @@ import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from gateway.reuse.key import Key
+from gateway.reuse.key import CacheKey
 from shared.messages import Headers
 
 OVERHEAD_BYTES = 1024
@@ -20,7 +20,7 @@ _SLACK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedAnswer:
     """An answer with status 200, whole."""
 
     headers: Headers
@@ -45,14 +45,14 @@ class Entry:
         return max(0, int(now - self.kept_s))
 
 
-class Cache:
+class AnswerCache:
     """Entries by key, the one used longest ago first."""
 
     def __init__(self, cache_bytes: int, entries: int) -> None:
         self._most_bytes = cache_bytes
         self._most = entries
-        self._entries: OrderedDict[Key, Entry] = OrderedDict()
-        self._due: list[tuple[float, int, Key]] = []
+        self._entries: OrderedDict[CacheKey, CachedAnswer] = OrderedDict()
+        self._due: list[tuple[float, int, CacheKey]] = []
         self._numbers = itertools.count()
         self.kept_bytes = 0
         self.held_bytes = 0
@@ -63,7 +63,7 @@ class Cache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: Key, now: float) -> Entry | None:
+    def get(self, key: CacheKey, now: float) -> CachedAnswer | None:
         """What is kept, which counts as used now."""
         self._expire(now)
         entry = self._entries.get(key)
@@ -71,7 +71,7 @@ class Cache:
             self._entries.move_to_end(key)
         return entry
 
-    def put(self, key: Key, entry: Entry, now: float) -> bool:
+    def put(self, key: CacheKey, entry: CachedAnswer, now: float) -> bool:
         """Keep ``entry``, instead of what there was of this key. False when there is no room for it."""
         self._expire(now)
         self._drop(key)
@@ -112,7 +112,7 @@ class Cache:
         self.kept_bytes -= entry.size_bytes
         self.evicted += 1
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: CacheKey) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.kept_bytes -= entry.size_bytes

@@ -7,13 +7,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.metrics import MODEL_LABELS, OTHER
-from gateway.reuse.cache import Cache
+from gateway.reuse.cache import AnswerCache
 
 
 class ReuseFigures:
     """The counters of one gateway."""
 
-    def __init__(self, registry: CollectorRegistry, cache: Cache) -> None:
+    def __init__(self, registry: CollectorRegistry, cache: AnswerCache) -> None:
         self._requests = Counter(
             "trunkline_cache_requests",
             "Requests whose answer might be reused: hit, miss, coalesced with another, or bypass.",
@@ -35,7 +35,7 @@ class ReuseFigures:
 class _CacheFigures(Collector):
     """Read when somebody looks."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: AnswerCache) -> None:
         self._cache = cache
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:

@@ -8,16 +8,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from gateway.reuse.cache import Entry
+from gateway.reuse.cache import CachedAnswer
 
-Told = Callable[[Entry | None], None]
+Told = Callable[[CachedAnswer | None], None]
 
 MOST_UNFIT = 1024
 """Requests remembered whose answers were too long to be shared."""
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class SharedRequest:
     """One request that runs, and those who wait for its answer, the first to come first."""
 
     name: Hashable
@@ -25,22 +25,22 @@ class Flight:
     came: int = 0
 
 
-class Flights:
+class SharedRequests:
     """Those of one gateway. No more than ``most_followers`` wait for one."""
 
     def __init__(self, most_followers: int) -> None:
         self._most = most_followers
-        self._flights: dict[Hashable, Flight] = {}
+        self._flights: dict[Hashable, SharedRequest] = {}
         self._unfit: OrderedDict[Hashable, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._flights)
 
-    def lead(self, name: Hashable) -> Flight | None:
+    def lead(self, name: Hashable) -> SharedRequest | None:
         """A flight of one's own; None when there is one already, or its answer would be too long."""
         if name in self._flights or name in self._unfit:
             return None
-        flight = self._flights[name] = Flight(name)
+        flight = self._flights[name] = SharedRequest(name)
         return flight
 
     def follow(self, name: Hashable, told: Told) -> Callable[[], None] | None:
@@ -54,7 +54,7 @@ class Flights:
         flight.followers[number] = told
         return lambda: _leave(flight, number)
 
-    def land(self, flight: Flight, entry: Entry | None, *, unfit: bool = False) -> int:
+    def land(self, flight: SharedRequest, entry: CachedAnswer | None, *, unfit: bool = False) -> int:
         """It is over: whoever waits is told. ``unfit``: requests like this one had better not wait for each
         other. Returns how many waited. Idempotent."""
         if self._flights.get(flight.name) is not flight:
@@ -70,5 +70,5 @@ class Flights:
         return len(followers)
 
 
-def _leave(flight: Flight, number: int) -> None:
+def _leave(flight: SharedRequest, number: int) -> None:
     flight.followers.pop(number, None)

@@ -30,7 +30,7 @@ _LONG_NUMBER = b"0" * 16
 """May lose digits when it is read; then the body counts as it is written."""
 
 
-class Key(NamedTuple):
+class CacheKey(NamedTuple):
     """Of identical requests. Tenants share nothing, whatever the digests."""
 
     tenant: str
@@ -38,7 +38,7 @@ class Key(NamedTuple):
     """SHA-256."""
 
 
-def key_of(request: Request, members: Mapping[str, Any]) -> Key:
+def key_of(request: Request, members: Mapping[str, Any]) -> CacheKey:
     """``members`` is what the request's body, which was read whole, says."""
     headers = sorted(field for field in request.headers if not _unread(field[0]))
     about = (
@@ -56,7 +56,7 @@ def key_of(request: Request, members: Mapping[str, Any]) -> Key:
     digest = hashlib.sha256(orjson.dumps((tenant, *about)))
     digest.update(b"\n")  # which JSON has nowhere: what comes before cannot run on into the body
     digest.update(_canonical(request, members))
-    return Key(tenant, digest.digest())
+    return CacheKey(tenant, digest.digest())
 
 
 def _canonical(request: Request, members: Mapping[str, Any]) -> bytes:

@@ -14,11 +14,11 @@ from gateway.domain import Request
 from gateway.errors import DeadlineExceeded, StreamBroken
 from gateway.relay import HeaderList, Response, as_request_error
 from gateway.reuse.answers import KeptAnswer, ReadAhead, Recording, content_headers, sharable, sound
-from gateway.reuse.cache import Cache, Entry
+from gateway.reuse.cache import AnswerCache, CachedAnswer
 from gateway.reuse.deterministic import deterministic
 from gateway.reuse.figures import ReuseFigures
-from gateway.reuse.flights import Flight, Flights
-from gateway.reuse.key import Key, key_of
+from gateway.reuse.flights import SharedRequest, SharedRequests
+from gateway.reuse.key import CacheKey, key_of
 from gateway.reuse.rules import HEADER, ReuseSettings, Rule, Wish, read_wish
 
 Run = Callable[[Request], Awaitable[Response]]
@@ -33,7 +33,7 @@ class Reuse:
     def __init__(
         self,
         settings: ReuseSettings,
-        cache: Cache,
+        cache: AnswerCache,
         figures: ReuseFigures,
         serves: Callable[[Request, str], bool],
         clock: Callable[[], float],
@@ -43,7 +43,7 @@ class Reuse:
         self.settings = settings
         self.cache = cache
         self.figures = figures
-        self.flights = Flights(settings.followers)
+        self.flights = SharedRequests(settings.followers)
         self.serves = serves
         self.clock = clock
         self._asked_rule = Rule(settings.header_cache_s)
@@ -119,7 +119,7 @@ class Use:
         members = read_json(body.prefix)
         return members if deterministic(request.route, members, body.prefix) else None
 
-    async def _reused(self, key: Key, rule: Rule, request: Request, run: Run) -> Response:
+    async def _reused(self, key: CacheKey, rule: Rule, request: Request, run: Run) -> Response:
         reuse = self._reuse
         together = rule.coalesce and not request.streaming
         name = key, request.tier
@@ -138,7 +138,7 @@ class Use:
                 return self._told(request, entry, "coalesced")
         return await self._fresh(key, rule, request, run)
 
-    def _kept(self, key: Key, rule: Rule, request: Request) -> Entry | None:
+    def _kept(self, key: CacheKey, rule: Rule, request: Request) -> CachedAnswer | None:
         """What is kept and may be told now."""
         if not rule.cache_s:
             return None
@@ -148,7 +148,7 @@ class Use:
             return None
         return entry if self._reuse.serves(request, entry.version) else None
 
-    def _told(self, request: Request, entry: Entry, outcome: str) -> Response:
+    def _told(self, request: Request, entry: CachedAnswer, outcome: str) -> Response:
         self._say(request, outcome)
         return KeptAnswer(entry)
 
@@ -160,7 +160,7 @@ class Use:
         self._say(request, outcome)
         return await run(request)
 
-    async def _fresh(self, key: Key, rule: Rule, request: Request, run: Run) -> Response:
+    async def _fresh(self, key: CacheKey, rule: Rule, request: Request, run: Run) -> Response:
         """Asked for anew, and kept."""
         response = await self._alone(request, run, "miss")
         if not rule.cache_s or not sharable(response.status, response.headers, streaming=request.streaming):
@@ -175,9 +175,9 @@ class Use:
 
     # --- Together ---
 
-    async def _follow(self, name: object, request: Request) -> Entry | None:
+    async def _follow(self, name: object, request: Request) -> CachedAnswer | None:
         """What another's answer is; None when there is none to be had."""
-        told: asyncio.Future[Entry | None] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[CachedAnswer | None] = asyncio.get_running_loop().create_future()
         leave = self._reuse.flights.follow(name, lambda entry: _settle(told, entry))
         if leave is None:
             return None
@@ -191,7 +191,9 @@ class Use:
         finally:
             leave()
 
-    async def _lead(self, flight: Flight, key: Key, rule: Rule, request: Request, run: Run) -> Response:
+    async def _lead(
+        self, flight: SharedRequest, key: CacheKey, rule: Rule, request: Request, run: Run
+    ) -> Response:
         entry, unfit = None, False
         try:
             response = await self._alone(request, run, "miss")
@@ -229,8 +231,8 @@ class Use:
         return chunks, True
 
     def _keep(
-        self, key: Key, rule: Rule, request: Request, response: Response, body: bytes | None
-    ) -> Entry | None:
+        self, key: CacheKey, rule: Rule, request: Request, response: Response, body: bytes | None
+    ) -> CachedAnswer | None:
         """The whole answer as others may have it, kept if the rule says so; None when it is not fit."""
         if body is None or response.continued:
             return None
@@ -238,7 +240,7 @@ class Use:
             return None
         now = self._reuse.clock()
         headers = content_headers(response.headers)
-        entry = Entry(headers, body, response.agent, response.version, now, now + rule.cache_s)
+        entry = CachedAnswer(headers, body, response.agent, response.version, now, now + rule.cache_s)
         if rule.cache_s:
             self._reuse.cache.put(key, entry, now)
         return entry
@@ -265,6 +267,6 @@ class _Held:
         self._cache.give_back(held_bytes)
 
 
-def _settle(told: "asyncio.Future[Entry | None]", entry: Entry | None) -> None:
+def _settle(told: "asyncio.Future[CachedAnswer | None]", entry: CachedAnswer | None) -> None:
     if not told.done():
         told.set_result(entry)

@@ -11,7 +11,7 @@ from gateway.scheduling.classics import (
     Random,
     ResponseTime,
     RoundRobin,
-    Session,
+    SessionHashing,
     Weighted,
 )
 from gateway.scheduling.cost import Cost
@@ -25,7 +25,7 @@ _CLASSICS: tuple[type[Classic], ...] = (
     PowerOfTwo,
     ResponseTime,
     Prefix,
-    Session,
+    SessionHashing,
     Random,
 )
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.domain import Tier
-from gateway.scheduling.load import Load
-from gateway.where import Where
+from gateway.scheduling.load import DeploymentLoad
+from gateway.where import Residency
 from shared.frozen import frozen
 from shared.routes import route_of
 
@@ -77,7 +77,7 @@ class Waiting:
     prefix: tuple[int, ...] = ()
     block_tokens: float = BLOCK_TOKENS
     ttft_s: float | None = None
-    where: Where | None = None
+    where: Residency | None = None
     agent: str | None = None
     """Only deployments of this agent will do."""
 
@@ -123,7 +123,7 @@ class DeploymentView:
     kv_tokens: int | None = None
     loaded: bool = True
     load_s: float | None = None
-    load: Load = field(default_factory=Load)
+    load: DeploymentLoad = field(default_factory=DeploymentLoad)
     labels: Mapping[str, str] = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
 
@@ -146,7 +146,7 @@ class DeploymentView:
         need: str,
         version: str | None,
         continuing: bool,
-        where: Where | None,
+        where: Residency | None,
         agent: str | None = None,
     ) -> bool:
         """Whether it may take a request of this kind, now or ever."""

@@ -180,7 +180,7 @@ class Prefix(Classic):
         return self.least(fitting)
 
 
-class Session(Classic):
+class SessionHashing(Classic):
     """Where the session is at home, by rendezvous hashing with bounded loads; without a session, fewest
     running. A home that is full or over its bound is passed over for the session's next choice."""
 

@@ -26,7 +26,7 @@ from gateway.scheduling.handover import CROWD, HELD_S, LOOK_S, REST_S, Busy, Dec
 from gateway.scheduling.homes import Homes
 from gateway.scheduling.knowledge import Knowledge
 from gateway.scheduling.patience import Patience
-from gateway.where import Where
+from gateway.where import Residency
 
 ALL = 64
 """Of so many open deployments all are looked at. Of more some, and nothing is held for these."""
@@ -67,7 +67,7 @@ SPREAD = 2_654_435_761
 
 NEVER = float("inf")
 _NOTHING: Mapping[str, int] = {}
-_Fit = tuple[str, frozenset[str], str | None, bool, Where | None, str | None]
+_Fit = tuple[str, frozenset[str], str | None, bool, Residency | None, str | None]
 
 
 class Cost(Policy):
@@ -83,7 +83,7 @@ class Cost(Policy):
         self.look_again_s: float | None = None
         self.rests_until_s = 0.0
         self._views: list[DeploymentView] | None = None
-        self._there: dict[Where, list[DeploymentView]] = {}
+        self._there: dict[Residency, list[DeploymentView]] = {}
 
     @property
     def views(self) -> list[DeploymentView]:
@@ -92,7 +92,7 @@ class Cost(Policy):
             self._views = list(self.knowledge.views.values())
         return self._views
 
-    def there(self, where: Where) -> list[DeploymentView]:
+    def there(self, where: Residency) -> list[DeploymentView]:
         """Of these, those that ``where`` allows. An agent whose labels change is gone and comes again."""
         found = self._there.get(where)
         if found is None:

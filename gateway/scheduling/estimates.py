@@ -37,7 +37,7 @@ FAMILIAR = 8
 """Answers of a tenant that weigh as much as all that is known of the model."""
 
 HIGH = 0.9
-"""The quantile of ``Output.high``."""
+"""The quantile of ``OutputEstimate.high``."""
 
 GUESS = 256
 
@@ -49,7 +49,7 @@ V = TypeVar("V")
 
 
 @frozen
-class Output:
+class OutputEstimate:
     """How long an answer will be, in tokens. ``expected`` is the mean of what is known, each answer cut where
     the request would cut it; ``high`` is what nine of ten stay within."""
 
@@ -57,7 +57,7 @@ class Output:
     high: int
 
 
-class Estimates:
+class OutputEstimates:
     """Of all models. Bounded: what was used longest ago is forgotten first."""
 
     def __init__(self, most_models: int = MOST_MODELS, most_tenants: int = MOST_TENANTS) -> None:
@@ -75,7 +75,7 @@ class Estimates:
         known = self._inputs.get(model)
         return round(size_bytes * (known.value if known is not None else TOKENS_PER_BYTE))
 
-    def output(self, model: str, tenant: str, most: int | None = None, guess: int = GUESS) -> Output:
+    def output(self, model: str, tenant: str, most: int | None = None, guess: int = GUESS) -> OutputEstimate:
         """Of an answer that may have ``most`` tokens (None: as many as it likes). ``guess`` is what to take
         for its length while nothing is known."""
         limit = NO_LIMIT if most is None else max(0, most)
@@ -88,7 +88,7 @@ class Estimates:
                 known_expected, known_high = known.within(limit)
                 expected += trust * (known_expected - expected)
                 high += trust * (known_high - high)
-        return Output(round(expected), round(high))
+        return OutputEstimate(round(expected), round(high))
 
     def unlimited(self, model: str, tenant: str, room: int) -> int:
         """What nine of ten answers stay within that nothing limits; ``room``, which they have, while fewer

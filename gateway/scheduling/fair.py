@@ -11,7 +11,7 @@ more work for its weight than the other plus ``slack`` plus its own largest requ
 wait. (Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996, show it for one server and no
 slack.)
 
-What a request costs is an estimate when it is given its slot; :meth:`Share.settle` corrects it.
+What a request costs is an estimate when it is given its slot; :meth:`TierQueue.settle` corrects it.
 """
 
 from collections.abc import Hashable, Mapping
@@ -51,7 +51,7 @@ IDLE_FLOWS = 1024
 
 
 @dataclass(slots=True, eq=False)
-class Turn(Member):
+class QueuedRequest(Member):
     """A request that waits, or waited, for its turn.
 
     ``rank`` is that of its tier, 0 the first. Requests of one ``lane`` fit the same slots. ``due_s``
@@ -71,10 +71,10 @@ class Turn(Member):
     entry: Entry | None = field(default=None, repr=False)
 
 
-T = TypeVar("T", bound=Turn)
+T = TypeVar("T", bound=QueuedRequest)
 
 
-class Line(Member, Generic[T]):
+class TenantQueue(Member, Generic[T]):
     """One tenant's requests of one lane."""
 
     __slots__ = ("flow", "lane", "turns")
@@ -96,7 +96,7 @@ class Flow(Generic[T]):
         self.virtual = virtual
         self.arrivals = ArrivalRate(now)
         self.typical_work = 1.0
-        self.lines: dict[Hashable, Line[T]] = {}
+        self.lines: dict[Hashable, TenantQueue[T]] = {}
         self.count = 0
         self.work = 0.0
         """Of those who wait."""
@@ -108,7 +108,7 @@ class Flow(Generic[T]):
         self.typical_work = max(self.typical_work, 1.0)
 
 
-class Sight:
+class QueueView:
     """Who of other tenants goes before a request, told by some of them: by those who came last."""
 
     __slots__ = ("_ahead", "_coming", "_flows", "_waiting")
@@ -120,7 +120,7 @@ class Sight:
         self._coming: list[tuple[Flow[Any], float]] = []
         """Tenants with room in their shares, and how many requests that is."""
 
-    def add(self, flow: Flow[Any], before: float, share: "Share[Any]") -> None:
+    def add(self, flow: Flow[Any], before: float, share: "TierQueue[Any]") -> None:
         """``before`` is the virtual time from which on others are too late; those who wait already have
         one slack more."""
         self._flows.append(flow)
@@ -151,7 +151,7 @@ class Sight:
         return ahead
 
 
-class Share(Generic[T]):
+class TierQueue(Generic[T]):
     """Those of one tier who wait, shared out among their tenants."""
 
     def __init__(self, weights: Mapping[str, float], now: float, slack: float = SLACK_WORK) -> None:
@@ -161,7 +161,7 @@ class Share(Generic[T]):
         self.arrivals = ArrivalRate(now)
         self._flows: dict[str, Flow[T]] = {}
         """Those who came last are the last."""
-        self.lanes: dict[Hashable, Heap[Line[T]]] = {}
+        self.lanes: dict[Hashable, Heap[TenantQueue[T]]] = {}
         """Tenants' lines, by lane; only those in which somebody waits. After :meth:`line_up` everybody's."""
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
@@ -169,7 +169,7 @@ class Share(Generic[T]):
         """The greatest that somebody had who got a slot: where those begin who come now."""
         self._alone: tuple[Key, int, T] | None = None
         """Who waits alone is in no line until another one comes: most get their slot before that."""
-        self._moved: dict[Line[T], None] = {}
+        self._moved: dict[TenantQueue[T], None] = {}
         """Lines that are not where they belong in ``lanes``: they are put there when somebody looks."""
         self._most_flows = IDLE_FLOWS
         self.count = 0
@@ -264,7 +264,7 @@ class Share(Generic[T]):
         behind = mine.work / mine.weight if mine is not None else 0.0
         virtual = max(mine.virtual if mine is not None else 0.0, self.virtual) + behind
         before = virtual // self.slack * self.slack
-        seen = Sight()
+        seen = QueueView()
         for flow in islice(reversed(self._flows.values()), SAMPLE):
             if flow is not mine:
                 seen.add(flow, before, self)
@@ -316,7 +316,7 @@ class Share(Generic[T]):
         flow = self._flows[turn.tenant]
         line = flow.lines.get(turn.lane)
         if line is None:
-            line = flow.lines[turn.lane] = Line(flow, turn.lane)
+            line = flow.lines[turn.lane] = TenantQueue(flow, turn.lane)
         line.turns.take_in(entry)
         self._note_moved(line)
 
@@ -331,12 +331,12 @@ class Share(Generic[T]):
         for line in flow.lines.values():
             self._note_moved(line)
 
-    def _note_moved(self, line: Line[T]) -> None:
+    def _note_moved(self, line: TenantQueue[T]) -> None:
         self._moved[line] = None
         if len(self._moved) > MOST_MOVED:
             self.line_up()
 
-    def _place(self, line: Line[T]) -> None:
+    def _place(self, line: TenantQueue[T]) -> None:
         """Where it belongs among the lines of its lane, if anybody is in it."""
         heap = self.lanes.get(line.lane)
         if heap is None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gateway.scheduling.base import Assignment, DeploymentView, Policy, Waiting
 from gateway.scheduling.context import Context
-from gateway.where import Where
+from gateway.where import Residency
 
 SAMPLE = 64
 """Deployments looked at for one decision. The best of 64 is within the best hundredth of any fleet for all
@@ -14,7 +14,7 @@ practical purposes, and a decision's time does not grow with the fleet."""
 TYPICAL_WORK = 256.0
 """Added to every deployment's work, so that of two idle ones the larger is taken."""
 
-_Fit = tuple[str, frozenset[str], str | None, bool, Where | None, str | None]
+_Fit = tuple[str, frozenset[str], str | None, bool, Residency | None, str | None]
 _Entry = tuple[float, int, str, int, DeploymentView]
 """Load, in flight, key, given in this call, deployment: the smallest is the best, keys settle ties."""
 
@@ -78,7 +78,7 @@ class _Round:
         avoid: frozenset[str],
         version: str | None,
         continuing: bool,
-        where: Where | None,
+        where: Residency | None,
         agent: str | None,
     ) -> list[_Entry]:
         """Those that may take a request of this fit and have room left, the best on top."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shared.frozen import frozen
 
 SHARE_MEMORY_S = 20.0
-"""Reading that was placed this long ago counts half in ``Load.reading_share``."""
+"""Reading that was placed this long ago counts half in ``DeploymentLoad.reading_share``."""
 
 SHARE_MOST = 0.7
 """However much there is to read, engines go on writing meanwhile."""
@@ -23,15 +23,15 @@ PACE_MOST = 1.5
 """Of the latest outcome in a pace, and how far, as a logarithm, one outcome can be off."""
 
 QUEUEING_WEIGHT = 0.2
-"""Of the latest first token in ``Load.queueing``, where it came behind others for at least as long as its own
-prompt took; less where that was less."""
+"""Of the latest first token in ``DeploymentLoad.queueing``, where it came behind others for at least as long
+as its own prompt took; less where that was less."""
 
 MOST_RUNNING = 1 << 16
 """Requests followed at one deployment. Slots are far fewer; what is over this runs unfollowed."""
 
 
 @frozen
-class Company:
+class Concurrency:
     """What ran beside a request on average, from when it was placed until it was over."""
 
     ahead_s: float
@@ -61,7 +61,7 @@ class _Running:
     read_s: float = 0.0
 
 
-class Load:
+class DeploymentLoad:
     """What runs at one deployment. Its owner tells it what begins, answers and ends; policies only read.
 
     Every method takes constant time, but for the heap of expected ends (its logarithm). Times are of the
@@ -175,7 +175,7 @@ class Load:
         self.ends_sum_s += now + one.output_s - one.end_s
         self._expect_end(number, one, now + one.output_s)
 
-    def end(self, number: int, now: float) -> Company | None:
+    def end(self, number: int, now: float) -> Concurrency | None:
         """``number`` is over, however it went. Returns what ran beside it; None if it was not known here."""
         one = self._running.get(number)
         if one is None:
@@ -237,13 +237,13 @@ class Load:
 
     # --- Within ---
 
-    def _company(self, one: _Running, span_s: float) -> Company:
+    def _company(self, one: _Running, span_s: float) -> Concurrency:
         if span_s > 0:
             running = (self._running_area - one.running_area) / span_s
             kv_tokens = (self._kv_area - one.kv_area) / span_s
         else:
             running, kv_tokens = len(self._running) + 1.0, float(self.kv_tokens + one.kv_tokens)
-        return Company(one.ahead_s, running, kv_tokens, self._read_s - one.read_s)
+        return Concurrency(one.ahead_s, running, kv_tokens, self._read_s - one.read_s)
 
     def _advance(self, now: float) -> None:
         elapsed_s = now - self._area_s

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from gateway.scheduling.accuracy import Accuracy
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.devices import device_class, figures_of
-from gateway.scheduling.load import Company
+from gateway.scheduling.load import Concurrency
 from gateway.scheduling.regression import LEAST, MOST, Shares
 from shared.frozen import frozen
 
@@ -102,7 +102,7 @@ class Prior:
 
 
 @frozen
-class Asked:
+class PredictedWork:
     """What a request was taken for when it was placed."""
 
     believed_tokens: int
@@ -181,7 +181,7 @@ class Speeds:
         self.learnt_s = now
         return True
 
-    def learn(self, asked: Asked, outcome: Outcome, company: Company) -> tuple[float, float]:
+    def learn(self, asked: PredictedWork, outcome: Outcome, company: Concurrency) -> tuple[float, float]:
         """An answer came whole. Returns how long its prompt and its writing took against what was known,
         tokens and company given: ``LEAST`` to ``MOST``; 1 before the class is known."""
         reported = outcome.output_tokens is not None
@@ -218,7 +218,7 @@ class Speeds:
             self.writing.restart(writing)
         self._refresh()
 
-    def _learn_hits(self, asked: Asked, outcome: Outcome) -> None:
+    def _learn_hits(self, asked: PredictedWork, outcome: Outcome) -> None:
         if outcome.cached_tokens:
             self.reports_cached = True
         if self.reports_cached and asked.believed_tokens > 0 and outcome.cached_tokens is not None:
@@ -249,7 +249,7 @@ class Speeds:
             prior.token_s * cached_tokens,
         ]
 
-    def _writing_parts(self, output_tokens: int, company: Company, token_s: float) -> list[float]:
+    def _writing_parts(self, output_tokens: int, company: Concurrency, token_s: float) -> list[float]:
         prior = self.prior
         return [
             output_tokens * prior.step_s,
@@ -295,7 +295,9 @@ class Performance:
             self._pairs.popitem(last=False)
         return found
 
-    def learn(self, speeds: Speeds, asked: Asked, outcome: Outcome, company: Company) -> tuple[float, float]:
+    def learn(
+        self, speeds: Speeds, asked: PredictedWork, outcome: Outcome, company: Concurrency
+    ) -> tuple[float, float]:
         """``speeds`` learns from an outcome, and lends what it knows to its fellows. Returns how long prompt
         and answer took against what was known; 1 for what teaches nothing."""
         if not outcome.ok:
@@ -333,7 +335,7 @@ def _middle(values: list[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _read(asked: Asked, outcome: Outcome, reports_cached: bool) -> tuple[float, float]:
+def _read(asked: PredictedWork, outcome: Outcome, reports_cached: bool) -> tuple[float, float]:
     """Prompt tokens really read, and those that were cached: as the engine says, if it ever does."""
     if outcome.input_tokens is None:
         return asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens

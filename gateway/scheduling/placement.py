@@ -20,18 +20,18 @@ from collections.abc import Iterable, Sequence
 
 from gateway.domain import Tier
 from gateway.scheduling.placement_data import (
+    AgentPlaces,
     Demand,
     Hopeless,
-    Host,
-    Load,
-    Place,
-    Plan,
+    LoadablePlace,
+    LoadDecision,
+    PlacementPlan,
     Residence,
-    Unload,
+    UnloadDecision,
 )
 from gateway.scheduling.placement_memory import Memory
-from gateway.scheduling.placement_room import Room
-from gateway.scheduling.placement_ways import FOREVER, MOST_EVICTIONS, PlacementRules, Way, Ways
+from gateway.scheduling.placement_room import AgentMemory
+from gateway.scheduling.placement_ways import FOREVER, MOST_EVICTIONS, LoadOption, LoadOptions, PlacementRules
 
 TIER_LAG_S = {Tier.REALTIME: 0.0, Tier.STANDARD: 20.0, Tier.BATCH: 60.0}
 """So much earlier than the others a request of a higher tier is taken to have come."""
@@ -62,7 +62,7 @@ class Placement:
         self.rules = rules or PlacementRules()
         self.memory = Memory()
 
-    def decide(self, demands: Iterable[Demand], hosts: Iterable[Host], now: float) -> Plan:
+    def decide(self, demands: Iterable[Demand], hosts: Iterable[AgentPlaces], now: float) -> PlacementPlan:
         """What to load and unload. ``demands`` has one for each model that somebody waits for; ``hosts`` are
         all that have places of these, each with all its places.
 
@@ -91,33 +91,33 @@ class _Round:
         rules: PlacementRules,
         memory: Memory,
         demands: Sequence[Demand],
-        hosts: Iterable[Host],
+        hosts: Iterable[AgentPlaces],
         now: float,
     ) -> None:
         self._memory = memory
         self._now = now
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, AgentMemory] = {}
         """By place."""
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, LoadablePlace] = {}
         for host in hosts:
-            room = Room(host, memory.troubles)
+            room = AgentMemory(host, memory.troubles)
             for place in host.places:
                 self._rooms[place.key], self._places[place.key] = room, place
         self._wanted = frozenset(key for demand in demands for key in demand.keys)
-        self._ways = Ways(rules, memory, self._rooms, self._wanted, now)
-        self._decisions: list[Load | Unload] = []
+        self._ways = LoadOptions(rules, memory, self._rooms, self._wanted, now)
+        self._decisions: list[LoadDecision | UnloadDecision] = []
         self._closing: set[str] = set()
         self._ready_s: dict[str, float] = {}
         self._hopeless: dict[str, Hopeless] = {}
         self._again_s = FOREVER
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlacementPlan:
         closing = frozenset(self._closing)
         unfinished_s = self._memory.note_closed(closing, self._now)
         if unfinished_s is not None:
             self.look_again(unfinished_s)
         again_s = None if self._again_s == FOREVER else self._again_s
-        return Plan(tuple(self._decisions), closing, self._ready_s, self._hopeless, again_s)
+        return PlacementPlan(tuple(self._decisions), closing, self._ready_s, self._hopeless, again_s)
 
     def look_again(self, at_s: float) -> None:
         self._again_s = min(self._again_s, max(at_s, self._now))
@@ -136,7 +136,7 @@ class _Round:
         if way is not None:
             self._go(demand, way)
 
-    def _out(self, demand: Demand) -> list[Place]:
+    def _out(self, demand: Demand) -> list[LoadablePlace]:
         places = (self._places[key] for key in sorted(demand.keys) if key in self._places)
         return [each for each in places if each.residence is Residence.OUT]
 
@@ -144,7 +144,7 @@ class _Round:
         place = self._places.get(key)
         return None if place is None else place.residence
 
-    def _ready(self, out: Iterable[Place]) -> list[Place]:
+    def _ready(self, out: Iterable[LoadablePlace]) -> list[LoadablePlace]:
         """Those of which nothing says that they should not be tried now."""
         ready, troubles = [], self._memory.troubles
         for place in out:
@@ -155,7 +155,7 @@ class _Round:
                 self.look_again(again_s)
         return ready
 
-    def _why_hopeless(self, out: Sequence[Place]) -> Hopeless | None:
+    def _why_hopeless(self, out: Sequence[LoadablePlace]) -> Hopeless | None:
         """Why none of them can load it, if none can."""
         troubles, now = self._memory.troubles, self._now
         fitting = [each for each in out if self._rooms[each.key].could_ever_hold(each)]
@@ -171,17 +171,17 @@ class _Round:
         first = min(failing, key=lambda each: (troubles.again_s(each.key), each.key))
         return Hopeless(troubles.why(first.key), troubles.again_s(first.key) - now)
 
-    def _best_way(self, demand: Demand, places: Sequence[Place]) -> Way | None:
+    def _best_way(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
         if len(places) > MOST_EVICTIONS:
             self.look_again(self._now + LOOK_S)
         return self._ways.best(demand, places)
 
     # --- Doing it ---
 
-    def _go(self, demand: Demand, way: Way) -> None:
+    def _go(self, demand: Demand, way: LoadOption) -> None:
         wait_s = way.place.load_s
         if way.rank[0] == 0:
-            self._decisions.append(Load(way.place.key, _why(demand)))
+            self._decisions.append(LoadDecision(way.place.key, _why(demand)))
         else:
             wait_s += UNLOAD_S
         if way.at_s > self._now:
@@ -196,13 +196,13 @@ class _Round:
         way.room.expect(way.place)
         self._ready_s.setdefault(demand.model, wait_s)
 
-    def _evict(self, way: Way) -> None:
+    def _evict(self, way: LoadOption) -> None:
         self._closing.update(victim.key for victim in way.victims)
         if any(victim.running for victim in way.victims):
             return
         for victim in way.victims:
             why = f"room for {way.place.model}, regret {way.regret:.3g}"
-            self._decisions.append(Unload(victim.key, why))
+            self._decisions.append(UnloadDecision(victim.key, why))
             self._memory.went(victim.model, self._now)
 
     # --- More of what is served ---
@@ -221,7 +221,7 @@ class _Round:
         if way is not None and way.at_s <= self._now and self._is_worth_it(demand, way):
             self._go(demand, way)
 
-    def _is_worth_it(self, demand: Demand, way: Way) -> bool:
+    def _is_worth_it(self, demand: Demand, way: LoadOption) -> bool:
         if not way.victims:
             return True
         if any(victim.running or victim.key in self._wanted for victim in way.victims):

@@ -22,7 +22,7 @@ class Residence(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoadablePlace:
     """One deployment that its agent loads and unloads when told. Times are of the clock of ``now``."""
 
     key: str
@@ -45,12 +45,12 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class AgentPlaces:
     """One agent and all its places. ``memory_bytes`` is for all of them together; None: not known."""
 
     agent: str
     memory_bytes: int | None
-    places: tuple[Place, ...]
+    places: tuple[LoadablePlace, ...]
     running: int = 0
     """Requests it runs in all, those of models it does not load itself included."""
 
@@ -76,7 +76,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadDecision:
     """The decision to load ``key``, and why."""
 
     key: str
@@ -84,7 +84,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
+class UnloadDecision:
     """The decision to unload ``key``, which runs nothing, and why."""
 
     key: str
@@ -101,10 +101,10 @@ class Hopeless:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     """What to do now, and what will come of it."""
 
-    decisions: tuple[Load | Unload, ...] = ()
+    decisions: tuple[LoadDecision | UnloadDecision, ...] = ()
     closing: frozenset[str] = frozenset()
     """Places that get no new request, so that they can be unloaded for another once theirs are done; those
     to be unloaded now are among them. Whoever is not among them gets requests again."""

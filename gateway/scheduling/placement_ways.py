@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gateway.domain import Tier
-from gateway.scheduling.placement_data import Demand, Place, Residence
+from gateway.scheduling.placement_data import Demand, LoadablePlace, Residence
 from gateway.scheduling.placement_memory import Memory
-from gateway.scheduling.placement_room import Room
+from gateway.scheduling.placement_room import AgentMemory
 
 TURN_LOADS = 3.0
 """A turn lasts so many times the longer of the two loads that a swap to and fro takes."""
@@ -41,15 +41,15 @@ class PlacementRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LoadOption:
     """How a place gets its model. ``rank`` begins with 0 for one that fits at once, 1 for one that fits when
     what leaves has gone, 2 when ``victims`` have gone who may be told now, 3 who may be at ``at_s``."""
 
-    place: Place
-    room: Room
+    place: LoadablePlace
+    room: AgentMemory
     rank: tuple[float, ...]
     at_s: float
-    victims: tuple[Place, ...] = ()
+    victims: tuple[LoadablePlace, ...] = ()
     regret: float = 0.0
 
     @property
@@ -59,14 +59,14 @@ class Way:
         return self.rank, place.load_s, -place.tflops, self.room.host.running, place.key
 
 
-class Ways:
+class LoadOptions:
     """Of one round. ``wanted`` are the places that somebody waits for."""
 
     def __init__(
         self,
         rules: PlacementRules,
         memory: Memory,
-        rooms: Mapping[str, Room],
+        rooms: Mapping[str, AgentMemory],
         wanted: Collection[str],
         now: float,
     ) -> None:
@@ -79,7 +79,7 @@ class Ways:
             place.model for room in set(rooms.values()) for place in room.staying.values() if _in(place)
         )
 
-    def best(self, demand: Demand, places: Sequence[Place]) -> Way | None:
+    def best(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
         """The best of all ``places`` where it fits; else of some where something would have to go."""
         free = [way for place in places if (way := self._into_free(place)) is not None]
         if free:
@@ -89,13 +89,13 @@ class Ways:
         ways = [way for place in looked_at if (way := self._by_eviction(demand, place)) is not None]
         return min(ways, key=lambda way: way.order, default=None)
 
-    def _into_free(self, place: Place) -> Way | None:
+    def _into_free(self, place: LoadablePlace) -> LoadOption | None:
         room = self._rooms[place.key]
         if room.holds_now(place):
-            return Way(place, room, (0,), self._now)
-        return Way(place, room, (1,), self._now) if room.holds(place) else None
+            return LoadOption(place, room, (0,), self._now)
+        return LoadOption(place, room, (1,), self._now) if room.holds(place) else None
 
-    def _by_eviction(self, demand: Demand, place: Place) -> Way | None:
+    def _by_eviction(self, demand: Demand, place: LoadablePlace) -> LoadOption | None:
         """What would have to go for it, and when it could; None if that would not do."""
         room, now = self._rooms[place.key], self._now
         candidates: list[_Candidate] = []
@@ -109,9 +109,9 @@ class Ways:
             return None
         at_s, regret = max(each[0] for each in chosen), sum(each[2] for each in chosen)
         rank = (2, any(each[1] for each in chosen), regret) if at_s <= now else (3, at_s, regret)
-        return Way(place, room, rank, at_s, tuple(room.staying[each[-1]] for each in chosen), regret)
+        return LoadOption(place, room, rank, at_s, tuple(room.staying[each[-1]] for each in chosen), regret)
 
-    def _free_at_s(self, victim: Place, place: Place, demand: Demand) -> float:
+    def _free_at_s(self, victim: LoadablePlace, place: LoadablePlace, demand: Demand) -> float:
         """When ``victim`` may be told to take nothing more, for ``place`` to come in."""
         rules = self._rules
         if not _in(victim) or victim.pinned:
@@ -125,7 +125,7 @@ class Ways:
         idle_s = max(victim.loaded_s + rules.min_residence_s, victim.used_s + IMMINENT_S, kept_s)
         return min(idle_s, busy_s)
 
-    def _patience_s(self, victim: Place, demand: Demand) -> float:
+    def _patience_s(self, victim: LoadablePlace, demand: Demand) -> float:
         """How long those wait for company who want the place of a busy model."""
         if demand.tier is Tier.REALTIME:
             return 0.0
@@ -133,17 +133,17 @@ class Ways:
         theirs, own = per_s(victim.model, self._now), per_s(demand.model, self._now)
         return PATIENCE_SHARE * self._rules.hold_s * theirs / (theirs + own) if theirs else 0.0
 
-    def _regret(self, victim: Place) -> float:
+    def _regret(self, victim: LoadablePlace) -> float:
         """Seconds of loading that unloading it will cost, for each second it is away."""
         regret = self._memory.popularity.per_s(victim.model, self._now) * victim.load_s
         return regret * SPARE_SHARE if self._copies[victim.model] > 1 else regret
 
 
-def _in(place: Place) -> bool:
+def _in(place: LoadablePlace) -> bool:
     return place.residence is Residence.LOADED
 
 
-def _fewest(place: Place, room: Room, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _fewest(place: LoadablePlace, room: AgentMemory, candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Of those the first that do, and of these only such as are needed: the dearest are let stay first."""
     chosen: list[_Candidate] = []
     for candidate in candidates:

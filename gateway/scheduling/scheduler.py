@@ -20,7 +20,7 @@ from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.handover import is_busy
 from gateway.scheduling.knowledge import Knowledge
-from gateway.scheduling.performance import Asked, Performance, Speeds
+from gateway.scheduling.performance import Performance, PredictedWork, Speeds
 from shared.frozen import frozen
 
 MOST_MODELS = 4096
@@ -39,7 +39,7 @@ class _Placed:
     item: Waiting
     view: DeploymentView
     speeds: Speeds
-    asked: Asked
+    asked: PredictedWork
     cold: bool
     """Its model had to be loaded first: how long it took says nothing of how fast it runs."""
 
@@ -126,7 +126,7 @@ class Scheduler:
 
     # --- What becomes of requests ---
 
-    def placed(self, item: Waiting, view: DeploymentView, now: float) -> Asked:
+    def placed(self, item: Waiting, view: DeploymentView, now: float) -> PredictedWork:
         """``item`` was given to ``view``. Returns what it was taken for."""
         known = self._model(view.model)
         knowledge = known.knowledge
@@ -173,7 +173,7 @@ class Scheduler:
 
     def _asked(
         self, item: Waiting, view: DeploymentView, speeds: Speeds, cached_tokens: int, now: float
-    ) -> Asked:
+    ) -> PredictedWork:
         load = view.load
         uncached_tokens = item.input_tokens - int(cached_tokens * speeds.hit_share)
         load_s = 0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s
@@ -183,7 +183,7 @@ class Scheduler:
         output_s = speeds.output_s(
             item.output_tokens, len(load) + 1, kv_tokens, load.reading_share if load else 0.0
         )
-        return Asked(
+        return PredictedWork(
             cached_tokens,
             uncached_tokens,
             item.input_tokens,

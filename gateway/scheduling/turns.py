@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
-from gateway.scheduling.fair import SLACK_WORK, Share, T
+from gateway.scheduling.fair import SLACK_WORK, T, TierQueue
 from gateway.scheduling.heap import Entry
-from gateway.scheduling.look import Look
+from gateway.scheduling.look import QueueScan
 
 TIERS = 3
 
@@ -30,14 +30,14 @@ AGED_AT_MOST = 3
 _SLACK = 16
 
 
-class Turns(Generic[T]):
+class QueueOrder(Generic[T]):
     """Those who wait for one model."""
 
     def __init__(
         self, weights: Mapping[str, float], ageing_s: float, now: float, slack: float = SLACK_WORK
     ) -> None:
         """``weights`` are of tenants; those not named have 1."""
-        self._tiers = [_Tier(Share[T](weights, now, slack), ageing_s) for _ in range(TIERS)]
+        self._tiers = [_Tier(TierQueue[T](weights, now, slack), ageing_s) for _ in range(TIERS)]
         self._given = 0
         """Slots so far."""
 
@@ -75,7 +75,7 @@ class Turns(Generic[T]):
         if alone and (line := tiers[present[0]].share.in_one_line(limits)) is not None:
             return line
         left, given = dict(limits), self._given
-        looks = {rank: Look(tiers[rank].share, left) for rank in present}
+        looks = {rank: QueueScan(tiers[rank].share, left) for rank in present}
         ageing = () if alone else tuple(tier.ageing.copy() for tier in tiers)
         turns: list[T] = []
         slots = sum(left.values())
@@ -155,7 +155,7 @@ class _Ageing:
 class _Tier(Generic[T]):
     """A tier's share, and how long its oldest has waited."""
 
-    def __init__(self, share: Share[T], ageing_s: float) -> None:
+    def __init__(self, share: TierQueue[T], ageing_s: float) -> None:
         self.share = share
         self.ageing = _Ageing(ageing_s)
         self._ageing_s = ageing_s

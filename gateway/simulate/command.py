@@ -14,12 +14,12 @@ import typer
 from gateway.cli_output import fail, note, print_json, print_table
 from gateway.simulate.chart import Heading, check_plot, write_plot
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, model_named, own_device
-from gateway.simulate.fleet import Build, devices, fleet_of, written
+from gateway.simulate.fleet import DeploymentBuild, devices, fleet_of, written
 from gateway.simulate.inputs import BadSpec, Traffic
 from gateway.simulate.mix import MAX_REQUESTS, READY, THERE_ARE, Mix
-from gateway.simulate.policies import Choice, choices, names
+from gateway.simulate.policies import PolicyChoice, choices, names
 from gateway.simulate.report import COLUMNS, Watched, answer_columns, answer_rows, rows_of, values_of
-from gateway.simulate.simulation import Answer, Goal, Plan, Trial, goals_of, simulate, smallest
+from gateway.simulate.simulation import FleetAnswer, Goal, SimulationPlan, Trial, goals_of, simulate, smallest
 from gateway.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.simulate.traces import TraceFile
 from gateway.simulate.world import REPAIR_S, Rules
@@ -118,7 +118,7 @@ def simulate_command(
         _check({"--rate": rate, "--duration": duration, "--max-wait": max_wait, "--mtbf": mtbf})
         _check({"--slo-ttft": slo_ttft, "--slo-tpot": slo_tpot, "--repair": repair})
         own = dict(map(own_device, device or ()))
-        plan = Plan(
+        plan = SimulationPlan(
             traffic=_traffic(trace, mix, seed),
             fleet=fleet_of(fleet, own),
             model=model_named(model),
@@ -126,7 +126,7 @@ def simulate_command(
             rate=rate,
             requests=requests,
             duration_s=duration,
-            build=Build(slots, cold, spread, own),
+            build=DeploymentBuild(slots, cold, spread, own),
             slo=Slo(slo_ttft, slo_tpot),
             rules=rules,
         )
@@ -170,7 +170,7 @@ def _check(numbers: dict[str, float | None]) -> None:
             raise BadSpec(option, f"must be more than 0, not {value:g}")
 
 
-def _compare(plan: Plan, chosen: list[Choice]) -> dict[str, Figures]:
+def _compare(plan: SimulationPlan, chosen: list[PolicyChoice]) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
     for number, choice in enumerate(chosen, 1):
         note(f"{choice.name}: policy {number} of {len(chosen)} on {written(plan.fleet)}")
@@ -182,9 +182,9 @@ def _compare(plan: Plan, chosen: list[Choice]) -> dict[str, Figures]:
 
 
 def _search(
-    plan: Plan, chosen: list[Choice], goals: tuple[Goal, ...]
-) -> tuple[dict[str, Figures], dict[str, Answer]]:
-    answers: dict[str, Answer] = {}
+    plan: SimulationPlan, chosen: list[PolicyChoice], goals: tuple[Goal, ...]
+) -> tuple[dict[str, Figures], dict[str, FleetAnswer]]:
+    answers: dict[str, FleetAnswer] = {}
     for choice in chosen:
         note(f"{choice.name}: the smallest fleet composed as {written(plan.fleet)} is searched")
         told = partial(_tell_trial, choice.name, goals)
@@ -202,14 +202,16 @@ def _tell_trial(policy: str, goals: tuple[Goal, ...], trial: Trial) -> None:
     )
 
 
-def _assumed(plan: Plan, answer: Answer) -> str:
+def _assumed(plan: SimulationPlan, answer: FleetAnswer) -> str:
     times = "" if plan.rate == 1.0 else f", {plan.rate:g} times as fast as in the traffic"
     requests = answer.found.figures.tally.requests
     per_s = f"{answer.arrivals_per_s:.3g} requests per second"
     return f"at {per_s} ({requests:,} requests{times}), {plan.model.name}"
 
 
-def _heading(plan: Plan, found: dict[str, Figures], answers: dict[str, Answer], source: str) -> Heading:
+def _heading(
+    plan: SimulationPlan, found: dict[str, Figures], answers: dict[str, FleetAnswer], source: str
+) -> Heading:
     """What a chart is of, so that it can be read without the command that drew it."""
     fleets = {name: answer.found.fleet for name, answer in answers.items()} or {"": written(plan.fleet)}
     figures = next(iter(found.values()))
@@ -224,7 +226,7 @@ def _heading(plan: Plan, found: dict[str, Figures], answers: dict[str, Answer], 
     )
 
 
-def _watched(plan: Plan, choice: Choice) -> Plan:
+def _watched(plan: SimulationPlan, choice: PolicyChoice) -> SimulationPlan:
     return replace(plan, traffic=Watched(plan.traffic, choice.name, sys.stderr))
 
 
@@ -233,9 +235,9 @@ def _policies(found: dict[str, Figures]) -> dict[str, dict[str, Any]]:
 
 
 def _tell(
-    plan: Plan,
+    plan: SimulationPlan,
     found: dict[str, Figures],
-    answers: dict[str, Answer],
+    answers: dict[str, FleetAnswer],
     goals: tuple[Goal, ...],
     *,
     as_json: bool,

@@ -49,7 +49,7 @@ MAX_RUNNING = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class SimulatedModel:
     """A dense transformer with grouped attention; ``kv_width`` is KV heads times their dimension."""
 
     name: str
@@ -65,7 +65,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DevicePace:
     """How one device runs one model. A step that computes ``n`` tokens, of them a prompt's ``c`` behind ``p``
     others, beside running requests of ``context`` tokens together, takes
 
@@ -95,18 +95,18 @@ class Pace:
 MODELS = {
     model.name: model
     for model in (
-        Model("llama-3.1-8b", 8.03e9, 32, 4096, 1024),
-        Model("llama-3.2-3b", 3.21e9, 28, 3072, 1024),
-        Model("qwen2.5-7b", 7.62e9, 28, 3584, 512),
-        Model("qwen2.5-14b", 14.8e9, 48, 5120, 1024),
-        Model("qwen2.5-32b", 32.8e9, 64, 5120, 1024),
-        Model("llama-3.1-70b", 70.6e9, 80, 8192, 1024),
+        SimulatedModel("llama-3.1-8b", 8.03e9, 32, 4096, 1024),
+        SimulatedModel("llama-3.2-3b", 3.21e9, 28, 3072, 1024),
+        SimulatedModel("qwen2.5-7b", 7.62e9, 28, 3584, 512),
+        SimulatedModel("qwen2.5-14b", 14.8e9, 48, 5120, 1024),
+        SimulatedModel("qwen2.5-32b", 32.8e9, 64, 5120, 1024),
+        SimulatedModel("llama-3.1-70b", 70.6e9, 80, 8192, 1024),
     )
 }
 DEFAULT_MODEL = "llama-3.1-8b"
 
 
-def pace_of(card: DeviceClass, model: Model) -> Pace:
+def pace_of(card: DeviceClass, model: SimulatedModel) -> DevicePace:
     """Raises BadSpec where the model does not fit that card."""
     usable_gb = card.memory_gb * MEMORY_SHARE - ACTIVATION_GB
     bytes_per_weight = 2 if usable_gb - 2e-9 * model.parameters >= ROOM_SHARE * usable_gb else 1
@@ -119,7 +119,7 @@ def pace_of(card: DeviceClass, model: Model) -> Pace:
             f"8 bits each, and {usable_gb:.0f} GB may be used there, {ROOM_SHARE:.0%} of it at least for KV",
         )
     bytes_per_s, flops = card.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE, card.tflops * 1e12 * FLOPS_SHARE
-    return Pace(
+    return DevicePace(
         step_s=STEP_S,
         weights_s=weights_gb * 1e9 / bytes_per_s,
         token_s=2 * model.parameters / flops,
@@ -139,21 +139,21 @@ def device_named(name: str) -> DeviceClass:
     return CLASSES[name]
 
 
-def model_named(name: str) -> Model:
+def model_named(name: str) -> SimulatedModel:
     """Raises BadSpec, saying which names there are."""
     if name not in MODELS:
         raise BadSpec("--model", f"no model is called {name!r}; there are: {', '.join(MODELS)}")
     return MODELS[name]
 
 
-def varied(pace: Pace, spread: float, chance: random.Random) -> Pace:
+def varied(pace: DevicePace, spread: float, chance: random.Random) -> DevicePace:
     """One device or class that is not quite as its figures say: its arithmetic and its memory are each faster
     or slower by a log-normal factor."""
     arithmetic, memory = (math.exp(chance.gauss(0.0, spread)) for _ in range(2))
     return slowed(pace, arithmetic, memory)
 
 
-def slowed(pace: Pace, arithmetic: float, memory: float) -> Pace:
+def slowed(pace: DevicePace, arithmetic: float, memory: float) -> DevicePace:
     """A device whose arithmetic and whose memory take so many times as long."""
     return replace(
         pace,
@@ -164,7 +164,7 @@ def slowed(pace: Pace, arithmetic: float, memory: float) -> Pace:
     )
 
 
-def with_slots(pace: Pace, slots: int) -> Pace:
+def with_slots(pace: DevicePace, slots: int) -> DevicePace:
     """The same with so many requests at once."""
     return replace(pace, max_running=slots)
 
@@ -181,15 +181,15 @@ _DEFAULTS = {
     "max_running": MAX_RUNNING,
     "load_s": 30.0,
 }
-_FIELDS = [field.name for field in dataclasses.fields(Pace)]
+_FIELDS = [field.name for field in dataclasses.fields(DevicePace)]
 _NAME = re.compile(r"[a-z][a-z0-9]{0,63}")
 
 
-def own_device(text: str) -> tuple[str, Pace]:
+def own_device(text: str) -> tuple[str, DevicePace]:
     """Reads ``mine:weights_s=0.02,token_s=0.0002,kv_tokens=40000``: its name, for ``--fleet``, and its pace.
 
-    The members are those of :class:`Pace`, for the model that is served; those with a default may be left
-    out. Raises BadSpec.
+    The members are those of :class:`DevicePace`, for the model that is served; those with a default may be
+    left out. Raises BadSpec.
     """
     name, colon, rest = text.partition(":")
     if not colon or not _NAME.fullmatch(name):
@@ -210,7 +210,7 @@ def own_device(text: str) -> tuple[str, Pace]:
         raise BadSpec(
             "--device", f"{name}: chunk_tokens must be more than max_running, {values['max_running']}"
         )
-    return name, Pace(**{key: values[key] for key in _FIELDS})  # type: ignore[arg-type]
+    return name, DevicePace(**{key: values[key] for key in _FIELDS})  # type: ignore[arg-type]
 
 
 def _value(name: str, key: str, text: str) -> float:

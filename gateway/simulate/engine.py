@@ -1,10 +1,10 @@
 """One engine under a virtual clock: continuous batching with chunked prefill, as vLLM's scheduler does it.
 
 Each step gives every running request one token and spends what is left of the step's token budget on
-prompts, first come first served; see :class:`~gateway.simulate.devices.Pace` for what it takes. Nothing is
-computed step by step where nothing changes: between two changes of the batch the time of a step grows
-linearly with the contexts, so any number of steps (a *phase*) is a sum in closed form, and the engine
-wakes when it is over.
+prompts, first come first served; see :class:`~gateway.simulate.devices.DevicePace` for what it takes. Nothing
+is computed step by step where nothing changes: between two changes of the batch the time of a step grows
+linearly with the contexts, so any number of steps (a *phase*) is a sum in closed form, and the engine wakes
+when it is over.
 """
 
 import heapq
@@ -12,7 +12,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from gateway.simulate.devices import Pace
+from gateway.simulate.devices import DevicePace
 from gateway.simulate.inputs import Job
 from gateway.simulate.prefix_cache import KvMemory
 
@@ -22,7 +22,7 @@ _ENDLESS = 1 << 60
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class EngineRun:
     """A request on its way through gateway and engine, and what became of it. Times are virtual seconds."""
 
     number: int
@@ -55,12 +55,12 @@ class Run:
 class Woken:
     """What became of requests when a phase ended."""
 
-    first: list[Run] = field(default_factory=list)
+    first: list[EngineRun] = field(default_factory=list)
     """Their first token came."""
-    finished: list[Run] = field(default_factory=list)
+    finished: list[EngineRun] = field(default_factory=list)
 
 
-class Phase:
+class DecodePhase:
     """``steps`` steps with the same batch, from ``start_s`` on; the first takes ``first_s``, each next one
     ``growth_s`` more."""
 
@@ -106,15 +106,15 @@ class Phase:
         return done > 0
 
 
-class Engine:
+class SimulatedEngine:
     """``wake_s`` is when something happens next; whoever drives it calls :meth:`wake` right then."""
 
-    def __init__(self, pace: Pace, block_tokens: int) -> None:
+    def __init__(self, pace: DevicePace, block_tokens: int) -> None:
         self.pace = pace
         self.memory = KvMemory(pace.kv_tokens, block_tokens)
         self.wake_s = NEVER
-        self.waiting: deque[Run] = deque()
-        self.running: dict[Run, None] = {}
+        self.waiting: deque[EngineRun] = deque()
+        self.running: dict[EngineRun, None] = {}
         """In the order of their admission."""
         self.decoding = 0
         self.context = 0
@@ -122,21 +122,21 @@ class Engine:
         self._busy_s = 0.0
         self._step = 0
         """Steps with decoding so far."""
-        self._ends: list[tuple[int, int, Run]] = []
+        self._ends: list[tuple[int, int, EngineRun]] = []
         self._joined = 0
-        self._head: Run | None = None
+        self._head: EngineRun | None = None
         """Whose prompt is being computed and takes more than one step."""
         self._blocked = False
         """The first that waits did not fit, and nothing has left since."""
-        self._plan: list[tuple[Run, int]] = []
+        self._plan: list[tuple[EngineRun, int]] = []
         """Prompts the phase works on, and their tokens in each of its steps."""
-        self._phase = Phase(0.0, 0, 0.0, 0.0)
+        self._phase = DecodePhase(0.0, 0, 0.0, 0.0)
 
     def fits(self, job: Job) -> bool:
         """Whether it could ever run here."""
         return job.input_tokens + job.output_tokens <= self.memory.capacity_tokens
 
-    def submit(self, run: Run, now: float) -> None:
+    def submit(self, run: EngineRun, now: float) -> None:
         """It waits here from now on. It must fit."""
         assert self.fits(run.job)
         self.waiting.append(run)
@@ -157,7 +157,7 @@ class Engine:
         self._begin(now)
         return woken
 
-    def crash(self, now: float) -> list[Run]:
+    def crash(self, now: float) -> list[EngineRun]:
         """Everything it had is lost. Returns those who ran and who waited, with what they had been given."""
         self._busy_s = self.busy_until(now)
         lost = [*self.running, *self.waiting]
@@ -178,7 +178,7 @@ class Engine:
         """Seconds it has worked by ``now``."""
         return self._busy_s + (now - self._phase.start_s if self.wake_s != NEVER else 0.0)
 
-    def generated_by(self, run: Run, now: float) -> int:
+    def generated_by(self, run: EngineRun, now: float) -> int:
         """Tokens of its answer that ``run``, which is here, has been given by ``now``."""
         if run.end_step == _NOT_DECODING:
             return run.generated
@@ -217,7 +217,7 @@ class Engine:
             + pace.pair_s * pairs
         )
         growth_s = pace.context_s * decoding + pace.pair_s * pair_growth
-        self._phase = Phase(now, steps, first_s, growth_s)
+        self._phase = DecodePhase(now, steps, first_s, growth_s)
         self.wake_s = self._phase.end_s
 
     def _pack(self, budget: int) -> tuple[int, float]:
@@ -235,7 +235,7 @@ class Engine:
             self._head = run if take < run.left_in else None
         return budget - left, pairs
 
-    def _admit(self) -> Run | None:
+    def _admit(self) -> EngineRun | None:
         """The first that waits gets memory, if there is a place and room for it and for the next step of all
         others."""
         if self._blocked or not self.waiting or len(self.running) >= self.pace.max_running:
@@ -276,7 +276,7 @@ class Engine:
                     self._head = None
                 self._join_batch(run, woken, now)
 
-    def _join_batch(self, run: Run, woken: Woken, now: float) -> None:
+    def _join_batch(self, run: EngineRun, woken: Woken, now: float) -> None:
         """Its prompt is computed, and with it the next token."""
         run.generated += 1
         if run.first_s is None:
@@ -295,7 +295,7 @@ class Engine:
         self.decoding += 1
         self.context += run.context
 
-    def _leave_batch(self, run: Run) -> None:
+    def _leave_batch(self, run: EngineRun) -> None:
         """It decodes no more; what it has in memory goes."""
         done = self._step - run.joined_step
         self.decoding -= 1

@@ -8,8 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.scheduling.base import DeploymentView
-from gateway.simulate.devices import Model, Pace, device_named, pace_of, slowed, varied, with_slots
-from gateway.simulate.engine import NEVER, Engine, Run
+from gateway.simulate.devices import (
+    DevicePace,
+    SimulatedModel,
+    device_named,
+    pace_of,
+    slowed,
+    varied,
+    with_slots,
+)
+from gateway.simulate.engine import NEVER, EngineRun, SimulatedEngine
 from gateway.simulate.inputs import BadSpec, Job
 
 ROUTE = "chat"
@@ -82,16 +90,16 @@ def _group(part: str, own: Collection[str]) -> Group:
 
 
 @dataclass(slots=True, eq=False)
-class Site:
+class SimulatedDeployment:
     """``view`` is all that a gateway would know."""
 
     view: DeploymentView
-    engine: Engine
+    engine: SimulatedEngine
     planned_s: float = NEVER
     """The engine's next event that is in the calendar."""
     epoch: int = 0
     """Counts its losses: what was sent before one never arrives."""
-    held: list[Run] = field(default_factory=list)
+    held: list[EngineRun] = field(default_factory=list)
     """Those that came while it has not loaded its model; the first of them makes it load."""
     counted_free: int = 0
     """Free slots as of when they were last counted."""
@@ -108,7 +116,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class DeploymentBuild:
     """How deployments are made of devices. ``slots`` is of each, None for what its memory suggests; ``cold``
     ones have not loaded the model; ``spread`` is by how much (the sigma of a log-normal factor) the true
     speeds of a class, and again of each device, differ from what is known of the class; ``slower`` is how
@@ -117,17 +125,23 @@ class Build:
     slots: int | None = None
     cold: bool = False
     spread: float = 0.0
-    own: Mapping[str, Pace] = field(default_factory=dict)
+    own: Mapping[str, DevicePace] = field(default_factory=dict)
     """Measured paces of the model, by names of classes."""
     slower: tuple[float, ...] = (1.0,)
 
 
 def sites_of(
-    fleet: Fleet, model: Model, block_tokens: int, build: Build, *, late: bool, seed: int = 0
-) -> list[Site]:
+    fleet: Fleet,
+    model: SimulatedModel,
+    block_tokens: int,
+    build: DeploymentBuild,
+    *,
+    late: bool,
+    seed: int = 0,
+) -> list[SimulatedDeployment]:
     """Every device of the fleet with ``model``. ``late`` ones grant slots and say how much KV memory is free,
     the others take everything and say nothing. Raises BadSpec where the model does not fit."""
-    sites: list[Site] = []
+    sites: list[SimulatedDeployment] = []
     for group in fleet:
         known = build.own.get(group.card) or pace_of(device_named(group.card), model)
         known = known if build.slots is None else with_slots(known, build.slots)
@@ -147,14 +161,14 @@ def sites_of(
             )
             own = varied(pace, build.spread, random.Random(f"{seed} {name}"))
             times = build.slower[len(sites) % len(build.slower)]
-            sites.append(Site(view, Engine(slowed(own, times, times), block_tokens)))
+            sites.append(SimulatedDeployment(view, SimulatedEngine(slowed(own, times, times), block_tokens)))
     return sites
 
 
 class OpenSlots:
     """``free`` is of all deployments together."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
         self.free = 0
         self._sites = {site.view.key: site for site in sites}
         self._open: dict[str, DeploymentView] = {}
@@ -162,7 +176,7 @@ class OpenSlots:
         capacities = [site.engine.memory.capacity_tokens for site in sites]
         self._least_kv, self._most_kv = min(capacities), max(capacities)
 
-    def note(self, site: Site) -> bool:
+    def note(self, site: SimulatedDeployment) -> bool:
         """What ``site`` takes may have changed. True when it takes more than before."""
         view, before = site.view, site.counted_free
         free = site.counted_free = site.view.free

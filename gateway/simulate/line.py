@@ -8,8 +8,8 @@ from typing import Protocol
 
 from gateway.domain import Tier
 from gateway.scheduling.base import Waiting
-from gateway.scheduling.fair import Turn
-from gateway.scheduling.turns import Turns
+from gateway.scheduling.fair import QueuedRequest
+from gateway.scheduling.turns import QueueOrder
 
 AGEING_S = 20.0
 PATIENCE_S = 60.0
@@ -19,7 +19,7 @@ without a deadline is due."""
 _RANKS = {Tier.REALTIME: 0, Tier.STANDARD: 1, Tier.BATCH: 2}
 
 
-class Line(Protocol):
+class WaitingLine(Protocol):
     """Everybody who waits for a slot, in order of turns. Those who need the ``large`` deployments are told
     from the others, so that neither holds up the other."""
 
@@ -47,7 +47,7 @@ class Line(Protocol):
 
 
 class FirstCome:
-    """A :class:`Line` without any favour."""
+    """A :class:`WaitingLine` without any favour."""
 
     def __init__(self) -> None:
         self._items: tuple[OrderedDict[int, Waiting], ...] = (OrderedDict(), OrderedDict())
@@ -75,7 +75,7 @@ class FirstCome:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Turn(Turn):
+class _Turn(QueuedRequest):
     item: Waiting
 
 
@@ -83,7 +83,7 @@ class Fair:
     """The gateway's order: tiers, tenants' shares, deadlines, ageing."""
 
     def __init__(self) -> None:
-        self._turns = Turns[_Turn]({}, AGEING_S, 0.0)
+        self._turns = QueueOrder[_Turn]({}, AGEING_S, 0.0)
         self._waiting: dict[int, _Turn] = {}
         self._departed: dict[int, _Turn] = {}
 

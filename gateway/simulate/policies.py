@@ -21,8 +21,8 @@ from gateway.scheduling import POLICIES
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
 from gateway.scheduling.prefix import PrefixIndex
 from gateway.scheduling.scheduler import Scheduler
-from gateway.simulate.engine import Engine
-from gateway.simulate.fleet import Site
+from gateway.simulate.engine import SimulatedEngine
+from gateway.simulate.fleet import SimulatedDeployment
 from gateway.simulate.inputs import BadSpec
 
 _TYPICAL_TOKENS = 1000
@@ -38,7 +38,7 @@ class Rival:
 
     name = ""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
         self.sites = {site.view.key: site for site in sites}
         self.given: dict[str, int] = {}
         """In the ``assign`` under way."""
@@ -94,7 +94,7 @@ class LeastLoad(Rival):
 
     name = "least-load"
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
         super().__init__(sites)
         self._tokens = dict.fromkeys(self.sites, 0)
         self._placed: dict[int, int] = {}
@@ -122,7 +122,7 @@ class LeastLoad(Rival):
 class _PrefixRival(Rival):
     """Knows which prompts it has sent where."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
         super().__init__(sites)
         self._index = PrefixIndex()
         self._turn = 0
@@ -183,7 +183,7 @@ class Chwbl(Rival):
     POINTS = 64
     """Of each deployment on the ring."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
         super().__init__(sites)
         self._ring: list[tuple[int, str]] = []
         self._in_flight = 0
@@ -224,7 +224,7 @@ class Clairvoyant(Rival):
 
     name = "clairvoyant"
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
         super().__init__(sites)
         self._sent: dict[str, list[tuple[float, int, int]]] = {}
         """Of what is on its way to each: when it arrives, its uncached and its context tokens."""
@@ -266,7 +266,7 @@ class Clairvoyant(Rival):
         return first_s + write_s + harm_s + crowded_s
 
 
-def _cached(item: Waiting, engine: Engine) -> int:
+def _cached(item: Waiting, engine: SimulatedEngine) -> int:
     memory = engine.memory
     return min(memory.known(item.prefix) * memory.block_tokens, item.input_tokens - 1)
 
@@ -289,7 +289,7 @@ PUSHED = CLASSICS | RIVALS.keys() - {Clairvoyant.name}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PolicyChoice:
     """A policy as it is to be simulated. ``late`` ones decide when a slot is free, the others at once."""
 
     name: str
@@ -300,7 +300,7 @@ class Choice:
     def knows_outputs(self) -> bool:
         return self.policy == Clairvoyant.name
 
-    def decider(self, sites: Sequence[Site], seed: int) -> Scheduler | Rival:
+    def decider(self, sites: Sequence[SimulatedDeployment], seed: int) -> Scheduler | Rival:
         """A fresh one: the gateway's own scheduler, or a rival."""
         rival = RIVALS.get(self.policy)
         return Scheduler(self.policy, seed=seed) if rival is None else rival(sites)
@@ -311,14 +311,14 @@ def names() -> list[str]:
     return sorted({*POLICIES, *RIVALS})
 
 
-def choices(text: str) -> list[Choice]:
+def choices(text: str) -> list[PolicyChoice]:
     """Of names joined by commas; ``all`` is every one. Raises BadSpec."""
     wanted = names() if text.strip() == "all" else [name.strip() for name in text.split(",")]
     return [_choice(name) for name in dict.fromkeys(wanted)]
 
 
-def _choice(name: str) -> Choice:
+def _choice(name: str) -> PolicyChoice:
     policy = name.removesuffix(QUEUED)
     if policy not in POLICIES and policy not in RIVALS:
         raise BadSpec("--policy", f"no policy is called {policy!r}; there are: {', '.join(names())}")
-    return Choice(name, policy, late=policy not in PUSHED or name != policy)
+    return PolicyChoice(name, policy, late=policy not in PUSHED or name != policy)

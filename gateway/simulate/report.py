@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from gateway.cli_output import StatusLine
 from gateway.simulate.inputs import Job, Traffic
-from gateway.simulate.simulation import Answer, Goal, Trial
+from gateway.simulate.simulation import FleetAnswer, Goal, Trial
 
 TERMINAL_S = 0.5
 PLAIN_S = 5.0
@@ -39,7 +39,7 @@ def answer_columns(goals: Iterable[Goal]) -> list[str]:
     return ["POLICY", "", "FLEET", "ENOUGH", *(goal.text.upper() for goal in goals)]
 
 
-def answer_rows(answers: Mapping[str, Answer], goals: Iterable[Goal]) -> list[list[str]]:
+def answer_rows(answers: Mapping[str, FleetAnswer], goals: Iterable[Goal]) -> list[list[str]]:
     """Two rows for each policy: the fleet that was asked for, and the one that was found."""
     wanted = tuple(goals)
     return [

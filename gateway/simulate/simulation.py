@@ -14,13 +14,13 @@ from itertools import islice
 from typing import Any
 
 from gateway.bench.tally import Histogram
-from gateway.simulate.devices import Model
-from gateway.simulate.fleet import Build, Fleet, devices, scaled, sites_of, written
+from gateway.simulate.devices import SimulatedModel
+from gateway.simulate.fleet import DeploymentBuild, Fleet, devices, scaled, sites_of, written
 from gateway.simulate.inputs import BadSpec, Job, Traffic
 from gateway.simulate.line import Fair, FirstCome
-from gateway.simulate.policies import Choice
-from gateway.simulate.tally import Figures, Slo, Tally
-from gateway.simulate.world import Rules, World
+from gateway.simulate.policies import PolicyChoice
+from gateway.simulate.tally import Figures, PolicyTally, Slo
+from gateway.simulate.world import Rules, SimulatedWorld
 
 MAX_TRIED_DEVICES = 4096
 _TERM = re.compile(
@@ -30,18 +30,18 @@ _HELP = "such as ttft_p99<1, latency_p95<20, tpot_p50<0.05, queued_p99<2 (second
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SimulationPlan:
     """What is to be simulated. ``rate`` is how many times as fast requests come as in ``traffic``; no more
     than ``requests`` of them do, and none after ``duration_s``."""
 
     traffic: Traffic
     fleet: Fleet
-    model: Model
+    model: SimulatedModel
     seed: int = 0
     rate: float = 1.0
     requests: int | None = None
     duration_s: float | None = None
-    build: Build = field(default_factory=Build)
+    build: DeploymentBuild = field(default_factory=DeploymentBuild)
     slo: Slo = field(default_factory=Slo)
     rules: Rules = field(default_factory=Rules)
 
@@ -54,15 +54,15 @@ class Plan:
             yield job if self.rate == 1.0 else replace(job, at_s=at_s)
 
 
-def simulate(plan: Plan, choice: Choice) -> Figures:
+def simulate(plan: SimulationPlan, choice: PolicyChoice) -> Figures:
     """Equal plans give equal figures. Raises BadSpec and BadTrace."""
     block_tokens = plan.traffic.block_tokens
     sites = sites_of(plan.fleet, plan.model, block_tokens, plan.build, late=choice.late, seed=plan.seed)
-    world = World(
+    world = SimulatedWorld(
         sites,
         choice.decider(sites, plan.seed),
         Fair() if choice.late else FirstCome(),
-        Tally(plan.slo),
+        PolicyTally(plan.slo),
         plan.rules,
         block_tokens=block_tokens,
         knows_outputs=choice.knows_outputs,
@@ -97,7 +97,7 @@ class Goal:
 class Trial:
     """One fleet that was tried: its figures, and whether they meet the goals."""
 
-    plan: Plan
+    plan: SimulationPlan
     figures: Figures
     meets: bool
 
@@ -116,7 +116,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FleetAnswer:
     """``found`` is the smallest fleet that was good enough; without one it is the largest that was tried.
     ``asked`` is the fleet that was given."""
 
@@ -149,8 +149,11 @@ def goals_of(text: str) -> tuple[Goal, ...]:
 
 
 def smallest(
-    plan: Plan, choice: Choice, goals: tuple[Goal, ...], told: Callable[[Trial], None] = lambda trial: None
-) -> Answer:
+    plan: SimulationPlan,
+    choice: PolicyChoice,
+    goals: tuple[Goal, ...],
+    told: Callable[[Trial], None] = lambda trial: None,
+) -> FleetAnswer:
     """The answer for one policy. ``told`` is called with each fleet that was tried, as the search goes on.
 
     The fleet that was asked for is tried first. Raises BadSpec and BadTrace.
@@ -174,7 +177,7 @@ def smallest(
     while enough(high) and high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return Answer(tried[high], tried[asked], tuple(tried[times] for times in sorted(tried)))
+    return FleetAnswer(tried[high], tried[asked], tuple(tried[times] for times in sorted(tried)))
 
 
 def _goal(part: str) -> Goal:

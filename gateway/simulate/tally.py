@@ -23,7 +23,7 @@ class Slo:
 
 
 @dataclass(slots=True)
-class Tally:
+class PolicyTally:
     """Counts and durations of one policy's run; times as the client sees them."""
 
     slo: Slo
@@ -64,7 +64,7 @@ def variation(values: Sequence[float]) -> float:
     return math.sqrt(sum((each - mean) ** 2 for each in values) / len(values)) / mean
 
 
-class Windows:
+class TimeWindows:
     """How unevenly devices are busy from moment to moment: the mean variation within windows of time."""
 
     def __init__(self, devices: int) -> None:
@@ -89,7 +89,7 @@ class Windows:
 class Figures:
     """One policy's result. Percentiles are None where nothing was completed."""
 
-    tally: Tally
+    tally: PolicyTally
     span_s: float
     """From the first arrival to the last."""
     ended_s: float
@@ -97,7 +97,7 @@ class Figures:
     busy_shares: Sequence[float]
     """Of each device, the share of the span in which it computed."""
     window_cv: float
-    """See :class:`Windows`."""
+    """See :class:`TimeWindows`."""
 
     @property
     def utilisation(self) -> float:

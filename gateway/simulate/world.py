@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.scheduling.base import Outcome, Waiting, estimated_work
-from gateway.scheduling.estimates import Estimates
+from gateway.scheduling.estimates import OutputEstimates
 from gateway.scheduling.scheduler import Scheduler
-from gateway.simulate.engine import NEVER, Run
-from gateway.simulate.fleet import ROUTE, OpenSlots, Site
+from gateway.simulate.engine import NEVER, EngineRun
+from gateway.simulate.fleet import ROUTE, OpenSlots, SimulatedDeployment
 from gateway.simulate.inputs import Job
-from gateway.simulate.line import Line
+from gateway.simulate.line import WaitingLine
 from gateway.simulate.policies import Rival
-from gateway.simulate.tally import Figures, Tally, Windows
+from gateway.simulate.tally import Figures, PolicyTally, TimeWindows
 
 LOOK = 64
 """Requests shown to a policy at once."""
@@ -48,12 +48,12 @@ class Rules:
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class SimulatedRequest:
     """A request and what the gateway knows of it."""
 
-    run: Run
+    run: EngineRun
     item: Waiting
-    site: Site | None = None
+    site: SimulatedDeployment | None = None
     """Where it is; None while it waits."""
     epoch: int = 0
     placed_s: float = 0.0
@@ -62,15 +62,15 @@ class Flight:
     client_first_s: float | None = None
 
 
-class World:
+class SimulatedWorld:
     """One run of one policy; :meth:`run` is called once."""
 
     def __init__(
         self,
-        sites: Sequence[Site],
+        sites: Sequence[SimulatedDeployment],
         decider: Scheduler | Rival,
-        line: Line,
-        tally: Tally,
+        line: WaitingLine,
+        tally: PolicyTally,
         rules: Rules,
         *,
         block_tokens: int,
@@ -88,8 +88,8 @@ class World:
         self._chance = random.Random(seed)
         self._calendar: list[_Event] = []
         self._order = itertools.count()
-        self._flights: dict[int, Flight] = {}
-        self._estimates = Estimates()
+        self._flights: dict[int, SimulatedRequest] = {}
+        self._estimates = OutputEstimates()
         self._model = sites[0].view.model
         self._slots = OpenSlots(sites)
         self._look_at_s = NEVER
@@ -101,7 +101,7 @@ class World:
     def run(self, jobs: Iterator[Job]) -> Figures:
         """Every job to its end. Raises whatever ``jobs`` raises."""
         now = span_s = 0.0
-        calendar, busy_s, windows = self._calendar, [0.0] * len(self._sites), Windows(len(self._sites))
+        calendar, busy_s, windows = self._calendar, [0.0] * len(self._sites), TimeWindows(len(self._sites))
         self._plan(WINDOW_S, self._end_window, windows)
         job = next(jobs, None)
         while job is not None or self._flights:
@@ -130,7 +130,9 @@ class World:
             tally.rejected += 1
             return
         number = tally.requests
-        flight = self._flights[number] = Flight(Run(number, job, now), self._item(number, job, now))
+        flight = self._flights[number] = SimulatedRequest(
+            EngineRun(number, job, now), self._item(number, job, now)
+        )
         self._line.enter(flight.item, now, large=self._slots.large(job))
         self._changed = True
         wait_s = self._rules.max_wait_s
@@ -158,14 +160,14 @@ class World:
             block_tokens=self._block_tokens,
         )
 
-    def _give_up(self, flight: Flight, now: float) -> None:
+    def _give_up(self, flight: SimulatedRequest, now: float) -> None:
         """It has waited as long as it may, unless it was given to a deployment."""
         if flight.queued_s is None:
             self._line.leave(flight.item, now, departed=False)
             del self._flights[flight.run.number]
             self._tally.rejected += 1
 
-    def _reach(self, flight: Flight, now: float) -> None:
+    def _reach(self, flight: SimulatedRequest, now: float) -> None:
         """It comes to its deployment."""
         site = flight.site
         assert site is not None
@@ -179,12 +181,12 @@ class World:
         if len(site.held) == 1:
             self._plan(now + site.engine.pace.load_s, self._loaded, (site, site.epoch))
 
-    def _submit(self, site: Site, run: Run, now: float) -> None:
+    def _submit(self, site: SimulatedDeployment, run: EngineRun, now: float) -> None:
         site.engine.submit(run, now)
         site.report()
         self._plan_wake(site)
 
-    def _wake(self, site: Site, now: float) -> None:
+    def _wake(self, site: SimulatedDeployment, now: float) -> None:
         engine = site.engine
         if engine.wake_s != now:
             return
@@ -200,11 +202,11 @@ class World:
         for run in woken.finished:
             self._plan(seen_s, self._done, self._flights[run.number])
 
-    def _see_first(self, flight: Flight, now: float) -> None:
+    def _see_first(self, flight: SimulatedRequest, now: float) -> None:
         if flight.site is not None and self._decider.first_token(flight.run.number, flight.site.view, now):
             self._changed = True
 
-    def _done(self, flight: Flight, now: float) -> None:
+    def _done(self, flight: SimulatedRequest, now: float) -> None:
         run, first_s = flight.run, flight.client_first_s
         assert first_s is not None
         assert run.generated == run.job.output_tokens
@@ -226,7 +228,7 @@ class World:
         tally.queued.add(flight.queued_s or 0.0)
         tally.completed_one(run.job, first_s - run.arrived_s, now - run.arrived_s, run.cached_tokens)
 
-    def _release(self, flight: Flight, outcome: Outcome, now: float) -> None:
+    def _release(self, flight: SimulatedRequest, outcome: Outcome, now: float) -> None:
         """It gives its slot back."""
         site = flight.site
         assert site is not None
@@ -289,7 +291,7 @@ class World:
             self._plan(now + site.way_s, self._reach, flight)
         return len(assignments)
 
-    def _note(self, site: Site) -> None:
+    def _note(self, site: SimulatedDeployment) -> None:
         """Its slots have changed."""
         if self._slots.note(site):
             self._changed = True
@@ -301,14 +303,14 @@ class World:
 
     # --- Devices ---
 
-    def _up(self, site: Site, now: float) -> None:
+    def _up(self, site: SimulatedDeployment, now: float) -> None:
         site.view.usable = True
         self._decider.came(site.view, now)
         self._note(site)
         if self._rules.mtbf_s < NEVER:
             self._plan(now + self._chance.expovariate(1 / self._rules.mtbf_s), self._fail, site)
 
-    def _fail(self, site: Site, now: float) -> None:
+    def _fail(self, site: SimulatedDeployment, now: float) -> None:
         """It is gone, and all it had."""
         site.epoch += 1
         site.view.usable = False
@@ -321,11 +323,11 @@ class World:
         self._decider.gone(site.view, now)
         self._plan(now + self._rules.repair_s + site.engine.pace.load_s, self._repaired, site)
 
-    def _repaired(self, site: Site, now: float) -> None:
+    def _repaired(self, site: SimulatedDeployment, now: float) -> None:
         self._up(site, now)
         self._loaded((site, site.epoch), now)
 
-    def _loaded(self, load: tuple[Site, int], now: float) -> None:
+    def _loaded(self, load: tuple[SimulatedDeployment, int], now: float) -> None:
         """Its model is there, unless the device was lost meanwhile."""
         site, epoch = load
         if epoch != site.epoch:
@@ -336,7 +338,7 @@ class World:
         for run in held:
             self._submit(site, run, now)
 
-    def _lose(self, flight: Flight, now: float) -> None:
+    def _lose(self, flight: SimulatedRequest, now: float) -> None:
         """Its deployment is gone: it waits for another, which goes on where its answer broke off."""
         flight.run.restarts += 1
         self._release(flight, Outcome(False, now - flight.placed_s), now)
@@ -348,12 +350,12 @@ class World:
     def _busy_s(self, now: float) -> list[float]:
         return [site.engine.busy_until(now) for site in self._sites.values()]
 
-    def _end_window(self, windows: Windows, now: float) -> None:
+    def _end_window(self, windows: TimeWindows, now: float) -> None:
         if not self._arrivals_over:
             windows.end(self._busy_s(now))
             self._plan(now + WINDOW_S, self._end_window, windows)
 
-    def _plan_wake(self, site: Site) -> None:
+    def _plan_wake(self, site: SimulatedDeployment) -> None:
         wake_s = site.engine.wake_s
         if wake_s != site.planned_s:
             site.planned_s = wake_s

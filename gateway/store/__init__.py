@@ -6,7 +6,7 @@ gateway and take effect there at once.
 
 from gateway.location import DATABASE_NAME, default_state_dir, own_state_dir
 from gateway.store.agents import AgentRecord, AgentStore, Enrolment
-from gateway.store.aliases import AliasChange, AliasRecord, AliasStore
+from gateway.store.aliases import AliasEvent, AliasRecord, AliasStore
 from gateway.store.identity import KEY_NAME
 from gateway.store.keys import DEFAULT_TENANT, KeyRecord, KeyStore
 from gateway.store.limits import LimitStore, Terms
@@ -25,7 +25,7 @@ __all__ = [
     "Account",
     "AgentRecord",
     "AgentStore",
-    "AliasChange",
+    "AliasEvent",
     "AliasRecord",
     "AliasStore",
     "Amount",

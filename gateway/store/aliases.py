@@ -8,9 +8,9 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from gateway.aliases import (
     Alias,
+    AliasMirror,
+    AliasTarget,
     BadAlias,
-    Mirror,
-    Target,
     alias_of,
     check_alias,
     check_name,
@@ -39,7 +39,7 @@ class AliasRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class AliasChange:
+class AliasEvent:
     """One change. ``what`` is the command that made it; ``alias`` what it was from then on, None: no more."""
 
     id: int
@@ -77,7 +77,7 @@ class AliasStore:
                     unreadable.append(row.name)
             return present, found, tuple(unreadable)
 
-    def history(self, name: str) -> tuple[AliasChange, ...]:
+    def history(self, name: str) -> tuple[AliasEvent, ...]:
         """The latest changes of ``name``, the oldest first; none when nothing is known of it."""
         with self._database.read() as connection:
             return _changes(connection, name)
@@ -85,7 +85,7 @@ class AliasStore:
     def set_targets(
         self,
         name: str,
-        targets: tuple[Target, ...],
+        targets: tuple[AliasTarget, ...],
         wall_s: float,
         *,
         sticky: bool | None = None,
@@ -98,11 +98,11 @@ class AliasStore:
 
         return self._change(name, what, wall_s, edit)
 
-    def set_mirror(self, name: str, mirror: Mirror | None, wall_s: float) -> Alias:
+    def set_mirror(self, name: str, mirror: AliasMirror | None, wall_s: float) -> Alias:
         """Send a share of the requests for ``name`` to a shadow, too; None: no more."""
         return self._change(name, "mirror", wall_s, lambda before: replace(before, mirror=mirror))
 
-    def set_fallback(self, name: str, fallback: tuple[Target, ...], wall_s: float) -> Alias:
+    def set_fallback(self, name: str, fallback: tuple[AliasTarget, ...], wall_s: float) -> Alias:
         """What may answer instead of ``name``; nothing: ()."""
         return self._change(name, "fallback", wall_s, lambda before: replace(before, fallback=fallback))
 
@@ -174,7 +174,7 @@ def _note(connection: Connection, name: str, what: str, wall_s: float, alias: Al
     note_act(connection, f"alias.{what}", alias=name, **(definition or {}))
 
 
-def _before(changes: Sequence[AliasChange], now: Alias, to: int | None) -> Alias:
+def _before(changes: Sequence[AliasEvent], now: Alias, to: int | None) -> Alias:
     """What there is to go back to. Raises UnknownRecord."""
     if to is not None:
         for change in changes:
@@ -210,11 +210,11 @@ def _readable(connection: Connection) -> Mapping[str, Alias]:
     return {row.name: alias_of(row.name, row.definition) for row in _rows(connection)}
 
 
-def _changes(connection: Connection, name: str) -> tuple[AliasChange, ...]:
+def _changes(connection: Connection, name: str) -> tuple[AliasEvent, ...]:
     table = schema.alias_changes
     rows = connection.execute(select(table).where(table.c.name == name).order_by(table.c.id)).all()
     return tuple(
-        AliasChange(row.id, row.name, row.at_s, row.what, _alias(name, row.definition)) for row in rows
+        AliasEvent(row.id, row.name, row.at_s, row.what, _alias(name, row.definition)) for row in rows
     )
 
 

@@ -12,14 +12,14 @@ from sqlalchemy.exc import IntegrityError
 
 from gateway.domain import Tier
 from gateway.quotas import BadQuota, Rates
-from gateway.scopes import Role, Scopes, scopes_of
+from gateway.scopes import AdminRole, Scopes, scopes_of
 from gateway.store import schema
 from gateway.store.acts import note_act
 from gateway.store.errors import BadValue, NameTaken, UnknownRecord
 from gateway.store.rules import check_models, check_name
 from gateway.store.sqlite import SqliteDatabase
 from gateway.surface import ENDPOINTS
-from gateway.where import Where, where_of
+from gateway.where import Residency, where_of
 
 PREFIX = "sk-tl-"
 DEFAULT_TENANT = "default"
@@ -61,11 +61,11 @@ class KeyRecord:
     """The key's last four characters, to tell keys apart by eye."""
     created_s: float
     revoked_s: float | None
-    where: Where | None = None
+    where: Residency | None = None
     """Its requests run nowhere else."""
     scopes: Scopes | None = None
     """What it may ask for; None: anything."""
-    role: Role | None = None
+    role: AdminRole | None = None
     """On the admin API; None: nothing."""
     expires_s: float | None = None
     previous_digest: bytes | None = field(default=None, repr=False)
@@ -101,10 +101,10 @@ class KeyStore:
         name: str,
         tenant: str,
         wall_s: float,
-        where: Where | None = None,
+        where: Residency | None = None,
         *,
         scopes: Scopes | None = None,
-        role: Role | None = None,
+        role: AdminRole | None = None,
         life_s: float | None = None,
         rates: Rates = NO_RATES,
     ) -> str:
@@ -288,9 +288,9 @@ def _access(scopes: Scopes | None, changes: Mapping[str, Any]) -> dict[str, Any]
     columns: dict[str, Any] = {}
     if "role" in changes:
         role = changes["role"]
-        if role is not None and role not in tuple(Role):
-            raise BadValue(f"the role {role!r} is none of {', '.join(Role)}")
-        columns["role"] = None if role is None else Role(role).value
+        if role is not None and role not in tuple(AdminRole):
+            raise BadValue(f"the role {role!r} is none of {', '.join(AdminRole)}")
+        columns["role"] = None if role is None else AdminRole(role).value
     if "routes" in changes:
         found = {} if scopes is None else scopes.to_dict()
         wanted = scopes_of({**found, "routes": changes["routes"]})
@@ -317,7 +317,7 @@ def _record(row: Row[Any]) -> KeyRecord:
         revoked_s=row.revoked_s,
         where=None if row.residency is None else where_of(row.residency),
         scopes=None if row.scopes is None else scopes_of(row.scopes),
-        role=None if row.role is None else Role(row.role),
+        role=None if row.role is None else AdminRole(row.role),
         expires_s=row.expires_s,
         previous_digest=row.previous_digest,
         previous_until_s=row.previous_until_s,

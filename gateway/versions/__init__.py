@@ -4,11 +4,19 @@
 chosen (``rewrite``), copied for a shadow (``mirror``), and given to a fallback where the client allows that.
 """
 
-from gateway.versions.book import AliasBook
+from gateway.versions.book import AliasCache
 from gateway.versions.catalog import AliasCatalog
 from gateway.versions.figures import AliasFigures
 from gateway.versions.mirror import Mirrors
-from gateway.versions.routing import Versions, Way
+from gateway.versions.routing import AliasResolution, Versions
 from gateway.versions.skew import SkewAlarm
 
-__all__ = ["AliasBook", "AliasCatalog", "AliasFigures", "Mirrors", "SkewAlarm", "Versions", "Way"]
+__all__ = [
+    "AliasCache",
+    "AliasCatalog",
+    "AliasFigures",
+    "AliasResolution",
+    "Mirrors",
+    "SkewAlarm",
+    "Versions",
+]

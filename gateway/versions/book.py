@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from gateway.store import AliasRecord, AliasStore
-from gateway.versions.choice import Choice
+from gateway.versions.choice import TargetChoice
 
 _log = structlog.get_logger(__name__)
 
 
-class AliasBook:
+class AliasCache:
     """Every alias by its name. A change that another process makes counts from the next request on, as one
     of a key does: whoever looks after the keys calls :meth:`read` in a thread and then what it gives. All
     else belongs to the event loop's thread.
@@ -20,7 +20,7 @@ class AliasBook:
         """Reads every alias. Raises StateError."""
         self._store = store
         self._revision = -1
-        self.choices: Mapping[str, Choice] = {}
+        self.choices: Mapping[str, TargetChoice] = {}
         self.records: Mapping[str, AliasRecord] = {}
         self.apart: Collection[str] = ()
         """Models of which some alias names a version."""
@@ -37,14 +37,14 @@ class AliasBook:
         if found is None:
             return lambda: None
         records = {record.alias.name: record for record in found}
-        choices = {name: Choice(record.alias) for name, record in records.items()}
+        choices = {name: TargetChoice(record.alias) for name, record in records.items()}
         return lambda: self._take(revision, records, choices, unreadable)
 
     def _take(
         self,
         revision: int,
         records: Mapping[str, AliasRecord],
-        choices: Mapping[str, Choice],
+        choices: Mapping[str, TargetChoice],
         unreadable: Collection[str],
     ) -> None:
         if self._revision >= 0:

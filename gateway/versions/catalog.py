@@ -6,19 +6,19 @@ from typing import Protocol
 
 from gateway.deployment import Deployment
 from gateway.deployments import ModelIndex
-from gateway.registry import ModelInfo
+from gateway.registry import ServedModel
 from gateway.store import AliasRecord
-from gateway.versions.book import AliasBook
+from gateway.versions.book import AliasCache
 from gateway.versions.served import there
 
 
-class Models(Protocol):
+class ModelCatalog(Protocol):
     """The catalogue of models; :class:`gateway.registry.Registry`."""
 
     index: ModelIndex
 
-    def each_model(self) -> Iterator[ModelInfo]: ...
-    def model(self, name: str) -> ModelInfo | None: ...
+    def each_model(self) -> Iterator[ServedModel]: ...
+    def model(self, name: str) -> ServedModel | None: ...
     @property
     def agents_connected(self) -> int: ...
 
@@ -26,7 +26,7 @@ class Models(Protocol):
 class AliasCatalog:
     """Models and aliases as one list. An alias with a model's name takes that model's place."""
 
-    def __init__(self, models: Models, book: AliasBook, owned_by: str) -> None:
+    def __init__(self, models: ModelCatalog, book: AliasCache, owned_by: str) -> None:
         self._models = models
         self._book = book
         self._owned_by = owned_by
@@ -36,25 +36,25 @@ class AliasCatalog:
         """Agents with a session."""
         return self._models.agents_connected
 
-    def each_model(self) -> Iterator[ModelInfo]:
+    def each_model(self) -> Iterator[ServedModel]:
         """Every model that was ever served and every alias, by name, each as it is when it is asked for."""
         aliases = {name: each for name, each in self._book.records.items() if each.alias.targets}
         models = (info for info in self._models.each_model() if info.id not in aliases)
         described = (self._describe(record) for _, record in sorted(aliases.items()))
         return heapq.merge(models, described, key=lambda info: info.id)
 
-    def model(self, name: str) -> ModelInfo | None:
+    def model(self, name: str) -> ServedModel | None:
         """One of them; None when it is neither an alias nor was ever served."""
         record = self._book.records.get(name)
         if record is None or not record.alias.targets:
             return self._models.model(name)
         return self._describe(record)
 
-    def _describe(self, record: AliasRecord) -> ModelInfo:
+    def _describe(self, record: AliasRecord) -> ServedModel:
         """Ready as soon as one of the targets is that gets requests."""
         known = self._known(record)
         serving = [each for each in known if each.promising]
-        return ModelInfo(
+        return ServedModel(
             id=record.alias.name,
             created_s=int(record.created_s),
             owned_by=self._owned_by,

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from math import log
 
-from gateway.aliases import Alias, Target
+from gateway.aliases import Alias, AliasTarget
 
 _MASK = (1 << 64) - 1
 _UNIT = 2.0**-53
 
 
-class Choice:
+class TargetChoice:
     """The targets of one alias, ready to be ranked."""
 
     __slots__ = ("_only", "_runners", "alias")
@@ -28,7 +28,7 @@ class Choice:
         self._runners = [(_hash(str(target)), target) for target in weighted]
         self._only = weighted if len(weighted) == 1 else None
 
-    def ranked(self, key: str) -> Sequence[Target]:
+    def ranked(self, key: str) -> Sequence[AliasTarget]:
         """The targets that have a weight, the one for ``key`` first, then where it goes when that is gone.
         Equal in every process."""
         if self._only is not None:
@@ -39,7 +39,7 @@ class Choice:
         return [target for _, _, target in race]
 
 
-def _pace(runner: tuple[float, int, Target]) -> tuple[float, int]:
+def _pace(runner: tuple[float, int, AliasTarget]) -> tuple[float, int]:
     return runner[:2]
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from gateway.aliases import Mirror, Target
+from gateway.aliases import AliasMirror, AliasTarget
 from gateway.deployments import ModelIndex
 from gateway.domain import Request, RequestBody, Tier
 from gateway.relay import Response
@@ -55,7 +55,7 @@ class Mirrors:
         """Copies under way."""
         return len(self._open)
 
-    def offer(self, mirror: Mirror, request: Request, key: str) -> None:
+    def offer(self, mirror: AliasMirror, request: Request, key: str) -> None:
         """Copy ``request`` if it is one of the share; ``key`` is by what its own target was chosen, so a
         session is copied whole or not at all. Returns at once, and never raises."""
         if self._stopped or lot(key, "mirror") >= mirror.share:
@@ -75,7 +75,7 @@ class Mirrors:
         for task in self._open:
             task.cancel()
 
-    def _why_not(self, target: Target, request: Request) -> str | None:
+    def _why_not(self, target: AliasTarget, request: Request) -> str | None:
         if len(self._open) >= MOST_OPEN:
             return "skipped_full"
         if request.body.rest is not None or request.body.held_bytes > MOST_BODY_BYTES:
@@ -109,7 +109,7 @@ class Mirrors:
         return response.status
 
 
-def _copy(request: Request, target: Target) -> Request:
+def _copy(request: Request, target: AliasTarget) -> Request:
     """It runs only where the request may. What it is for is in ``target``; it is renamed when it is sent."""
     body = request.body
     return replace(

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gateway.aliases import Alias, Mirror, Target
+from gateway.aliases import Alias, AliasMirror, AliasTarget
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request
 from gateway.errors import (
@@ -24,11 +24,11 @@ from gateway.errors import (
 )
 from gateway.relay import HeaderList, Response
 from gateway.scheduling.base import ANY_ROUTE
-from gateway.versions.book import AliasBook
-from gateway.versions.choice import Choice
+from gateway.versions.book import AliasCache
+from gateway.versions.choice import TargetChoice
 from gateway.versions.figures import AliasFigures
 from gateway.versions.rewrite import rename
-from gateway.versions.served import Served, just_gone, versions_of
+from gateway.versions.served import ServedVersions, just_gone, versions_of
 
 Run = Callable[[Request], Awaitable[Response]]
 
@@ -48,10 +48,10 @@ _SATURATED = (QueueFull, QueueTimeout, EngineBusy, NoDeployment)
 """What a fallback may spare a client."""
 
 
-class Shadow(Protocol):
+class MirrorSink(Protocol):
     """Where copies go; :class:`gateway.versions.mirror.Mirrors`."""
 
-    def offer(self, mirror: Mirror, request: Request, key: str) -> None: ...
+    def offer(self, mirror: AliasMirror, request: Request, key: str) -> None: ...
 
 
 class Versions:
@@ -59,9 +59,9 @@ class Versions:
 
     def __init__(
         self,
-        book: AliasBook,
+        book: AliasCache,
         index: ModelIndex,
-        shadow: Shadow,
+        shadow: MirrorSink,
         figures: AliasFigures,
         clock: Callable[[], float],
         grace_s: float,
@@ -69,31 +69,31 @@ class Versions:
         """``grace_s``: so long requests wait for a version whose last deployment has just gone."""
         self.book = book
         self.index = index
-        self.serves = Served(index, clock)
+        self.serves = ServedVersions(index, clock)
         self.shadow = shadow
         self.figures = figures
         self.clock = clock
         self.grace_s = grace_s
 
-    def way(self, fields: Mapping[bytes, bytes], request: Request) -> "Way | None":
+    def way(self, fields: Mapping[bytes, bytes], request: Request) -> "AliasResolution | None":
         """How ``request``, with these header fields, goes on; None: as it is. From now on the request is one
         for a model. Raises BadRequest for a version that there is not."""
         choice = self.book.choices.get(request.model)
         if choice is not None:
             request.alias = request.model
         elif VERSION in fields:
-            choice = Choice(Alias(request.model))
+            choice = TargetChoice(Alias(request.model))
         else:
             return None
-        return Way(self, choice, request, fields)
+        return AliasResolution(self, choice, request, fields)
 
 
-class Way:
+class AliasResolution:
     """One request's. ``request`` is the one that is asked or answered, another one than at first after a
     fallback; the first again when all were refused."""
 
     def __init__(
-        self, versions: Versions, choice: Choice, request: Request, fields: Mapping[bytes, bytes]
+        self, versions: Versions, choice: TargetChoice, request: Request, fields: Mapping[bytes, bytes]
     ) -> None:
         self.request = self._first = request
         self._versions = versions
@@ -105,7 +105,7 @@ class Way:
         served = next(filter(self._serves, self._ranked), None)
         self._unserved = served is None
         self._target = served or self._ranked[0]
-        self._fallback: Target | None = None
+        self._fallback: AliasTarget | None = None
         _aim(request, self._target)
 
     async def run(self, run: Run) -> Response:
@@ -135,7 +135,7 @@ class Way:
         """What the client is told. That another model answered it learns in any case."""
         headers: HeaderList = []
         if facts:
-            answered = Target(self.request.model, response.version or None)
+            answered = AliasTarget(self.request.model, response.version or None)
             headers.append((b"x-trunkline-model", _field(str(answered))))
         if self._fallback is not None:
             headers.append((FALLBACK, _field(self._fallback.model)))
@@ -160,10 +160,10 @@ class Way:
                 self._fallback = target
                 yield self._turned(target)
 
-    def _serves(self, target: Target) -> bool:
+    def _serves(self, target: AliasTarget) -> bool:
         return self._versions.serves(target, self._first)
 
-    def _meant(self, named: Target) -> Target:
+    def _meant(self, named: AliasTarget) -> AliasTarget:
         """What a fallback that names an alias stands for."""
         choice = self._versions.book.choices.get(named.model) if named.version is None else None
         if choice is None:
@@ -171,7 +171,7 @@ class Way:
         ranked = choice.ranked(session_key(choice.alias, self._first))
         return next(filter(self._serves, ranked), ranked[0])
 
-    def _turned(self, target: Target) -> Request:
+    def _turned(self, target: AliasTarget) -> Request:
         """The request once more, for ``target``. What it was before may still be being let go of."""
         again = replace(
             self._first,
@@ -201,14 +201,14 @@ class Way:
                 retry_after_s=NO_DEPLOYMENT_RETRY_S,
             )
 
-    def _of_version(self, version: str, request: Request) -> Sequence[Target]:
+    def _of_version(self, version: str, request: Request) -> Sequence[AliasTarget]:
         """The target that the client asks for. Raises BadRequest."""
         index = self._versions.index
         there: set[str] = set()
         for target in self._alias.stands_for:
             offered = versions_of(index, target.model) if target.version is None else {target.version}
             if version in offered:
-                return (Target(target.model, version),)
+                return (AliasTarget(target.model, version),)
             there |= offered
         told = ", ".join(sorted(each for each in there if each)[:VERSIONS_TOLD]) or "none"
         raise BadRequest(
@@ -225,12 +225,12 @@ def session_key(alias: Alias, request: Request) -> str:
     return request.id
 
 
-def _aim(request: Request, target: Target) -> None:
+def _aim(request: Request, target: AliasTarget) -> None:
     rename(request, target.model)
     request.version, request.target = target.version, str(target)
 
 
-def _allowed(alias: Alias, field: bytes | None) -> Sequence[Target]:
+def _allowed(alias: Alias, field: bytes | None) -> Sequence[AliasTarget]:
     """Of the alias's fallbacks those that the client allows: all in the operator's order, or those it names
     in its own."""
     if field is None or not alias.fallback:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from gateway.aliases import Target
+from gateway.aliases import AliasTarget
 from gateway.deployment import Deployment
 from gateway.deployments import Availability, ModelIndex
 from gateway.domain import Request
 from gateway.queue import Fit
-from gateway.where import Where
+from gateway.where import Residency
 
 ABSENT_S = 0.1
 """So long it is taken for true that a version is not there, once somebody has looked everywhere."""
@@ -15,10 +15,10 @@ ABSENT_S = 0.1
 MOST = 1024
 """Answers that are remembered."""
 
-_Question = tuple[str, str, str, Where | None, str | None]
+_Question = tuple[str, str, str, Residency | None, str | None]
 
 
-class Served:
+class ServedVersions:
     """Says whether targets are served. Of versions it remembers where it found one: in a large fleet a few
     deployments may be looked for among many. Belongs to one thread."""
 
@@ -28,7 +28,7 @@ class Served:
         self._found: dict[_Question, Deployment | float] = {}
         """A deployment that served it, or until when there is none."""
 
-    def __call__(self, target: Target, request: Request) -> bool:
+    def __call__(self, target: AliasTarget, request: Request) -> bool:
         """Whether there is a deployment of ``target`` that may take a request of this kind, now, in a moment
         or once it is loaded."""
         version = target.version
@@ -60,13 +60,13 @@ class Served:
         )
 
 
-def has_slot(index: ModelIndex, target: Target, request: Request) -> bool:
+def has_slot(index: ModelIndex, target: AliasTarget, request: Request) -> bool:
     """Whether a slot of ``target`` that suits a request of this kind is free now."""
     fit = Fit(request.need, version=target.version, where=request.where, agent=request.agent)
     return index.free(target.model, fit, 1) > 0
 
 
-def there(index: ModelIndex, target: Target) -> list[Deployment]:
+def there(index: ModelIndex, target: AliasTarget) -> list[Deployment]:
     """The deployments of ``target`` that serve it or would be loaded for it."""
     record = index.models.get(target.model)
     if record is None:
@@ -78,7 +78,7 @@ def there(index: ModelIndex, target: Target) -> list[Deployment]:
 
 def versions_of(index: ModelIndex, model: str) -> set[str]:
     """The versions of ``model`` that are there; "" stands for deployments that say none."""
-    return {deployment.version for deployment in there(index, Target(model))}
+    return {deployment.version for deployment in there(index, AliasTarget(model))}
 
 
 def just_gone(index: ModelIndex, model: str, now: float, grace_s: float) -> bool:

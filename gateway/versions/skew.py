@@ -7,7 +7,7 @@ import structlog
 from gateway.deployments import ModelIndex
 from gateway.slices import Look, looked_at_once
 from gateway.timers import Timers
-from gateway.versions.book import AliasBook
+from gateway.versions.book import AliasCache
 from gateway.versions.served import versions_of
 
 LOOK_S = 5.0
@@ -22,7 +22,7 @@ class SkewAlarm:
     """Says once when a model's versions come to differ, or differ in another way, and once when it is over.
     Belongs to the event loop's thread."""
 
-    def __init__(self, index: ModelIndex, book: AliasBook, timers: Timers) -> None:
+    def __init__(self, index: ModelIndex, book: AliasCache, timers: Timers) -> None:
         self._index = index
         self._book = book
         self._timers = timers

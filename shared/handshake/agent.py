@@ -54,7 +54,7 @@ is no reason to give up, as a REJECT is."""
 REJOIN = "remove membership.json from its state directory and start it with a new token (--join)"
 
 
-class State(Enum):
+class AgentHandshakeState(Enum):
     """Where the agent's half is."""
 
     START = auto()
@@ -64,7 +64,7 @@ class State(Enum):
     FAILED = auto()
 
 
-class Input(Enum):
+class AgentHandshakeInput(Enum):
     """What moves it on."""
 
     CHALLENGE_GOOD = auto()
@@ -73,11 +73,11 @@ class Input(Enum):
     PEER_WRONG = auto()
 
 
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.START, Input.CHALLENGE_GOOD): State.GREETING,
-    (State.START, Input.PEER_WRONG): State.FAILED,
-    (State.GREETING, Input.ANSWER_GOOD): State.DONE,
-    (State.GREETING, Input.PEER_WRONG): State.FAILED,
+TRANSITIONS: dict[tuple[AgentHandshakeState, AgentHandshakeInput], AgentHandshakeState] = {
+    (AgentHandshakeState.START, AgentHandshakeInput.CHALLENGE_GOOD): AgentHandshakeState.GREETING,
+    (AgentHandshakeState.START, AgentHandshakeInput.PEER_WRONG): AgentHandshakeState.FAILED,
+    (AgentHandshakeState.GREETING, AgentHandshakeInput.ANSWER_GOOD): AgentHandshakeState.DONE,
+    (AgentHandshakeState.GREETING, AgentHandshakeInput.PEER_WRONG): AgentHandshakeState.FAILED,
 }
 """Everything that may happen (PROTOCOL §8.7); what is not here is a frame out of turn."""
 
@@ -128,7 +128,7 @@ class AgentHandshake:
         self._software = software
         self._limits = limits or {}
         self._session = session
-        self._state = State.START
+        self._state = AgentHandshakeState.START
         self._transcript = Transcript()
         self._gateway_key = b""
 
@@ -143,14 +143,14 @@ class AgentHandshake:
         Raises HandshakeMalformed, GatewayUntrusted (another key than the pinned one), SignatureInvalid,
         or HandshakeRejected with VERSION, and a time to come again, when there is no common protocol version.
         """
-        if self._state is not State.START:
+        if self._state is not AgentHandshakeState.START:
             raise HandshakeMalformed("CHALLENGE out of turn")
         try:
             challenge = self._check_challenge(payload)
         except HandshakeError:
-            self._move(Input.PEER_WRONG)
+            self._move(AgentHandshakeInput.PEER_WRONG)
             raise
-        self._move(Input.CHALLENGE_GOOD)
+        self._move(AgentHandshakeInput.CHALLENGE_GOOD)
         self._gateway_key = challenge.public_key
         self._transcript.append(FrameType.CHALLENGE, payload)
         version = max(set(challenge.versions) & set(SUPPORTED_VERSIONS))
@@ -163,14 +163,21 @@ class AgentHandshake:
         verifies; HandshakeMalformed (any other frame type too), SignatureInvalid, or CertificateInvalid
         when the certificate delivered is not the pinned gateway's for our name and key.
         """
-        if self._state is not State.GREETING or frame_type not in (FrameType.WELCOME, FrameType.REJECT):
+        if self._state is not AgentHandshakeState.GREETING or frame_type not in (
+            FrameType.WELCOME,
+            FrameType.REJECT,
+        ):
             raise HandshakeMalformed(f"handshake frame {frame_type:#04x} out of turn")
         try:
             welcome = self._check_answer(FrameType(frame_type), payload, wall_s)
         except HandshakeError as error:
-            self._move(Input.ANSWER_GOOD if isinstance(error, HandshakeRejected) else Input.PEER_WRONG)
+            self._move(
+                AgentHandshakeInput.ANSWER_GOOD
+                if isinstance(error, HandshakeRejected)
+                else AgentHandshakeInput.PEER_WRONG
+            )
             raise
-        self._move(Input.ANSWER_GOOD)
+        self._move(AgentHandshakeInput.ANSWER_GOOD)
         return welcome
 
     def _check_challenge(self, payload: bytes) -> Challenge:
@@ -258,7 +265,7 @@ class AgentHandshake:
             return None
         return verify_certificate(der, self._gateway_key, self._name, self._public_key)
 
-    def _move(self, event: Input) -> None:
+    def _move(self, event: AgentHandshakeInput) -> None:
         assert (self._state, event) in TRANSITIONS, (self._state, event)
         self._state = TRANSITIONS[self._state, event]
 

@@ -21,7 +21,7 @@ from shared.identity import AgentCertificate, GatewayIdentity, verify_certificat
 from shared.identity.keys import signature_holds
 
 
-class State(Enum):
+class GatewayHandshakeState(Enum):
     """Where the gateway's half is."""
 
     START = auto()
@@ -33,7 +33,7 @@ class State(Enum):
     DONE = auto()
 
 
-class Input(Enum):
+class GatewayHandshakeInput(Enum):
     """What moves it on."""
 
     CHALLENGE_SENT = auto()
@@ -43,13 +43,13 @@ class Input(Enum):
     REJECT_SENT = auto()
 
 
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.START, Input.CHALLENGE_SENT): State.CHALLENGED,
-    (State.CHALLENGED, Input.HELLO_GOOD): State.GREETED,
-    (State.CHALLENGED, Input.HELLO_BAD): State.REFUSED,
-    (State.GREETED, Input.WELCOME_SENT): State.DONE,
-    (State.GREETED, Input.REJECT_SENT): State.DONE,
-    (State.REFUSED, Input.REJECT_SENT): State.DONE,
+TRANSITIONS: dict[tuple[GatewayHandshakeState, GatewayHandshakeInput], GatewayHandshakeState] = {
+    (GatewayHandshakeState.START, GatewayHandshakeInput.CHALLENGE_SENT): GatewayHandshakeState.CHALLENGED,
+    (GatewayHandshakeState.CHALLENGED, GatewayHandshakeInput.HELLO_GOOD): GatewayHandshakeState.GREETED,
+    (GatewayHandshakeState.CHALLENGED, GatewayHandshakeInput.HELLO_BAD): GatewayHandshakeState.REFUSED,
+    (GatewayHandshakeState.GREETED, GatewayHandshakeInput.WELCOME_SENT): GatewayHandshakeState.DONE,
+    (GatewayHandshakeState.GREETED, GatewayHandshakeInput.REJECT_SENT): GatewayHandshakeState.DONE,
+    (GatewayHandshakeState.REFUSED, GatewayHandshakeInput.REJECT_SENT): GatewayHandshakeState.DONE,
 }
 """Everything that may happen (PROTOCOL §8.7); what is not here is our own mistake, or a HELLO out of turn."""
 
@@ -81,7 +81,7 @@ class GatewayHandshake:
         self._also_issued_by = also_issued_by
         self._nonce = nonce
         self._limits = limits
-        self._state = State.START
+        self._state = GatewayHandshakeState.START
         self._transcript = Transcript()
         self._challenge_digest = b""
         self._hello: Hello | None = None
@@ -99,11 +99,11 @@ class GatewayHandshake:
     @property
     def can_reject(self) -> bool:
         """True from the first HELLO, good or bad, until it was answered."""
-        return (self._state, Input.REJECT_SENT) in TRANSITIONS
+        return (self._state, GatewayHandshakeInput.REJECT_SENT) in TRANSITIONS
 
     def challenge(self) -> bytes:
         """The payload of CHALLENGE, to be sent first."""
-        self._move(Input.CHALLENGE_SENT)
+        self._move(GatewayHandshakeInput.CHALLENGE_SENT)
         challenge = Challenge(SUPPORTED_VERSIONS, self._identity.id, self._identity.public_key, self._nonce)
         payload = self._transcript.seal(FrameType.CHALLENGE, challenge.to_body(), self._identity.sign)
         self._challenge_digest = self._transcript.digest()
@@ -115,16 +115,16 @@ class GatewayHandshake:
         Raises HandshakeMalformed (too long, no JSON, fields missing or out of bounds, a second HELLO),
         SignatureInvalid, CertificateInvalid, CertificateOutOfDate, or HandshakeRejected with VERSION.
         """
-        if self._state is not State.CHALLENGED:
+        if self._state is not GatewayHandshakeState.CHALLENGED:
             raise HandshakeMalformed("HELLO out of turn")
         try:
             hello = self._check(payload, wall_s)
         except HandshakeError:
-            self._move(Input.HELLO_BAD)
+            self._move(GatewayHandshakeInput.HELLO_BAD)
             raise
         finally:
             self._transcript.append(FrameType.HELLO, payload)
-        self._move(Input.HELLO_GOOD)
+        self._move(GatewayHandshakeInput.HELLO_GOOD)
         self._hello = hello
         return hello
 
@@ -153,7 +153,7 @@ class GatewayHandshake:
     ) -> bytes:
         """The payload of WELCOME. ``limits`` None stands for those given at construction, ``received`` None
         for a new session."""
-        self._move(Input.WELCOME_SENT)
+        self._move(GatewayHandshakeInput.WELCOME_SENT)
         limits = self._limits if limits is None else limits
         terms = WelcomeTerms(
             session_id, generation, limits, certificate_der, heartbeat_s, resume_window_s, received
@@ -165,7 +165,7 @@ class GatewayHandshake:
 
         ``retry_after_s`` None: trying again as is cannot help.
         """
-        self._move(Input.REJECT_SENT)
+        self._move(GatewayHandshakeInput.REJECT_SENT)
         body = reject_body(code, reason, retry_after_s)
         return self._transcript.seal(FrameType.REJECT, body, self._identity.sign)
 
@@ -203,6 +203,6 @@ class GatewayHandshake:
         certificate.check_dates(wall_s, early_s=inf)
         return certificate
 
-    def _move(self, event: Input) -> None:
+    def _move(self, event: GatewayHandshakeInput) -> None:
         assert (self._state, event) in TRANSITIONS, (self._state, event)
         self._state = TRANSITIONS[self._state, event]

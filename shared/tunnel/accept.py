@@ -13,7 +13,7 @@ from websockets.protocol import Event as WebSocketEvent
 from websockets.server import ServerProtocol
 
 from shared import limits
-from shared.endpoint import Endpoint, SessionListener
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.errors import (
     ErrorCode,
     HandshakeError,
@@ -27,7 +27,7 @@ from shared.frames import Frame, FrameType, encode
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.handshake.messages import NONCE_BYTES
 from shared.identity import GatewayKeys
-from shared.streams import OWN_WINDOWS, Role, own_limits
+from shared.streams import OWN_WINDOWS, TunnelRole, own_limits
 from shared.tunnel.base import GATEWAYS_HEADER, LATE_S, PATH, READ_FIRST_S, SUBPROTOCOL, Tunnel
 from shared.tunnel.turns import Turns, TurnsFull
 
@@ -73,7 +73,7 @@ class TunnelAcceptor(Protocol):
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
         """Raises :class:`~shared.errors.HandshakeError`, whose code and text the agent is told."""
 
-    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
         """The session the agent asks for, if it is the agent's and can go on: its tunnel, if it still has
         one, has been dropped. None: the agent gets a new one."""
 
@@ -232,7 +232,7 @@ class AcceptedTunnel(Tunnel):
             self._write_websocket()
             self._close_after_output(TunnelClosed(f"upgrade refused with {response.status_code}"))
             return
-        handshake_limits = own_limits(OWN_WINDOWS[Role.GATEWAY]).to_mapping()
+        handshake_limits = own_limits(OWN_WINDOWS[TunnelRole.GATEWAY]).to_mapping()
         wall_s = self._wall()
         known = " ".join(event.headers.get_all(GATEWAYS_HEADER)).split()
         self._handshake = GatewayHandshake(
@@ -304,7 +304,7 @@ class AcceptedTunnel(Tunnel):
             self._resume_session(resumed, hello.session.received)
             self._acceptor.attach(accepted, self)
         else:
-            self._start_session(Role.GATEWAY, hello.limits)
+            self._start_session(TunnelRole.GATEWAY, hello.limits)
             self.endpoint.listener = self._acceptor.attach(accepted, self)
 
     def _reject(self, error: HandshakeError) -> None:

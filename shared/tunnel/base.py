@@ -17,7 +17,7 @@ from websockets.typing import Subprotocol
 
 from shared import limits
 from shared.control_frames import ControlFrameLimiter, control_frame_units
-from shared.endpoint import Endpoint
+from shared.endpoint import SessionEndpoint
 from shared.errors import (
     ErrorCode,
     InternalTrouble,
@@ -28,10 +28,10 @@ from shared.errors import (
     UnexpectedFrame,
 )
 from shared.frames import Frame, MessageKind, decode_message
-from shared.session import Session
-from shared.streams import Role, read_limits
+from shared.session import ProtocolSession
+from shared.streams import TunnelRole, read_limits
 from shared.tunnel.departures import Departures
-from shared.tunnel.room import WriteRoom
+from shared.tunnel.room import WriteBuffer
 
 PATH = "/tunnel"
 GATEWAYS_HEADER = "Trunkline-Gateways"
@@ -69,16 +69,16 @@ class Tunnel(asyncio.Protocol):
     """
 
     def __init__(self, websocket: WebSocket, clock: Callable[[], float]) -> None:
-        self.endpoint: Endpoint
+        self.endpoint: SessionEndpoint
         self.traffic = TunnelTraffic()
         self._websocket = websocket
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._session: Session | None = None
+        self._session: ProtocolSession | None = None
         self._fragments = bytearray()
         self._control_frames = ControlFrameLimiter(clock())
-        self._room = WriteRoom()
+        self._room = WriteBuffer()
         self._departures = Departures(self._loop, self._flush, self._open_streams)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -311,16 +311,16 @@ class Tunnel(asyncio.Protocol):
 
     # --- Beginning and end of the session ---
 
-    def _start_session(self, role: Role, peer_limits: Mapping[str, int]) -> None:
-        session = Session(role, read_limits(role, peer_limits), self._clock())
-        self._carry(Endpoint(session, self._clock, self._departures.wake))
+    def _start_session(self, role: TunnelRole, peer_limits: Mapping[str, int]) -> None:
+        session = ProtocolSession(role, read_limits(role, peer_limits), self._clock())
+        self._carry(SessionEndpoint(session, self._clock, self._departures.wake))
 
-    def _resume_session(self, endpoint: Endpoint, peer_received: int) -> None:
+    def _resume_session(self, endpoint: SessionEndpoint, peer_received: int) -> None:
         """Goes on with a session whose tunnel is gone. Raises :class:`ResumeRefused`."""
         endpoint.resume(peer_received)
         self._carry(endpoint)
 
-    def _carry(self, endpoint: Endpoint) -> None:
+    def _carry(self, endpoint: SessionEndpoint) -> None:
         """From now on this tunnel moves the bytes of ``endpoint``."""
         self._websocket.max_message_size = limits.MESSAGE_BYTES
         self.endpoint, self._session = endpoint, endpoint.session

@@ -13,11 +13,11 @@ from websockets.protocol import Protocol as WebSocket
 
 from shared import __version__, limits
 from shared.connection_errors import gateway_of
-from shared.endpoint import Endpoint, SessionListener
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.errors import DialFailed, HandshakeError, ResumeRefused, TrunklineError, TunnelClosed
 from shared.frames import Frame, FrameType, encode
 from shared.handshake import AgentHandshake, Welcome
-from shared.streams import Role
+from shared.streams import TunnelRole
 from shared.tunnel.base import GATEWAYS_HEADER, SUBPROTOCOL, Tunnel
 from shared.tunnel.dial_errors import explain_dial_error
 
@@ -45,7 +45,7 @@ class DialledTunnel(Tunnel):
         clock: Callable[[], float],
         handshake: AgentHandshake,
         listener: SessionListener,
-        resumes: Endpoint | None = None,
+        resumes: SessionEndpoint | None = None,
     ) -> None:
         super().__init__(websocket, clock)
         self._listener = listener
@@ -91,7 +91,7 @@ class DialledTunnel(Tunnel):
             self._resume_session(resumes, received)
             self.resumed = True
         elif received is None:
-            self._start_session(Role.AGENT, self.welcome.limits)
+            self._start_session(TunnelRole.AGENT, self.welcome.limits)
             self.endpoint.listener = self._listener
         else:
             raise ResumeRefused("the session was given up while the gateway was asked for it")
@@ -109,7 +109,7 @@ async def dial(
     handshake: AgentHandshake,
     listener: SessionListener,
     clock: Callable[[], float],
-    resumes: Endpoint | None = None,
+    resumes: SessionEndpoint | None = None,
     proxy: str | None = None,
     ssl: ssl_module.SSLContext | None = None,
     timeout_s: float = 10.0,

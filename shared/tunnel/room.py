@@ -9,7 +9,7 @@ QUICK_TIMES = 8
 """So often in a row, before the room grows: the kernel's own buffers take the first of it on any line."""
 
 
-class WriteRoom:
+class WriteBuffer:
     """Little on a slow line, so that what becomes urgent waits for milliseconds only; more on a fast one,
     where a millisecond's worth is more, and each message costs the same whatever its size.
 

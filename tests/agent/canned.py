@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from agent.backends.base import EngineResponse
+from agent.backends.base import BackendResponse
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ async def until(condition: Callable[[], object]) -> None:
 class Body:
     """A request's body of ``pieces``, one each time it is asked.
 
-    Implements :class:`agent.backends.base.RequestBody`.
+    Implements :class:`agent.backends.base.BackendBody`.
     """
 
     def __init__(self, pieces: Iterable[bytes] = ()) -> None:
@@ -104,7 +104,7 @@ def once(body: bytes, piece_bytes: int = 65536) -> Body:
     return Body(body[start : start + piece_bytes] for start in range(0, len(body), piece_bytes))
 
 
-async def read(response: EngineResponse) -> bytes:
+async def read(response: BackendResponse) -> bytes:
     """All of an answer's body."""
     body = bytearray()
     await response.pour(lambda piece: added(body, piece))

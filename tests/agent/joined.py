@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from agent.backends.base import EngineError, RequestBody
+from agent.backends.base import BackendBody, BackendError
 from agent.backends.engine_states import engine_state
 from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
-from shared.endpoint import Endpoint, SessionListener
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.engine_state import EngineState
 from shared.errors import ErrorCode, HandshakeRejected, TunnelClosed
 from shared.handshake import GatewayHandshake, Hello
 from shared.identity import issue_certificate
 from shared.messages import DeploymentState, Headers, RequestHead
-from shared.session import Session
-from shared.streams import Role, own_limits
+from shared.session import ProtocolSession
+from shared.streams import TunnelRole, own_limits
 from shared.tunnel import Accepted
 from tests.support.identities import GATEWAY, TOKEN
 from tests.support.tunnels import Acceptor
@@ -29,10 +29,10 @@ class Joined:
         loop = asyncio.get_running_loop()
         self.open = True
         self._turning = False
-        gateway = Session(Role.GATEWAY, own_limits(AGENT_WINDOWS), loop.time(), GATEWAY_WINDOWS)
-        agent = Session(Role.AGENT, own_limits(GATEWAY_WINDOWS), loop.time(), AGENT_WINDOWS)
-        self.gateway = Endpoint(gateway, loop.time, self._wake)
-        self.agent = Endpoint(agent, loop.time, self._wake)
+        gateway = ProtocolSession(TunnelRole.GATEWAY, own_limits(AGENT_WINDOWS), loop.time(), GATEWAY_WINDOWS)
+        agent = ProtocolSession(TunnelRole.AGENT, own_limits(GATEWAY_WINDOWS), loop.time(), AGENT_WINDOWS)
+        self.gateway = SessionEndpoint(gateway, loop.time, self._wake)
+        self.agent = SessionEndpoint(agent, loop.time, self._wake)
         self.agent.listener = listener
         self.gateway.listener = gateway_listener
 
@@ -81,13 +81,13 @@ class Joined:
 class PlayedResponse:
     status: int = 200
     headers: Headers = (("content-type", "text/event-stream"),)
-    pieces: "asyncio.Queue[bytes | EngineError | None]" = field(default_factory=asyncio.Queue)
+    pieces: "asyncio.Queue[bytes | BackendError | None]" = field(default_factory=asyncio.Queue)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     sent_bytes: int = 0
 
     async def pour(self, take: Callable[[bytes], bool]) -> None:
         while (piece := await self.pieces.get()) is not None:
-            if isinstance(piece, EngineError):
+            if isinstance(piece, BackendError):
                 raise piece
             await self.offer(take, piece)
 
@@ -113,7 +113,7 @@ class PlayedBackend:
         self.name = name
         self.offered = deployments
         self.response = PlayedResponse()
-        self.error: EngineError | None = None
+        self.error: BackendError | None = None
         self.hold_body = False
         self.bodies: list[bytes] = []
         self.begun = asyncio.Event()
@@ -136,11 +136,11 @@ class PlayedBackend:
         self.offered = deployments
         self.on_change()
 
-    def request(self, head: RequestHead, body: RequestBody) -> AbstractAsyncContextManager[PlayedResponse]:
+    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[PlayedResponse]:
         return self._request(body)
 
     @asynccontextmanager
-    async def _request(self, body: RequestBody) -> AsyncIterator[PlayedResponse]:
+    async def _request(self, body: BackendBody) -> AsyncIterator[PlayedResponse]:
         self.begun.set()
         try:
             if self.error is not None:
@@ -152,7 +152,7 @@ class PlayedBackend:
             self.released += 1
 
 
-async def whole(body: RequestBody) -> bytes:
+async def whole(body: BackendBody) -> bytes:
     """All of a request's body."""
     pieces: list[bytes] = []
     while not body.ended:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from agent.backends.managed import Durations, Loading, ManagedBackend
+from agent.backends.managed import Durations, LoadAttempt, ManagedBackend
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.backends.process import to_the_end
 from agent.backends.restarts import EngineEnd, RestartPolicy
@@ -51,7 +51,7 @@ class PlayedLoading(ManagedBackend):
         super().__init__(
             name,
             states,
-            Loading(**{"at_start": False, "managed": True} | loading),
+            LoadAttempt(**{"at_start": False, "managed": True} | loading),
             restarts=RestartPolicy(most=2),
             durations=durations,
             clock=clock or ManualClock(),

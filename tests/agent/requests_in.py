@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.backends.openai_http import OpenAIHTTPBackend
 from agent.roster import Roster
-from agent.runner import Runner
+from agent.runner import RequestRunner
 from shared.endpoint import Stream
 from shared.messages import DeploymentState
 from tests.agent.joined import Joined, PlayedBackend
@@ -20,7 +20,7 @@ TOKEN = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n'
 class Agent(Recorder):
     """The agent's listener: gives streams to the runner."""
 
-    runner: Runner
+    runner: RequestRunner
 
     def on_open(self, stream: Stream) -> None:
         self.runner.open("s", stream)
@@ -29,7 +29,7 @@ class Agent(Recorder):
 class Set:
     """Everything a test plays with."""
 
-    def __init__(self, roster: Roster, runner: Runner, joined: Joined, clock: ManualClock) -> None:
+    def __init__(self, roster: Roster, runner: RequestRunner, joined: Joined, clock: ManualClock) -> None:
         self.roster = roster
         self.runner = runner
         self.joined = joined
@@ -53,7 +53,7 @@ async def agent_with(
     roster, listener = Roster(clock), Agent()
     roster.add(backend)
     async with asyncio.TaskGroup() as tasks:
-        listener.runner = Runner(roster, tasks, clock)
+        listener.runner = RequestRunner(roster, tasks, clock)
         joined = Joined(listener, Recorder())
         yield Set(roster, listener.runner, joined, clock)
         joined.cut()

@@ -12,7 +12,7 @@ import structlog
 
 from agent.app import Agent, Stop
 from agent.config import load
-from agent.config_errors import ConfigError
+from agent.config_errors import AgentConfigError
 from agent.dialer import Rejected
 from shared.errors import ErrorCode, HandshakeRejected
 from shared.messages import AgentStatus, GpuState
@@ -179,7 +179,7 @@ async def test_a_device_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
         "state": tmp_path,
         "engine": [{"torch": str(tmp_path), "device": "abacus"}],
     }
-    with pytest.raises(ConfigError, match="engine torch"):
+    with pytest.raises(AgentConfigError, match="engine torch"):
         await Agent(load(flags, None), Stop()).run()
 
 

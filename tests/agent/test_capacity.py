@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.capacity import DOUBT_S, FAILURES, GRACE_S, MEMORY_S, STEP_S, TRY_S, EngineLimit, Ledger
+from agent.capacity import DOUBT_S, FAILURES, GRACE_S, MEMORY_S, STEP_S, TRY_S, EngineLimit, RunningCounts
 
 
 def test_without_a_queue_an_engine_gets_all_its_slots() -> None:
@@ -103,7 +103,7 @@ def test_the_limit_stays_within_the_slots(slots: int, steps: list[tuple[int, int
 
 
 def test_a_level_is_what_runs_there_and_what_is_free() -> None:
-    ledger = Ledger()
+    ledger = RunningCounts()
     assert ledger.level("s", "e", "e/a", 4) == 4
     ledger.enter("s", "e", "e/a")
     ledger.enter("s", "e", "e/b")
@@ -122,7 +122,7 @@ def test_a_level_is_what_runs_there_and_what_is_free() -> None:
 def test_levels_never_promise_more_free_places_than_there_are(
     entered: list[tuple[str, str]], limit: int
 ) -> None:
-    ledger = Ledger()
+    ledger = RunningCounts()
     for session, deployment in entered:
         ledger.enter(session, "e", deployment)
     free = max(0, limit - len(entered))

@@ -12,13 +12,13 @@ import pytest
 import structlog
 
 from agent.backoff import STEADY_S, SUSPICIOUS_S
-from agent.dialer import Dialer, DialSettings, Rejected, UpTunnel, _Kept, dial_with
+from agent.dialer import DialSettings, LiveTunnel, Rejected, TunnelDialer, _Kept, dial_with
 from agent.membership import Membership, MembershipError
 from agent.publisher import Publisher
 from agent.roster import Roster
-from agent.runner import Runner
-from agent.session import AgentSession
-from shared.endpoint import Endpoint, SessionListener
+from agent.runner import RequestRunner
+from agent.session import GatewaySession
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.errors import (
     DialFailed,
     ErrorCode,
@@ -76,10 +76,10 @@ class World:
         roster.add(PlayedBackend(DeploymentState(id="e/m", model="m", slots=4)))
         publisher = Publisher(roster, lambda: (), self.clock)
         self.tasks = asyncio.TaskGroup()
-        runner = Runner(roster, self.tasks, self.clock)
-        self.dialer = Dialer(
+        runner = RequestRunner(roster, self.tasks, self.clock)
+        self.dialer = TunnelDialer(
             self.membership,
-            lambda: AgentSession(runner, publisher, roster.carry_out, self.membership.renew),
+            lambda: GatewaySession(runner, publisher, roster.carry_out, self.membership.renew),
             self._dial,
             clock=self.clock,
             sleep=self._sleep,
@@ -92,8 +92,8 @@ class World:
         await asyncio.sleep(0)
 
     async def _dial(
-        self, handshake: AgentHandshake, listener: SessionListener, resumes: Endpoint | None
-    ) -> UpTunnel:
+        self, handshake: AgentHandshake, listener: SessionListener, resumes: SessionEndpoint | None
+    ) -> LiveTunnel:
         fate = self.plan.pop(0) if self.plan else None
         if isinstance(fate, TrunklineError):
             raise fate
@@ -265,12 +265,12 @@ async def test_a_certificate_that_cannot_be_kept_ends_a_joining_agent_and_no_mem
     def full(*args: object) -> None:
         raise MembershipError("disk full")
 
-    monkeypatch.setattr("agent.membership.Record.write", full)
+    monkeypatch.setattr("agent.membership.MemberRecord.write", full)
     with pytest.raises(MembershipError, match="disk full"):
         await World(tmp_path / "a").until_up()
     monkeypatch.undo()
     await World(tmp_path / "b").until_up()
-    monkeypatch.setattr("agent.membership.Record.write", full)
+    monkeypatch.setattr("agent.membership.MemberRecord.write", full)
     await World(tmp_path / "b").until_up(SETTLED)
 
 
@@ -322,11 +322,11 @@ class Real:
         self.backend = PlayedBackend(DeploymentState(id="d1", model="demo", slots=2))
         roster.add(self.backend)
         publisher = Publisher(roster, lambda: ())
-        runner = Runner(roster, tasks)
+        runner = RequestRunner(roster, tasks)
         clock: Callable[[], float] = asyncio.get_running_loop().time
-        self.dialer = Dialer(
+        self.dialer = TunnelDialer(
             self.membership,
-            lambda: AgentSession(runner, publisher, roster.carry_out, self.membership.renew),
+            lambda: GatewaySession(runner, publisher, roster.carry_out, self.membership.renew),
             dial_with(DialSettings(url=url), clock),
             clock=clock,
             chance=lambda: 0.0,
@@ -407,7 +407,7 @@ async def test_closing_between_two_attempts_ends_it(tmp_path: Path) -> None:
 async def test_closing_while_the_gateway_is_dialled_ends_it(tmp_path: Path) -> None:
     world = World(tmp_path)
 
-    async def dial(*arguments: Any) -> UpTunnel:
+    async def dial(*arguments: Any) -> LiveTunnel:
         world.dialer.close("bye")
         return await world._dial(*arguments)
 

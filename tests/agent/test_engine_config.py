@@ -7,9 +7,9 @@ import pytest
 
 from agent.app import make_backend
 from agent.backends.command_engine import CommandBackend
-from agent.backends.managed import Loading, NoDurations
+from agent.backends.managed import LoadAttempt, NoDurations
 from agent.config import AgentConfig, load
-from agent.config_errors import ConfigError
+from agent.config_errors import AgentConfigError
 
 GIB = 1024**3
 
@@ -53,16 +53,16 @@ def test_a_command_is_split_as_a_shell_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "keys", "expected"),
     [
-        ("command", "", Loading(at_start=False, managed=True, idle_timeout_s=600.0)),
-        ("command", "idle_timeout_s = 0", Loading(at_start=False, managed=True)),
-        ("command", 'load = "at-start"', Loading(at_start=True, managed=False)),
-        ("torch", "", Loading(at_start=True, managed=False)),
-        ("torch", "memory = 5\nload_s = 9", Loading(memory_bytes=5, load_s=9.0)),
-        ("torch", 'load = "on-demand"', Loading(at_start=False, managed=True, idle_timeout_s=600.0)),
-        ("torch", "idle_timeout_s = 60", Loading(at_start=True, managed=True, idle_timeout_s=60.0)),
+        ("command", "", LoadAttempt(at_start=False, managed=True, idle_timeout_s=600.0)),
+        ("command", "idle_timeout_s = 0", LoadAttempt(at_start=False, managed=True)),
+        ("command", 'load = "at-start"', LoadAttempt(at_start=True, managed=False)),
+        ("torch", "", LoadAttempt(at_start=True, managed=False)),
+        ("torch", "memory = 5\nload_s = 9", LoadAttempt(memory_bytes=5, load_s=9.0)),
+        ("torch", 'load = "on-demand"', LoadAttempt(at_start=False, managed=True, idle_timeout_s=600.0)),
+        ("torch", "idle_timeout_s = 60", LoadAttempt(at_start=True, managed=True, idle_timeout_s=60.0)),
     ],
 )
-def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected: Loading) -> None:
+def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected: LoadAttempt) -> None:
     start = 'torch = "demo"' if kind == "torch" else 'command = "e {port}"\nmodels = ["m"]'
     (engine,) = settings(tmp_path, f"[[engine]]\n{start}\n{keys}").engines
     assert engine.loading() == expected
@@ -97,12 +97,12 @@ def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected
     ],
 )
 def test_what_cannot_be_is_said(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(AgentConfigError, match=expected):
         settings(tmp_path, f"[[engine]]\n{text}")
 
 
 def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(AgentConfigError) as caught:
         settings(tmp_path, '[[engine]]\ncommand = ["e", "--api-key=secret", 7]')
     assert "command" in str(caught.value)
     assert "secret" not in str(caught.value)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agent.backends.engine_kind import LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA, VLLM, EngineKind
-from agent.finder import Finder, Seen, kind_at
+from agent.finder import Finder, FoundEngine, kind_at
 from tests.agent.canned import canned, until
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -66,15 +66,15 @@ async def test_it_keeps_looking_while_there_is_nothing(no_leaks: None) -> None:
 
 
 async def test_only_a_list_of_models_makes_an_engine(no_leaks: None) -> None:
-    answers: list[tuple[bytes, EngineKind | Seen]] = [
+    answers: list[tuple[bytes, EngineKind | FoundEngine]] = [
         (models("vllm"), VLLM),
         (models("llamacpp"), LLAMA_CPP),
         (models("library"), OLLAMA),
         (models("me"), LLAMA_CPP_PYTHON),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>", Seen.BYSTANDER),
-        (b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}", Seen.BYSTANDER),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", Seen.BYSTANDER),
-        (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", Seen.LATER),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>", FoundEngine.BYSTANDER),
+        (b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}", FoundEngine.BYSTANDER),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", FoundEngine.BYSTANDER),
+        (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", FoundEngine.LATER),
     ]
     for answer, kind in answers:
         async with canned(answer, close=True) as server:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import structlog
 
-from agent.backends.base import EngineUnreachable
+from agent.backends.base import BackendUnreachable
 from shared.errors import ErrorCode
 from tests.agent.canned import until
 from tests.agent.requests_in import TOKEN, agent_with, played, standing_still
@@ -81,7 +81,7 @@ async def test_an_engine_that_cannot_be_reached_is_told_once_and_once_when_it_ca
     backend = played()
     with structlog.testing.capture_logs() as logs:
         async with agent_with(backend) as here:
-            backend.error = EngineUnreachable("no file descriptors")
+            backend.error = BackendUnreachable("no file descriptors")
             for _ in range(5):
                 _, answer = here.ask()
                 assert (await answer.until("reset"))[0] is ErrorCode.ENGINE_UNREACHABLE

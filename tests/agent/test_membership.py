@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.member_record import Record
+from agent.member_record import MemberRecord
 from agent.membership import Membership, MembershipError
 from shared.errors import (
     CertificateInvalid,
@@ -340,10 +340,10 @@ def test_whatever_a_renewal_says_the_agent_takes_it_or_says_why_not(
     for part in (command, command["succession"]):
         for name in data.draw(st.sets(st.sampled_from(sorted(part)), max_size=2)):
             part[name] = data.draw(JUNK)
-    before = Record.read(path)
+    before = MemberRecord.read(path)
     try:
         agent.renew(Renewal.read(command))
     except HandshakeError:
-        assert Record.read(path) == before
+        assert MemberRecord.read(path) == before
     else:
         assert agent.gateway == NEXT_GATEWAY.id

@@ -9,11 +9,11 @@ from agent.publisher import TICK_S, Publisher
 from agent.roster import Roster
 from shared import limits
 from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
-from shared.endpoint import Endpoint, Stream
+from shared.endpoint import SessionEndpoint, Stream
 from shared.errors import ControlFrameFlood, ErrorCode
 from shared.messages import DeploymentState, DeploymentStatus
-from shared.session import Session
-from shared.streams import Role, own_limits
+from shared.session import ProtocolSession
+from shared.streams import TunnelRole, own_limits
 from tests.agent.joined import PlayedBackend
 from tests.support.clock import ManualClock
 from tests.support.tunnels import Recorder, request_head
@@ -37,10 +37,10 @@ class Pair:
     def __init__(self) -> None:
         self.clock = ManualClock()
         now = self.clock()
-        gateway = Session(Role.GATEWAY, own_limits(AGENT_WINDOWS), now, GATEWAY_WINDOWS)
-        agent = Session(Role.AGENT, own_limits(GATEWAY_WINDOWS), now, AGENT_WINDOWS)
-        self.gateway = Endpoint(gateway, self.clock, lambda: None)
-        self.agent = Endpoint(agent, self.clock, lambda: None)
+        gateway = ProtocolSession(TunnelRole.GATEWAY, own_limits(AGENT_WINDOWS), now, GATEWAY_WINDOWS)
+        agent = ProtocolSession(TunnelRole.AGENT, own_limits(GATEWAY_WINDOWS), now, AGENT_WINDOWS)
+        self.gateway = SessionEndpoint(gateway, self.clock, lambda: None)
+        self.agent = SessionEndpoint(agent, self.clock, lambda: None)
         self.gateway.listener = self.heard = Recorder()
         self.agent.listener = self.told = Recorder()
         self.roster = Roster(self.clock)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.backends.base import EngineRefused
+from agent.backends.base import BackendRefused
 from agent.capacity import GRACE_S
 from agent.roster import STATE_BYTES, Roster
 from shared.engine_state import EngineState
@@ -26,7 +26,7 @@ def roster_of(*backends: PlayedBackend) -> tuple[Roster, list[int]]:
 async def test_places_are_given_until_they_are_all_taken() -> None:
     roster, _ = roster_of(PlayedBackend(deployment()))
     seats = [roster.enter("s", "e/m") for _ in range(2)]
-    with pytest.raises(EngineRefused, match="2 slots are taken"):
+    with pytest.raises(BackendRefused, match="2 slots are taken"):
         roster.enter("s", "e/m")
     roster.leave(seats[0], failed=False)
     roster.enter("s", "e/m")
@@ -35,7 +35,7 @@ async def test_places_are_given_until_they_are_all_taken() -> None:
 async def test_an_engine_with_one_slot_never_has_two_requests_however_many_models_it_serves() -> None:
     roster, _ = roster_of(PlayedBackend(deployment("a", slots=1), deployment("b", slots=1)))
     seat = roster.enter("s", "e/a")
-    with pytest.raises(EngineRefused, match="1 slots are taken"):
+    with pytest.raises(BackendRefused, match="1 slots are taken"):
         roster.enter("s", "e/b")
     roster.leave(seat, failed=False)
     roster.enter("s", "e/b")
@@ -44,9 +44,9 @@ async def test_an_engine_with_one_slot_never_has_two_requests_however_many_model
 async def test_nobody_is_let_in_where_nothing_is_loaded_or_known() -> None:
     backend = PlayedBackend(deployment(status=DeploymentStatus.FAILED, reason="it died"))
     roster, _ = roster_of(backend)
-    with pytest.raises(EngineRefused, match="failed: it died"):
+    with pytest.raises(BackendRefused, match="failed: it died"):
         roster.enter("s", "e/m")
-    with pytest.raises(EngineRefused, match="no such deployment"):
+    with pytest.raises(BackendRefused, match="no such deployment"):
         roster.enter("s", "e/other")
     assert roster.levels("s") == {"e/m": 0}
 
@@ -58,7 +58,7 @@ async def test_draining_closes_the_door_and_lets_the_running_finish() -> None:
     assert changes == [1]
     assert roster.levels("s") == {"e/m": 0}
     assert roster.state().status is AgentStatus.DRAINING
-    with pytest.raises(EngineRefused, match="draining"):
+    with pytest.raises(BackendRefused, match="draining"):
         roster.enter("s", "e/m")
     assert roster.running == 1
     roster.leave(seat, failed=False)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.backends.base import EngineRefused
-from agent.room import Room
-from agent.roster import Roster, Seat
+from agent.backends.base import BackendRefused
+from agent.room import ModelMemory
+from agent.roster import Roster, RosterEntry
 from shared.messages import Command, CommandResult, CommandVerb, DeploymentState, DeploymentStatus
 from tests.agent.joined import PlayedBackend
 from tests.agent.played_loading import GIB, PlayedLoading, settled
@@ -23,7 +23,7 @@ class Host:
 
     def __init__(self, *engines: PlayedLoading, room: int | None = 16) -> None:
         self.clock = ManualClock()
-        self.roster = Roster(self.clock, Room(lambda: None if room is None else room * GIB))
+        self.roster = Roster(self.clock, ModelMemory(lambda: None if room is None else room * GIB))
         self.changes = 0
         self._ids = 0
         for engine in engines:
@@ -59,7 +59,7 @@ async def test_a_load_is_taken_on_and_said() -> None:
     state = host.state("e/e")
     assert (state.status, state.managed, state.memory_bytes) == (LOADABLE, True, 10 * GIB)
     assert (host.roster.state().model_memory_bytes, host.roster.levels("s")) == (16 * GIB, {"e/e": 0})
-    with pytest.raises(EngineRefused, match="loadable"):
+    with pytest.raises(BackendRefused, match="loadable"):
         host.roster.enter("s", "e/e")
     assert host.tell("load", "e/e").ok
     assert (host.state("e/e").status, host.changes) == (LOADING, 1)
@@ -81,7 +81,7 @@ async def test_two_that_do_not_fit_take_turns() -> None:
     assert host.tell("unload", "a/a").ok
     assert host.tell("unload", "a/a").ok
     assert host.roster.levels("s") == {"a/a": 0, "b/b": 0}
-    with pytest.raises(EngineRefused, match="being unloaded"):
+    with pytest.raises(BackendRefused, match="being unloaded"):
         host.roster.enter("s", "a/a")
     assert "being unloaded" in host.tell("load", "a/a").error
     assert not host.tell("load", "b/b").ok
@@ -182,7 +182,7 @@ class Story:
     def __init__(self) -> None:
         self.engines = [ten("a", idle_timeout_s=5.0), ten("b"), PlayedLoading("c", memory_bytes=6 * GIB)]
         self.host = Host(*self.engines)
-        self.seats: list[Seat] = []
+        self.seats: list[RosterEntry] = []
 
     async def happen(self, what: str, engine: PlayedLoading) -> None:
         identity = f"{engine.name}/{engine.name}"
@@ -190,7 +190,7 @@ class Story:
             running = any(seat.backend is engine for seat in self.seats)
             assert not (self.host.tell(what, identity).ok and what == "unload" and running)
         elif what == "enter":
-            with suppress(EngineRefused):
+            with suppress(BackendRefused):
                 self.seats.append(self.host.roster.enter("s", identity))
                 assert engine.status is LOADED
         elif what == "leave" and self.seats:

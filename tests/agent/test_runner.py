@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from agent.backends.base import EngineFailed, EngineTimeout, EngineUnreachable
+from agent.backends.base import BackendFailed, BackendTimeout, BackendUnreachable
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from shared.errors import ErrorCode
 from shared.limits import STREAM_WINDOW_BYTES
@@ -62,9 +62,9 @@ async def test_a_response_that_may_get_shorter_promises_no_length() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (EngineUnreachable("refused"), ErrorCode.ENGINE_UNREACHABLE),
-        (EngineFailed("died"), ErrorCode.ENGINE_FAILED),
-        (EngineTimeout("silent"), ErrorCode.ENGINE_TIMEOUT),
+        (BackendUnreachable("refused"), ErrorCode.ENGINE_UNREACHABLE),
+        (BackendFailed("died"), ErrorCode.ENGINE_FAILED),
+        (BackendTimeout("silent"), ErrorCode.ENGINE_TIMEOUT),
     ],
 )
 async def test_an_engines_error_becomes_the_code_of_a_reset(error: Any, code: ErrorCode) -> None:
@@ -83,7 +83,7 @@ async def test_an_engine_that_dies_in_its_answer_resets_after_what_it_said() -> 
     async with agent_with(backend) as here:
         _, answer = here.ask()
         await answer.until("data")
-        backend.response.pieces.put_nowait(EngineFailed("died"))
+        backend.response.pieces.put_nowait(BackendFailed("died"))
         assert await answer.until("reset") == (ErrorCode.ENGINE_FAILED, "died")
         assert answer.body == TOKEN
 
@@ -354,7 +354,7 @@ async def test_a_refusal_whose_body_does_not_come_is_a_failure() -> None:
     backend = played()
     backend.response.status = 503
     backend.response.pieces.put_nowait(b"too")
-    backend.response.pieces.put_nowait(EngineTimeout("silent"))
+    backend.response.pieces.put_nowait(BackendTimeout("silent"))
     async with agent_with(backend) as here:
         _, answer = here.ask()
         assert await answer.until("reset") == (ErrorCode.ENGINE_TIMEOUT, "silent")

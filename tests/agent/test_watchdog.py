@@ -2,19 +2,19 @@
 
 import structlog
 
-from agent.watchdog import BLOCKED_S, LOOK_S, QUIET_S, Watchdog
+from agent.watchdog import BLOCKED_S, LOOK_S, QUIET_S, ClockWatchdog
 from tests.support.clock import ManualClock
 
 
 def test_small_delays_are_none_of_its_business() -> None:
-    watchdog = Watchdog()
+    watchdog = ClockWatchdog()
     with structlog.testing.capture_logs() as logs:
         watchdog.turned(BLOCKED_S - 0.1, 0.0)
     assert logs == []
 
 
 def test_what_happens_soon_again_is_told_together() -> None:
-    watchdog = Watchdog()
+    watchdog = ClockWatchdog()
     with structlog.testing.capture_logs() as logs:
         watchdog.turned(1.5, 0.0)
         watchdog.turned(3.0, 10.0)
@@ -38,7 +38,7 @@ async def test_it_measures_how_late_its_own_turn_comes() -> None:
 
     with structlog.testing.capture_logs() as logs:
         try:
-            await Watchdog(clock, sleep).run()
+            await ClockWatchdog(clock, sleep).run()
         except Over:
             pass
     assert [entry["longest_s"] for entry in logs] == [4.0]

@@ -11,7 +11,7 @@ import time
 from typing import NamedTuple
 
 from shared import limits
-from shared.endpoint import Endpoint, Stream
+from shared.endpoint import SessionEndpoint, Stream
 from shared.frames import decode_message
 from shared.messages import ResponseHead
 from tests.support.lines import Line, LineAcceptor, ManualLoop
@@ -51,8 +51,8 @@ class Sessions:
     def __init__(self) -> None:
         self.pair = pair = SessionPair()
         self.woken = False
-        self.gateway = Endpoint(pair.gateway, lambda: time.monotonic(), self._wake)
-        self.agent = Endpoint(pair.agent, lambda: time.monotonic(), self._wake)
+        self.gateway = SessionEndpoint(pair.gateway, lambda: time.monotonic(), self._wake)
+        self.agent = SessionEndpoint(pair.agent, lambda: time.monotonic(), self._wake)
         self.agent.listener = self.listener = Recorder()
         self.takers, self.senders = _open_streams(self.gateway, self._settle, self.listener)
 
@@ -132,7 +132,9 @@ class Tunnels:
         return bool(ready)
 
 
-def _open_streams(gateway: Endpoint, settle: object, listener: Recorder) -> tuple[list[Taker], list[Stream]]:
+def _open_streams(
+    gateway: SessionEndpoint, settle: object, listener: Recorder
+) -> tuple[list[Taker], list[Stream]]:
     takers = []
     for _ in range(STREAMS):
         taker = Taker()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.http.front import Front
+from gateway.http.front import RequestMiddleware
 from gateway.http.routes import build_router
 from gateway.pipeline import Pipeline
 from gateway.quotas import Budgets, Rates, TenantLimits
@@ -31,7 +31,7 @@ def without_stage() -> Stage:
     router = build_router(
         pipeline, stage.keys, surface.catalog, FakeMetrics(), surface.lifecycle, surface.settings
     )
-    surface.app = Front(router, surface.settings, surface.budget, surface.lifecycle, stage.note)
+    surface.app = RequestMiddleware(router, surface.settings, surface.budget, surface.lifecycle, stage.note)
     return stage
 
 

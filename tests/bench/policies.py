@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from gateway.simulate.chart import Heading, write_plot
-from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace, device_named, pace_of, slowed
-from gateway.simulate.fleet import Build, Group, fleet_of
+from gateway.simulate.devices import DEFAULT_MODEL, MODELS, DevicePace, device_named, pace_of, slowed
+from gateway.simulate.fleet import DeploymentBuild, Group, fleet_of
 from gateway.simulate.inputs import Job, Traffic
 from gateway.simulate.mix import Mix
 from gateway.simulate.policies import choices
-from gateway.simulate.simulation import Plan, simulate
+from gateway.simulate.simulation import SimulationPlan, simulate
 from gateway.simulate.traces import TraceFile
 
 POLICIES = (
@@ -116,7 +116,7 @@ class Settings:
     spread: float = 0.0
 
 
-def plan_of(case: Case, settings: Settings) -> Plan:
+def plan_of(case: Case, settings: Settings) -> SimulationPlan:
     """Raises FileNotFoundError without the trace."""
     requests = settings.most or (SLICE if case.copies == 1 else MOST)
     if case.source in LENGTHS:
@@ -128,25 +128,25 @@ def plan_of(case: Case, settings: Settings) -> Plan:
         traffic: Traffic = Part(TraceFile(path), first, last, case.copies)
     else:
         traffic = Mix(case.source, settings.seed)
-    return Plan(
+    return SimulationPlan(
         traffic,
         fleet_of(case.fleet),
         MODELS[DEFAULT_MODEL],
         seed=settings.seed,
         rate=case.rate,
         requests=requests,
-        build=Build(slots=case.slots, spread=settings.spread, slower=case.slower),
+        build=DeploymentBuild(slots=case.slots, spread=settings.spread, slower=case.slower),
     )
 
 
-def pooled(plan: Plan) -> Plan:
+def pooled(plan: SimulationPlan) -> SimulationPlan:
     """The same on one device that computes as much as all together, and lets nobody overtake: how long first
     tokens take however well prompts are shared out, where all are read in the order in which they came."""
     known = [
         pace_of(device_named(group.card), plan.model) for group in plan.fleet for _ in range(group.count)
     ]
     paces = [slowed(pace, times, times) for pace, times in zip(known, cycle(plan.build.slower), strict=False)]
-    all_as_one = Pace(
+    all_as_one = DevicePace(
         step_s=1e-6,
         weights_s=1e-9,
         token_s=1 / sum(1 / pace.token_s for pace in paces),
@@ -157,7 +157,7 @@ def pooled(plan: Plan) -> Plan:
         max_running=8192,
         load_s=1.0,
     )
-    return replace(plan, fleet=(Group(1, "all"),), build=Build(own={"all": all_as_one}))
+    return replace(plan, fleet=(Group(1, "all"),), build=DeploymentBuild(own={"all": all_as_one}))
 
 
 def run(cases: Sequence[Case], settings: Settings) -> "Table":

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.app import Gateway, StopSignals, _loop_factory
 from gateway.config import Settings
 from gateway.logging import configure
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.store import Store
 from shared.errors import TrunklineError
 from shared.handshake import AgentHandshake
@@ -274,7 +274,7 @@ async def _run(state: Path, agents: int, keys: int, quiet_s: float) -> Figures:
         {"listen": "127.0.0.1:0", "agents": {"max_strangers": 4096}, "behind_tls_terminator": True}
     )
     with Store.open(state, serve=True) as store:
-        key = store.keys.create("bench", "default", time.time(), role=Role.ADMIN)
+        key = store.keys.create("bench", "default", time.time(), role=AdminRole.ADMIN)
         gateway, stop, urls = Gateway(settings, store), StopSignals(), list[str]()
         listening = asyncio.Event()
 

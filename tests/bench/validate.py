@@ -23,11 +23,11 @@ import httpx
 
 from agent.backends.torch_engine.demo import DEMO_MODEL_NAME
 from agent.backends.torch_engine.startup import KEY_VARIABLE
-from gateway.simulate.devices import DEFAULT_MODEL, MODELS, Pace
-from gateway.simulate.fleet import Build, Group
+from gateway.simulate.devices import DEFAULT_MODEL, MODELS, DevicePace
+from gateway.simulate.fleet import DeploymentBuild, Group
 from gateway.simulate.inputs import Job
 from gateway.simulate.policies import choices
-from gateway.simulate.simulation import Plan, simulate
+from gateway.simulate.simulation import SimulationPlan, simulate
 from tests.bench.figures import percentile
 
 SLOTS = 8
@@ -93,8 +93,8 @@ class Fit:
         return self.sent_s, self.step_s, self.token_s, self.context_s, self.pair_s
 
     @property
-    def pace(self) -> Pace:
-        return Pace(
+    def pace(self) -> DevicePace:
+        return DevicePace(
             step_s=self.step_s,
             weights_s=0.0,
             token_s=self.token_s,
@@ -201,11 +201,11 @@ class Validation:
 
 def predicted(fitted: Fit, jobs: Sequence[Job]) -> dict[str, tuple[float, float]]:
     """The same requests in the simulator, handed to the engine as they come."""
-    plan = Plan(
+    plan = SimulationPlan(
         These(jobs),
         (Group(1, "mine", fitted.sent_s),),
         MODELS[DEFAULT_MODEL],
-        build=Build(own={"mine": fitted.pace}),
+        build=DeploymentBuild(own={"mine": fitted.pace}),
     )
     (choice,) = choices("round-robin")
     told = simulate(plan, choice).as_json()

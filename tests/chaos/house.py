@@ -15,7 +15,7 @@ from typing import Self
 import aiohttp
 
 from gateway.quickstart.processes import Child, free_port
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.store import Store
 from tests.chaos.town import Post, Town
 from tests.support.processes import fetch
@@ -110,7 +110,7 @@ class ChaosHouse:
         await self.until_serving()
         with Store.open(self.state) as store:
             self.key = store.keys.create("chaos", "tests", time.time())
-            self.admin_key = store.keys.create("chaos-admin", "tests", time.time(), role=Role.ADMIN)
+            self.admin_key = store.keys.create("chaos-admin", "tests", time.time(), role=AdminRole.ADMIN)
             uses = len(self.town.posts)
             token = store.tokens.create(600.0, uses, ["*"], {}, time.time())[1]
         for post in self.town.posts:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from gateway.admin.table import Operation
 from gateway.http.admin import BODY_BYTES
 from gateway.http.admin_bodies import BODIES
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 
 _NESTED = 900
 _MIB = 1024 * 1024
@@ -226,7 +226,7 @@ def draw_of_fleet(random: Random) -> Operation:
             ("GET", "/admin/queue"),
         )
     )
-    return Operation("fleet", method, path, Role.OPERATOR, "")
+    return Operation("fleet", method, path, AdminRole.OPERATOR, "")
 
 
 @dataclass(frozen=True, slots=True)

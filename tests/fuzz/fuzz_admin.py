@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 from gateway.admin.table import OPERATIONS, Operation
 from gateway.http.admin_bodies import BODIES
 from gateway.location import DATABASE_NAME
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
 from tests.gateway.fleet import deployment
 from tests.gateway.http.support import Call
@@ -118,7 +118,7 @@ class _Round:
         operation = random.choice(self.with_body if random.random() < 0.6 else self.operations)
         if random.random() < 0.05:
             operation = draw_of_fleet(random)
-        role = Role.ADMIN if random.random() < 0.9 else random.choice(list(Role))
+        role = AdminRole.ADMIN if random.random() < 0.9 else random.choice(list(AdminRole))
         asked = draw(random, operation, self.house.keys[role], self.tokens())
         longest_s = math.inf
         for _ in range(_TIMES):  # what is long is long again; a machine that gives its time away is not

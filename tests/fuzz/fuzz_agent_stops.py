@@ -11,9 +11,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from agent.backends.base import EngineError
-from agent.backends.engine_client import PROBE_BYTES, Answer
-from agent.backends.engine_http.exchange import Exchange
+from agent.backends.base import BackendError
+from agent.backends.engine_client import PROBE_BYTES, SmallResponse
+from agent.backends.engine_http.exchange import EngineExchange
 from agent.backends.engine_kind import routes_from
 from agent.backends.engine_load import LoadReader, slices
 from agent.backends.engine_models import left_out, read_models
@@ -142,7 +142,7 @@ def _timed(call: Callable[[], Any]) -> Any:
     began_s = time.thread_time()
     try:
         result = call()
-    except EngineError as error:
+    except BackendError as error:
         result = error
     took_s = time.thread_time() - began_s
     assert took_s < STOP_S, f"{took_s * 1000:.0f} ms"
@@ -181,7 +181,7 @@ class _Transport:
 
 async def _wire(random: Random) -> None:
     """What an engine's connection brings."""
-    exchange = Exchange(_Transport())  # type: ignore[arg-type]
+    exchange = EngineExchange(_Transport())  # type: ignore[arg-type]
     exchange.data_received(random.choice(_HEADS))
     pouring = asyncio.ensure_future(exchange.pour(lambda piece: True)) if random.random() < 0.5 else None
     await asyncio.sleep(0)
@@ -205,7 +205,7 @@ def _listed(random: Random) -> None:
         body = b'{"paths":{' + paths + b"}}"
     else:
         body = b'{"data":[' + b",".join([entry] * count) + b"]}"
-    document = _timed(Answer(200, {}, body[:PROBE_BYTES]).json)
+    document = _timed(SmallResponse(200, {}, body[:PROBE_BYTES]).json)
     models = _timed(lambda: read_models(document))
     assert models is None or len(models) <= len(body)
     _timed(lambda: left_out(document))

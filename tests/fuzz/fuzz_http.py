@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from gateway.domain import Request
 from gateway.engine_paths import EnginePaths
 from gateway.http.openapi import document
-from gateway.http.places import Places
+from gateway.http.places import PerAddressLimiter
 from gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits, bounded
 from tests.gateway.http.support import FakeResponse, Surface, json_response
 from tests.support.attacks import ATTACKS, KEY
@@ -241,7 +241,9 @@ async def _turns(surface: Surface) -> None:
             break
 
 
-async def _one(random: Random, surface: Surface, config: Config, places: Places, state: ServerState) -> None:
+async def _one(
+    random: Random, surface: Surface, config: Config, places: PerAddressLimiter, state: ServerState
+) -> None:
     protocol: BoundedHttpProtocol = config.http_protocol_class(  # type: ignore[call-arg, assignment]
         config=config, server_state=state, app_state={}
     )
@@ -308,7 +310,7 @@ def _readings(path: str) -> set[str]:
 
 
 async def _round(random: Random, inputs: int) -> int:
-    surface, places = Surface(), Places(1)
+    surface, places = Surface(), PerAddressLimiter(1)
 
     async def serve(request: Request) -> FakeResponse:
         _PATHS.check(request, ())

@@ -11,8 +11,8 @@ from shared.errors import ErrorCode, LocalError, ProtocolError
 from shared.events import StreamOpened
 from shared.frames import FrameType, encode, encode_offset, encode_reason
 from shared.messages import AgentState, AgentStatus, DeploymentStatus, ResponseHead
-from shared.session import Session
-from shared.streams import PeerLimits, Role
+from shared.session import ProtocolSession
+from shared.streams import PeerLimits, TunnelRole
 from tests.fuzz.fuzz_frames import spoil
 from tests.support.session_pair import request_head
 
@@ -83,7 +83,7 @@ def _frame(random: Random, streams: int) -> bytes:
         return bytes([frame_type]) + stream_id.to_bytes(4, "big") + len(payload).to_bytes(4, "big") + payload
 
 
-def _answer(random: Random, session: Session, now: float, headed: set[int]) -> None:
+def _answer(random: Random, session: ProtocolSession, now: float, headed: set[int]) -> None:
     """What a program does meanwhile. What comes too late is refused and changes nothing."""
     for event in session.take_events():
         stream_id = getattr(event, "stream_id", None)
@@ -109,13 +109,13 @@ def _answer(random: Random, session: Session, now: float, headed: set[int]) -> N
 
 
 def _one_session(random: Random) -> int:
-    role = random.choice(list(Role))
-    session = Session(role, PeerLimits(16, 4096, 65536), 0.0, WINDOWS)
+    role = random.choice(list(TunnelRole))
+    session = ProtocolSession(role, PeerLimits(16, 4096, 65536), 0.0, WINDOWS)
     frames, now, streams = 0, 0.0, 0
     headed: set[int] = set()
     for _ in range(random.randint(1, 60)):
         now += random.random() / 10
-        if role is Role.GATEWAY and random.random() < 0.3 and not session.closed:
+        if role is TunnelRole.GATEWAY and random.random() < 0.3 and not session.closed:
             try:
                 streams = session.open_stream(request_head(), now)
                 headed.add(streams)

@@ -19,7 +19,7 @@ from gateway.domain import Principal, Request
 from gateway.http.openapi import document
 from gateway.reuse.deterministic import deterministic
 from gateway.reuse.key import key_of
-from gateway.scopes import Names, Scopes
+from gateway.scopes import NamePatterns, Scopes
 from gateway.versions.rewrite import rename
 from tests.fuzz.lost_streams import Lost, measured
 from tests.gateway.http.support import (
@@ -128,7 +128,7 @@ async def _one(random: Random, surface: Surface) -> Call:
         ("application/json", "application/json", _FORM, "text/plain", "application/x-ndjson")
     )
     surface.keys.principal = random.choice(
-        (Principal("k", "k", "t"), Principal("k", "k", "t", scopes=Scopes(Names(("m", "a*")))))
+        (Principal("k", "k", "t"), Principal("k", "k", "t", scopes=Scopes(NamePatterns(("m", "a*")))))
     )
     headers = [BEARER, (b"content-type", kind.encode())]
     if random.random() < 0.3:

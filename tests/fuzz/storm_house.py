@@ -11,7 +11,7 @@ from gateway.domain import AgentPrincipal, Principal, Request, RequestBody
 from gateway.metrics import Metrics
 from gateway.registry import Registry, RegistrySettings
 from gateway.response import EngineResponse
-from shared.endpoint import Endpoint, SessionListener
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.handshake import ResumeRequest
 from shared.messages import ResponseHead
 from shared.tunnel import Accepted, AcceptedTunnel
@@ -35,7 +35,7 @@ class _Registering(Acceptor):
         super().__init__()
         self._registry = registry
 
-    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
         return None
 
     def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> Any:

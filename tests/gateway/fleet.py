@@ -8,13 +8,13 @@ from typing import Any
 from gateway.agent_session import AgentSession
 from gateway.dispatch import Dispatcher, DispatchSettings, QueueSettings
 from gateway.domain import AgentPrincipal, Principal, Request, RequestBody
-from gateway.exchange import Exchange
+from gateway.exchange import RequestExchange
 from gateway.metrics import Metrics
 from gateway.placement import PlacementSettings
 from gateway.registry import Registry, RegistrySettings
 from gateway.response import EngineResponse
 from shared.credit import WindowSettings
-from shared.endpoint import Endpoint, Stream
+from shared.endpoint import SessionEndpoint, Stream
 from shared.errors import ErrorCode, TrunklineError, TunnelClosed
 from shared.messages import (
     AgentState,
@@ -25,8 +25,8 @@ from shared.messages import (
     ResponseHead,
     Trailers,
 )
-from shared.session import Session
-from shared.streams import OWN_WINDOWS, Role, own_limits
+from shared.session import ProtocolSession
+from shared.streams import OWN_WINDOWS, TunnelRole, own_limits
 from tests.support.clock import ManualClock, Timer
 
 MESSAGE_BUDGET_BYTES = 1 << 20
@@ -136,7 +136,7 @@ class FakeAgent:
 
     name: str
     loop: Loop
-    endpoint: Endpoint
+    endpoint: SessionEndpoint
     labels: Mapping[str, str] = field(default_factory=dict)
     streams: list[EngineStream] = field(default_factory=list)
     """Every stream the gateway opened, oldest first."""
@@ -233,7 +233,7 @@ class Fleet:
         )
         self.agents: list[FakeAgent] = []
         self.sessions: dict[int, AgentSession] = {}
-        self._links: list[tuple[Endpoint, Endpoint]] = []
+        self._links: list[tuple[SessionEndpoint, SessionEndpoint]] = []
         self._requests = 0
 
     def connect(
@@ -245,12 +245,16 @@ class Fleet:
         windows: WindowSettings | None = None,
     ) -> FakeAgent:
         """A new tunnel of the agent ``name``, which says at once that it serves ``deployments``."""
-        gateway_windows = windows or OWN_WINDOWS[Role.GATEWAY]
-        agent_windows = OWN_WINDOWS[Role.AGENT]
-        ours = Session(Role.GATEWAY, own_limits(agent_windows), self.loop.now_s, gateway_windows)
-        theirs = Session(Role.AGENT, own_limits(gateway_windows), self.loop.now_s, agent_windows)
-        gateway_end = Endpoint(ours, self.loop, lambda: None)
-        agent_end = Endpoint(theirs, self.loop, lambda: None)
+        gateway_windows = windows or OWN_WINDOWS[TunnelRole.GATEWAY]
+        agent_windows = OWN_WINDOWS[TunnelRole.AGENT]
+        ours = ProtocolSession(
+            TunnelRole.GATEWAY, own_limits(agent_windows), self.loop.now_s, gateway_windows
+        )
+        theirs = ProtocolSession(
+            TunnelRole.AGENT, own_limits(gateway_windows), self.loop.now_s, agent_windows
+        )
+        gateway_end = SessionEndpoint(ours, self.loop, lambda: None)
+        agent_end = SessionEndpoint(theirs, self.loop, lambda: None)
         agent = FakeAgent(name, self.loop, agent_end, labels=labels or {})
         agent_end.listener = agent
         session = self.registry.attach(AgentPrincipal(name, models, labels or {}), gateway_end)
@@ -350,7 +354,7 @@ class Client:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.exchange: Exchange | None = None
+        self.exchange: RequestExchange | None = None
         self.outcomes: list[EngineResponse | Exception] = []
 
     def settle(self, outcome: EngineResponse | Exception) -> None:
@@ -377,7 +381,7 @@ class Client:
         self.exchange.cancel()
 
 
-def _carry(sender: Endpoint, receiver: Endpoint, now: float) -> bool:
+def _carry(sender: SessionEndpoint, receiver: SessionEndpoint, now: float) -> bool:
     messages = sender.session.data_to_send(MESSAGE_BUDGET_BYTES, sender.now())
     moved = _dispatch(sender) or bool(messages)
     for message in messages:
@@ -387,7 +391,7 @@ def _carry(sender: Endpoint, receiver: Endpoint, now: float) -> bool:
     return _dispatch(receiver) or moved
 
 
-def _dispatch(endpoint: Endpoint) -> bool:
+def _dispatch(endpoint: SessionEndpoint) -> bool:
     error = endpoint.dispatch()
     if error is not None:
         endpoint.lost(error)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from gateway.aliases import (
     TARGETS,
     Alias,
+    AliasMirror,
+    AliasTarget,
     BadAlias,
-    Mirror,
-    Target,
     alias_of,
     check_alias,
     check_together,
@@ -23,24 +23,24 @@ NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), m
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("m", Target("m")),
-        ("org/m:8b", Target("org/m:8b")),
-        ("m@v2", Target("m", "v2")),
-        ("m@", Target("m", "")),
-        ("m@2026-11-21@b", Target("m", "2026-11-21@b")),
-        ("we@@ird", Target("we@ird")),
-        ("we@@ird@v1", Target("we@ird", "v1")),
-        ("m@v1=90", Target("m", "v1", 90.0)),
-        ("m=0.5", Target("m", None, 0.5)),
-        ("m@a=b=0", Target("m", "a=b", 0.0)),
+        ("m", AliasTarget("m")),
+        ("org/m:8b", AliasTarget("org/m:8b")),
+        ("m@v2", AliasTarget("m", "v2")),
+        ("m@", AliasTarget("m", "")),
+        ("m@2026-11-21@b", AliasTarget("m", "2026-11-21@b")),
+        ("we@@ird", AliasTarget("we@ird")),
+        ("we@@ird@v1", AliasTarget("we@ird", "v1")),
+        ("m@v1=90", AliasTarget("m", "v1", 90.0)),
+        ("m=0.5", AliasTarget("m", None, 0.5)),
+        ("m@a=b=0", AliasTarget("m", "a=b", 0.0)),
     ],
 )
-def test_a_target_is_read_as_it_is_written(text: str, target: Target) -> None:
+def test_a_target_is_read_as_it_is_written(text: str, target: AliasTarget) -> None:
     assert read_target(text, weighted=True) == target
 
 
 def test_without_weights_an_equals_sign_is_part_of_the_name() -> None:
-    assert read_target("m=1") == Target("m=1")
+    assert read_target("m=1") == AliasTarget("m=1")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_cannot_be_a_target_is_refused_with_a_reason(texts: list[str], comp
 @settings(max_examples=60)
 @given(NAMES, st.none() | NAMES)
 def test_every_target_survives_being_written_and_read(model: str, version: str | None) -> None:
-    target = Target(model, version)
+    target = AliasTarget(model, version)
     assert read_target(str(target)) == target
 
 
@@ -86,8 +86,8 @@ def test_every_target_survives_being_written_and_read(model: str, version: str |
 def test_what_is_kept_of_an_alias_makes_the_same_alias(
     targets: list[tuple[str, str | None, float]], sticky: bool, share: float | None
 ) -> None:
-    mirror = None if share is None else Mirror(Target("shadow", "v9"), share)
-    alias = Alias("a", tuple(Target(*each) for each in targets), sticky, mirror, (Target("light"),))
+    mirror = None if share is None else AliasMirror(AliasTarget("shadow", "v9"), share)
+    alias = Alias("a", tuple(AliasTarget(*each) for each in targets), sticky, mirror, (AliasTarget("light"),))
     assert alias_of("a", alias.to_dict()) == alias
 
 
@@ -113,13 +113,13 @@ def test_what_cannot_be_understood_is_no_alias(value: dict[str, object]) -> None
 @pytest.mark.parametrize(
     ("alias", "complaint"),
     [
-        (Alias("two words", (Target("m"),)), "no model's name"),
-        (Alias("a", (Target("m", weight=0),)), "every weight is 0"),
-        (Alias("a", (Target("m", "v"), Target("m", "v"))), "named twice"),
-        (Alias("a", tuple(Target(f"m{n}") for n in range(TARGETS + 1))), "targets; 16 are allowed"),
-        (Alias("a", fallback=(Target("a"),)), "its own fallback"),
-        (Alias("a", mirror=Mirror(Target("m"), 0.0)), "over 0 and at most 1"),
-        (Alias("a", mirror=Mirror(Target("m"), float("nan"))), "over 0 and at most 1"),
+        (Alias("two words", (AliasTarget("m"),)), "no model's name"),
+        (Alias("a", (AliasTarget("m", weight=0),)), "every weight is 0"),
+        (Alias("a", (AliasTarget("m", "v"), AliasTarget("m", "v"))), "named twice"),
+        (Alias("a", tuple(AliasTarget(f"m{n}") for n in range(TARGETS + 1))), "targets; 16 are allowed"),
+        (Alias("a", fallback=(AliasTarget("a"),)), "its own fallback"),
+        (Alias("a", mirror=AliasMirror(AliasTarget("m"), 0.0)), "over 0 and at most 1"),
+        (Alias("a", mirror=AliasMirror(AliasTarget("m"), float("nan"))), "over 0 and at most 1"),
     ],
 )
 def test_what_would_make_no_sense_is_refused(alias: Alias, complaint: str) -> None:
@@ -128,22 +128,25 @@ def test_what_would_make_no_sense_is_refused(alias: Alias, complaint: str) -> No
 
 
 def test_a_name_without_targets_stands_for_the_model_of_that_name() -> None:
-    alias = Alias("m", fallback=(Target("light"),))
-    assert (alias.stands_for, alias.shadows, alias.empty) == ((Target("m"),), True, False)
+    alias = Alias("m", fallback=(AliasTarget("light"),))
+    assert (alias.stands_for, alias.shadows, alias.empty) == ((AliasTarget("m"),), True, False)
 
 
 def test_a_target_is_a_model_and_never_another_alias() -> None:
-    aliases = {"prod": Alias("prod", (Target("m", "v1"),))}
-    for alias in (Alias("b", (Target("prod"),)), Alias("b", mirror=Mirror(Target("prod"), 0.1))):
+    aliases = {"prod": Alias("prod", (AliasTarget("m", "v1"),))}
+    for alias in (
+        Alias("b", (AliasTarget("prod"),)),
+        Alias("b", mirror=AliasMirror(AliasTarget("prod"), 0.1)),
+    ):
         with pytest.raises(BadAlias, match="'prod' is an alias itself"):
             check_together(aliases, alias)
     with pytest.raises(BadAlias, match="'m' is a target of the alias 'prod', so it is a model"):
-        check_together(aliases, Alias("m", (Target("n"),)))
+        check_together(aliases, Alias("m", (AliasTarget("n"),)))
 
 
 def test_an_alias_may_have_the_name_of_a_model_it_stands_for() -> None:
-    aliases = {"prod": Alias("prod", (Target("m", "v1"),))}
-    canary = Alias("m", (Target("m", "v1", 95.0), Target("m", "v2", 5.0)))
+    aliases = {"prod": Alias("prod", (AliasTarget("m", "v1"),))}
+    canary = Alias("m", (AliasTarget("m", "v1", 95.0), AliasTarget("m", "v2", 5.0)))
     check_together(aliases, canary)
-    check_together(aliases | {"m": canary}, Alias("test", (Target("m", "v2"),)))
-    check_together(aliases | {"m": canary}, Alias("other", fallback=(Target("prod"),)))
+    check_together(aliases | {"m": canary}, Alias("test", (AliasTarget("m", "v2"),)))
+    check_together(aliases | {"m": canary}, Alias("other", fallback=(AliasTarget("prod"),)))

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.audit import AuditFiles, AuditUnwritable, trusted_keys, verify
 from gateway.audit.reading import read_lines
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.store import Store
 from tests.gateway.test_app import running
 
@@ -52,10 +52,13 @@ async def test_start_requests_acts_and_stop_are_in_the_log_and_it_verifies(store
 async def test_who_did_what_over_http_is_in_the_log_by_his_key_and_so_is_who_was_not_let(
     store: Store,
 ) -> None:
-    keys = {role: store.keys.create(role.value, "ops", 0.0, role=role) for role in (Role.ADMIN, Role.VIEWER)}
+    keys = {
+        role: store.keys.create(role.value, "ops", 0.0, role=role)
+        for role in (AdminRole.ADMIN, AdminRole.VIEWER)
+    }
     ids = {key.name: key.id for key in store.keys.list()}
     async with running(store) as house:
-        for role, status in ((Role.ADMIN, 200), (Role.VIEWER, 403)):
+        for role, status in ((AdminRole.ADMIN, 200), (AdminRole.VIEWER, 403)):
             answer = await house.client.post(
                 "/admin/keys", json={"name": f"by-{role}"}, headers=bearer(keys[role])
             )

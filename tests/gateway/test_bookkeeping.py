@@ -11,7 +11,7 @@ from gateway.binding import SHUN_S
 from gateway.deployments import Deployment
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
-from gateway.exchange import State
+from gateway.exchange import ExchangeState
 from gateway.failover import MOST_MOVES
 from gateway.response import EngineResponse
 from shared.credit import WindowSettings
@@ -203,7 +203,7 @@ class Books(RuleBasedStateMachine):
         waiting = list(dispatcher._waiting.values())
         assert dispatcher.room.requests == len(waiting) == sum(dispatcher.room.depths().values())
         assert dispatcher.room.body_bytes == sum(len(each.request.body.prefix) for each in waiting)
-        assert all(each.state is State.WAITING and each.ticket.waiting for each in waiting)
+        assert all(each.state is ExchangeState.WAITING and each.ticket.waiting for each in waiting)
         for model in MODELS:
             lanes = {each.ticket.fit for each in waiting if each.request.model == model}
             assert set(dispatcher.room.lanes(model)) == lanes

@@ -18,7 +18,7 @@ from gateway.classify import (
 from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import BadRequest, Forbidden, HeadersTooLarge, RequestError, UnsupportedEncoding
 from gateway.scopes import limited
-from gateway.surface import CHAT, ENDPOINTS, ENGINE, Endpoint, Target, engine_target
+from gateway.surface import CHAT, ENDPOINTS, ENGINE, EngineTarget, SurfaceEndpoint, engine_target
 from gateway.where import read_where
 from shared.messages import RequestHead, UsageMode
 
@@ -30,7 +30,7 @@ COMPLETIONS, RESPONSES, EMBEDDINGS, MESSAGES, AUDIO = (
 
 
 def head(
-    endpoint: Endpoint = CHAT,
+    endpoint: SurfaceEndpoint = CHAT,
     headers: list[tuple[bytes, bytes]] | None = None,
     *,
     method: str = "POST",
@@ -38,12 +38,12 @@ def head(
 ) -> ClientHead:
     headers = headers or []
     fields = dict(reversed(headers))
-    return ClientHead("req_1", method, endpoint, Target(endpoint.path, model), headers, fields, 100.0)
+    return ClientHead("req_1", method, endpoint, EngineTarget(endpoint.path, model), headers, fields, 100.0)
 
 
 def asked(
     members: dict[str, Any] | None = None,
-    endpoint: Endpoint = CHAT,
+    endpoint: SurfaceEndpoint = CHAT,
     headers: list[tuple[bytes, bytes]] | None = None,
 ) -> Request:
     body = orjson.dumps({"model": "m", **(members or {})})
@@ -74,7 +74,7 @@ def refusal(members: dict[str, Any], headers: list[tuple[bytes, bytes]] | None =
     ],
 )
 def test_a_body_is_read_as_its_type_says(
-    endpoint: Endpoint, fields: dict[bytes, bytes], kind: BodyKind
+    endpoint: SurfaceEndpoint, fields: dict[bytes, bytes], kind: BodyKind
 ) -> None:
     assert body_kind(endpoint, "POST", fields) is kind
 
@@ -179,7 +179,7 @@ def test_a_form_says_its_model_and_whether_it_streams() -> None:
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
-def test_usage_is_asked_for_when_the_client_did_not(endpoint: Endpoint) -> None:
+def test_usage_is_asked_for_when_the_client_did_not(endpoint: SurfaceEndpoint) -> None:
     request = asked({"stream": True}, endpoint)
     assert request.usage is UsageMode.STRIP
     assert orjson.loads(request.body.prefix)["stream_options"] == {"include_usage": True}
@@ -206,7 +206,7 @@ def test_other_options_are_kept_beside_the_one_that_asks(options: dict[str, Any]
     ("members", "endpoint"),
     [({}, CHAT), ({"stream": False}, CHAT), ({"stream": True}, RESPONSES), ({"stream": True}, MESSAGES)],
 )
-def test_usage_needs_no_asking_elsewhere(members: dict[str, Any], endpoint: Endpoint) -> None:
+def test_usage_needs_no_asking_elsewhere(members: dict[str, Any], endpoint: SurfaceEndpoint) -> None:
     request = asked(members, endpoint)
     assert request.usage is UsageMode.NONE
     assert orjson.loads(request.body.prefix) == {"model": "m", **members}

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.classify import BodyKind, ClientBody, classify
 from gateway.domain import Request, RequestBody
-from gateway.surface import CHAT, ENDPOINTS, ENGINE, Target
+from gateway.surface import CHAT, ENDPOINTS, ENGINE, EngineTarget
 from tests.gateway.test_classify import (
     COMPLETIONS,
     EMBEDDINGS,
@@ -55,7 +55,7 @@ def test_engines_own_names_raise_a_limit_and_never_set_one() -> None:
 
 
 def engines_own(body: bytes, path: str = "/completion", method: str = "POST") -> Request:
-    at = replace(head(ENGINE, method=method, model="m"), target=Target(path, "m", "/engines/m"))
+    at = replace(head(ENGINE, method=method, model="m"), target=EngineTarget(path, "m", "/engines/m"))
     content = RequestBody(body, None, len(body))
     return classify(at, ClientBody(BodyKind.OPAQUE, content), PRINCIPAL)
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from gateway import cli_audit, cli_keys
 from gateway.audit import AuditUnwritable, audit_files
-from gateway.audit.records import Entry
+from gateway.audit.records import AuditEntry
 from gateway.store import Store
 from tests.gateway.audit.logs import DAY_S, NOON_S
 
@@ -34,8 +34,8 @@ def log(tmp_path: Path) -> Path:
         for day in range(3):
             at_s = NOON_S + day * DAY_S
             entries = [
-                Entry(at_s, "request", {"id": f"r{day}"}),
-                Entry(at_s, "key.create", {"name": f"k{day}"}),
+                AuditEntry(at_s, "request", {"id": f"r{day}"}),
+                AuditEntry(at_s, "key.create", {"name": f"k{day}"}),
             ]
             audit_files(store).append(entries, at_s)
     return tmp_path / "audit" / "2026-11-23.0001.jsonl"
@@ -101,7 +101,7 @@ def test_export_since_a_moment_and_of_kinds(run: Run, log: Path) -> None:
 
 def test_export_for_a_while_until_now_and_for_no_time_at_all(run: Run, tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        audit_files(store).append([Entry(DAY_S, "key.create", {"name": "long ago"})], DAY_S)
+        audit_files(store).append([AuditEntry(DAY_S, "key.create", {"name": "long ago"})], DAY_S)
     run("key", "create", "--name", "fresh")
     assert exported(run("audit", "export", "--since", "1h", "--kind", "key.")) == ["fresh"]
     assert exported(run("audit", "export", "--since", "999999999w", "--kind", "key.")) == [

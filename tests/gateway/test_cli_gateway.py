@@ -12,14 +12,14 @@ from typer.testing import CliRunner, Result
 from gateway import cli, cli_gateway, machine
 from gateway.cli_gateway import FIRST_KEY_FILE, first_key
 from gateway.config import load
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.store import Store
 from gateway.store.keys import digest_of
-from shared.cli import Root
+from shared.cli import RootGroup
 
 
 def run(*arguments: str, **environment: str) -> Result:
-    root = Root()
+    root = RootGroup()
     cli.commands(root)
     return CliRunner().invoke(root, arguments, env=environment)
 
@@ -117,7 +117,7 @@ def test_without_a_terminal_the_first_key_is_in_a_file_for_its_owner_that_one_li
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     record = store.keys.list()[0]
     assert digest_of(path.read_text().strip()) == record.digest
-    assert record.role is Role.ADMIN
+    assert record.role is AdminRole.ADMIN
     path.unlink()
     assert "API key" not in announced(store, monkeypatch, terminal=False)
     assert not path.exists()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
-from gateway.descriptors import ACCEPT_FAILED, LOOK_S, Descriptors, Room, _lowest_free
+from gateway.descriptors import ACCEPT_FAILED, LOOK_S, ConnectionVerdict, DescriptorBudget, _lowest_free
 from gateway.metrics import Metrics
 from tests.gateway.fleet import Loop
 
@@ -20,7 +20,7 @@ class House:
         self.metrics = Metrics()
         self.limit: int | None = LIMIT
         self.free: int | None = 10
-        self.descriptors = Descriptors(self.loop, self.metrics, lambda: self.limit, lambda: self.free)
+        self.descriptors = DescriptorBudget(self.loop, self.metrics, lambda: self.limit, lambda: self.free)
 
     @property
     def trouble(self) -> float | None:
@@ -37,22 +37,22 @@ def events(logs: list[Any]) -> list[str]:
 
 
 def test_the_last_descriptors_are_no_connections(house: House) -> None:
-    assert house.descriptors.room_for(LAST - 1) is Room.ENOUGH
+    assert house.descriptors.room_for(LAST - 1) is ConnectionVerdict.ENOUGH
     assert not house.descriptors.exhausted
-    assert house.descriptors.room_for(LAST) is Room.SCARCE
-    assert house.descriptors.room_for(LIMIT - 32) is Room.NONE
+    assert house.descriptors.room_for(LAST) is ConnectionVerdict.SCARCE
+    assert house.descriptors.room_for(LIMIT - 32) is ConnectionVerdict.NONE
 
 
 def test_of_a_small_limit_an_eighth_is_kept_back(house: House) -> None:
     house.limit = 80
-    assert house.descriptors.room_for(69) is Room.ENOUGH
-    assert house.descriptors.room_for(70) is Room.SCARCE
-    assert house.descriptors.room_for(75) is Room.NONE
+    assert house.descriptors.room_for(69) is ConnectionVerdict.ENOUGH
+    assert house.descriptors.room_for(70) is ConnectionVerdict.SCARCE
+    assert house.descriptors.room_for(75) is ConnectionVerdict.NONE
 
 
 def test_without_a_limit_there_is_always_room(house: House) -> None:
     house.limit = None
-    assert house.descriptors.room_for(1 << 30) is Room.ENOUGH
+    assert house.descriptors.room_for(1 << 30) is ConnectionVerdict.ENOUGH
 
 
 def test_it_is_told_once_when_it_begins_and_once_when_it_is_over(house: House) -> None:

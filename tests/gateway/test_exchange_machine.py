@@ -20,10 +20,10 @@ from gateway.decisions import Decisions
 from gateway.dispatch import DispatchSettings, QueueSettings
 from gateway.domain import RequestBody, Tier
 from gateway.errors import RequestError, StreamBroken
-from gateway.exchange import State
+from gateway.exchange import ExchangeState
 from gateway.preemption import _without
 from gateway.response import EngineResponse
-from gateway.where import Where, read_where
+from gateway.where import Residency, read_where
 from shared.errors import ErrorCode
 from shared.limits import MIB
 from shared.messages import DeploymentState, ResponseHead, Trailers, UsageMode
@@ -206,7 +206,7 @@ class Life(RuleBasedStateMachine):
         tier=st.sampled_from([Tier.STANDARD, Tier.BATCH]),
         where=st.sampled_from(WHERE),
     )
-    def a_request_comes(self, kind: str, tier: Tier, where: Where | None) -> None:
+    def a_request_comes(self, kind: str, tier: Tier, where: Residency | None) -> None:
         request = self.fleet.request(
             route="any" if kind == "any" else "chat",
             streaming=kind == "stream",
@@ -352,7 +352,7 @@ class Life(RuleBasedStateMachine):
         assert dispatcher.room.requests == len(waiting)
         for exchange in dispatcher._exchanges:
             assert exchange.ticket.waiting == (exchange.ticket.number in waiting)
-            assert not (exchange.state is State.DONE and exchange.ticket.waiting)
+            assert not (exchange.state is ExchangeState.DONE and exchange.ticket.waiting)
 
     @invariant()
     def what_clients_have_is_the_answer_as_far_as_it_goes(self) -> None:

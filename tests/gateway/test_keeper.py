@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.keeper import Keeper, KeeperSettings
+from gateway.keeper import BackgroundWriter, BackgroundWriterSettings
 from gateway.store import Account, Amount, By, Store
 from gateway.store.errors import StateUnwritable
-from gateway.usage import Ledger
+from gateway.usage import UsageLedger
 from tests.gateway.fleet import Fleet, deployment
 from tests.gateway.store.fillers import full_database
 
@@ -39,10 +39,10 @@ class Book:
         self.served.append(tuple(served))
 
 
-def keeper_of(fleet: Fleet, book: Book, ledger: Ledger | None = None) -> Keeper:
-    ledger, settings = ledger or Ledger(lambda: 5.0), KeeperSettings(tick_s=3600.0)
+def keeper_of(fleet: Fleet, book: Book, ledger: UsageLedger | None = None) -> BackgroundWriter:
+    ledger, settings = ledger or UsageLedger(lambda: 5.0), BackgroundWriterSettings(tick_s=3600.0)
     index, clock = fleet.registry.index, fleet.loop.time
-    return Keeper(index, book, ledger, book, settings, clock=clock, wall=lambda: 5.0)
+    return BackgroundWriter(index, book, ledger, book, settings, clock=clock, wall=lambda: 5.0)
 
 
 async def test_a_model_is_written_down_once_and_again_after_an_hour() -> None:
@@ -77,7 +77,7 @@ async def test_what_a_full_disk_did_not_take_is_written_later_and_complained_abo
 
 
 async def test_usage_that_was_not_taken_is_written_with_what_came_since() -> None:
-    fleet, book, ledger = Fleet(), Book(), Ledger(lambda: 5.0)
+    fleet, book, ledger = Fleet(), Book(), UsageLedger(lambda: 5.0)
     keeper = keeper_of(fleet, book, ledger)
     book.full = True
     ledger.finished(fleet.request(), None)
@@ -92,7 +92,7 @@ async def test_usage_that_was_not_taken_is_written_with_what_came_since() -> Non
 
 async def test_a_keeper_that_is_told_to_stop_writes_the_last_usage_or_says_how_much_is_lost() -> None:
     for full, events in ((False, []), (True, ["state_not_written", "usage_lost"])):
-        fleet, book, ledger = Fleet(), Book(), Ledger(lambda: 5.0)
+        fleet, book, ledger = Fleet(), Book(), UsageLedger(lambda: 5.0)
         keeper = keeper_of(fleet, book, ledger)
         book.full = full
         ledger.finished(fleet.request(), None)
@@ -104,9 +104,9 @@ async def test_a_keeper_that_is_told_to_stop_writes_the_last_usage_or_says_how_m
 
 
 async def test_usage_that_a_full_disk_did_not_take_is_in_the_store_once_there_is_room(tmp_path: Path) -> None:
-    fleet, book, ledger = Fleet(), Book(), Ledger(lambda: 5.0)
+    fleet, book, ledger = Fleet(), Book(), UsageLedger(lambda: 5.0)
     with Store.open(tmp_path) as store:
-        keeper = Keeper(fleet.registry.index, book, ledger, store.usage, clock=fleet.loop.time)
+        keeper = BackgroundWriter(fleet.registry.index, book, ledger, store.usage, clock=fleet.loop.time)
         with full_database(store), capture_logs() as logs:
             for number in range(2000):
                 ledger.finished(replace(fleet.request(), model=f"{'m' * 200}{number}"), None)
@@ -137,8 +137,8 @@ class Copies:
 async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_later() -> None:
     fleet, copies = Fleet(), Copies()
     index, clock, book = fleet.registry.index, fleet.loop.time, Book()
-    settings = KeeperSettings(backup_retry_s=600.0)
-    keeper = Keeper(index, book, Ledger(), book, settings, backup=copies, clock=clock)
+    settings = BackgroundWriterSettings(backup_retry_s=600.0)
+    keeper = BackgroundWriter(index, book, UsageLedger(), book, settings, backup=copies, clock=clock)
     began_s, copies.full = fleet.loop.now_s, True
     with capture_logs() as logs:
         await keeper.back_up()
@@ -155,7 +155,7 @@ async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_
 async def test_a_keeper_that_stops_sees_to_the_backup_after_its_last_write(full: bool) -> None:
     fleet, copies, book = Fleet(), Copies(), Book()
     copies.full = full
-    keeper = Keeper(fleet.registry.index, book, Ledger(), book, backup=copies)
+    keeper = BackgroundWriter(fleet.registry.index, book, UsageLedger(), book, backup=copies)
     keeper.stop()
     with capture_logs() as logs:
         await keeper.run()
@@ -178,7 +178,7 @@ class SlowCopies:
 
 
 async def test_usage_is_written_while_a_backup_takes_its_time() -> None:
-    fleet, copies, book, ledger = Fleet(), SlowCopies(), Book(), Ledger(lambda: 5.0)
+    fleet, copies, book, ledger = Fleet(), SlowCopies(), Book(), UsageLedger(lambda: 5.0)
     written = asyncio.Event()
     loop, add = asyncio.get_running_loop(), book.add
 
@@ -187,8 +187,8 @@ async def test_usage_is_written_while_a_backup_takes_its_time() -> None:
         loop.call_soon_threadsafe(written.set)
 
     book.add = added  # type: ignore[method-assign]
-    settings = KeeperSettings(tick_s=0.001)
-    keeper = Keeper(fleet.registry.index, book, ledger, book, settings, backup=copies)
+    settings = BackgroundWriterSettings(tick_s=0.001)
+    keeper = BackgroundWriter(fleet.registry.index, book, ledger, book, settings, backup=copies)
     async with asyncio.timeout(3), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(keeper.run())
         await asyncio.to_thread(copies.begun.wait, 2)

@@ -3,12 +3,12 @@ import asyncio
 import pytest
 
 from gateway.errors import ShuttingDown
-from gateway.lifecycle import Lifecycle, Phase
+from gateway.lifecycle import Lifecycle, LifecyclePhase
 
 
 async def test_requests_are_taken_until_the_gateway_drains() -> None:
     lifecycle = Lifecycle()
-    assert lifecycle.phase is Phase.STARTING
+    assert lifecycle.phase is LifecyclePhase.STARTING
     lifecycle.serve()
     lifecycle.check()
     lifecycle.drain()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.scopes import Names, matches
+from gateway.scopes import NamePatterns, matches
 from shared.limits import MODEL_NAME_CHARS
 from shared.messages import DeploymentState
 from tests.gateway.fleet import Fleet, deployment
@@ -12,8 +12,8 @@ ODD = ("llama[1]", "a*b", "what?", "[x", "m" * MODEL_NAME_CHARS)
 
 @pytest.mark.parametrize("name", ODD)
 def test_a_name_is_matched_by_itself_whatever_it_looks_like(name: str) -> None:
-    assert name in Names((name,))
-    assert name in Names(("other*", name))
+    assert name in NamePatterns((name,))
+    assert name in NamePatterns(("other*", name))
     assert matches(name, name)
     fleet = Fleet()
     fleet.connect("a", deployment(name, id="d"), models=(name,))
@@ -21,9 +21,9 @@ def test_a_name_is_matched_by_itself_whatever_it_looks_like(name: str) -> None:
 
 
 def test_patterns_go_on_matching_as_patterns() -> None:
-    assert "llama1" in Names(("llama[1]",))
-    assert "llama1" not in Names(("llama[[]1]",))
-    assert "llama[1]" in Names(("llama[[]1]",))
+    assert "llama1" in NamePatterns(("llama[1]",))
+    assert "llama1" not in NamePatterns(("llama[[]1]",))
+    assert "llama[1]" in NamePatterns(("llama[[]1]",))
 
 
 @pytest.mark.parametrize("name", ["a\u00a0b", "a\u200bb", "\u202eevil"])

@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from gateway.errors import Overloaded
-from gateway.http.buffers import BufferBudget, Reservation
+from gateway.http.buffers import BodyReservation, BufferBudget
 from gateway.metrics import Metrics
 from gateway.pressure import SMALL_BYTES, Level, MemoryReader, Pressure, Reading
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_no_pressure(house: House) -> None:
 
 
 def test_a_body_that_grows_is_refused_as_well(house: House) -> None:
-    body = Reservation(BufferBudget(GIB, house.pressure.check))
+    body = BodyReservation(BufferBudget(GIB, house.pressure.check))
     body.grow(1000)
     house.full(91)
     body.grow(SMALL_BYTES)

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.answer import Phase
+from gateway.answer import AnswerPhase
 from gateway.dispatch import DispatchSettings
 from gateway.domain import PREEMPTED, RequestBody, Tier
 from gateway.errors import StreamBroken
@@ -75,7 +75,7 @@ class House:
                 gateway_end.lost(TunnelClosed("cut"))
                 agent_end.lost(TunnelClosed("cut"))
 
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[AnswerPhase]:
         found = [exchange._answer for exchange in self.fleet.dispatcher._exchanges]
         return [answer.phase for answer in found if answer is not None]
 
@@ -97,9 +97,9 @@ async def test_a_long_answer_is_read_over_turns_and_goes_on() -> None:
     house = House()
     await house.begin()
     house.lose()
-    assert house.phases() == [Phase.READING]
+    assert house.phases() == [AnswerPhase.READING]
     turns = 0
-    while house.phases() == [Phase.READING]:
+    while house.phases() == [AnswerPhase.READING]:
         assert house.fleet.loop.turn()
         turns += 1
     assert turns > 3
@@ -113,7 +113,7 @@ async def test_many_lost_at_once_are_read_over_as_many_turns() -> None:
     await house.begin(second=16)
     house.lose()
     turns = 0
-    while Phase.READING in house.phases():
+    while AnswerPhase.READING in house.phases():
         assert house.fleet.loop.turn()
         turns += 1
     assert turns > 16 * 3
@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_meanwhile_is_forgotten() -> None:
     house.lose()
     house.fleet.loop.turn()
     house.clients[0].response.abort()
-    assert not house.phases() or house.phases() == [Phase.OVER]
+    assert not house.phases() or house.phases() == [AnswerPhase.OVER]
     await house.read()
     assert house.two is not None
     assert not house.two.streams
@@ -170,7 +170,7 @@ async def test_a_tunnel_that_is_gone_for_long_or_back_while_the_answer_is_read(b
             break
         loop.advance(0.1)
     assert house.fleet.dispatcher.readings._tasks, "is being read"
-    assert house.phases() == [Phase.STREAMING]
+    assert house.phases() == [AnswerPhase.STREAMING]
     if back:
         resume(house.fleet, house.one)
         await house.read()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 import orjson
 import pytest
 
-from gateway.registry import ModelInfo
+from gateway.registry import ServedModel
 from gateway.slices import SLICE, in_slices
 from tests.gateway.http.support import BEARER, FakeCatalog, Surface
 
@@ -43,7 +43,7 @@ async def test_everything_comes_in_order_and_a_short_list_at_once() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/models", "/api/tags"])
 async def test_a_list_of_many_models_lets_others_have_their_turns(path: str) -> None:
-    models = [ModelInfo(f"m{number:05}", 1, "trunkline", True, 1, ("chat",)) for number in range(MODELS)]
+    models = [ServedModel(f"m{number:05}", 1, "trunkline", True, 1, ("chat",)) for number in range(MODELS)]
     call = Surface(catalog=FakeCatalog(*models)).ask("GET", path, BEARER)
     call.body(b"")
     assert await turns_during(call.done()) >= MODELS // SLICE - 1

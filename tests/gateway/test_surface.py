@@ -8,9 +8,9 @@ from gateway.surface import (
     CHAT,
     ENDPOINTS,
     ENGINE,
-    Addressed,
-    Endpoint,
-    Target,
+    AddressedPath,
+    EngineTarget,
+    SurfaceEndpoint,
     engine_target,
     nearest,
     target,
@@ -19,19 +19,19 @@ from shared.limits import MODEL_NAME_CHARS
 from shared.routes import FAMILIES, PATHS, ROUTES
 
 
-def endpoint(path: str) -> Endpoint:
+def endpoint(path: str) -> SurfaceEndpoint:
     return next(each for each in ENDPOINTS if each.path == path)
 
 
 def test_a_built_in_path_is_a_constant_whatever_was_written() -> None:
-    assert target(CHAT, "/v1/chat/completions", "/v1/chat%2Fcompletions", b"") == Target(
+    assert target(CHAT, "/v1/chat/completions", "/v1/chat%2Fcompletions", b"") == EngineTarget(
         "/v1/chat/completions"
     )
 
 
 def test_the_query_goes_along() -> None:
     found = target(CHAT, CHAT.path, CHAT.path, b"api-version=1&x=%20")
-    assert found == Target("/v1/chat/completions?api-version=1&x=%20")
+    assert found == EngineTarget("/v1/chat/completions?api-version=1&x=%20")
 
 
 def test_a_path_that_is_too_long_is_refused() -> None:
@@ -48,7 +48,7 @@ def test_bytes_in_a_query_that_no_url_has_are_refused(query: bytes) -> None:
 @pytest.mark.parametrize("tail", ["transcriptions", "speech", "voices/list"])
 def test_paths_below_audio_are_served(tail: str) -> None:
     path = f"/v1/audio/{tail}"
-    assert target(endpoint("/v1/audio/"), path, path, b"") == Target(path)
+    assert target(endpoint("/v1/audio/"), path, path, b"") == EngineTarget(path)
 
 
 @pytest.mark.parametrize("tail", ["", "../models", "a/../b", "a//b", "a\n", "a?b", "é", "a/"])
@@ -71,7 +71,7 @@ def test_what_is_no_plain_path_below_audio_is_not_there(tail: str) -> None:
 )
 def test_an_engine_path_names_its_model_and_goes_on_as_it_is(raw: str, model: str, path: str) -> None:
     base = "/".join(raw.split("/")[:3])
-    assert engine_target(raw) == Target(path, model, base)
+    assert engine_target(raw) == EngineTarget(path, model, base)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_the_surface_has_the_paths_that_agents_know() -> None:
 @pytest.mark.parametrize(
     ("raw", "model", "addressed"),
     [
-        ("/engines/comfy@gpu-7/prompt", "comfy@gpu-7", Addressed("comfy", "gpu-7")),
-        ("/engines/a%40b@gpu-7/x", "a@b@gpu-7", Addressed("a@b", "gpu-7")),
+        ("/engines/comfy@gpu-7/prompt", "comfy@gpu-7", AddressedPath("comfy", "gpu-7")),
+        ("/engines/a%40b@gpu-7/x", "a@b@gpu-7", AddressedPath("a@b", "gpu-7")),
         ("/engines/a@b%40gpu-7/x", "a@b@gpu-7", None),
         ("/engines/m@Not A Name/x".replace(" ", "%20"), None, None),
         ("/engines/@gpu-7/x", "@gpu-7", None),
@@ -188,7 +188,7 @@ def test_the_surface_has_the_paths_that_agents_know() -> None:
     ],
 )
 def test_an_agent_may_be_named_behind_the_model(
-    raw: str, model: str | None, addressed: Addressed | None
+    raw: str, model: str | None, addressed: AddressedPath | None
 ) -> None:
     if model is None:
         with pytest.raises(BadRequest):

@@ -4,7 +4,7 @@ from structlog.testing import capture_logs
 
 from gateway.domain import Principal, Request, RequestBody
 from gateway.store import Account, Amount
-from gateway.usage import MOST_TOKENS, Ledger
+from gateway.usage import MOST_TOKENS, UsageLedger
 from shared.messages import Usage
 
 MIDNIGHT_S = 1_795_305_600.0
@@ -33,7 +33,7 @@ def account(day: str = "2026-11-22", key_id: str = "k1", tenant: str = "t", mode
 
 
 def test_a_request_counts_where_it_was_answered_and_gpu_seconds_where_they_were_spent() -> None:
-    ledger = Ledger(Wall(MIDNIGHT_S))
+    ledger = UsageLedger(Wall(MIDNIGHT_S))
     moved = request()
     moved.attempts += ["gpu-1/0", "gpu-2/0"]
     ledger.ran(moved, "gpu-1/0", 0.5)
@@ -46,7 +46,7 @@ def test_a_request_counts_where_it_was_answered_and_gpu_seconds_where_they_were_
 
 
 def test_requests_of_one_key_and_model_are_added_up() -> None:
-    ledger = Ledger(Wall(MIDNIGHT_S))
+    ledger = UsageLedger(Wall(MIDNIGHT_S))
     ledger.finished(request(), used(10, 5, 4))
     ledger.finished(request(), used(1, 2, 0))
     ledger.finished(request(model="other"), used(7, 7))
@@ -60,14 +60,14 @@ def test_requests_of_one_key_and_model_are_added_up() -> None:
 
 
 def test_an_answer_of_which_no_usage_was_reported_is_a_request_without_tokens() -> None:
-    ledger = Ledger(Wall(MIDNIGHT_S))
+    ledger = UsageLedger(Wall(MIDNIGHT_S))
     ledger.finished(request(), None)
     assert ledger.take() == {account(): Amount(1)}
 
 
 def test_a_request_belongs_to_the_day_on_which_it_ended() -> None:
     wall = Wall(MIDNIGHT_S - 0.001)
-    ledger = Ledger(wall)
+    ledger = UsageLedger(wall)
     ledger.finished(request(), used(1, 1))
     wall.now_s = MIDNIGHT_S
     ledger.finished(request(), used(2, 2))
@@ -77,7 +77,7 @@ def test_a_request_belongs_to_the_day_on_which_it_ended() -> None:
 
 
 def test_what_could_not_be_written_is_added_to_what_came_meanwhile() -> None:
-    ledger = Ledger(Wall(MIDNIGHT_S))
+    ledger = UsageLedger(Wall(MIDNIGHT_S))
     ledger.finished(request(), used(1, 1))
     ledger.finished(request("old"), used(2, 2))
     taken = ledger.take()
@@ -87,7 +87,7 @@ def test_what_could_not_be_written_is_added_to_what_came_meanwhile() -> None:
 
 
 def test_the_ledger_is_bounded_and_says_once_that_it_is_full() -> None:
-    ledger = Ledger(Wall(MIDNIGHT_S), most=2)
+    ledger = UsageLedger(Wall(MIDNIGHT_S), most=2)
     with capture_logs() as logs:
         for model in ("a", "b", "c", "d"):
             ledger.finished(request(model), used(1, 1))
@@ -98,6 +98,6 @@ def test_the_ledger_is_bounded_and_says_once_that_it_is_full() -> None:
 
 
 def test_an_engine_that_counts_nonsense_does_not_ruin_the_sums() -> None:
-    ledger = Ledger(Wall(MIDNIGHT_S))
+    ledger = UsageLedger(Wall(MIDNIGHT_S))
     ledger.finished(request(), used(-5, 2**70))
     assert ledger.take() == {account(): Amount(1, 0, MOST_TOKENS)}

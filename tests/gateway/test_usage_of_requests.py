@@ -4,7 +4,7 @@ import orjson
 
 from gateway.errors import NoDeployment, StreamBroken
 from gateway.store import Account, Amount
-from gateway.usage import Ledger
+from gateway.usage import UsageLedger
 from shared.errors import ErrorCode
 from shared.messages import Trailers, Usage
 from tests.gateway.http.support import EVENTS, FakeResponse, Surface, json_response
@@ -15,8 +15,8 @@ LONG = [{"role": "user", "content": "a word " * 146}]
 MINE = Account("1970-01-01", "k1", "default", "m")
 
 
-def surface() -> tuple[Surface, Ledger]:
-    ledger = Ledger(lambda: 5.0)
+def surface() -> tuple[Surface, UsageLedger]:
+    ledger = UsageLedger(lambda: 5.0)
     return Surface(accounts=ledger), ledger
 
 

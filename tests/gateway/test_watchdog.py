@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from gateway.metrics import Metrics
-from gateway.watchdog import BEAT_S, QUIET_S, Watchdog, stack_of, watched_loop
+from gateway.watchdog import BEAT_S, QUIET_S, LoopWatchdog, stack_of, watched_loop
 
 BLOCKED_S = 1.0
 
@@ -19,7 +19,7 @@ class House:
     def __init__(self) -> None:
         self.now = self.turned_s = 1000.0
         self.metrics = Metrics()
-        self.watchdog = Watchdog(self.metrics, BLOCKED_S, lambda: ["slow.py:1 handler"], self.now)
+        self.watchdog = LoopWatchdog(self.metrics, BLOCKED_S, lambda: ["slow.py:1 handler"], self.now)
 
     def passes(self, for_s: float, *, turning: bool) -> None:
         for _ in range(round(for_s / BEAT_S)):

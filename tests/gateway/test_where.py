@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.where import WHERE_CHARS, WHERE_PAIRS, BadWhere, Nowhere, Where, narrowed, read_where, where_of
+from gateway.where import (
+    WHERE_CHARS,
+    WHERE_PAIRS,
+    BadResidency,
+    EmptyResidency,
+    Residency,
+    narrowed,
+    read_where,
+    where_of,
+)
 
 NAMES = ("region", "zone", "tier")
 VALUES = ("eu", "us", "uk")
@@ -50,29 +59,29 @@ def test_an_empty_value_is_a_value_and_no_label_is_none() -> None:
     ],
 )
 def test_what_is_no_constraint_is_told_with_a_reason(text: str, complaint: str) -> None:
-    with pytest.raises(BadWhere, match=complaint):
+    with pytest.raises(BadResidency, match=complaint):
         read_where(text)
 
 
 def test_no_values_are_no_constraint() -> None:
     for values in ({}, {"region": ()}):
-        with pytest.raises(BadWhere, match="write for example region=eu"):
+        with pytest.raises(BadResidency, match="write for example region=eu"):
             where_of(values)
 
 
 @given(wheres)
-def test_what_is_written_is_read_as_the_same(where: Where) -> None:
+def test_what_is_written_is_read_as_the_same(where: Residency) -> None:
     assert read_where(str(where)) == where == where_of(where.to_dict())
 
 
 @given(wheres, wheres, labels)
 def test_what_is_narrowed_allows_what_both_allow_and_nothing_else(
-    policy: Where, wish: Where, there: dict[str, str]
+    policy: Residency, wish: Residency, there: dict[str, str]
 ) -> None:
     one, other = dict(policy.allowed), dict(wish.allowed)
     apart = [name for name in one if name in other and not one[name] & other[name]]
     if apart:
-        with pytest.raises(Nowhere) as caught:
+        with pytest.raises(EmptyResidency) as caught:
             narrowed(policy, wish)
         assert caught.value.label in apart
         assert not (policy.allows(there) and wish.allows(there))
@@ -83,6 +92,6 @@ def test_what_is_narrowed_allows_what_both_allow_and_nothing_else(
 
 
 @given(wheres)
-def test_who_says_nothing_changes_nothing(where: Where) -> None:
+def test_who_says_nothing_changes_nothing(where: Residency) -> None:
     assert narrowed(where, None) == narrowed(None, where) == narrowed(where, where) == where
     assert narrowed(None, None) is None

@@ -1,6 +1,6 @@
 """Tunnels that go and come back, for agents of a :class:`~tests.gateway.fleet.Fleet`."""
 
-from shared.endpoint import Endpoint
+from shared.endpoint import SessionEndpoint
 from shared.errors import TunnelClosed
 from tests.gateway.fleet import MESSAGE_BUDGET_BYTES, FakeAgent, Fleet
 
@@ -26,6 +26,6 @@ def suspended(agent: FakeAgent) -> bool:
     return agent.endpoint.session.suspended and not agent.endpoint.closed
 
 
-def _ends(fleet: Fleet, agent: FakeAgent) -> tuple[Endpoint, Endpoint]:
+def _ends(fleet: Fleet, agent: FakeAgent) -> tuple[SessionEndpoint, SessionEndpoint]:
     (ends,) = [link for link in fleet._links if link[1] is agent.endpoint]
     return ends

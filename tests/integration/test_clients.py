@@ -14,7 +14,7 @@ import jwt
 import orjson
 import pytest
 
-from gateway.scopes import Role, limited
+from gateway.scopes import AdminRole, limited
 from gateway.store import Store
 from tests.gateway.access.minting import jwk, jwks, private_key
 from tests.support.processes import Gateway, House, until
@@ -151,7 +151,7 @@ def test_tokens_and_keys_let_in_as_far_as_they_say_and_no_longer(
     # keys with limits, beside them
     with Store.open(gateway.state) as store:
         key = store.keys.create("ci", "acme", time.time(), scopes=limited(["llama-*"], ["chat"], ["batch"]))
-        admin = store.keys.create("boss", "acme", time.time(), role=Role.ADMIN)
+        admin = store.keys.create("boss", "acme", time.time(), role=AdminRole.ADMIN)
         assert chat(gateway, key, "llama-8b") == (404, "model_not_found")
         assert chat(gateway, key, "llama-8b", service_tier="priority") == (403, "tier_not_allowed")
         assert code(ask(gateway, "/v1/embeddings", key, {"model": "llama"})) == (403, "route_not_allowed")

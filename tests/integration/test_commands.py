@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from gateway import cli_access
 from gateway.cli_gateway import FIRST_KEY
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.store import DEFAULT_TENANT, Account, Amount, Enrolment, Store
 from shared.cli import build
 from tests.support.processes import Gateway, House
@@ -82,8 +82,8 @@ def prepared(state: Path) -> str:
         token, _ = store.tokens.create(3600, 2, ["*"], {}, 1.0)
         store.agents.enrol(Enrolment(token.id_text, "gpu-7", b"7" * 32, "7", 4e9), 2.0)
         if not store.keys.list():  # which a gateway has made itself
-            store.keys.create(FIRST_KEY, DEFAULT_TENANT, 2.0, role=Role.ADMIN)
-        return store.keys.create("root", "ops", 1.0, role=Role.ADMIN)
+            store.keys.create(FIRST_KEY, DEFAULT_TENANT, 2.0, role=AdminRole.ADMIN)
+        return store.keys.create("root", "ops", 1.0, role=AdminRole.ADMIN)
 
 
 def steady(value: object) -> object:
@@ -134,7 +134,7 @@ def test_every_command_tells_the_same_over_http_as_on_the_state(
 
 def test_what_a_key_may_not_do_fails_and_says_which_role_it_takes(gateway: Gateway) -> None:
     with Store.open(gateway.state) as store:
-        key = store.keys.create("looks", "ops", 1.0, role=Role.VIEWER)
+        key = store.keys.create("looks", "ops", 1.0, role=AdminRole.VIEWER)
     run = CliRunner()
     where = ["--url", gateway.url, "--key", key]
     assert run.invoke(build(), ["alias", "list", *where]).exit_code == 0
@@ -145,7 +145,7 @@ def test_what_a_key_may_not_do_fails_and_says_which_role_it_takes(gateway: Gatew
 
 def test_a_state_that_cannot_be_written_is_told_in_a_line_and_nothing_is_half_done(gateway: Gateway) -> None:
     with Store.open(gateway.state) as store:
-        key = store.keys.create("writes", "ops", 1.0, role=Role.ADMIN)
+        key = store.keys.create("writes", "ops", 1.0, role=AdminRole.ADMIN)
     create = ["key", "create", "--name", "unwritten", "--url", gateway.url, "--key", key]
     kept = resource.prlimit(gateway.child.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(gateway.child.pid, resource.RLIMIT_FSIZE, (1, kept[1]))
@@ -168,8 +168,8 @@ def test_a_state_that_cannot_be_written_is_told_in_a_line_and_nothing_is_half_do
 
 def test_usage_the_gateways_key_and_the_audit_log_are_told_over_http(gateway: Gateway) -> None:
     with Store.open(gateway.state) as store:
-        looks = store.keys.create("eyes", "ops", 1.0, role=Role.VIEWER)
-        admin = store.keys.create("all", "ops", 1.0, role=Role.ADMIN)
+        looks = store.keys.create("eyes", "ops", 1.0, role=AdminRole.VIEWER)
+        admin = store.keys.create("all", "ops", 1.0, role=AdminRole.ADMIN)
         amounts = {Account("2026-11-20", f"k{n:04}", "acme", "m"): Amount(1, n) for n in range(1001)}
         store.usage.add(amounts)
     invoke, app = CliRunner().invoke, build()
@@ -195,7 +195,7 @@ def test_usage_the_gateways_key_and_the_audit_log_are_told_over_http(gateway: Ga
 
 def test_what_is_done_on_the_gateways_host_only_says_so(gateway: Gateway) -> None:
     with Store.open(gateway.state) as store:
-        key, before = store.keys.create("far", "ops", 1.0, role=Role.ADMIN), store.gateway_identity.id
+        key, before = store.keys.create("far", "ops", 1.0, role=AdminRole.ADMIN), store.gateway_identity.id
     words = ["identity", "rotate", "--url", gateway.url, "--key", key]
     refused = CliRunner().invoke(build(), words, env={"COLUMNS": "300", "TERM": "dumb"})
     assert refused.exit_code == 2
@@ -206,7 +206,7 @@ def test_what_is_done_on_the_gateways_host_only_says_so(gateway: Gateway) -> Non
 
 def test_a_viewer_is_told_neither_usage_nor_lines_of_the_audit_log(gateway: Gateway) -> None:
     with Store.open(gateway.state) as store:
-        key = store.keys.create("curious", "ops", 1.0, role=Role.VIEWER)
+        key = store.keys.create("curious", "ops", 1.0, role=AdminRole.VIEWER)
     for words in (["usage"], ["audit", "export"]):
         refused = CliRunner().invoke(build(), [*words, "--url", gateway.url, "--key", key])
         assert (refused.exit_code, refused.stdout) == (1, "")

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from gateway.quotas import Rates
-from gateway.scopes import Role, limited
+from gateway.scopes import AdminRole, limited
 from gateway.store import Store
 from tests.support.processes import Gateway, House
 
@@ -96,7 +96,7 @@ def gateway(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield gateway
 
 
-def session(gateway: Gateway, name: str, role: Role | None = None, **more: Any) -> aiohttp.ClientSession:
+def session(gateway: Gateway, name: str, role: AdminRole | None = None, **more: Any) -> aiohttp.ClientSession:
     with Store.open(gateway.state) as store:
         key = store.keys.create(name, "default", time.time(), role=role, **more)
     return aiohttp.ClientSession(gateway.url, headers={"authorization": f"Bearer {key}"})
@@ -106,7 +106,7 @@ async def test_a_plain_key_does_not_manage_an_engine_and_an_operators_does(
     gateway: Gateway, engine: Engine
 ) -> None:
     path = f"/engines/{MODEL}/api/delete"
-    async with session(gateway, "plain") as plain, session(gateway, "boss", Role.OPERATOR) as operator:
+    async with session(gateway, "plain") as plain, session(gateway, "boss", AdminRole.OPERATOR) as operator:
         for written in (path, path.upper().replace("ENGINES/LLAMA", "engines/llama"), f"{path}/"):
             async with plain.delete(written, json={"model": "other"}) as response:
                 assert (response.status, (await response.json())["error"]["code"]) == (403, "role_required")

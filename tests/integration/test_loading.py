@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from gateway.quickstart.processes import Children
-from shared.endpoint import Endpoint
+from shared.endpoint import SessionEndpoint
 from shared.errors import ErrorCode
 from shared.messages import (
     AgentState,
@@ -46,7 +46,7 @@ class Commander(Recorder):
         self._read: dict[str, int] = {}
         self.levels: Mapping[str, int] = {}
         self.results: dict[int, CommandResult] = {}
-        self.endpoint: Endpoint | None = None
+        self.endpoint: SessionEndpoint | None = None
         self._ids = itertools.count(1)
 
     @property

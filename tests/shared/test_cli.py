@@ -13,7 +13,7 @@ from shared import cli
 _seen: list[str] = []
 
 
-def commands(root: cli.Root) -> None:
+def commands(root: cli.RootGroup) -> None:
     """What an installed package offers: found by its path ``tests.shared.test_cli:commands``."""
 
     @root.command()

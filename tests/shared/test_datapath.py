@@ -11,8 +11,8 @@ from shared.events import DataReceived, Event
 from shared.frames import HEADER, FrameType, decode_message, encode, encode_offset, encode_reason
 from shared.messages import ResponseHead
 from shared.outbox import Outbox, OutStream, Packing
-from shared.session import Session
-from shared.streams import PeerLimits, Role
+from shared.session import ProtocolSession
+from shared.streams import PeerLimits, TunnelRole
 from tests.support.session_pair import SessionPair, request_head
 
 WINDOWS = WindowSettings(floor=600, initial=600, maximum=2400, session=3000, streams=4)
@@ -20,17 +20,17 @@ PEER = PeerLimits(16, 4096, 65536)
 HEAD = ResponseHead(200, ()).to_payload()
 
 
-def a_session(role: Role, random: Random | None = None) -> Session:
+def a_session(role: TunnelRole, random: Random | None = None) -> ProtocolSession:
     """One with four streams and credit for few bytes; with ``random`` one may be over on our side."""
-    session = Session(role, PEER, 0.0, WINDOWS)
+    session = ProtocolSession(role, PEER, 0.0, WINDOWS)
     for stream_id in range(1, 5):
-        if role is Role.GATEWAY:
+        if role is TunnelRole.GATEWAY:
             session.open_stream(request_head(), 0.0)
         else:
             session.receive_message(encode(FrameType.OPEN, stream_id, request_head().to_payload()), 0.0)
             session.send_head(stream_id, ResponseHead(200, ()))
     session.data_to_send(10**6, 0.0)
-    if role is Role.GATEWAY:
+    if role is TunnelRole.GATEWAY:
         for stream_id in range(1, 5):
             session.receive_message(encode(FrameType.HEAD, stream_id, HEAD), 0.0)
     if random is not None:
@@ -67,7 +67,7 @@ def a_frame(random: Random) -> bytes:
             return random.choice((b"\x12", HEADER.pack(FrameType.DATA, stream_id, 9) + b"short"))
 
 
-def told(session: Session, messages: list[bytes]) -> tuple[list[Event], str, int]:
+def told(session: ProtocolSession, messages: list[bytes]) -> tuple[list[Event], str, int]:
     """What a session says of messages, how it ends, and what it holds then."""
     error = ""
     try:
@@ -81,9 +81,9 @@ def told(session: Session, messages: list[bytes]) -> tuple[list[Event], str, int
     return events, error, session.held_bytes
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", TunnelRole)
 def test_frames_that_share_a_message_do_what_each_does_alone_the_ordinary_way(
-    role: Role, monkeypatch: pytest.MonkeyPatch
+    role: TunnelRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endings = set()
     for seed in range(200):
@@ -99,16 +99,18 @@ def test_frames_that_share_a_message_do_what_each_does_alone_the_ordinary_way(
     assert endings >= {"", "FlowControlViolated", "StreamStateError", "FrameMalformed", "FrameTooLarge"}
 
 
-def test_every_byte_of_a_message_is_read_wherever_the_last_frame_ends(gateway: Session) -> None:
+def test_every_byte_of_a_message_is_read_wherever_the_last_frame_ends(gateway: ProtocolSession) -> None:
     whole = encode(FrameType.DATA, 1, b"first") + encode(FrameType.DATA, 2, b"x")
     gateway.receive_message(whole, 0.0)
     assert gateway.take_events()[-2:] == [DataReceived(1, b"first"), DataReceived(2, b"x")]
     for cut in range(1, 10):
         with pytest.raises(FrameMalformed):
-            a_session(Role.GATEWAY).receive_message(whole[:-cut], 0.0)
+            a_session(TunnelRole.GATEWAY).receive_message(whole[:-cut], 0.0)
 
 
-def test_the_sessions_credit_is_watched_though_no_stream_goes_beyond_its_own(gateway: Session) -> None:
+def test_the_sessions_credit_is_watched_though_no_stream_goes_beyond_its_own(
+    gateway: ProtocolSession,
+) -> None:
     table = gateway._streams
     table._receive_credit.granted = 700
     first, second = (encode(FrameType.DATA, stream_id, bytes(400)) for stream_id in (1, 2))
@@ -117,8 +119,8 @@ def test_the_sessions_credit_is_watched_though_no_stream_goes_beyond_its_own(gat
 
 
 @pytest.fixture
-def gateway() -> Session:
-    session = a_session(Role.GATEWAY)
+def gateway() -> ProtocolSession:
+    session = a_session(TunnelRole.GATEWAY)
     session.take_events()
     return session
 

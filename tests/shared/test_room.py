@@ -1,12 +1,12 @@
 """A tunnel hands its socket little where the line is slow, and more where it is fast."""
 
 from shared import limits
-from shared.tunnel.room import QUICK_S, QUICK_TIMES, WriteRoom
+from shared.tunnel.room import QUICK_S, QUICK_TIMES, WriteBuffer
 
 LEAST, MOST = limits.SOCKET_BUFFER_BYTES, limits.MESSAGE_BYTES
 
 
-def drain(room: WriteRoom, took_s: float, times: int = 1) -> list[bool]:
+def drain(room: WriteBuffer, took_s: float, times: int = 1) -> list[bool]:
     changes = []
     for at in range(times):
         room.filled(float(at))
@@ -15,11 +15,11 @@ def drain(room: WriteRoom, took_s: float, times: int = 1) -> list[bool]:
 
 
 def test_it_begins_with_little() -> None:
-    assert WriteRoom().size_bytes == LEAST
+    assert WriteBuffer().size_bytes == LEAST
 
 
 def test_a_fast_line_gets_more_by_and_by_and_no_more_than_a_message() -> None:
-    room = WriteRoom()
+    room = WriteBuffer()
     assert drain(room, QUICK_S / 2, QUICK_TIMES) == [False] * (QUICK_TIMES - 1) + [True]
     assert room.size_bytes == 2 * LEAST
     drain(room, QUICK_S / 2, 20 * QUICK_TIMES)
@@ -28,7 +28,7 @@ def test_a_fast_line_gets_more_by_and_by_and_no_more_than_a_message() -> None:
 
 
 def test_a_line_that_is_fast_for_a_moment_only_gets_no_more() -> None:
-    room = WriteRoom()
+    room = WriteBuffer()
     for _ in range(5):
         drain(room, QUICK_S / 2, QUICK_TIMES - 1)
         drain(room, QUICK_S * 2)
@@ -36,7 +36,7 @@ def test_a_line_that_is_fast_for_a_moment_only_gets_no_more() -> None:
 
 
 def test_a_line_that_slows_down_gets_less_at_once() -> None:
-    room = WriteRoom()
+    room = WriteBuffer()
     drain(room, 0.0, 20 * QUICK_TIMES)
     assert drain(room, QUICK_S * 2) == [True]
     assert room.size_bytes == MOST // 2

@@ -11,7 +11,7 @@ from shared.errors import (
     HeartbeatLost,
     SendBufferFull,
     SessionClosed,
-    StreamClosed,
+    StreamHalfClosed,
     StreamStateError,
     TooManyStreams,
     UnexpectedFrame,
@@ -30,8 +30,8 @@ from shared.events import StreamClosed as Closed
 from shared.frames import FrameType, decode_message, encode, encode_offset, encode_reason
 from shared.heartbeat import Heartbeat
 from shared.messages import AgentState, AgentStatus, ResponseHead, Trailers, Usage
-from shared.session import Session
-from shared.streams import PeerLimits, Role
+from shared.session import ProtocolSession
+from shared.streams import PeerLimits, TunnelRole
 from tests.support.session_pair import SessionPair, body, request_head
 
 OK = ResponseHead(200, ())
@@ -235,7 +235,7 @@ def test_an_early_answer_stops_the_upload(pair: SessionPair) -> None:
     at_gateway, at_agent = pair.settle()
     assert at_gateway[-1] == Closed(stream_id)
     assert at_agent[-1] == Closed(stream_id)
-    with pytest.raises(StreamClosed):
+    with pytest.raises(StreamHalfClosed):
         pair.gateway.send_data(stream_id, b"more")
     assert pair.agent.held_bytes == 0
 
@@ -392,7 +392,7 @@ def test_closing_is_the_last_word(pair: SessionPair) -> None:
     ],
 )
 def test_a_gateway_refuses_what_the_protocol_does_not_allow(frame: bytes, error: type[Exception]) -> None:
-    session = Session(Role.GATEWAY, PeerLimits(8, 1024, 65536), 0.0)
+    session = ProtocolSession(TunnelRole.GATEWAY, PeerLimits(8, 1024, 65536), 0.0)
     with pytest.raises(error):
         session.receive_message(frame, 0.0)
 

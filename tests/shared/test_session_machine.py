@@ -29,7 +29,7 @@ from shared.events import (
 )
 from shared.events import StreamClosed as Closed
 from shared.messages import ResponseHead
-from shared.session import Session
+from shared.session import ProtocolSession
 from tests.support.session_pair import SessionPair, request_head
 
 WINDOWS = WindowSettings(floor=300, initial=600, maximum=2400, session=10_000, streams=8)
@@ -217,7 +217,7 @@ class Sessions(RuleBasedStateMachine):
                 return
         raise AssertionError("messages never stop")
 
-    def _pick(self, data: st.DataObject, wanted: Any) -> list[tuple[Session, int, Side]]:
+    def _pick(self, data: st.DataObject, wanted: Any) -> list[tuple[ProtocolSession, int, Side]]:
         candidates = [
             (session, stream_id, side)
             for stream_id, model in self.models.items()
@@ -226,7 +226,7 @@ class Sessions(RuleBasedStateMachine):
         ]
         return [data.draw(st.sampled_from(candidates))] if candidates else []
 
-    def _note(self, session: Session, events: list[Any]) -> None:
+    def _note(self, session: ProtocolSession, events: list[Any]) -> None:
         for event in events:
             if isinstance(event, PeerSilent | PeerHeard | RoundTripMeasured):
                 continue

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shared import limits
-from shared.endpoint import Endpoint, Stream
+from shared.endpoint import SessionEndpoint, Stream
 from shared.errors import ErrorCode, LocalError, ResumeRefused, TrunklineError
 from shared.messages import ResponseHead, Trailers
 from shared.tunnel import AcceptedTunnel
@@ -132,9 +132,9 @@ class Tunnels(RuleBasedStateMachine):
         self.numbers = count()
         self.names = count()
         self.lines: list[Line] = []
-        self.endpoints: list[Endpoint] = []
+        self.endpoints: list[SessionEndpoint] = []
         self.acceptor.on_attached = self._attached
-        self.held: tuple[str, Endpoint] | None = None
+        self.held: tuple[str, SessionEndpoint] | None = None
         """The agent's session, with a tunnel or without."""
         self.dial()
 
@@ -312,7 +312,7 @@ class Tunnels(RuleBasedStateMachine):
         self.endpoints.append(line.agent.endpoint)
         self.loop.settle()
 
-    def _endpoints(self) -> list[Endpoint]:
+    def _endpoints(self) -> list[SessionEndpoint]:
         return self.endpoints
 
     def _connect(self) -> None:
@@ -376,7 +376,7 @@ class Tunnels(RuleBasedStateMachine):
             assert not gateway.suspended or gateway.closed
             assert not agent.suspended or agent.closed
 
-    def _given_back(self, endpoint: Endpoint) -> None:
+    def _given_back(self, endpoint: SessionEndpoint) -> None:
         table = endpoint.session._streams
         assert not endpoint.streams
         assert endpoint.session.open_streams == 0

@@ -11,7 +11,7 @@ from websockets.protocol import Event as WebSocketEvent
 from websockets.uri import parse_uri
 
 from shared import limits
-from shared.endpoint import Endpoint, SessionListener
+from shared.endpoint import SessionEndpoint, SessionListener
 from shared.errors import ErrorCode
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, Turns
@@ -170,7 +170,7 @@ class Line:
         loop: ManualLoop,
         acceptor: Any,
         listener: SessionListener,
-        resumes: tuple[str, Endpoint] | None = None,
+        resumes: tuple[str, SessionEndpoint] | None = None,
         turns: Turns | None = None,
         name: str = NAME,
     ) -> None:
@@ -235,7 +235,7 @@ class LineAcceptor(Acceptor):
         super().__init__()
         self._loop = loop
         self._sessions = 0
-        self.endpoint: Endpoint | None = None
+        self.endpoint: SessionEndpoint | None = None
         self.session_id = ""
         self.on_attached: Callable[[AcceptedTunnel], None] = lambda tunnel: None
 
@@ -245,7 +245,7 @@ class LineAcceptor(Acceptor):
         self._sessions += 1
         return Accepted(hello.name, f"session-{self._sessions}", self._sessions, _CERTIFICATE.der)
 
-    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
         endpoint = self.endpoint
         if endpoint is None or endpoint.closed or request.id != self.session_id:
             return None

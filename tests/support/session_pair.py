@@ -5,8 +5,8 @@ from collections import deque
 from shared.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, WindowSettings
 from shared.events import DataReceived, Event
 from shared.messages import RequestHead
-from shared.session import Session
-from shared.streams import Role, own_limits
+from shared.session import ProtocolSession
+from shared.streams import TunnelRole, own_limits
 
 
 def request_head(streaming: bool = True, model: str = "demo") -> RequestHead:
@@ -30,18 +30,20 @@ class SessionPair:
         agent_windows: WindowSettings = AGENT_WINDOWS,
     ) -> None:
         self.now = 0.0
-        self.gateway = Session(Role.GATEWAY, own_limits(agent_windows), self.now, gateway_windows)
-        self.agent = Session(Role.AGENT, own_limits(gateway_windows), self.now, agent_windows)
+        self.gateway = ProtocolSession(
+            TunnelRole.GATEWAY, own_limits(agent_windows), self.now, gateway_windows
+        )
+        self.agent = ProtocolSession(TunnelRole.AGENT, own_limits(gateway_windows), self.now, agent_windows)
         self.to_agent: deque[bytes] = deque()
         self.to_gateway: deque[bytes] = deque()
 
-    def send(self, session: Session, budget_bytes: int = 1 << 20) -> list[bytes]:
+    def send(self, session: ProtocolSession, budget_bytes: int = 1 << 20) -> list[bytes]:
         """Takes what a session has to send and puts it on its way."""
         messages = session.data_to_send(budget_bytes, self.now)
         (self.to_agent if session is self.gateway else self.to_gateway).extend(messages)
         return messages
 
-    def deliver(self, session: Session, count: int = 1 << 30) -> list[Event]:
+    def deliver(self, session: ProtocolSession, count: int = 1 << 30) -> list[Event]:
         """Gives a session up to ``count`` of the messages on their way to it, and returns its events."""
         queue = self.to_gateway if session is self.gateway else self.to_agent
         while queue and count > 0:

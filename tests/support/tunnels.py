@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from shared.endpoint import Endpoint, Stream
+from shared.endpoint import SessionEndpoint, Stream
 from shared.errors import ErrorCode, HandshakeError, HandshakeRejected, TrunklineError
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.identity import GatewayKeys, JoinToken
@@ -140,7 +140,7 @@ class Acceptor:
         certificate = certificate_of(hello.name, key_of(hello.name), wall_s=time.time())
         return Accepted(hello.name, "session-1", 1, certificate.der)
 
-    def resume(self, accepted: Accepted, request: ResumeRequest) -> Endpoint | None:
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
         """Whatever session the newest tunnel has, unless ``forgets``."""
         endpoint = self.tunnels[-1].endpoint if self.tunnels else None
         if self.forgets or endpoint is None or endpoint.closed or request.id != accepted.session_id:

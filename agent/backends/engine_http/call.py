@@ -4,10 +4,10 @@ import asyncio
 from types import TracebackType
 
 from agent.backends import wire
-from agent.backends.base import EngineError, EngineFailed, EngineUnreachable, RequestBody
-from agent.backends.engine_http.exchange import Exchange, Take
-from agent.backends.engine_http.pool import Connection, Pool
-from agent.backends.engine_http.upload import Upload
+from agent.backends.base import BackendBody, BackendError, BackendFailed, BackendUnreachable
+from agent.backends.engine_http.exchange import EngineExchange, Take
+from agent.backends.engine_http.pool import ConnectionPool, IdleConnection
+from agent.backends.engine_http.upload import EngineUpload
 from agent.backends.settings import EngineTimeouts
 from shared.messages import RequestHead
 
@@ -16,8 +16,8 @@ STALE_S = 1.0
 closes it later may have worked on the request, and it is not for us to let it begin again."""
 
 
-class Call:
-    """Implements :class:`agent.backends.base.EngineResponse`, and is the context in which it is one.
+class EngineCall:
+    """Implements :class:`agent.backends.base.BackendResponse`, and is the context in which it is one.
 
     A kept connection that turns out to be closed, without a word of an answer, is replaced by a fresh one:
     once, and only if the request can be sent again.
@@ -25,25 +25,25 @@ class Call:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ConnectionPool,
         form: wire.RequestFormat,
         timeouts: EngineTimeouts,
         head: RequestHead,
-        body: RequestBody,
+        body: BackendBody,
     ) -> None:
         self._pool = pool
         self._format = form
         self._timeouts = timeouts
         self._head = head
         self._body = body
-        self._connection: Connection | None = None
-        self._exchange: Exchange | None = None
+        self._connection: IdleConnection | None = None
+        self._exchange: EngineExchange | None = None
         self._uploading: asyncio.Task[None] | None = None
         """There while the request cannot be sent whole without waiting."""
         self.status = 0
         self.headers: tuple[tuple[str, str], ...] = ()
 
-    async def __aenter__(self) -> "Call":
+    async def __aenter__(self) -> "EngineCall":
         try:
             await self._answered(await self._upload())
         except BaseException:
@@ -64,7 +64,7 @@ class Call:
         if self._exchange is not None:
             self._exchange.resume()
 
-    async def _upload(self) -> Upload:
+    async def _upload(self) -> EngineUpload:
         """Raises :class:`agent.backends.base.RequestUnfit`."""
         head, body = self._head, self._body
         method, path = wire.check_method(head.method), wire.check_path(head.path)
@@ -80,37 +80,37 @@ class Call:
             framing = b"content-length: %d\r\n" % length_bytes
         else:
             framing = b""
-        return Upload(
+        return EngineUpload(
             self._format.head(method, path, head.headers, framing),
             None if length_bytes == 0 else body,
             length_bytes=length_bytes,
             stall_s=self._timeouts.idle_s,
         )
 
-    async def _answered(self, upload: Upload) -> None:
-        """Returns with the answer's head read. Raises the :class:`EngineError` that fits."""
+    async def _answered(self, upload: EngineUpload) -> None:
+        """Returns with the answer's head read. Raises the :class:`BackendError` that fits."""
         kept = self._pool.kept()
         exchange = self._begin(kept or await self._pool.fresh(), upload)
         try:
             await exchange.head()
-        except EngineError as error:
+        except BackendError as error:
             if kept is None or not upload.replayable or not _was_stale(exchange):
                 raise
             exchange = await self._begin_again(upload, error)
             await exchange.head()
         if exchange.status < 200:
-            raise EngineFailed(f"the engine answered with status {exchange.status}")
+            raise BackendFailed(f"the engine answered with status {exchange.status}")
         self.status, self.headers = exchange.status, self._format.response_headers(exchange.raw_headers)
         exchange.expect_within(self._timeouts.idle_s)
 
-    async def _begin_again(self, upload: Upload, error: EngineError) -> Exchange:
+    async def _begin_again(self, upload: EngineUpload, error: BackendError) -> EngineExchange:
         await self._end(keep=False)
         try:
             return self._begin(await self._pool.fresh(), upload)
-        except EngineUnreachable:
+        except BackendUnreachable:
             raise error from None  # it may have seen the request, so it must not be said that it did not
 
-    def _begin(self, connection: Connection, upload: Upload) -> Exchange:
+    def _begin(self, connection: IdleConnection, upload: EngineUpload) -> EngineExchange:
         self._connection = connection
         exchange = self._exchange = self._pool.begin(
             connection, head_only=self._head.method.upper() == "HEAD"
@@ -121,7 +121,7 @@ class Call:
             self._uploading = asyncio.create_task(self._send_rest(exchange, upload))
         return exchange
 
-    async def _send_rest(self, exchange: Exchange, upload: Upload) -> None:
+    async def _send_rest(self, exchange: EngineExchange, upload: EngineUpload) -> None:
         try:
             await upload.rest(exchange)
         except Exception as error:
@@ -143,7 +143,7 @@ class Call:
             await asyncio.wait((uploading,))
 
 
-def _was_stale(exchange: Exchange) -> bool:
+def _was_stale(exchange: EngineExchange) -> bool:
     """The connection was closed, right away and without a word."""
     now = asyncio.get_running_loop().time()
     return exchange.closed and not exchange.answered and now - exchange.began_s <= STALE_S

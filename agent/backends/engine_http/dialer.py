@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from agent.backends.base import EngineUnreachable
+from agent.backends.base import BackendUnreachable
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -22,7 +22,7 @@ NEXT_ADDRESS_S = 0.25
 """An address that has not answered for so long gets company of the next one (RFC 8305 §5)."""
 
 
-class Dialer:
+class EngineConnector:
     """Connects to ``url``'s host, or to ``unix_socket``, within ``connect_s``."""
 
     def __init__(self, url: str, unix_socket: Path | None, connect_s: float) -> None:
@@ -37,15 +37,15 @@ class Dialer:
         self._known_until_s = 0.0
 
     async def dial(self, protocol: Callable[[], P]) -> P:
-        """Raises :class:`EngineUnreachable`."""
+        """Raises :class:`BackendUnreachable`."""
         try:
             async with asyncio.timeout(self._connect_s):
                 return await self._connect(protocol)
         except TimeoutError:
-            raise EngineUnreachable("the engine does not accept connections (timed out)") from None
+            raise BackendUnreachable("the engine does not accept connections (timed out)") from None
         except (OSError, ValueError) as error:
             self._known_until_s = 0.0
-            raise EngineUnreachable(self._why(error)) from error
+            raise BackendUnreachable(self._why(error)) from error
 
     def _why(self, error: OSError | ValueError) -> str:
         number = error.errno if isinstance(error, OSError) else None

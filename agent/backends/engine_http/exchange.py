@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from agent.backends.base import EngineFailed, EngineTimeout
+from agent.backends.base import BackendFailed, BackendTimeout
 
 KIB = 1024
 
@@ -29,7 +29,7 @@ READ_BUFFER_BYTES = 64 * KIB
 Take = Callable[[bytes], bool]
 
 
-class Exchange(asyncio.Protocol):
+class EngineExchange(asyncio.Protocol):
     """Takes over ``transport`` and gives it back when the answer is over (:attr:`reusable`).
 
     ``head_only``: the answer has a head and no body, whatever its head says (HEAD).
@@ -57,7 +57,7 @@ class Exchange(asyncio.Protocol):
         self._keep_alive = False
         self._until_close = False
         self._closed_early = False
-        self._flaw: EngineFailed | None = None
+        self._flaw: BackendFailed | None = None
         """What the parser was glad with, and we are not."""
         self._take: Take | None = None
         self._held = False
@@ -87,7 +87,7 @@ class Exchange(asyncio.Protocol):
             raise self.error
 
     async def pour(self, take: Take) -> None:
-        """See :meth:`agent.backends.base.EngineResponse.pour`."""
+        """See :meth:`agent.backends.base.BackendResponse.pour`."""
         self._take = take
         self._flow()
         try:
@@ -99,7 +99,7 @@ class Exchange(asyncio.Protocol):
             raise self.error
 
     def resume(self) -> None:
-        """See :meth:`agent.backends.base.EngineResponse.resume`."""
+        """See :meth:`agent.backends.base.BackendResponse.resume`."""
         if self._held:
             self._held = False
             self._heard_s = self._now()
@@ -307,11 +307,11 @@ class Exchange(asyncio.Protocol):
             return
         self._closed_early = True
         if not self.status:
-            self.fail(EngineFailed("the engine closed the connection without an answer"))
+            self.fail(BackendFailed("the engine closed the connection without an answer"))
         elif exc is None:
-            self.fail(EngineFailed("the engine's answer ended before it was whole"))
+            self.fail(BackendFailed("the engine's answer ended before it was whole"))
         else:
-            self.fail(EngineFailed("the engine closed the connection in the middle of its answer"))
+            self.fail(BackendFailed("the engine closed the connection in the middle of its answer"))
 
     def _look_at_the_clock(self, limit_s: float) -> None:
         left_s = limit_s if self._held else self._heard_s + limit_s - self._now()
@@ -319,7 +319,7 @@ class Exchange(asyncio.Protocol):
             self._timer = self._loop.call_later(left_s, self._look_at_the_clock, limit_s)
         else:
             where = "in the middle of" if self.status else "before"
-            self.fail(EngineTimeout(f"the engine fell silent {where} its answer"))
+            self.fail(BackendTimeout(f"the engine fell silent {where} its answer"))
 
     def _stop_clock(self) -> None:
         if self._timer is not None:
@@ -354,5 +354,5 @@ def _ends_with_connection(status: int, headers: list[tuple[bytes, bytes]]) -> bo
     return b"content-length" not in fields
 
 
-def _no_http(why: str) -> EngineFailed:
-    return EngineFailed(f"the engine's answer is no HTTP: {why.partition(chr(10))[0].strip()[:100]}")
+def _no_http(why: str) -> BackendFailed:
+    return BackendFailed(f"the engine's answer is no HTTP: {why.partition(chr(10))[0].strip()[:100]}")

@@ -3,8 +3,8 @@
 import asyncio
 from typing import cast
 
-from agent.backends.engine_http.dialer import Dialer
-from agent.backends.engine_http.exchange import Exchange
+from agent.backends.engine_http.dialer import EngineConnector
+from agent.backends.engine_http.exchange import EngineExchange
 
 KEEP_IDLE_S = 2.0
 """How long an idle connection is kept. uvicorn and llama.cpp close theirs after 5 s; a request sent in that
@@ -14,12 +14,12 @@ IDLE = 256
 """Connections kept at once: a batch that ends together leaves as many as an engine has slots."""
 
 
-class Connection(asyncio.Protocol):
+class IdleConnection(asyncio.Protocol):
     """A connection, at rest: whatever comes now nobody asked for."""
 
     transport: asyncio.Transport
 
-    def __init__(self, pool: "Pool") -> None:
+    def __init__(self, pool: "ConnectionPool") -> None:
         self._pool = pool
         self.rests_since_s = 0.0
 
@@ -36,14 +36,14 @@ class Connection(asyncio.Protocol):
         self._pool.forget(self)
 
 
-class Pool:
+class ConnectionPool:
     """It has no limit of its own to how many are in use: that is bounded by the engine's slots."""
 
-    def __init__(self, dialer: Dialer) -> None:
+    def __init__(self, dialer: EngineConnector) -> None:
         self._dialer = dialer
-        self._idle: dict[Connection, None] = {}
+        self._idle: dict[IdleConnection, None] = {}
         """Longest at rest first."""
-        self._exchanges: set[Exchange] = set()
+        self._exchanges: set[EngineExchange] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
         self._heard_s = 0.0
@@ -54,7 +54,7 @@ class Pool:
         """When something of an answer came last, on the loop's clock; 0 if none ever did."""
         return max(self._heard_s, *(exchange.heard_s for exchange in self._exchanges), 0.0)
 
-    def kept(self) -> Connection | None:
+    def kept(self) -> IdleConnection | None:
         """The connection that has been at rest for the shortest time, if there is one."""
         now = asyncio.get_running_loop().time()
         while self._idle:
@@ -64,17 +64,17 @@ class Pool:
             connection.transport.abort()
         return None
 
-    async def fresh(self) -> Connection:
-        """Raises :class:`agent.backends.base.EngineUnreachable`."""
-        return await self._dialer.dial(lambda: Connection(self))
+    async def fresh(self) -> IdleConnection:
+        """Raises :class:`agent.backends.base.BackendUnreachable`."""
+        return await self._dialer.dial(lambda: IdleConnection(self))
 
-    def begin(self, connection: Connection, *, head_only: bool) -> Exchange:
+    def begin(self, connection: IdleConnection, *, head_only: bool) -> EngineExchange:
         """The next exchange over ``connection``; to be handed to :meth:`end`."""
-        exchange = Exchange(connection.transport, head_only=head_only)
+        exchange = EngineExchange(connection.transport, head_only=head_only)
         self._exchanges.add(exchange)
         return exchange
 
-    def end(self, connection: Connection, exchange: Exchange, *, keep: bool) -> None:
+    def end(self, connection: IdleConnection, exchange: EngineExchange, *, keep: bool) -> None:
         """Keeps the connection, if ``keep`` and it can be; else closes it."""
         self._exchanges.discard(exchange)
         self._heard_s = max(self._heard_s, exchange.heard_s)
@@ -88,7 +88,7 @@ class Pool:
             if self._sweep is None:
                 self._sweep = loop.call_later(KEEP_IDLE_S, self._drop_old)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: IdleConnection) -> None:
         """It is closed."""
         self._idle.pop(connection, None)
 

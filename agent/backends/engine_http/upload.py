@@ -2,8 +2,8 @@
 
 import asyncio
 
-from agent.backends.base import EngineError, EngineTimeout, RequestBody
-from agent.backends.engine_http.exchange import Exchange
+from agent.backends.base import BackendBody, BackendError, BackendTimeout
+from agent.backends.engine_http.exchange import EngineExchange
 from shared.errors import ErrorCode
 
 REPLAY_BYTES = 64 * 1024
@@ -12,23 +12,23 @@ REPLAY_BYTES = 64 * 1024
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
-class RequestBodyBroken(EngineError):
+class RequestBodyBroken(BackendError):
     """The request's body is not as long as its head says."""
 
     code = ErrorCode.PROTOCOL_ERROR
 
 
-class Upload:
+class EngineUpload:
     """``head`` is all that precedes the body, its framing among it: ``length_bytes`` of body follow, or, with
     None, chunks. ``body`` None: nothing follows.
 
     What is there of the body leaves together with the head, in one write. :meth:`begin` does as much as can
     be done without waiting, :meth:`rest` what is left. The body is told that bytes were taken once the socket
-    has room for more. A socket that takes nothing for ``stall_s`` is an :class:`EngineTimeout`.
+    has room for more. A socket that takes nothing for ``stall_s`` is an :class:`BackendTimeout`.
     """
 
     def __init__(
-        self, head: bytes, body: RequestBody | None, *, length_bytes: int | None, stall_s: float | None
+        self, head: bytes, body: BackendBody | None, *, length_bytes: int | None, stall_s: float | None
     ) -> None:
         self._head = head
         self._body = body
@@ -43,7 +43,7 @@ class Upload:
         """All of the request has been handed to the socket."""
         self.replayable = True
 
-    def begin(self, exchange: Exchange) -> bool:
+    def begin(self, exchange: EngineExchange) -> bool:
         """Writes what is there. True: the request is whole and the socket took it.
 
         A second call, with another exchange, begins anew. Raises :class:`RequestBodyBroken`.
@@ -52,7 +52,7 @@ class Upload:
             return self._written(exchange.write(self._wire))
         return self._write(exchange, self._head)
 
-    async def rest(self, exchange: Exchange) -> None:
+    async def rest(self, exchange: EngineExchange) -> None:
         """Writes what is still to come as it comes. Raises :class:`RequestBodyBroken`, EngineTimeout."""
         await self._drained(exchange)
         while not self.ended:
@@ -61,7 +61,7 @@ class Upload:
             if not self._write(exchange, b""):
                 await self._drained(exchange)
 
-    def _write(self, exchange: Exchange, before: bytes) -> bool:
+    def _write(self, exchange: EngineExchange, before: bytes) -> bool:
         data = before + self._next()
         self.replayable = self.replayable and len(self._wire) + len(data) <= REPLAY_BYTES
         self._wire = self._wire + data if self.replayable else b""
@@ -95,12 +95,12 @@ class Upload:
                 f"the request's body ended after {self._sent_bytes} of {length_bytes} bytes"
             )
 
-    async def _drained(self, exchange: Exchange) -> None:
+    async def _drained(self, exchange: EngineExchange) -> None:
         try:
             async with asyncio.timeout(self._stall_s):
                 await exchange.drained()
         except TimeoutError:
-            raise EngineTimeout(f"the engine took nothing of the request for {self._stall_s:g} s") from None
+            raise BackendTimeout(f"the engine took nothing of the request for {self._stall_s:g} s") from None
         self._take()
 
     def _take(self) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from agent.backends.engine_models import deployment_id
-from agent.backends.managed import Durations, Loading, ManagedBackend
+from agent.backends.managed import Durations, LoadAttempt, ManagedBackend
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from agent.backends.process import to_the_end
 from agent.backends.restarts import EngineEnd, RestartPolicy
@@ -63,7 +63,7 @@ class TorchBackend(ManagedBackend):
         threads: int | None = None,
         version: str = "",
         continues: Mapping[str, str] | None = None,
-        loading: Loading | None = None,
+        loading: LoadAttempt | None = None,
         restarts: RestartPolicy | None = None,
         durations: Durations | None = None,
         launch: Launch = EngineProcess.start,
@@ -77,7 +77,7 @@ class TorchBackend(ManagedBackend):
         Raises ValueError for options that can never work.
         """
         directory, default_name = locate(model)
-        loading = loading or Loading()
+        loading = loading or LoadAttempt()
         self._options = EngineOptions(
             model=directory,
             name=model_name or default_name,

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent.backends.torch_engine import batching
 from agent.backends.torch_engine.embedding import Embedder, Vector, embedder
-from agent.backends.torch_engine.faults import ContextLengthExceeded, InvalidRequest, RouteNotFound
+from agent.backends.torch_engine.faults import ContextLengthExceeded, EngineRouteNotFound, InvalidRequest
 from agent.backends.torch_engine.generation import Generation, Prompt, TextGenerator, TorchAdmission
 from agent.backends.torch_engine.manager import ResilientManager
 from agent.backends.torch_engine.models import LoadedModel, load
@@ -27,7 +27,7 @@ from agent.backends.torch_engine.text import Rendered, plain_text, render
 _log = logging.getLogger(__name__)
 
 
-class Engine:
+class TorchEngine:
     """Belongs to one event loop; computes in threads of its own."""
 
     def __init__(self, model: LoadedModel, manager: ResilientManager | None, queue: int) -> None:
@@ -58,7 +58,7 @@ class Engine:
         )
 
     @classmethod
-    def load(cls, options: EngineOptions, tell: Callable[[str], None] = lambda step: None) -> "Engine":
+    def load(cls, options: EngineOptions, tell: Callable[[str], None] = lambda step: None) -> "TorchEngine":
         """Blocks for as long as loading takes, and tells each step of it. Raises ModelUnusable."""
         tell(READING)
         model, manager = load(options), None
@@ -113,7 +113,7 @@ class Engine:
     async def chat(self, request: ChatRequest) -> Generation:
         """Begin the answer to a chat. Raises an EngineFault; the caller closes what it gets."""
         if not self.model.has_template:
-            raise RouteNotFound(
+            raise EngineRouteNotFound(
                 f"The model {self.model.name} has no chat template: it can complete text (/v1/completions) "
                 "but not chat."
             )
@@ -128,7 +128,7 @@ class Engine:
     async def embed(self, request: EmbeddingRequest) -> tuple[list[Vector], int]:
         """The vectors and the number of tokens read. Raises an EngineFault."""
         if self.vectors is None:
-            raise RouteNotFound(f"The model {self.model.name} gives no embeddings.")
+            raise EngineRouteNotFound(f"The model {self.model.name} gives no embeddings.")
         texts: list[Sequence[int]] = await self._in_thread(
             lambda: [self._token_ids(item, "input") for item in request.inputs]
         )
@@ -155,7 +155,9 @@ class Engine:
 
     def _generate(self, rendered: Rendered, request: TextRequest, param: str) -> Generation:
         if self.texts is None:
-            raise RouteNotFound(f"The model {self.model.name} gives embeddings only; it generates no text.")
+            raise EngineRouteNotFound(
+                f"The model {self.model.name} gives embeddings only; it generates no text."
+            )
         return self.texts.submit(
             Prompt(
                 ids=rendered.ids,

@@ -68,27 +68,27 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
 
-class Unauthenticated(EngineFault):
+class EngineUnauthenticated(EngineFault):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
 
-class ModelNotFound(EngineFault):
+class EngineModelNotFound(EngineFault):
     status, type, code = 404, "invalid_request_error", "model_not_found"
 
 
-class RouteNotFound(EngineFault):
+class EngineRouteNotFound(EngineFault):
     status, type, code = 404, "invalid_request_error", "unknown_url"
 
 
-class MethodNotAllowed(EngineFault):
+class EngineMethodNotAllowed(EngineFault):
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
 
 
-class BodyTooLarge(EngineFault):
+class EngineBodyTooLarge(EngineFault):
     status, type, code = 413, "invalid_request_error", "request_too_large"
 
 
-class QueueFull(EngineFault):
+class EngineQueueFull(EngineFault):
     """Slots and local queue are taken."""
 
     status, type, code = 429, "overloaded_error", "queue_full"

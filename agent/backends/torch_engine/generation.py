@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
-from agent.backends.torch_engine.faults import EngineFault, QueueFull, Stopping, fault_of
+from agent.backends.torch_engine.faults import EngineFault, EngineQueueFull, Stopping, fault_of
 from agent.backends.torch_engine.manager import ResilientManager
 from agent.backends.torch_engine.parsing import Sampling
 from agent.backends.torch_engine.sampling import KEYWORD
@@ -36,10 +36,10 @@ class TorchAdmission:
         self._average_s = _FIRST_GUESS_S
 
     def enter(self) -> "Permit":
-        """Raises :class:`QueueFull` with an honest time to come back."""
+        """Raises :class:`EngineQueueFull` with an honest time to come back."""
         if self.taken >= self.places:
             self.refused += 1
-            raise QueueFull(
+            raise EngineQueueFull(
                 f"All {self.places} places of this engine are taken. Send the request again later.",
                 retry_after_s=self.drain_s(),
             )

@@ -21,15 +21,15 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agent.backends.torch_engine import parsing, shapes
-from agent.backends.torch_engine.engine import Engine
+from agent.backends.torch_engine.engine import TorchEngine
 from agent.backends.torch_engine.faults import (
-    BodyTooLarge,
+    EngineBodyTooLarge,
     EngineFault,
+    EngineMethodNotAllowed,
+    EngineModelNotFound,
+    EngineRouteNotFound,
+    EngineUnauthenticated,
     InvalidRequest,
-    MethodNotAllowed,
-    ModelNotFound,
-    RouteNotFound,
-    Unauthenticated,
     fault_of,
 )
 from agent.backends.torch_engine.generation import Generation
@@ -51,9 +51,9 @@ _STREAM_HEADERS = {
 
 
 class EngineHTTP:
-    """The routes over one :class:`Engine`."""
+    """The routes over one :class:`TorchEngine`."""
 
-    def __init__(self, engine: Engine, key: str | None) -> None:
+    def __init__(self, engine: TorchEngine, key: str | None) -> None:
         self._engine = engine
         self._key = key
         self._ids = itertools.count(1)
@@ -186,7 +186,7 @@ class EngineHTTP:
             return
         presented = request.headers.get("authorization", "")
         if not hmac.compare_digest(presented.encode(), f"Bearer {self._key}".encode()):
-            raise Unauthenticated("This engine wants its key as a bearer token.")
+            raise EngineUnauthenticated("This engine wants its key as a bearer token.")
 
     # --- what goes wrong
 
@@ -198,8 +198,10 @@ class EngineHTTP:
     async def _on_http_exception(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            return await self._on_fault(request, MethodNotAllowed(f"{request.method} is not for this path."))
-        return await self._on_fault(request, RouteNotFound("This engine has no such path."))
+            return await self._on_fault(
+                request, EngineMethodNotAllowed(f"{request.method} is not for this path.")
+            )
+        return await self._on_fault(request, EngineRouteNotFound("This engine has no such path."))
 
     async def _on_client_gone(self, request: Request, error: Exception) -> Response:
         """Sent to nobody."""
@@ -222,14 +224,16 @@ async def _body(request: Request) -> bytes:
     async for chunk in request.stream():
         data += chunk
         if len(data) > _BODY_BYTES:
-            raise BodyTooLarge(f"The body has more than {_BODY_BYTES} bytes.")
+            raise EngineBodyTooLarge(f"The body has more than {_BODY_BYTES} bytes.")
     if not data:
         raise InvalidRequest("The body is empty.", code="invalid_json")
     return bytes(data)
 
 
-def _no_such_model(name: Any, ours: str) -> ModelNotFound:
-    return ModelNotFound(f"The model {str(name)[:256]!r} does not exist here; this engine serves {ours!r}.")
+def _no_such_model(name: Any, ours: str) -> EngineModelNotFound:
+    return EngineModelNotFound(
+        f"The model {str(name)[:256]!r} does not exist here; this engine serves {ours!r}."
+    )
 
 
 def _json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

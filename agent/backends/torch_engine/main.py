@@ -31,7 +31,7 @@ from agent.backends.torch_engine.startup import (
 )
 
 if TYPE_CHECKING:
-    from agent.backends.torch_engine.engine import Engine
+    from agent.backends.torch_engine.engine import TorchEngine
 
 _log = logging.getLogger("engine")
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
             os._exit(1)
 
 
-def _load(options: EngineOptions, progress: LoadProgress) -> "Engine":
+def _load(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
     progress.at(IMPORTING)
     try:
         return _load_by(options, progress)
@@ -79,10 +79,10 @@ def _load(options: EngineOptions, progress: LoadProgress) -> "Engine":
         raise ModelUnusable(f"{NOT_INSTALLED} ({error})") from error
 
 
-def _load_by(options: EngineOptions, progress: LoadProgress) -> "Engine":
+def _load_by(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
     from transformers.utils import logging as library
 
-    from agent.backends.torch_engine.engine import Engine  # imports torch: after the environment is set
+    from agent.backends.torch_engine.engine import TorchEngine  # imports torch: after the environment is set
 
     library.disable_progress_bar()  # type: ignore[no-untyped-call]
     library.disable_default_handler()
@@ -92,10 +92,10 @@ def _load_by(options: EngineOptions, progress: LoadProgress) -> "Engine":
     batching.propagate = True
     batching.setLevel(logging.WARNING)
     library.set_tqdm_hook(progress.bar)
-    return Engine.load(options, progress.at)
+    return TorchEngine.load(options, progress.at)
 
 
-async def _serve(engine: "Engine", options: EngineOptions, say: Callable[[bytes], None]) -> int:
+async def _serve(engine: "TorchEngine", options: EngineOptions, say: Callable[[bytes], None]) -> int:
     from agent.backends.torch_engine.http import EngineHTTP
 
     listener = _listen(options)

@@ -14,7 +14,7 @@ from prometheus_client import (
 )
 
 if TYPE_CHECKING:
-    from agent.backends.torch_engine.engine import Engine
+    from agent.backends.torch_engine.engine import TorchEngine
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -24,7 +24,7 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 6
 class Measures:
     """Counters of the HTTP side, and gauges read from the engine when somebody asks."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "TorchEngine") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._model = engine.facts.model
@@ -58,7 +58,7 @@ class Measures:
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
-    def _gauges(self, engine: "Engine") -> None:
+    def _gauges(self, engine: "TorchEngine") -> None:
         manager, vectors, admission = engine.manager, engine.vectors, engine.admission
         read: dict[str, tuple[str, Callable[[], float]]] = {
             "vllm:num_requests_running": ("Requests being computed", lambda: engine.running),

@@ -6,6 +6,6 @@ request · ``verify`` a token against keys and times, pure · ``claims`` what it
 
 from gateway.access.oidc.issuer import Issuer
 from gateway.access.oidc.source import KeySource
-from gateway.access.oidc.tokens import TokenDoor
+from gateway.access.oidc.tokens import TokenAuthenticator
 
-__all__ = ["Issuer", "KeySource", "TokenDoor"]
+__all__ = ["Issuer", "KeySource", "TokenAuthenticator"]

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.access.oidc.issuer import Issuer
 from gateway.access.oidc.verify import TokenRefused, Verified
 from gateway.domain import Principal, Tier
-from gateway.scopes import Role, limited, matches
+from gateway.scopes import AdminRole, limited, matches
 from gateway.store.errors import BadValue
 from gateway.store.rules import MODELS, NAME_CHARS, check_models, check_name
 
@@ -72,7 +72,7 @@ def _tiers(claims: Mapping[str, Any], issuer: Issuer) -> list[str] | None:
     return [value for value in _values(claim(claims, issuer.tiers_claim)) if value in frozenset(Tier)]
 
 
-def _role(claims: Mapping[str, Any], issuer: Issuer) -> Role | None:
+def _role(claims: Mapping[str, Any], issuer: Issuer) -> AdminRole | None:
     """The greatest of those that its values mean."""
     if issuer.roles_claim is None:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 """Signatures that are taken. None is symmetric: nobody can sign with what verifies (RFC 8725 §2.1)."""
@@ -34,7 +34,7 @@ class Issuer:
     """Without it all."""
     roles_claim: str | None = None
     """Without it nobody has a role."""
-    roles: Mapping[str, Role] = field(default_factory=lambda: {role.value: role for role in Role})
+    roles: Mapping[str, AdminRole] = field(default_factory=lambda: {role.value: role for role in AdminRole})
     """What the values of that claim mean here."""
     refresh_s: float = 3600.0
     """How often keys are fetched when the issuer does not say how long they keep."""

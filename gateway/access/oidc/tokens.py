@@ -24,7 +24,7 @@ class _Seen(NamedTuple):
     """Of the keys it was verified with: once they are others it is verified again."""
 
 
-class TokenDoor:
+class TokenAuthenticator:
     """Holders of tokens. Belongs to one thread.
 
     Tokens are remembered by their SHA-256, so what a caller can learn from timing is about digests.

@@ -55,7 +55,7 @@ class KeyUnknown(TokenRefused):
     code = "signing_key_unknown"
 
 
-class Keys(Protocol):
+class IssuerKeys(Protocol):
     """An issuer's keys; :class:`gateway.access.oidc.keyset.KeySet`."""
 
     def find(self, kid: str | None, algorithm: str, /) -> PyJWK | None: ...
@@ -104,7 +104,7 @@ def read(text: str) -> Unverified:
     return Unverified(text, issuer, algorithm, kid)
 
 
-def verify(token: Unverified, issuer: Issuer, keys: Keys, wall_s: float) -> Verified:
+def verify(token: Unverified, issuer: Issuer, keys: IssuerKeys, wall_s: float) -> Verified:
     """What ``issuer`` signed, at Unix time ``wall_s``. Raises TokenRefused.
 
     The algorithm that verifies is the key's own; what the token says of it only finds the key.

@@ -9,7 +9,7 @@ import pytest
 
 from agent.backends import command_engine
 from agent.backends.command_engine import MISNAMED_S, CommandBackend, CommandSettings
-from agent.backends.managed import Loading
+from agent.backends.managed import LoadAttempt
 from agent.backends.restarts import EngineEnd
 from agent.backends.settings import EngineSettings
 from shared.messages import DeploymentState, DeploymentStatus
@@ -54,7 +54,7 @@ class House:
         self.backend = CommandBackend(
             EngineSettings(url="http://127.0.0.1", name="e", models=models, version="7", refresh_s=30.0),
             CommandSettings(command=("serve", "--port={port}"), port=engine.port, stop_s=3.0, **settings),
-            loading=Loading(at_start=False, managed=True),
+            loading=LoadAttempt(at_start=False, managed=True),
             launch=self.process.launch,
             clock=self.clock,
             sleep=lambda delay_s: self.rest.wait(),  # type: ignore[arg-type, return-value]

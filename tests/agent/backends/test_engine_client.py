@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from agent.backends.base import EngineFailed, EngineRefused, EngineTimeout, EngineUnreachable
+from agent.backends.base import BackendFailed, BackendRefused, BackendTimeout, BackendUnreachable
 from agent.backends.engine_client import EngineClient
 from agent.backends.engine_http.upload import RequestBodyBroken
 from agent.backends.settings import EngineSettings, EngineTimeouts
@@ -117,7 +117,7 @@ async def test_the_path_prefix_of_the_engine_comes_first() -> None:
 
 async def test_a_refused_path_never_reaches_the_engine() -> None:
     async with canned() as server, client(server.url) as made:
-        with pytest.raises(EngineRefused):
+        with pytest.raises(BackendRefused):
             await fetch(made, b"", head("/v1/../admin"))
         assert not server.received
 
@@ -126,7 +126,7 @@ async def test_nobody_listening_is_unreachable() -> None:
     async with canned() as server:
         url = server.url
     async with client(url) as made:
-        with pytest.raises(EngineUnreachable, match="cannot be connected to"):
+        with pytest.raises(BackendUnreachable, match="cannot be connected to"):
             await fetch(made, b"x")
 
 
@@ -145,7 +145,7 @@ async def test_nobody_listening_is_unreachable() -> None:
 )
 async def test_a_broken_answer_is_the_engines_failure(answer: bytes, why: str) -> None:
     async with canned(answer, close=True) as server, client(server.url) as made:
-        with pytest.raises(EngineFailed, match=why):
+        with pytest.raises(BackendFailed, match=why):
             await fetch(made, b"x")
 
 
@@ -153,22 +153,22 @@ async def test_a_broken_answer_is_the_engines_failure(answer: bytes, why: str) -
 @pytest.mark.parametrize("after", [0, 2])
 async def test_an_engine_that_dies_is_its_failure(fault: Fault, after: int) -> None:
     async with ScriptedEngine() as engine, client(engine.url) as made:
-        with pytest.raises(EngineFailed):
+        with pytest.raises(BackendFailed):
             await fetch(made, chat(tokens=5, fault=fault, after=after))
 
 
 async def test_framing_that_breaks_while_the_reader_waits_is_its_failure() -> None:
     async with ScriptedEngine() as engine, client(engine.url) as made, asyncio.timeout(10):
-        with pytest.raises(EngineFailed):
+        with pytest.raises(BackendFailed):
             await fetch(made, chat(tokens=5, fault=Fault.GARBAGE, after=2, tokens_per_s=50.0))
 
 
 async def test_silence_before_and_in_an_answer_times_out() -> None:
     timeouts = EngineTimeouts(first_byte_s=0.05, idle_s=0.05)
     async with ScriptedEngine() as engine, client(engine.url, timeouts=timeouts) as made:
-        with pytest.raises(EngineTimeout, match="before its answer"):
+        with pytest.raises(BackendTimeout, match="before its answer"):
             await fetch(made, chat(fault=Fault.HANG))
-        with pytest.raises(EngineTimeout, match="in the middle of"):
+        with pytest.raises(BackendTimeout, match="in the middle of"):
             await fetch(made, chat(fault=Fault.STALL, after=2, tokens=5))
 
 
@@ -182,7 +182,7 @@ async def test_the_limit_before_the_head_does_not_count_in_the_body() -> None:
 async def test_an_engine_that_does_not_read_times_out() -> None:
     timeouts = EngineTimeouts(first_byte_s=0.05, idle_s=0.05)
     async with canned(deaf=True) as server, client(server.url, timeouts=timeouts) as made:
-        with pytest.raises(EngineTimeout, match="took nothing"):
+        with pytest.raises(BackendTimeout, match="took nothing"):
             await fetch(made, b"x" * 30_000_000)
 
 
@@ -197,7 +197,7 @@ async def test_a_body_of_another_length_than_declared_is_never_passed_as_whole(l
 async def test_the_body_is_asked_for_only_as_fast_as_the_engine_takes_it() -> None:
     body = Body(itertools.repeat(b"x" * 65536))
     async with canned(deaf=True) as server, client(server.url, timeouts=EngineTimeouts(idle_s=0.1)) as made:
-        with pytest.raises(EngineTimeout):
+        with pytest.raises(BackendTimeout):
             async with made.request(head("/up"), body):
                 pass
     assert (
@@ -262,8 +262,8 @@ async def test_a_question_is_answered_whole_or_fails() -> None:
         assert (await made.ask("/health")).status == 200
     huge = OK + b"content-length: 99999999\r\n\r\n" + b"x" * 5_000_000
     async with canned(huge) as server, client(server.url) as made:
-        with pytest.raises(EngineFailed, match="longer than"):
+        with pytest.raises(BackendFailed, match="longer than"):
             await made.ask("/metrics")
     async with canned(b"") as server, client(server.url, timeouts=EngineTimeouts(probe_s=0.05)) as made:
-        with pytest.raises(EngineTimeout):
+        with pytest.raises(BackendTimeout):
             await made.ask("/health")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.backends.engine_kind import GENERIC, LLAMA_CPP, OLLAMA, TGI, VLLM, kind_of, slots_from
-from agent.backends.engine_models import LISTED, MODELS, ModelInfo, read_models
+from agent.backends.engine_models import LISTED, MODELS, EngineModel, read_models
 from shared.messages import DeploymentStatus
 
 json_values = st.recursive(
@@ -32,7 +32,7 @@ def test_the_built_in_engine_says_everything() -> None:
         "reason": "reading weights",
     }
     assert read_models({"data": [entry]}) == (
-        ModelInfo(
+        EngineModel(
             "demo",
             "trunkline",
             512,

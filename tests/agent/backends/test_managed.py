@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.backends.base import EngineRefused
+from agent.backends.base import BackendRefused
 from agent.load_times import LoadTimes
 from shared.engine_state import EngineState
 from shared.messages import DeploymentState, DeploymentStatus
@@ -77,7 +77,7 @@ async def test_until_its_memory_is_free_it_is_neither_loaded_again_nor_loadable(
     await settled()
     assert (state_of(engine).status, state_of(engine).reason) == (LOADED, "the model is being unloaded")
     assert (engine.wanted, engine.unloading) == (True, True)
-    with pytest.raises(EngineRefused, match="unloaded"):
+    with pytest.raises(BackendRefused, match="unloaded"):
         engine.load()
     engine.freed.set()
     await settled()
@@ -142,7 +142,7 @@ async def test_one_whose_process_runs_and_does_not_answer_has_to_be_unloaded_fir
     engine = await loaded(PlayedLoading())
     engine.http.states = (replace(engine.states[0], status=FAILED, reason="the engine hangs"),)
     assert state_of(engine).reason == "the engine hangs"
-    with pytest.raises(EngineRefused, match="unload it first"):
+    with pytest.raises(BackendRefused, match="unload it first"):
         engine.load()
     await engine.close()
 

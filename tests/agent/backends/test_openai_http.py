@@ -9,7 +9,7 @@ import orjson
 import pytest
 import structlog
 
-from agent.backends.base import EngineError, EngineFailed, EngineTimeout, EngineUnreachable
+from agent.backends.base import BackendError, BackendFailed, BackendTimeout, BackendUnreachable
 from agent.backends.openai_http import BUSY_SILENCE_S, NO_MODELS, EngineSettings, OpenAIHTTPBackend
 from shared.engine_state import EngineState
 from shared.messages import DeploymentStatus, RequestHead
@@ -51,7 +51,7 @@ async def test_an_engine_that_is_not_there_yet_is_no_error(no_leaks: None) -> No
     async with backend("http://127.0.0.1:9") as made:
         assert made.deployments() == ()
         assert made.engine().kind == "", "nobody knows"
-        with pytest.raises(EngineUnreachable):
+        with pytest.raises(BackendUnreachable):
             await ask(made)
 
 
@@ -124,7 +124,7 @@ async def test_a_failed_request_makes_it_look_at_once_and_again_when_the_engine_
         changed = asyncio.Event()
         made.subscribe(changed.set)
         await engine.close()
-        with pytest.raises(EngineError):
+        with pytest.raises(BackendError):
             await ask(made)
         await changed.wait()
         assert made.deployments()[0].status is DeploymentStatus.FAILED
@@ -205,7 +205,7 @@ async def test_a_stream_that_somebody_else_interrupts_is_no_whole_answer() -> No
             await until(lambda: got.count(b"data:") >= 4)
             await other.close()
             async with backend(engine.url):
-                with pytest.raises(EngineFailed, match="somebody else"):
+                with pytest.raises(BackendFailed, match="somebody else"):
                     await task
         assert engine.stats.interrupted == 1
         assert got.endswith(b"\n\n")
@@ -237,7 +237,7 @@ async def test_a_question_left_unanswered_while_requests_run_shows_a_busy_engine
         loop = asyncio.get_running_loop()
 
         async def unanswered(path: str) -> None:
-            raise EngineTimeout("the engine fell silent")
+            raise BackendTimeout("the engine fell silent")
 
         monkeypatch.setattr(made._client, "ask", unanswered)
         async with streaming(made, bytearray()):

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from agent.backends.base import EngineBusy, EngineError, EngineFailed, EngineTimeout, EngineUnreachable
-from agent.backends.engine_client import Answer
+from agent.backends.base import BackendBusy, BackendError, BackendFailed, BackendTimeout, BackendUnreachable
+from agent.backends.engine_client import SmallResponse
 from agent.backends.engine_kind import WhileBusy
 from agent.backends.engine_load import SLICE_BYTES
 from agent.backends.probe import BLOCKED_PATIENCE, EngineView, Prober
@@ -27,16 +27,16 @@ class FakeEngine:
     answers: dict[str, Any]
     asked: list[str] = field(default_factory=list)
 
-    async def ask(self, path: str) -> Answer:
+    async def ask(self, path: str) -> SmallResponse:
         self.asked.append(path)
         answer = self.answers.get(path, 404)
-        if isinstance(answer, EngineError):
+        if isinstance(answer, BackendError):
             raise answer
         if isinstance(answer, int):
-            return Answer(answer, {}, b"")
+            return SmallResponse(answer, {}, b"")
         if isinstance(answer, tuple):
-            return Answer(answer[0], {}, answer[1])
-        return Answer(200, {}, answer if isinstance(answer, bytes) else orjson.dumps(answer))
+            return SmallResponse(answer[0], {}, answer[1])
+        return SmallResponse(200, {}, answer if isinstance(answer, bytes) else orjson.dumps(answer))
 
 
 async def look(answers: Mapping[str, Any], before: EngineView | None = None, **settings: Any) -> EngineView:
@@ -101,7 +101,7 @@ async def test_what_an_engine_does_not_have_is_not_asked_for_again() -> None:
     engine.asked.clear()
     view = await prober.look(view)
     assert engine.asked == ["/v1/models"]
-    engine.answers = {"/v1/models": EngineUnreachable("down")}
+    engine.answers = {"/v1/models": BackendUnreachable("down")}
     view = await prober.look(view)
     engine.answers = {"/v1/models": MODELS, "/health": b""}
     await prober.look(view)
@@ -110,7 +110,7 @@ async def test_what_an_engine_does_not_have_is_not_asked_for_again() -> None:
 
 async def test_an_engine_that_is_gone_leaves_its_models_as_failed_until_it_is_back() -> None:
     seen = await look({"/v1/models": MODELS})
-    gone = await look({"/v1/models": EngineUnreachable("refused")}, seen)
+    gone = await look({"/v1/models": BackendUnreachable("refused")}, seen)
     assert gone.gone
     assert (gone.deployments[0].status, gone.deployments[0].reason) == (DeploymentStatus.FAILED, "refused")
     back = await look({"/v1/models": MODELS}, gone)
@@ -119,10 +119,10 @@ async def test_an_engine_that_is_gone_leaves_its_models_as_failed_until_it_is_ba
 
 async def test_one_late_answer_is_forgiven_and_the_second_is_not() -> None:
     seen = await look({"/v1/models": MODELS})
-    late = await look({"/v1/models": EngineTimeout("slow")}, seen)
+    late = await look({"/v1/models": BackendTimeout("slow")}, seen)
     assert not late.gone
     assert late.deployments == seen.deployments
-    assert (await look({"/v1/models": EngineTimeout("slow")}, late)).gone
+    assert (await look({"/v1/models": BackendTimeout("slow")}, late)).gone
     assert (await look({"/v1/models": MODELS}, late)).late == 0
 
 
@@ -133,7 +133,7 @@ async def test_an_answer_that_is_no_list_of_models_says_what_is_wrong() -> None:
         (503, "not ready"),
         (b"<html>", "something else"),
         ({"models": []}, "something else"),
-        (EngineFailed("no HTTP"), "no HTTP"),
+        (BackendFailed("no HTTP"), "no HTTP"),
     ]:
         view = await look({"/v1/models": answer})
         assert view.gone
@@ -150,7 +150,7 @@ async def test_an_unwell_engine_is_failed_and_a_loading_one_loading() -> None:
 
 
 async def test_a_question_that_fails_in_passing_changes_nothing() -> None:
-    view = await look({"/v1/models": MODELS, "/health": EngineTimeout("x"), "/metrics": EngineTimeout("x")})
+    view = await look({"/v1/models": MODELS, "/health": BackendTimeout("x"), "/metrics": BackendTimeout("x")})
     assert view.deployments[0].status is DeploymentStatus.LOADED
     assert view.has_health
     assert view.has_metrics
@@ -184,7 +184,7 @@ async def test_an_engine_that_questions_interrupt_is_asked_for_its_models_once()
         view = await prober.look(view)
     assert engine.asked.count("/v1/models") == 1
     assert engine.asked[-1] == "/health", "which it does not have"
-    engine.answers = {"/health": EngineUnreachable("refused")}
+    engine.answers = {"/health": BackendUnreachable("refused")}
     gone = await prober.look(view)
     assert (gone.gone, gone.deployments[0].status) == (True, DeploymentStatus.FAILED)
     engine.answers = {"/v1/models": {"data": [{"id": "other", "owned_by": "me"}]}}
@@ -196,16 +196,16 @@ async def test_a_look_that_requests_overtake_changes_nothing(path: str) -> None:
     engine = FakeEngine({"/v1/models": {"data": [{"id": "m"}]}})
     prober = Prober(EngineSettings(url="http://e", name="e"), engine.ask)
     gone = EngineView(gone=True)
-    engine.answers[path] = EngineBusy("requests run")
+    engine.answers[path] = BackendBusy("requests run")
     assert await prober.look(gone) is gone
 
 
 async def test_one_that_may_be_working_for_others_may_be_late_more_often() -> None:
     view = await look({"/v1/models": {"data": [{"id": "m"}]}})
     for _ in range(BLOCKED_PATIENCE - 1):
-        view = await look({"/v1/models": EngineTimeout("slow")}, view)
+        view = await look({"/v1/models": BackendTimeout("slow")}, view)
         assert not view.gone
-    assert (await look({"/v1/models": EngineTimeout("slow")}, view)).gone
+    assert (await look({"/v1/models": BackendTimeout("slow")}, view)).gone
 
 
 async def test_one_that_tells_of_its_load_is_asked_for_it_while_it_works() -> None:
@@ -231,7 +231,7 @@ async def test_what_is_no_engine_is_told_from_one_that_has_a_trouble() -> None:
         (401, False),
     ]:
         assert (await look({"/v1/models": answer})).foreign is foreign
-    assert not (await look({"/v1/models": EngineUnreachable("refused")})).foreign
+    assert not (await look({"/v1/models": BackendUnreachable("refused")})).foreign
 
 
 async def test_an_engine_without_a_list_of_models_serves_those_named_while_its_health_is_good() -> None:

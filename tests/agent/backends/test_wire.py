@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.backends.base import EngineFailed, EngineRefused
+from agent.backends.base import BackendFailed, BackendRefused
 from agent.backends.settings import base_url
 from agent.backends.wire import (
     PATH_BYTES,
@@ -53,7 +53,7 @@ def test_a_plain_path_passes_as_it_is(path: str) -> None:
     ],
 )
 def test_a_path_that_could_leave_the_engine_is_refused(path: str) -> None:
-    with pytest.raises(EngineRefused):
+    with pytest.raises(BackendRefused):
         check_path(path)
 
 
@@ -64,7 +64,7 @@ def test_what_no_engine_is_sent_does_not_count_as_a_lack_of_slots() -> None:
         lambda: check_method("TRACE"),
         lambda: request_headers((("", ""),), None),
     ):
-        with pytest.raises(EngineRefused) as caught:
+        with pytest.raises(BackendRefused) as caught:
             refused()
         assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
@@ -75,7 +75,7 @@ def test_whatever_passes_stays_on_the_engine(path: str) -> None:
 
     try:
         check_path(path)
-    except EngineRefused:
+    except BackendRefused:
         return
     url = URL("http://127.0.0.1:8000" + path, encoded=True)
     assert (url.host, url.port) == ("127.0.0.1", 8000)
@@ -84,7 +84,7 @@ def test_whatever_passes_stays_on_the_engine(path: str) -> None:
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE", "BREW", "", "GET /x"])
 def test_other_methods_are_refused(method: str) -> None:
-    with pytest.raises(EngineRefused):
+    with pytest.raises(BackendRefused):
         check_method(method)
 
 
@@ -111,7 +111,7 @@ def test_hop_by_hop_headers_and_credentials_stay_here() -> None:
 
 @pytest.mark.parametrize("header", [("x", "a\r\nb: c"), ("x y", "a"), ("", "a"), ("x\n", "a")])
 def test_a_header_that_could_end_another_is_refused(header: tuple[str, str]) -> None:
-    with pytest.raises(EngineRefused):
+    with pytest.raises(BackendRefused):
         request_headers((header,), None)
 
 
@@ -119,9 +119,9 @@ def test_a_length_is_read_or_refused() -> None:
     assert declared_length(()) is None
     assert declared_length((("content-length", "12"), ("content-length", "12"))) == 12
     for bad in ("-1", "1e3", "+5", "", "0x10", "1" * 16):
-        with pytest.raises(EngineRefused):
+        with pytest.raises(BackendRefused):
             declared_length((("content-length", bad),))
-    with pytest.raises(EngineRefused):
+    with pytest.raises(BackendRefused):
         declared_length((("content-length", "1"), ("content-length", "2")))
 
 
@@ -136,9 +136,9 @@ def test_a_responses_headers_keep_their_order_and_repeat() -> None:
 
 
 def test_too_many_or_too_long_response_headers_are_the_engines_failure() -> None:
-    with pytest.raises(EngineFailed):
+    with pytest.raises(BackendFailed):
         response_headers([(b"x", b"y")] * (limits.HEADERS + 1))
-    with pytest.raises(EngineFailed):
+    with pytest.raises(BackendFailed):
         response_headers([(b"x", b"y" * limits.HEADER_BYTES)])
 
 
@@ -190,5 +190,5 @@ def test_an_address_on_the_engine_itself_becomes_a_path_of_it(base: str, said: s
 
 
 def test_headers_that_go_no_further_count_with_the_others() -> None:
-    with pytest.raises(EngineFailed):
+    with pytest.raises(BackendFailed):
         response_headers([(b"connection", b"a," * (limits.HEADER_BYTES // 2))])

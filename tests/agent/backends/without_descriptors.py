@@ -7,7 +7,7 @@ import os
 import resource
 from collections.abc import Callable
 
-from agent.backends.base import EngineUnreachable
+from agent.backends.base import BackendUnreachable
 from agent.backends.openai_http import EngineSettings, OpenAIHTTPBackend
 from shared.messages import DeploymentStatus
 from tests.agent.backends.test_engine_client import chat, head
@@ -48,7 +48,7 @@ async def main() -> None:
         answers = await asyncio.gather(*(ask(backend) for _ in range(4)), return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         assert failures
-        assert all(isinstance(error, EngineUnreachable) for error in failures), failures
+        assert all(isinstance(error, BackendUnreachable) for error in failures), failures
         assert {str(error) for error in failures} == {REASON}
         await until(lambda: backend.deployments()[0].status is DeploymentStatus.FAILED)
         assert backend.deployments()[0].reason == REASON

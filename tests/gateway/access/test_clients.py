@@ -6,7 +6,7 @@ import pytest
 
 from gateway.access import clients as module
 from gateway.access.clients import Clients
-from gateway.access.door import Door
+from gateway.access.door import Authenticator
 from gateway.config.oidc import OidcTable
 from gateway.store import Store
 
@@ -19,7 +19,7 @@ def clients(store: Store) -> Clients:
 async def test_without_issuers_the_door_is_the_ring_itself(store: Store, clients: Clients) -> None:
     assert clients.door is clients.ring
     table = OidcTable(issuer="https://id.example", audience=["a"])
-    assert isinstance(Clients([table], store, lambda: 0.0).door, Door)
+    assert isinstance(Clients([table], store, lambda: 0.0).door, Authenticator)
 
 
 async def test_when_keys_were_used_is_written_down(store: Store, clients: Clients) -> None:

@@ -9,7 +9,7 @@ import pytest
 from gateway.access import KeyRing
 from gateway.access.keys import IN_PLACE
 from gateway.errors import Unauthenticated
-from gateway.scopes import Role, limited
+from gateway.scopes import AdminRole, limited
 from gateway.store import KeyRecord, KeyStore, Store
 from gateway.store.errors import StateError
 from gateway.where import read_where
@@ -131,9 +131,9 @@ def refusal(ring: KeyRing, text: str) -> str:
 
 def test_a_key_says_what_its_holder_may_ask_for_and_do(store: Store) -> None:
     scopes = limited(["llama-*"], tiers=["batch"])
-    text = store.keys.create("ci", "acme", 1.0, scopes=scopes, role=Role.VIEWER)
+    text = store.keys.create("ci", "acme", 1.0, scopes=scopes, role=AdminRole.VIEWER)
     principal = KeyRing(store).authenticate(text)
-    assert (principal.scopes, principal.role) == (scopes, Role.VIEWER)
+    assert (principal.scopes, principal.role) == (scopes, AdminRole.VIEWER)
     plain = KeyRing(store).authenticate(store.keys.create("plain", "acme", 1.0))
     assert (plain.scopes, plain.role) == (None, None)
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.access.oidc.claims import VALUES, claim, principal_of
 from gateway.access.oidc.verify import TokenRefused, Verified
 from gateway.domain import Principal
-from gateway.scopes import Role, limited
+from gateway.scopes import AdminRole, limited
 from tests.gateway.access.minting import issuer
 
 
@@ -52,20 +52,20 @@ def test_tiers_that_there_are_not_grant_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "role"),
     [
-        (["viewer"], Role.VIEWER),
-        (["viewer", "admin", "operator"], Role.ADMIN),
+        (["viewer"], AdminRole.VIEWER),
+        (["viewer", "admin", "operator"], AdminRole.ADMIN),
         (["Admin"], None),
-        (["root", "operator"], Role.OPERATOR),
+        (["root", "operator"], AdminRole.OPERATOR),
         ([], None),
     ],
 )
-def test_the_greatest_role_counts(values: list[str], role: Role | None) -> None:
+def test_the_greatest_role_counts(values: list[str], role: AdminRole | None) -> None:
     assert principal({"roles": values}, roles_claim="roles").role is role
 
 
 def test_what_an_issuer_calls_its_roles_is_for_the_operator_to_say() -> None:
-    settings: dict[str, Any] = {"roles_claim": "groups", "roles": {"gpu-ops": Role.OPERATOR}}
-    assert principal({"groups": ["gpu-ops", "admin"]}, **settings).role is Role.OPERATOR
+    settings: dict[str, Any] = {"roles_claim": "groups", "roles": {"gpu-ops": AdminRole.OPERATOR}}
+    assert principal({"groups": ["gpu-ops", "admin"]}, **settings).role is AdminRole.OPERATOR
 
 
 def test_a_claim_is_found_by_its_name_before_by_its_dots() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.access.door import Door
+from gateway.access.door import Authenticator
 from gateway.access.keys import KeyRing
-from gateway.access.oidc import Issuer, KeySource, TokenDoor
+from gateway.access.oidc import Issuer, KeySource, TokenAuthenticator
 from gateway.access.oidc import tokens as module
 from gateway.access.oidc.fetch import Fetched
 from gateway.errors import IssuerUnavailable, Unauthenticated
@@ -21,7 +21,7 @@ class House:
         self.document = jwks(jwk("ES256", "k1"))
         self.source = KeySource(issuer(), lambda: self.now_s, self.fetch)
         other = KeySource(Issuer("https://other.example", (AUDIENCE,), "x"), lambda: self.now_s, self.fetch)
-        self.door = TokenDoor([self.source, other], lambda: self.wall_s, remembered)
+        self.door = TokenAuthenticator([self.source, other], lambda: self.wall_s, remembered)
 
     async def fetch(self, url: str, ca_file: object) -> Fetched:
         return Fetched(self.document, None)
@@ -133,7 +133,7 @@ async def test_what_is_no_text_of_bytes_is_refused_too(house: House) -> None:
 
 
 async def test_keys_and_tokens_come_in_by_one_door(house: House, store: Store) -> None:
-    door = Door(KeyRing(store), house.door)
+    door = Authenticator(KeyRing(store), house.door)
     assert (await door.identify(store.keys.create("laptop", "acme", 1.0))).key_name == "laptop"
     assert (await door.identify(token())).key_name == "alice"
     for text in ("", "sk-tl-nope", "sk-other"):
@@ -146,5 +146,5 @@ async def test_what_changed_in_the_store_counts_for_tokens_too(house: House, sto
     ring = KeyRing(store)
     ring.also(lambda: lambda: changes.append(None))
     store.keys.create("laptop", "acme", 1.0)
-    await Door(ring, house.door).identify(token())
+    await Authenticator(ring, house.door).identify(token())
     assert changes == [None]

@@ -10,7 +10,7 @@ from gateway.access.permit import check_no_json, check_one_model, permitted_tier
 from gateway.bodies import read_facts
 from gateway.domain import Tier
 from gateway.errors import Forbidden
-from gateway.scopes import Names, Role, Scopes, limited, scopes_of
+from gateway.scopes import AdminRole, NamePatterns, Scopes, limited, scopes_of
 from gateway.store.keys import ROUTES
 
 NAMES = st.text(st.sampled_from("ab-/.*?[]!x"), min_size=1, max_size=6)
@@ -34,7 +34,7 @@ def fits(name: str, patterns: list[str]) -> bool:
 @given(st.lists(NAMES, min_size=1, max_size=5), NAMES)
 @example(["[?]"], "[?]")
 def test_names_are_matched_as_fnmatch_does_and_as_they_are_written(patterns: list[str], name: str) -> None:
-    assert (name in Names(tuple(patterns))) == fits(name, patterns)
+    assert (name in NamePatterns(tuple(patterns))) == fits(name, patterns)
 
 
 @given(
@@ -118,7 +118,7 @@ def test_a_request_that_names_no_tier_gets_one_that_is_allowed() -> None:
 def test_json_in_which_an_engine_may_find_another_model_is_refused(body: bytes) -> None:
     facts = read_facts(body)
     with pytest.raises(Forbidden) as caught:
-        check_one_model(Scopes(Names(("a",))), named=facts.named, alike=facts.alike)
+        check_one_model(Scopes(NamePatterns(("a",))), named=facts.named, alike=facts.alike)
     assert caught.value.code == "model_not_allowed"
     check_one_model(Scopes(), named=facts.named, alike=facts.alike)
 
@@ -137,7 +137,7 @@ def test_json_in_which_an_engine_may_find_another_model_is_refused(body: bytes) 
 )
 def test_what_was_not_parsed_and_may_be_json_is_refused(begins: bytes) -> None:
     with pytest.raises(Forbidden) as caught:
-        check_no_json(Scopes(Names(("a",))), [begins])
+        check_no_json(Scopes(NamePatterns(("a",))), [begins])
     assert caught.value.code == "model_not_allowed"
     check_no_json(Scopes(), [begins])
 
@@ -152,17 +152,17 @@ def test_what_was_not_parsed_and_may_be_json_is_refused(begins: bytes) -> None:
 )
 def test_ordinary_json_passes_for_a_key_limited_to_models(body: bytes) -> None:
     facts = read_facts(body)
-    check_one_model(Scopes(Names(("a",))), named=facts.named, alike=facts.alike)
+    check_one_model(Scopes(NamePatterns(("a",))), named=facts.named, alike=facts.alike)
 
 
 def test_other_bodies_pass_for_a_key_limited_to_models() -> None:
-    scopes = Scopes(Names(("a",)))
+    scopes = Scopes(NamePatterns(("a",)))
     for begins in (b"", b"RIFF....", b"\r\n--XX\r\n", b"--XX\r\n", b"\xff\xd8\xff\xe0", bytes(900) + b"{"):
         check_no_json(scopes, [begins])
 
 
 def test_each_role_covers_those_below_it() -> None:
-    assert [[a.covers(b) for b in Role] for a in Role] == [
+    assert [[a.covers(b) for b in AdminRole] for a in AdminRole] == [
         [True, False, False],
         [True, True, False],
         [True, True, True],

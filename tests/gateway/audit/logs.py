@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from gateway.audit import AuditFiles, Report, verify
-from gateway.audit.records import Entry
+from gateway.audit import AuditFiles, AuditReport, verify
+from gateway.audit.records import AuditEntry
 from gateway.audit.segments import names
 from shared.identity import GatewayIdentity
 
@@ -15,8 +15,8 @@ NOON_S = 1_795_262_400.0
 """2026-11-21T12:00:00Z."""
 
 
-def entries(count: int, *, at_s: float = NOON_S, kind: str = "test") -> list[Entry]:
-    return [Entry(at_s, kind, {"n": number}) for number in range(count)]
+def entries(count: int, *, at_s: float = NOON_S, kind: str = "test") -> list[AuditEntry]:
+    return [AuditEntry(at_s, kind, {"n": number}) for number in range(count)]
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
@@ -28,5 +28,5 @@ def kinds(directory: Path) -> list[str]:
     return [record["kind"] for record in records(directory)]
 
 
-def verified(files: AuditFiles, identity: GatewayIdentity) -> Report:
+def verified(files: AuditFiles, identity: GatewayIdentity) -> AuditReport:
     return verify(files.directory, [identity.public_key])

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.audit import AuditFiles, audit_files, take_up, verify
-from gateway.audit.records import Entry
+from gateway.audit.records import AuditEntry
 from gateway.audit.segments import DIRECTORY, HEAD
 from gateway.store import Store
 from gateway.store.errors import StateBusy
@@ -59,7 +59,7 @@ def test_an_act_whose_line_was_not_acknowledged_is_not_taken_up_twice(
     before = (files.directory / HEAD).read_bytes()
     store.acts.note("thing.change", name="a")
     (act,) = store.acts.pending(1)
-    files.append([Entry(NOON_S, act.kind, {"who": "os:x", "name": "a", "act": act.id})], NOON_S)
+    files.append([AuditEntry(NOON_S, act.kind, {"who": "os:x", "name": "a", "act": act.id})], NOON_S)
     (files.directory / HEAD).write_bytes(before)
     take_up(files, store.acts, NOON_S, entries(1))
     assert names_noted(files) == ["a"]

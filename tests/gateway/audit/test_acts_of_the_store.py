@@ -5,7 +5,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from gateway.aliases import Target
+from gateway.aliases import AliasTarget
 from gateway.store import Enrolment, Store
 from shared.identity import generate_key, public_bytes
 
@@ -48,7 +48,7 @@ def _revoke_token(store: Store) -> None:
 
 
 def _set_alias(store: Store) -> None:
-    store.aliases.set_targets("fast", (Target("m"),), 1.0)
+    store.aliases.set_targets("fast", (AliasTarget("m"),), 1.0)
 
 
 def _remove_alias(store: Store) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.audit import AuditFiles, AuditUnwritable, Keep
-from gateway.audit.records import LINE_BYTES, START, Entry, hash_of
+from gateway.audit import AuditFiles, AuditUnwritable, Retention
+from gateway.audit.records import LINE_BYTES, START, AuditEntry, hash_of
 from gateway.audit.segments import HEAD, names, next_name, order
 from shared.identity import GatewayIdentity, generate_key
 from tests.gateway.audit.logs import DAY_S, NOON_S, entries, kinds, records, verified
@@ -53,7 +53,7 @@ def test_the_log_is_for_its_owner_only(files: AuditFiles) -> None:
 def test_a_new_day_and_a_long_segment_begin_another_segment(
     tmp_path: Path, identity: GatewayIdentity
 ) -> None:
-    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(segment_bytes=500))
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(segment_bytes=500))
     for at_s in (NOON_S, NOON_S, NOON_S, NOON_S + DAY_S, NOON_S, NOON_S):
         files.append(entries(2), at_s)
     assert names(files.directory) == [
@@ -223,7 +223,7 @@ def test_what_was_cut_off_is_said_later_when_the_disk_was_full_at_first(
 
 
 def _append(directory: Path, identity: GatewayIdentity) -> None:
-    files = AuditFiles(directory, lambda: identity, Keep(segment_bytes=2000))
+    files = AuditFiles(directory, lambda: identity, Retention(segment_bytes=2000))
     for _ in range(10):
         files.append(entries(2), NOON_S)
 
@@ -243,7 +243,7 @@ def test_several_processes_append_in_turn(files: AuditFiles, identity: GatewayId
 def test_segments_are_deleted_after_their_days_and_the_rest_verifies(
     tmp_path: Path, identity: GatewayIdentity
 ) -> None:
-    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(days=2))
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=2))
     for day in range(5):
         files.append(entries(3), NOON_S + day * DAY_S)
     assert pruned(files, NOON_S + 4 * DAY_S) == ["2026-11-21.0001.jsonl", "2026-11-22.0001.jsonl"]
@@ -255,7 +255,7 @@ def test_segments_are_deleted_after_their_days_and_the_rest_verifies(
 
 
 def test_no_more_is_kept_than_fits(tmp_path: Path, identity: GatewayIdentity) -> None:
-    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(total_bytes=3000, segment_bytes=1000))
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(total_bytes=3000, segment_bytes=1000))
     for _ in range(20):
         files.append(entries(3), NOON_S)
     assert pruned(files, NOON_S)
@@ -264,7 +264,7 @@ def test_no_more_is_kept_than_fits(tmp_path: Path, identity: GatewayIdentity) ->
 
 
 def test_the_last_segment_is_never_deleted(tmp_path: Path, identity: GatewayIdentity) -> None:
-    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(days=1, total_bytes=0))
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=1, total_bytes=0))
     files.append(entries(1), NOON_S)
     assert pruned(files, NOON_S + 900 * DAY_S) == []
 
@@ -294,7 +294,7 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
 @pytest.mark.parametrize("what", ["x" * 70_000, 2**70, "\ud800"])
 def test_a_record_that_is_no_line_becomes_one_that_says_less(files: AuditFiles, what: object) -> None:
     who, many = "key:k1", dict.fromkeys(map(str, range(1000)), "y" * 500)
-    files.append([Entry(NOON_S, "test", {"who": who, "share": 0.5, "what": what, **many})], NOON_S)
+    files.append([AuditEntry(NOON_S, "test", {"who": who, "share": 0.5, "what": what, **many})], NOON_S)
     last = records(files.directory)[-1]
     assert (last["who"], last["share"], last["shortened"], "what" in last) == (who, 0.5, True, False)
     assert only_segment(files).stat().st_size < 2 * LINE_BYTES
@@ -303,7 +303,7 @@ def test_a_record_that_is_no_line_becomes_one_that_says_less(files: AuditFiles, 
 def test_a_crash_before_old_segments_were_deleted_leaves_a_log_that_verifies(
     tmp_path: Path, identity: GatewayIdentity
 ) -> None:
-    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(days=1))
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=1))
     for day in range(4):
         files.append(entries(1), NOON_S + day * DAY_S)
     first, second = ((files.directory / name).read_bytes() for name in names(files.directory)[:2])
@@ -347,12 +347,12 @@ def test_a_crash_at_any_byte_loses_nothing_acknowledged_and_the_log_goes_on_and_
     tmp_path: Path, identity: GatewayIdentity, data: st.DataObject
 ) -> None:
     directory = Path(tempfile.mkdtemp(dir=tmp_path)) / "audit"
-    files = AuditFiles(directory, lambda: identity, Keep(segment_bytes=900))
+    files = AuditFiles(directory, lambda: identity, Retention(segment_bytes=900))
     acknowledged = 0
     for batch in range(data.draw(st.integers(1, 5))):
         before = {each.name: each.stat().st_size for each in directory.glob("*.jsonl")}
         head = (directory / HEAD).read_bytes() if before else None
-        files.append([Entry(NOON_S, "test", {"batch": batch})] * data.draw(st.integers(1, 4)), NOON_S)
+        files.append([AuditEntry(NOON_S, "test", {"batch": batch})] * data.draw(st.integers(1, 4)), NOON_S)
         if data.draw(st.booleans()) or head is None:
             acknowledged += 1
             continue

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.audit import AuditFiles, Keep, Report, verify
-from gateway.audit.records import START, BadHead, Head, decode_head, encode_head, hash_of
+from gateway.audit import AuditFiles, AuditReport, Retention, verify
+from gateway.audit.records import START, BadChainHead, ChainHead, decode_head, encode_head, hash_of
 from gateway.audit.segments import HEAD, LOCK, names
 from gateway.audit.verify import Anchor
 from gateway.store.errors import StateMissing
@@ -163,7 +163,7 @@ def test_an_older_log_put_back_whole_is_found_by_what_was_written_down(
 def test_a_line_that_was_written_down_and_deleted_since_vouches_for_nothing(
     tmp_path: Path, identity: GatewayIdentity
 ) -> None:
-    files = AuditFiles(tmp_path / "audit", lambda: identity, Keep(days=1))
+    files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=1))
     keys, ends = [identity.public_key], [Anchor(0, START)]
     for day in range(3):
         head = files.append(entries(1), NOON_S + day * DAY_S)
@@ -183,7 +183,7 @@ def test_no_log_is_no_sound_log(tmp_path: Path, identity: GatewayIdentity) -> No
         verify(tmp_path / "audit", [identity.public_key])
 
 
-def _forge(head: Head, identity: GatewayIdentity) -> list[bytes]:
+def _forge(head: ChainHead, identity: GatewayIdentity) -> list[bytes]:
     good = encode_head(head, identity)
     return [
         b"",
@@ -197,10 +197,10 @@ def _forge(head: Head, identity: GatewayIdentity) -> list[bytes]:
 
 
 def test_a_head_is_taken_only_as_it_was_signed(identity: GatewayIdentity) -> None:
-    head = Head(5, hash_of(b""), "2026-11-21.0001.jsonl", 70, ("ab",))
+    head = ChainHead(5, hash_of(b""), "2026-11-21.0001.jsonl", 70, ("ab",))
     assert decode_head(encode_head(head, identity), [identity.public_key]) == head
     for data in _forge(head, identity):
-        with pytest.raises(BadHead):
+        with pytest.raises(BadChainHead):
             decode_head(data, [identity.public_key])
 
 
@@ -209,13 +209,13 @@ class Whole:
 
     def __init__(self, directory: Path) -> None:
         self.identity = GatewayIdentity(generate_key())
-        files = AuditFiles(directory, lambda: self.identity, Keep(segment_bytes=700))
+        files = AuditFiles(directory, lambda: self.identity, Retention(segment_bytes=700))
         for _ in range(4):
             files.append(entries(3), NOON_S)
         self.directory = directory
         self.files = {each.name: each.read_bytes() for each in directory.iterdir() if each.name != LOCK}
 
-    def verified_with(self, name: str, data: bytes) -> Report:
+    def verified_with(self, name: str, data: bytes) -> AuditReport:
         path = self.directory / name
         path.write_bytes(data)
         try:

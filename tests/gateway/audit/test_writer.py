@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.audit import AuditFiles, AuditUnwritable, RequestFacts
-from gateway.audit.records import Entry
+from gateway.audit.records import AuditEntry
 from gateway.audit.writer import AuditSettings, AuditWriter
 from gateway.domain import Tier
 from gateway.quotas import Price
@@ -273,7 +273,7 @@ def first_segment_is_there(files: AuditFiles) -> bool:
 def test_no_start_with_a_clock_ahead_makes_a_segment_old(
     files: AuditFiles, things: Things, identity: GatewayIdentity
 ) -> None:
-    files.append([Entry(NOON_S, "test", {})], NOON_S)  # by an earlier release
+    files.append([AuditEntry(NOON_S, "test", {})], NOON_S)  # by an earlier release
     wall = Clock()
     for _ in range(3):
         wall.now_s = NOON_S + 800 * DAY_S
@@ -339,8 +339,8 @@ def test_a_gateway_that_stops_on_a_full_disk_tells_how_many_records_are_lost(
 
 def test_a_record_that_cannot_be_made_a_line_stops_no_other(files: AuditFiles, things: Things) -> None:
     class Odd:
-        def entry(self) -> Entry:
-            return Entry(NOON_S, "odd", {"what": object()})
+        def entry(self) -> AuditEntry:
+            return AuditEntry(NOON_S, "odd", {"what": object()})
 
     writer = writer_of(files, things)
     writer.add(Odd())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench.answer import Answer, EventCounter, status_failure
+from gateway.bench.answer import BenchAnswer, EventCounter, status_failure
 from gateway.bench.plan import RequestFailed
 
 
@@ -30,7 +30,7 @@ def test_events_are_counted_wherever_the_pieces_are_cut(cuts: list[int]) -> None
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_usage_and_output_are_found_wherever_the_pieces_are_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
-    answer = Answer(streamed=True)
+    answer = BenchAnswer(streamed=True)
     pieces = [STREAM[begin:end] for begin, end in itertools.pairwise(edges)]
     events = sum(map(answer.feed, filter(None, pieces)))
     assert events == 5, "all but the one that only names the role"
@@ -39,7 +39,7 @@ def test_usage_and_output_are_found_wherever_the_pieces_are_cut(cuts: list[int])
 
 
 def test_output_begins_with_the_first_event_that_carries_some() -> None:
-    answer = Answer(streamed=True)
+    answer = BenchAnswer(streamed=True)
     assert answer.feed(b": waiting\n\n") == 0
     assert answer.feed(chunk(None)) == 0
     assert answer.feed(chunk("")) == 0
@@ -58,12 +58,12 @@ def test_output_begins_with_the_first_event_that_carries_some() -> None:
     ],
 )
 def test_output_is_known_in_every_shape_it_comes_in(event: bytes) -> None:
-    answer = Answer(streamed=True)
+    answer = BenchAnswer(streamed=True)
     assert answer.feed(event) == 1
 
 
 def test_a_stream_that_breaks_says_how() -> None:
-    answer = Answer(streamed=True)
+    answer = BenchAnswer(streamed=True)
     answer.feed(chunk("x") + b'data: {"error": {"message": "gone", "code": "engine_lost"}}\n\n')
     with pytest.raises(RequestFailed, match="gone") as caught:
         answer.usage()
@@ -71,14 +71,14 @@ def test_a_stream_that_breaks_says_how() -> None:
 
 
 def test_a_stream_without_its_end_is_no_right_answer() -> None:
-    answer = Answer(streamed=True)
+    answer = BenchAnswer(streamed=True)
     answer.feed(chunk("x"))
     with pytest.raises(RequestFailed, match="DONE"):
         answer.usage()
 
 
 def test_a_finish_reason_is_an_end_where_a_server_sends_no_other() -> None:
-    answer = Answer(streamed=True)
+    answer = BenchAnswer(streamed=True)
     usage = {"prompt_tokens": 7, "completion_tokens": 1}
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}
     answer.feed(chunk("x") + b"data: " + json.dumps(last).encode() + b"\n\n")
@@ -86,14 +86,14 @@ def test_a_finish_reason_is_an_end_where_a_server_sends_no_other() -> None:
 
 
 def test_tokens_of_a_plain_answer_are_the_server_s() -> None:
-    answer = Answer(streamed=False)
+    answer = BenchAnswer(streamed=False)
     assert answer.feed(b'{"choices": [], "usage": {"prompt_tokens": 2, ') == 0
     assert answer.feed(b'"completion_tokens": 5}}') == 0
     assert answer.usage() == (2, 5)
 
 
 def test_an_endless_first_event_is_not_kept() -> None:
-    answer = Answer(streamed=True)
+    answer = BenchAnswer(streamed=True)
     answer.feed(b"x" * 60_000)
     with pytest.raises(RequestFailed, match="endless"):
         answer.feed(b"x" * 60_000)

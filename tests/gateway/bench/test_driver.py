@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.bench.driver import Driver, models_of
-from gateway.bench.plan import Arrivals, Plan, Route, Target
+from gateway.bench.plan import Arrivals, BenchPlan, BenchRoute, BenchTarget
 from gateway.bench.prompts import bodies, made_prompts
 from gateway.bench.report import figures_of, line_of, lines_of, shown, table_of, warnings_of
-from gateway.bench.tally import Tally
+from gateway.bench.tally import BenchTally
 
-PLAN = Plan(
-    route=Route.CHAT,
+PLAN = BenchPlan(
+    route=BenchRoute.CHAT,
     stream=True,
     concurrency=4,
     rate=None,
@@ -45,7 +45,7 @@ async def right(writer: asyncio.StreamWriter, number: int) -> None:
 
 
 @asynccontextmanager
-async def served(respond: Respond) -> AsyncIterator[Target]:
+async def served(respond: Respond) -> AsyncIterator[BenchTarget]:
     numbers = iter(range(10**6))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,15 +61,15 @@ async def served(respond: Respond) -> AsyncIterator[Target]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        yield Target("127.0.0.1", server.sockets[0].getsockname()[1], "/v1", None, "k")
+        yield BenchTarget("127.0.0.1", server.sockets[0].getsockname()[1], "/v1", None, "k")
 
 
-def driver_of(target: Target, plan: Plan) -> Driver:
+def driver_of(target: BenchTarget, plan: BenchPlan) -> Driver:
     asked = bodies(made_prompts(8, 0), route=plan.route, model="m", max_tokens=3, stream=plan.stream, more={})
     return Driver(target, plan, asked)
 
 
-async def load(respond: Respond, **changes: Any) -> tuple[Tally, dict[str, Any]]:
+async def load(respond: Respond, **changes: Any) -> tuple[BenchTally, dict[str, Any]]:
     plan = replace(PLAN, **changes)
     async with served(respond) as target:
         driver = driver_of(target, plan)
@@ -217,7 +217,7 @@ async def test_models_are_asked_for_with_the_key() -> None:
 def test_kinds_of_errors_are_bounded() -> None:
     from gateway.bench.plan import RequestFailed
 
-    tally = Tally()
+    tally = BenchTally()
     for number in range(100):
         tally.broke(RequestFailed(f"kind {number}", "said"))
     assert len(tally.errors) == 33
@@ -225,7 +225,7 @@ def test_kinds_of_errors_are_bounded() -> None:
 
 
 def test_a_line_of_progress_says_where_it_stands() -> None:
-    tally = Tally()
+    tally = BenchTally()
     tally.running, tally.right, tally.window_answers, tally.window_events = 3, 10, 10, 400
     assert line_of(tally, replace(PLAN, duration_s=8.0), 2.0) == (
         "2 of 8 s, 3 running, 10 right, 5.0 requests/s, 200 tokens/s"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.bench.plan import BadPlan, Route
+from gateway.bench.plan import BadPlan, BenchRoute
 from gateway.bench.prompts import bodies, made_prompts, read_prompts
 
 
@@ -19,18 +19,18 @@ def test_made_prompts_are_of_their_length_and_differ_from_the_first_word_on() ->
     assert first.split()[0] != second.split()[0]
 
 
-def asked(route: Route, prompts: list[Any], **more: Any) -> list[dict[str, Any]]:
+def asked(route: BenchRoute, prompts: list[Any], **more: Any) -> list[dict[str, Any]]:
     made = bodies(prompts, route=route, model="m", max_tokens=5, stream=True, more=more)
     return [json.loads(body) for body in itertools.islice(made, 3)]
 
 
 def test_prompts_are_asked_in_turn_and_again() -> None:
-    texts = [body["messages"][0]["content"] for body in asked(Route.CHAT, ["a", "b"])]
+    texts = [body["messages"][0]["content"] for body in asked(BenchRoute.CHAT, ["a", "b"])]
     assert texts == ["a", "b", "a"]
 
 
 def test_a_body_has_what_its_route_takes() -> None:
-    chat, completion, embedding = (asked(route, ["hi"])[0] for route in Route)
+    chat, completion, embedding = (asked(route, ["hi"])[0] for route in BenchRoute)
     assert (chat["max_tokens"], chat["stream"]) == (5, True)
     assert chat["stream_options"] == {"include_usage": True}
     assert completion["prompt"] == "hi"
@@ -38,14 +38,14 @@ def test_a_body_has_what_its_route_takes() -> None:
 
 
 def test_further_members_win() -> None:
-    assert asked(Route.CHAT, ["a"], max_tokens=9, temperature=0)[0]["max_tokens"] == 9
+    assert asked(BenchRoute.CHAT, ["a"], max_tokens=9, temperature=0)[0]["max_tokens"] == 9
 
 
 def test_messages_are_for_chat_alone() -> None:
     conversation = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
-    assert asked(Route.CHAT, [conversation])[0]["messages"] == conversation
+    assert asked(BenchRoute.CHAT, [conversation])[0]["messages"] == conversation
     with pytest.raises(BadPlan, match="messages are for chat"):
-        asked(Route.COMPLETIONS, [conversation])
+        asked(BenchRoute.COMPLETIONS, [conversation])
 
 
 def test_a_file_holds_a_prompt_a_line(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gateway.http.exchange import HttpSettings
 from gateway.http.protocol import ConnectionLimits
 from gateway.parts import dispatch_settings, http_settings
 from gateway.registry import RegistrySettings
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 
 
 def loaded(flags: dict[str, Any] | None = None, file: Path | None = None, **environment: str) -> Loaded:
@@ -302,7 +302,7 @@ def test_an_issuer_is_what_is_set_of_it(file: Path) -> None:
         ("trunkline",),
         tenant_claim="org",
         roles_claim="realm_access.roles",
-        roles={"gpu-ops": Role.OPERATOR},
+        roles={"gpu-ops": AdminRole.OPERATOR},
     )
     assert other == Issuer("https://other.example/realm", ("a", "b"), "https://keys.example/k", ("EdDSA",))
 

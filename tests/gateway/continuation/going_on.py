@@ -12,7 +12,7 @@ from openai.types import responses as types
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from gateway.continuation import Record, RecordBudget, read_progress
+from gateway.continuation import AnswerRecord, RecordBudget, read_progress
 
 Continue = Callable[[dict[str, Any]], bytes]
 
@@ -46,7 +46,7 @@ class Client:
         self.body = orjson.dumps(body)
         self.way = way
         self.seed = seed
-        self.record = Record(route, RecordBudget())
+        self.record = AnswerRecord(route, RecordBudget())
         self.got = b""
         self.asked = 0
 
@@ -56,7 +56,7 @@ class Client:
 
     def go_on(self, engine: Continue, cut: int | None = None, usage_wanted: bool | None = None) -> None:
         """What was held back is lost; the rest comes from ``engine``, or its first ``cut`` bytes."""
-        record, self.record = self.record, Record(self.route, RecordBudget())
+        record, self.record = self.record, AnswerRecord(self.route, RecordBudget())
         progress = read_progress(self.route, self.body, record, usage_wanted=usage_wanted)
         assert self.record.feed(record.data) == self.got
         if progress.closing is not None:

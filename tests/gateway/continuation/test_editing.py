@@ -5,7 +5,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.continuation import Record, RecordBudget, read_progress
+from gateway.continuation import AnswerRecord, RecordBudget, read_progress
 from gateway.continuation.editing import last, member, values, with_another, with_last, with_members
 from gateway.continuation.outline import Outline
 
@@ -80,7 +80,7 @@ def test_what_the_client_wrote_stays_byte_for_byte_but_for_what_continuing_chang
         b'  "messages" : [ {"content": "Hi \\u00e9", "role":"user", "n": 10000000000000000000000} ],'
         b' "max_tokens" : 10, "x": 2.50 }'
     )
-    record = Record("chat", RecordBudget())
+    record = AnswerRecord("chat", RecordBudget())
     record.feed(b'data: {"id":"a","choices":[{"index":0,"delta":{"content":"Yes \\"\\u00e9"}}]}\n\n')
     asked = read_progress("chat", body, record).ask("final_message")
     expected = body.replace(b'"max_tokens" : 10', b'"max_tokens" :9').replace(

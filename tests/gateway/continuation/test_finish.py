@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.continuation import Record, RecordBudget
+from gateway.continuation import AnswerRecord, RecordBudget
 from gateway.continuation.finish import MESSAGE_STOP, WINDOW_BYTES, closing_of
 from tests.gateway.continuation import engines, going_on
 from tests.gateway.continuation.engines import Model, Style
@@ -80,8 +80,8 @@ def test_several_tool_calls_are_one_choice() -> None:
     assert closing_of("chat", calls + chunk(reason="tool_calls")) == DONE
 
 
-def records(stream: bytes, most_bytes: int, sizes: list[int]) -> Iterator[Record]:
-    record, position = Record("chat", RecordBudget(), most_bytes), 0
+def records(stream: bytes, most_bytes: int, sizes: list[int]) -> Iterator[AnswerRecord]:
+    record, position = AnswerRecord("chat", RecordBudget(), most_bytes), 0
     for size in [*sizes, len(stream)]:
         record.feed(stream[position : position + size])
         position += size

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.continuation import Record, RecordBudget
-from gateway.continuation.events import EventReader, last_event_end, read_events
+from gateway.continuation import AnswerRecord, RecordBudget
+from gateway.continuation.events import ServerEventReader, last_event_end, read_events
 from gateway.continuation.record import HELD_BYTES
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
-def _record(route: str = "chat", most_bytes: int = 1024 * 1024) -> Record:
-    return Record(route, RecordBudget(), most_bytes)
+def _record(route: str = "chat", most_bytes: int = 1024 * 1024) -> AnswerRecord:
+    return AnswerRecord(route, RecordBudget(), most_bytes)
 
 
 def _events(separator: bytes) -> list[bytes]:
@@ -97,7 +97,7 @@ def test_an_event_of_several_data_lines_is_understood() -> None:
 
 def test_a_record_above_its_bound_passes_all_and_gives_its_memory_back() -> None:
     budget = RecordBudget()
-    record = Record("chat", budget, 2 * len(EVENT))
+    record = AnswerRecord("chat", budget, 2 * len(EVENT))
     record.feed(EVENT)
     record.feed(EVENT)
     assert budget.taken_bytes == 2 * len(EVENT)
@@ -108,7 +108,7 @@ def test_a_record_above_its_bound_passes_all_and_gives_its_memory_back() -> None
 
 def test_records_together_stay_within_their_budget() -> None:
     budget = RecordBudget(3 * len(EVENT))
-    first, second = Record("chat", budget), Record("chat", budget)
+    first, second = AnswerRecord("chat", budget), AnswerRecord("chat", budget)
     first.feed(EVENT)
     second.feed(EVENT + EVENT)
     assert first.feed(EVENT) == EVENT
@@ -162,14 +162,14 @@ def test_an_end_of_before_is_none_when_more_came_after_it() -> None:
 
 @pytest.mark.parametrize("cut", [b"", b"d", b"data", b'data: {"choices"', b": ping"])
 def test_a_stream_that_ends_before_its_first_event_does_not_end_well(cut: bytes) -> None:
-    record = Record("chat", RecordBudget())
+    record = AnswerRecord("chat", RecordBudget())
     assert record.feed(cut) == b""
     assert not record.ends_well
 
 
 @pytest.mark.parametrize("answer", [b"hello", b'{"choices": []}\n', b"no events\nin\nhere"])
 def test_what_is_no_stream_of_events_ends_where_it_ends(answer: bytes) -> None:
-    record = Record("chat", RecordBudget())
+    record = AnswerRecord("chat", RecordBudget())
     out = record.feed(answer)
     assert record.ends_well
     assert out + record.finish() == answer
@@ -256,7 +256,7 @@ def test_no_bytes_take_much_longer_than_others(unit: bytes) -> None:
 def test_no_comments_take_long_to_read(unit: bytes) -> None:
     data, times = unit * (64 * 1024 // len(unit)), []
     for _ in range(5):
-        reader = EventReader()
+        reader = ServerEventReader()
         began_s = time.thread_time()
         events = list(reader.feed(data))
         times.append(time.thread_time() - began_s)

@@ -5,7 +5,14 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.continuation import NotContinuable, Reading, Record, RecordBudget, SpliceFailed, read_progress
+from gateway.continuation import (
+    AnswerRecord,
+    ContinuationReading,
+    NotContinuable,
+    RecordBudget,
+    SpliceFailed,
+    read_progress,
+)
 from gateway.continuation.events import DONE, written
 from gateway.continuation.question import MOST_MARKS
 from gateway.continuation.reading import MOST_EVENTS
@@ -26,8 +33,8 @@ def _completion(text: str, **more: Any) -> bytes:
 BEGUN = _chat({"role": "assistant", "content": ""}) + _chat({"content": "Well"})
 
 
-def _record(route: str, *data: bytes) -> Record:
-    record = Record(route, RecordBudget())
+def _record(route: str, *data: bytes) -> AnswerRecord:
+    record = AnswerRecord(route, RecordBudget())
     for chunk in data:
         record.feed(chunk)
     return record
@@ -165,7 +172,7 @@ def test_other_routes_are_refused() -> None:
 
 
 def test_an_answer_too_large_to_be_kept_is_refused() -> None:
-    record = Record("chat", RecordBudget(), 10)
+    record = AnswerRecord("chat", RecordBudget(), 10)
     record.feed(BEGUN)
     with pytest.raises(NotContinuable, match="too large"):
         read_progress("chat", orjson.dumps(CHAT), record)
@@ -254,7 +261,7 @@ def test_what_would_take_long_to_read_is_refused() -> None:
     wide = CHAT | {"metadata": [[]] * MOST_MARKS}
     assert _refused("chat", wide, BEGUN) == "the request has too many values"
     many = _chat({"content": "a"}) * (MOST_EVENTS + 1)
-    record = Record("chat", RecordBudget(), most_bytes=len(many))
+    record = AnswerRecord("chat", RecordBudget(), most_bytes=len(many))
     record.feed(many)
     with pytest.raises(NotContinuable) as refusal:
         read_progress("chat", orjson.dumps(CHAT), record)
@@ -286,7 +293,7 @@ def test_a_long_beginning_by_the_client_is_refused() -> None:
 
 def test_reading_goes_on_where_it_stopped_and_says_so() -> None:
     record = _record("chat", *[BEGUN] * 500)
-    reading = Reading("chat", orjson.dumps(CHAT), record)
+    reading = ContinuationReading("chat", orjson.dumps(CHAT), record)
     steps = 0
     while reading.step():
         steps += 1

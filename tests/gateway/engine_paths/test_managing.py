@@ -12,7 +12,7 @@ from gateway.engine_paths.managing import canonical_path
 from gateway.engine_paths.tables import TABLES
 from gateway.errors import Forbidden
 from gateway.heads import Misplaced, head_for
-from gateway.scopes import Role
+from gateway.scopes import AdminRole
 from gateway.surface import engine_target
 from shared.messages import DeploymentState
 from tests.gateway.fleet import Fleet, deployment
@@ -208,7 +208,7 @@ def serving(kind: str, model: str = "m") -> DeploymentState:
     return DeploymentState(f"d-{model}-{kind}", model, routes=("chat", "any"), slots=1, kind=kind)
 
 
-def managing(fleet: Fleet, path: str = "/api/delete", role: Role | None = None, **more: Any) -> Any:
+def managing(fleet: Fleet, path: str = "/api/delete", role: AdminRole | None = None, **more: Any) -> Any:
     request = fleet.request(route="any", principal=Principal("k", "key", "tenant", role=role), **more)
     request.method, request.path = "DELETE", path
     return request
@@ -217,7 +217,7 @@ def managing(fleet: Fleet, path: str = "/api/delete", role: Role | None = None, 
 def test_a_plain_key_is_refused_and_nothing_reaches_the_agent() -> None:
     fleet = Fleet()
     agent = fleet.connect("a", serving("ollama"))
-    for role in (None, Role.VIEWER):
+    for role in (None, AdminRole.VIEWER):
         client = fleet.submit(managing(fleet, role=role))
         assert isinstance(client.error, Forbidden)
         assert client.error.code == "role_required"
@@ -225,8 +225,8 @@ def test_a_plain_key_is_refused_and_nothing_reaches_the_agent() -> None:
     assert not agent.streams
 
 
-@pytest.mark.parametrize("role", [Role.OPERATOR, Role.ADMIN])
-def test_an_operators_key_manages(role: Role) -> None:
+@pytest.mark.parametrize("role", [AdminRole.OPERATOR, AdminRole.ADMIN])
+def test_an_operators_key_manages(role: AdminRole) -> None:
     fleet = Fleet()
     agent = fleet.connect("a", serving("ollama"))
     fleet.submit(managing(fleet, role=role))
@@ -264,8 +264,8 @@ def test_a_kind_that_comes_later_gets_nothing_that_manages_it() -> None:
 def test_settings_may_ask_for_another_role_or_for_none() -> None:
     fleet = Fleet()
     agent = fleet.connect("a", serving("ollama"))
-    fleet.dispatcher.set_engine_paths(EnginePaths(Role.ADMIN))
-    assert isinstance(fleet.submit(managing(fleet, role=Role.OPERATOR)).error, Forbidden)
+    fleet.dispatcher.set_engine_paths(EnginePaths(AdminRole.ADMIN))
+    assert isinstance(fleet.submit(managing(fleet, role=AdminRole.OPERATOR)).error, Forbidden)
     fleet.dispatcher.set_engine_paths(EnginePaths(None))
     fleet.submit(managing(fleet))
     assert len(agent.streams) == 1

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gateway.engine_paths import client_reference, rewritten_headers
 from gateway.errors import EngineError
-from gateway.surface import Target, engine_target
+from gateway.surface import EngineTarget, engine_target
 
-AT = Target("/docs/a?x=1", "meta/llama", "/engines/meta%2Fllama")
+AT = EngineTarget("/docs/a?x=1", "meta/llama", "/engines/meta%2Fllama")
 """What the engine was asked for."""
-OUTSIDE = Target("/v1/chat/completions")
+OUTSIDE = EngineTarget("/v1/chat/completions")
 BASE = "/engines/meta%2Fllama"
 
 
@@ -92,7 +92,7 @@ REDIRECTS = [300, 301, 302, 303, 305, 307, 308]
 
 @pytest.mark.parametrize("status", REDIRECTS)
 @pytest.mark.parametrize("target", [OUTSIDE, None])
-def test_a_redirect_of_a_built_in_path_is_an_engines_error(status: int, target: Target | None) -> None:
+def test_a_redirect_of_a_built_in_path_is_an_engines_error(status: int, target: EngineTarget | None) -> None:
     for location in ("/docs/", "https://evil.example/", "/v1/models"):
         with pytest.raises(EngineError) as caught:
             rewritten_headers(status, (("location", location),), target)

@@ -12,12 +12,12 @@ from gateway.health.circuit import (
     PATIENCE_S,
     RELAPSE_S,
     Circuit,
+    CircuitState,
     Fault,
-    State,
 )
 
 
-def state(circuit: Circuit) -> State:
+def state(circuit: Circuit) -> CircuitState:
     return circuit.state
 
 
@@ -29,14 +29,14 @@ def opened(now: float = 0.0, fault: Fault = Fault.FAILURE) -> Circuit:
     circuit = Circuit()
     for number in range(FAILURES_IN_A_ROW):
         fail(circuit, f"r{number}", now, fault)
-    assert state(circuit) is State.OPEN
+    assert state(circuit) is CircuitState.OPEN
     return circuit
 
 
 def half_open(now: float = 0.0, fault: Fault = Fault.FAILURE) -> tuple[Circuit, float]:
     circuit = opened(now, fault)
     circuit.look(circuit.until_s)
-    assert state(circuit) is State.HALF_OPEN
+    assert state(circuit) is CircuitState.HALF_OPEN
     return circuit, circuit.until_s
 
 
@@ -44,7 +44,7 @@ def test_it_opens_after_five_failures_in_a_row_and_says_so_once() -> None:
     circuit = Circuit()
     said = [fail(circuit, f"r{number}", 0.0) for number in range(7)]
     assert said == [False] * 4 + [True] + [False] * 2
-    assert state(circuit) is State.OPEN
+    assert state(circuit) is CircuitState.OPEN
     assert circuit.until_s == COOL_DOWN_S
 
 
@@ -62,7 +62,7 @@ def test_it_opens_when_half_of_ten_lately_failed() -> None:
     for number in range(4):
         circuit.succeeded(f"good{number}", 0.0)
         fail(circuit, f"bad{number}", 0.0)
-    assert state(circuit) is State.CLOSED, "eight outcomes are too few"
+    assert state(circuit) is CircuitState.CLOSED, "eight outcomes are too few"
     circuit.succeeded("good", 0.0)
     assert fail(circuit, "bad", 0.0)
 
@@ -80,7 +80,7 @@ def test_one_poisonous_request_opens_nothing_however_often_it_fails() -> None:
     circuit = Circuit()
     for _ in range(100):
         fail(circuit, "poison", 0.0)
-    assert state(circuit) is State.CLOSED
+    assert state(circuit) is CircuitState.CLOSED
 
 
 def test_an_engine_that_is_not_there_opens_it_at_once_for_a_short_time() -> None:
@@ -92,11 +92,11 @@ def test_an_engine_that_is_not_there_opens_it_at_once_for_a_short_time() -> None
 def test_one_probe_at_a_time_goes_through_and_closes_it() -> None:
     circuit, now = half_open()
     circuit.taken("probe", now)
-    assert state(circuit) is State.PROBING
+    assert state(circuit) is CircuitState.PROBING
     circuit.succeeded("older", now)
-    assert state(circuit) is State.PROBING, "what ran before says little"
+    assert state(circuit) is CircuitState.PROBING, "what ran before says little"
     assert circuit.succeeded("probe", now + 1)
-    assert state(circuit) is State.CLOSED
+    assert state(circuit) is CircuitState.CLOSED
 
 
 def test_each_failed_probe_doubles_the_cool_down_up_to_a_minute() -> None:
@@ -136,14 +136,14 @@ def test_a_probe_whose_client_leaves_has_shown_nothing() -> None:
     circuit, now = half_open()
     circuit.taken("probe", now)
     circuit.released("probe", now)
-    assert state(circuit) is State.HALF_OPEN
+    assert state(circuit) is CircuitState.HALF_OPEN
 
 
 def test_a_request_that_failed_here_before_is_no_fair_probe() -> None:
     circuit, now = half_open()
     circuit.taken("r0", now)
     assert not fail(circuit, "r0", now)
-    assert state(circuit) is State.HALF_OPEN
+    assert state(circuit) is CircuitState.HALF_OPEN
     circuit.taken("r0", now)
     assert fail(circuit, "r0", now, Fault.GONE), "that the engine is gone is not the request's doing"
 
@@ -152,19 +152,19 @@ def test_a_slow_probe_lets_the_next_one_go_and_may_still_close_it() -> None:
     circuit, now = half_open()
     circuit.taken("slow", now)
     circuit.look(now + PATIENCE_S)
-    assert state(circuit) is State.HALF_OPEN
+    assert state(circuit) is CircuitState.HALF_OPEN
     circuit.taken("next", now + PATIENCE_S)
-    assert state(circuit) is State.PROBING
+    assert state(circuit) is CircuitState.PROBING
     circuit.released("next", now + PATIENCE_S)
     assert circuit.succeeded("slow", now + 60)
-    assert state(circuit) is State.CLOSED
+    assert state(circuit) is CircuitState.CLOSED
 
 
 def test_the_head_of_an_answer_is_enough_where_none_came_before() -> None:
     circuit, now = half_open(fault=Fault.FAILURE)
     circuit.taken("probe", now)
     assert circuit.answered("probe", now)
-    assert state(circuit) is State.CLOSED
+    assert state(circuit) is CircuitState.CLOSED
     circuit, now = half_open(fault=Fault.CUT)
     circuit.taken("probe", now)
     assert not circuit.answered("probe", now), "heads came before too"
@@ -174,9 +174,9 @@ def test_the_head_of_an_answer_is_enough_where_none_came_before() -> None:
 def test_a_stall_puts_aside_until_anything_succeeds() -> None:
     circuit = Circuit()
     assert fail(circuit, "silent", 0.0, Fault.STALL)
-    assert state(circuit) is State.OPEN
+    assert state(circuit) is CircuitState.OPEN
     assert not circuit.succeeded("another", 0.1), "not through a probe: no slow start"
-    assert state(circuit) is State.CLOSED
+    assert state(circuit) is CircuitState.CLOSED
 
 
 def test_the_cool_down_can_be_cut_short_but_not_drawn_out() -> None:
@@ -206,7 +206,7 @@ def test_whatever_happens_it_stays_a_circuit(events: list[tuple[str, int, Fault,
         before = circuit.state
         if step == "failed":
             opens = circuit.failed(request, fault, now, jitter)
-            assert opens == (circuit.state is State.OPEN and before is not State.OPEN)
+            assert opens == (circuit.state is CircuitState.OPEN and before is not CircuitState.OPEN)
             if opens:
                 assert now < circuit.until_s <= now + MAX_COOL_DOWN_S
         elif step == "look":
@@ -217,15 +217,15 @@ def test_whatever_happens_it_stays_a_circuit(events: list[tuple[str, int, Fault,
             getattr(circuit, step)(request, now)
         assert len(circuit._blamed) <= 64
         assert len(circuit._probes) <= 6
-        if circuit.state in (State.OPEN, State.CLOSED):
+        if circuit.state in (CircuitState.OPEN, CircuitState.CLOSED):
             assert not circuit._probes
-        if circuit.state is State.PROBING:
+        if circuit.state is CircuitState.PROBING:
             assert circuit._probes
     now += MAX_COOL_DOWN_S
     circuit.look(now)
     for number in range(6):
         circuit.released(f"r{number}", now)
-    assert circuit.state in (State.CLOSED, State.HALF_OPEN), "it always takes a request again"
+    assert circuit.state in (CircuitState.CLOSED, CircuitState.HALF_OPEN), "it always takes a request again"
     circuit.taken("fresh", now)
     circuit.succeeded("fresh", now)
-    assert state(circuit) is State.CLOSED
+    assert state(circuit) is CircuitState.CLOSED

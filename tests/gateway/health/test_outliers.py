@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from gateway.health.budget import MOST_TENANTS, HedgeBudget, RetryBudget
 from gateway.health.outliers import outliers
-from gateway.health.pace import Measure, Pace
+from gateway.health.pace import AnswerPace, Measure
 from gateway.health.quantile import LATEST, MOST_KEYS, AnswerTimes
-from gateway.health.window import WINDOW_S, Window
+from gateway.health.window import WINDOW_S, CountWindow
 
 
-def pace(first_byte_s: float = 0.2, total_s: float = 2.0, samples: int = 10, streaming: bool = True) -> Pace:
-    pace = Pace()
+def pace(
+    first_byte_s: float = 0.2, total_s: float = 2.0, samples: int = 10, streaming: bool = True
+) -> AnswerPace:
+    pace = AnswerPace()
     for _ in range(samples):
         pace.note(streaming, first_byte_s, total_s, 1000)
     return pace
@@ -66,7 +68,7 @@ def test_the_worst_are_first() -> None:
 
 def test_heavy_tails_alone_make_no_outlier() -> None:
     chance = random.Random(7)
-    paces = {number: Pace() for number in range(50)}
+    paces = {number: AnswerPace() for number in range(50)}
     for _ in range(40):
         for each in paces.values():
             first_byte_s = 10.0 if chance.random() < 0.02 else chance.uniform(0.1, 0.3)
@@ -152,7 +154,7 @@ def test_hedges_are_saved_up_for_and_bounded() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 4), st.integers(0, 3)), max_size=60))
 def test_a_window_agrees_with_a_list(steps: list[tuple[float, int]]) -> None:
-    window, now = Window(), 1000.0
+    window, now = CountWindow(), 1000.0
     all_of_them: list[tuple[int, int]] = []
     for passed_s, count in steps:
         now += passed_s

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.health.book import FORGET_S, MOST_GONE, HealthBook
-from gateway.health.circuit import Fault, State
+from gateway.health.circuit import CircuitState, Fault
 from gateway.health.ramp import Ramp
 from gateway.health.record import DeploymentHealth, HealthSettings
 from gateway.scheduling.base import NO_CAP
@@ -113,11 +113,11 @@ def test_health_is_kept_over_a_reconnect_and_forgotten_after_some_minutes() -> N
     again, new = book.arrived("a/d", 2.0)
     assert again is health
     assert not new
-    assert again.circuit.state is State.OPEN
+    assert again.circuit.state is CircuitState.OPEN
     book.departed("a/d", 3.0)
     fresh, new = book.arrived("a/d", 3.0 + FORGET_S)
     assert new
-    assert fresh.circuit.state is State.CLOSED
+    assert fresh.circuit.state is CircuitState.CLOSED
 
 
 def test_the_book_is_bounded() -> None:

@@ -1,7 +1,7 @@
 """Who is suspected of asking what engines fail on, and for how long."""
 
-from gateway.health.circuit import FAILURES_IN_A_ROW, Circuit, Fault, State
-from gateway.health.suspects import MOST, SERVED_S, SUSPECTED_S, Served, Suspects
+from gateway.health.circuit import FAILURES_IN_A_ROW, Circuit, CircuitState, Fault
+from gateway.health.suspects import MOST, SERVED_S, SUSPECTED_S, ServedTenants, Suspects
 
 
 def test_a_suspect_is_one_for_a_while_or_until_it_is_cleared() -> None:
@@ -27,7 +27,7 @@ def test_only_so_many_suspects_are_remembered_the_latest() -> None:
 
 
 def test_what_counts_is_who_else_was_served_lately() -> None:
-    served = Served()
+    served = ServedTenants()
     assert not served.others("a", 0.0)
     served.note("a", 0.0)
     assert not served.others("a", 0.0)
@@ -50,4 +50,4 @@ def test_a_failure_forgiven_does_not_count() -> None:
     for number in range(FAILURES_IN_A_ROW):
         assert circuit.failed(f"r{number}", Fault.FAILURE, 1.0, 0.0) is (number == FAILURES_IN_A_ROW - 1)
     circuit.forgive("r0", 1.0)
-    assert circuit.state is State.OPEN
+    assert circuit.state is CircuitState.OPEN

@@ -11,15 +11,15 @@ from gateway.domain import Principal, Request
 from gateway.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.http.buffers import BufferBudget
 from gateway.http.edge import edge
-from gateway.http.exchange import Exchange, HttpSettings
-from gateway.http.front import Front
-from gateway.http.places import Places
+from gateway.http.exchange import HttpExchange, HttpSettings
+from gateway.http.front import RequestMiddleware
+from gateway.http.places import PerAddressLimiter
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.routes import build_router
 from gateway.http.server import Address, bind, build_server
 from gateway.lifecycle import Lifecycle
-from gateway.pipeline import Accounts, Pipeline
-from gateway.registry import ModelInfo
+from gateway.pipeline import Pipeline, UsageRecorder
+from gateway.registry import ServedModel
 from gateway.relay import Response
 from gateway.response import Sink
 from shared.messages import Headers, Trailers
@@ -42,14 +42,14 @@ class FakeKeys:
 
 
 class FakeCatalog:
-    def __init__(self, *models: ModelInfo) -> None:
+    def __init__(self, *models: ServedModel) -> None:
         self._models = {info.id: info for info in models}
         self.agents_connected = 1
 
-    def each_model(self) -> Iterator[ModelInfo]:
+    def each_model(self) -> Iterator[ServedModel]:
         return iter(self._models.values())
 
-    def model(self, name: str) -> ModelInfo | None:
+    def model(self, name: str) -> ServedModel | None:
         return self._models.get(name)
 
 
@@ -206,8 +206,8 @@ class Surface:
     buffer_bytes: int = 256 * MIB
     dispatcher: FakeDispatcher = field(default_factory=FakeDispatcher)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
-    finished: list[tuple[Exchange, int, RequestError | None]] = field(default_factory=list)
-    accounts: Accounts | None = None
+    finished: list[tuple[HttpExchange, int, RequestError | None]] = field(default_factory=list)
+    accounts: UsageRecorder | None = None
     keys: FakeKeys = field(default_factory=FakeKeys)
     reader: BodyReader | None = None
 
@@ -216,7 +216,7 @@ class Surface:
         pipeline = Pipeline(keys, self.dispatcher, self.accounts, facts=self.settings.facts)
         router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
         self.budget = BufferBudget(self.buffer_bytes)
-        self.app = Front(
+        self.app = RequestMiddleware(
             edge(router, self.settings),
             self.settings,
             self.budget,
@@ -320,7 +320,7 @@ class Call:
 
 @asynccontextmanager
 async def served(
-    surface: Surface, limits: ConnectionLimits | None = None, places: Places | None = None
+    surface: Surface, limits: ConnectionLimits | None = None, places: PerAddressLimiter | None = None
 ) -> AsyncIterator[str]:
     """The surface on a real server on loopback; gives its address, ``127.0.0.1:PORT``."""
     server = build_server(

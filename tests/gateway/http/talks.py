@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.continuation import Record, RecordBudget
+from gateway.continuation import AnswerRecord, RecordBudget
 from gateway.domain import Request
 from gateway.http.direct import EXTENSION
 from gateway.relay import Response
@@ -66,7 +66,7 @@ class Talk:
         self.surface.dispatcher.serve = self._serve
 
     async def _serve(self, request: Request) -> Response:
-        self.record = Record("chat", RecordBudget()) if self.recorded else None
+        self.record = AnswerRecord("chat", RecordBudget()) if self.recorded else None
         self.response = EngineResponse(
             ResponseHead(200, self.headers),
             self.engine,  # type: ignore[arg-type]

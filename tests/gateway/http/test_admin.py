@@ -29,12 +29,12 @@ from gateway.http.buffers import BufferBudget
 from gateway.http.cors import Cors
 from gateway.http.edge import edge
 from gateway.http.exchange import HttpSettings
-from gateway.http.front import Front
+from gateway.http.front import RequestMiddleware
 from gateway.http.routes import build_router
 from gateway.lifecycle import Lifecycle
 from gateway.location import DATABASE_NAME
 from gateway.pipeline import Pipeline
-from gateway.scopes import Role, limited
+from gateway.scopes import AdminRole, limited
 from gateway.store import Account, Amount, Enrolment, KeyRecord, KeyStore, Store
 from gateway.store.errors import StateBusy, StateCorrupt, StateError, StateMissing, StateUnwritable
 from shared.engine_state import EngineState
@@ -73,13 +73,18 @@ class House:
         pipeline = Pipeline(self.ring, FakeDispatcher())
         router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)
         self.router = router
-        self.app = Front(router, settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
+        self.app = RequestMiddleware(router, settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
         lifecycle.serve()
-        self.keys = {role: self.store.keys.create(f"its-{role}", "ops", 1.0, role=role) for role in Role}
+        self.keys = {role: self.store.keys.create(f"its-{role}", "ops", 1.0, role=role) for role in AdminRole}
         self.keys[None] = self.store.keys.create("its-none", "ops", 1.0)  # type: ignore[index]
 
     async def ask(
-        self, method: str, path: str, role: Role | None = Role.ADMIN, body: object = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        role: AdminRole | None = AdminRole.ADMIN,
+        body: object = None,
+        **more: Any,
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
         """Status, the JSON in the answer, and its headers."""
         data = more.get("raw", b"" if body is None else orjson.dumps(body))
@@ -120,39 +125,39 @@ def enrol(store: Store, name: str) -> None:
 
 
 RIGHTS = [
-    ("GET", "/admin/agents", Role.VIEWER),
-    ("GET", "/admin/models", Role.VIEWER),
-    ("GET", "/admin/queue", Role.VIEWER),
-    ("POST", "/admin/agents/gpu-1/drain", Role.OPERATOR),
-    ("DELETE", "/admin/agents/gpu-1/drain", Role.OPERATOR),
-    ("DELETE", "/admin/agents/gpu-1", Role.ADMIN),
-    ("GET", "/admin/keys", Role.ADMIN),
-    ("POST", "/admin/keys", Role.ADMIN),
-    ("POST", "/admin/keys/its-none/rotate", Role.ADMIN),
-    ("GET", "/admin/aliases", Role.VIEWER),
-    ("PUT", "/admin/aliases/org/llama", Role.OPERATOR),
-    ("PUT", "/admin/aliases/org/llama", Role.OPERATOR),
-    ("POST", "/admin/aliases/org/llama/rollback", Role.OPERATOR),
-    ("DELETE", "/admin/aliases/org/llama", Role.OPERATOR),
-    ("GET", "/admin/tokens", Role.ADMIN),
-    ("POST", "/admin/tokens", Role.ADMIN),
-    ("PATCH", "/admin/keys/its-none", Role.ADMIN),
-    ("GET", "/admin/enrolments", Role.VIEWER),
-    ("PATCH", "/admin/agents/gpu-2", Role.ADMIN),
-    ("PUT", "/admin/aliases/org/llama", Role.OPERATOR),
-    ("GET", "/admin/aliases/org/llama", Role.VIEWER),
-    ("PATCH", "/admin/aliases/org/llama", Role.OPERATOR),
-    ("GET", "/admin/tenants", Role.ADMIN),
-    ("PATCH", "/admin/tenants/acme", Role.ADMIN),
-    ("DELETE", "/admin/tenants/acme", Role.ADMIN),
-    ("GET", "/admin/prices", Role.ADMIN),
-    ("PUT", "/admin/prices/org/llama", Role.ADMIN),
-    ("DELETE", "/admin/prices/org/llama", Role.ADMIN),
-    ("GET", "/admin/usage", Role.ADMIN),
-    ("GET", "/admin/identity", Role.VIEWER),
-    ("GET", "/admin/audit/verify", Role.VIEWER),
-    ("GET", "/admin/audit", Role.ADMIN),
-    ("DELETE", "/admin/keys/its-none", Role.ADMIN),
+    ("GET", "/admin/agents", AdminRole.VIEWER),
+    ("GET", "/admin/models", AdminRole.VIEWER),
+    ("GET", "/admin/queue", AdminRole.VIEWER),
+    ("POST", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR),
+    ("DELETE", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR),
+    ("DELETE", "/admin/agents/gpu-1", AdminRole.ADMIN),
+    ("GET", "/admin/keys", AdminRole.ADMIN),
+    ("POST", "/admin/keys", AdminRole.ADMIN),
+    ("POST", "/admin/keys/its-none/rotate", AdminRole.ADMIN),
+    ("GET", "/admin/aliases", AdminRole.VIEWER),
+    ("PUT", "/admin/aliases/org/llama", AdminRole.OPERATOR),
+    ("PUT", "/admin/aliases/org/llama", AdminRole.OPERATOR),
+    ("POST", "/admin/aliases/org/llama/rollback", AdminRole.OPERATOR),
+    ("DELETE", "/admin/aliases/org/llama", AdminRole.OPERATOR),
+    ("GET", "/admin/tokens", AdminRole.ADMIN),
+    ("POST", "/admin/tokens", AdminRole.ADMIN),
+    ("PATCH", "/admin/keys/its-none", AdminRole.ADMIN),
+    ("GET", "/admin/enrolments", AdminRole.VIEWER),
+    ("PATCH", "/admin/agents/gpu-2", AdminRole.ADMIN),
+    ("PUT", "/admin/aliases/org/llama", AdminRole.OPERATOR),
+    ("GET", "/admin/aliases/org/llama", AdminRole.VIEWER),
+    ("PATCH", "/admin/aliases/org/llama", AdminRole.OPERATOR),
+    ("GET", "/admin/tenants", AdminRole.ADMIN),
+    ("PATCH", "/admin/tenants/acme", AdminRole.ADMIN),
+    ("DELETE", "/admin/tenants/acme", AdminRole.ADMIN),
+    ("GET", "/admin/prices", AdminRole.ADMIN),
+    ("PUT", "/admin/prices/org/llama", AdminRole.ADMIN),
+    ("DELETE", "/admin/prices/org/llama", AdminRole.ADMIN),
+    ("GET", "/admin/usage", AdminRole.ADMIN),
+    ("GET", "/admin/identity", AdminRole.VIEWER),
+    ("GET", "/admin/audit/verify", AdminRole.VIEWER),
+    ("GET", "/admin/audit", AdminRole.ADMIN),
+    ("DELETE", "/admin/keys/its-none", AdminRole.ADMIN),
 ]
 
 
@@ -193,7 +198,7 @@ async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> Non
         body = BODIES.get((method, path))
         if body is not None and "targets" in body:
             body = {"targets": [f"llama@v{turn}"]}
-        for role in (None, *(role for role in Role if not role.covers(needed))):
+        for role in (None, *(role for role in AdminRole if not role.covers(needed))):
             status, found, _ = await house.ask(method, path, role, body)
             assert (status, found["error"]["code"]) == (403, "role_required")
             assert f"the role '{needed}'" in found["error"]["message"]
@@ -228,7 +233,9 @@ async def test_only_who_shows_a_key_is_told_anything(house: House) -> None:
 async def test_no_web_page_is_let_in_whatever_origins_are_allowed_elsewhere(house: House) -> None:
     settings = HttpSettings(cors=Cors(["https://app.example"]))
     lifecycle = Lifecycle()
-    app = Front(edge(house.router, settings), settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
+    app = RequestMiddleware(
+        edge(house.router, settings), settings, BufferBudget(MIB), lifecycle, lambda *facts: None
+    )
     asked = ((b"origin", b"https://app.example"), (b"access-control-request-method", b"POST"))
     for path, status in (("/v1/models", 204), ("/admin/keys", 401)):
         call = Call(app, "OPTIONS", path, asked)
@@ -242,7 +249,7 @@ async def test_a_key_is_made_shown_once_and_nothing_of_it_is_listed(house: House
     status, made, headers = await house.ask("POST", "/admin/keys", body=NEW_KEY)
     assert (status, headers["cache-control"]) == (200, "no-store")
     principal = house.ring.authenticate(made["key"])
-    assert (principal.scopes, principal.role) == (limited(["llama-*"], tiers=["batch"]), Role.VIEWER)
+    assert (principal.scopes, principal.role) == (limited(["llama-*"], tiers=["batch"]), AdminRole.VIEWER)
     assert (made["expires_s"], made["rpm"]) == (NOW_S + 60, 5)
     _, listed, _ = await house.ask("GET", "/admin/keys")
     facts = next(each for each in listed["keys"] if each["name"] == "ci")
@@ -317,7 +324,7 @@ async def test_agents_are_shown_connected_or_not(house: House) -> None:
     enrol(house.store, "gone")
     house.store.agents.revoke("gone", "", 3.0)
     house.fleet.connect("gpu-1", deployment("m", 2))
-    _, found, _ = await house.ask("GET", "/admin/agents", Role.VIEWER)
+    _, found, _ = await house.ask("GET", "/admin/agents", AdminRole.VIEWER)
     one, two = found["agents"]
     assert (one["name"], one["connected"], one["status"], one["draining"]) == ("gpu-1", True, "READY", False)
     assert (one["may_serve"], one["deployments"][0]["model"]) == (["llama-*"], "m")
@@ -334,7 +341,7 @@ async def test_every_engine_of_an_agent_is_shown_and_why_it_does_not_serve(house
         AgentState(AgentStatus.READY, (deployment("m", id="e/m"),), engines=engines, reason="r")
     )
     house.fleet.settle()
-    _, found, _ = await house.ask("GET", "/admin/agents", Role.VIEWER)
+    _, found, _ = await house.ask("GET", "/admin/agents", AdminRole.VIEWER)
     (one,) = found["agents"]
     assert one["reason"] == "r"
     assert [(e["name"], e["status"], e["kind"]) for e in one["engines"]] == [
@@ -356,18 +363,18 @@ async def test_an_engines_kind_is_that_of_its_deployments_where_an_agent_does_no
     offered = replace(deployment("m", id="e/m"), kind="generic")
     agent.endpoint.send_state(AgentState(AgentStatus.READY, (offered,), engines=engines))
     house.fleet.settle()
-    _, found, _ = await house.ask("GET", "/admin/agents", Role.VIEWER)
+    _, found, _ = await house.ask("GET", "/admin/agents", AdminRole.VIEWER)
     assert [each["kind"] for each in found["agents"][0]["engines"]] == ["generic", ""]
 
 
 async def test_an_operator_keeps_work_from_an_agent_and_gives_it_back(house: House) -> None:
     house.fleet.connect("gpu-1", deployment("m"))
-    _, found, _ = await house.ask("POST", "/admin/agents/gpu-1/drain", Role.OPERATOR)
+    _, found, _ = await house.ask("POST", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR)
     assert found == {"agent": "gpu-1", "draining": True, "streams": 0}
     assert not house.fleet.registry.models()[0].ready
-    await house.ask("DELETE", "/admin/agents/gpu-1/drain", Role.OPERATOR)
+    await house.ask("DELETE", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR)
     assert house.fleet.registry.models()[0].ready
-    who = {f"key:{key.id}" for key in house.store.keys.list() if key.role is Role.OPERATOR}
+    who = {f"key:{key.id}" for key in house.store.keys.list() if key.role is AdminRole.OPERATOR}
     assert [(kind, {by}, agent) for kind, by, agent in house.noted] == [
         ("agent.drain", who, "gpu-1"),
         ("agent.undrain", who, "gpu-1"),
@@ -385,11 +392,11 @@ async def test_a_revoked_agent_is_revoked_in_the_store_with_its_reason(house: Ho
 
 async def test_models_and_the_queue_are_shown(house: House) -> None:
     house.fleet.connect("gpu-1", deployment("m", 2))
-    _, found, _ = await house.ask("GET", "/admin/models", Role.VIEWER)
+    _, found, _ = await house.ask("GET", "/admin/models", AdminRole.VIEWER)
     (model,) = found["models"]
     assert (model["id"], model["ready"], model["slots"], model["waiting"]) == ("m", True, 2, 3)
     assert model["deployments"][0]["agent"] == "gpu-1"
-    _, queue, _ = await house.ask("GET", "/admin/queue", Role.VIEWER)
+    _, queue, _ = await house.ask("GET", "/admin/queue", AdminRole.VIEWER)
     assert queue == {"waiting": 4, "models": {"m": 3, "n": 1}}
 
 
@@ -510,7 +517,7 @@ async def test_an_agent_is_renamed_and_told_what_it_may_serve(house: House) -> N
     for body in ({}, {"name": "x", "models": ["m"]}, {"name": "a b"}, {"labels": {"a b": "c"}}):
         assert (await house.ask("PATCH", "/admin/agents/gpu-2", body=body))[0] == 400
     await house.ask("DELETE", "/admin/agents/gpu-2", body={"reason": "sold"})
-    _, listed, _ = await house.ask("GET", "/admin/enrolments", Role.VIEWER)
+    _, listed, _ = await house.ask("GET", "/admin/enrolments", AdminRole.VIEWER)
     states = {each["name"]: (each["state"], each["revoked_reason"]) for each in listed["agents"]}
     assert states == {"berlin-1": ("active", ""), "gpu-2": ("revoked", "sold")}
 
@@ -644,7 +651,7 @@ async def test_a_query_that_cannot_be_is_refused(house: House, path: str, query:
 
 
 async def test_the_gateways_key_is_told_by_its_fingerprint_and_not_changed_from_afar(house: House) -> None:
-    status, found, _ = await house.ask("GET", "/admin/identity", Role.VIEWER)
+    status, found, _ = await house.ask("GET", "/admin/identity", AdminRole.VIEWER)
     identity = house.store.gateway_identity
     assert (status, found) == (
         200,
@@ -667,7 +674,7 @@ async def test_the_gateways_key_is_told_by_its_fingerprint_and_not_changed_from_
 
 async def test_the_audit_log_is_verified_in_another_process_and_its_end_told(house: House) -> None:
     take_up_acts(house.store)
-    status, found, _ = await house.ask("GET", "/admin/audit/verify", Role.VIEWER, within_s=60)
+    status, found, _ = await house.ask("GET", "/admin/audit/verify", AdminRole.VIEWER, within_s=60)
     assert (status, found["sound"], found["findings"]) == (200, True, [])
     assert found["lines"] == found["last"] > 4
     again = await house.ask(
@@ -693,7 +700,7 @@ async def test_only_one_verification_runs_and_it_ends_with_its_request(
         return {}
 
     monkeypatch.setattr(admin_store, "do_apart", forever)
-    bearer = (b"authorization", b"Bearer " + house.keys[Role.VIEWER].encode())
+    bearer = (b"authorization", b"Bearer " + house.keys[AdminRole.VIEWER].encode())
     first = Call(house.app, "GET", "/admin/audit/verify", (bearer,))
     first.body(b"")
     async with asyncio.timeout(30):

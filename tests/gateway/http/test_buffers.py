@@ -5,20 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BuffersFull
-from gateway.http.buffers import STEP_BYTES, BufferBudget, Owner, Reservation
+from gateway.http.buffers import STEP_BYTES, BodyReservation, BufferBudget, BufferOwner
 from gateway.pressure import SMALL_BYTES
 
 MIB = 1024 * 1024
-ONE, TWO = Owner("acme", "k1"), Owner("acme", "k2")
-OTHER = Owner("globex", "k3")
+ONE, TWO = BufferOwner("acme", "k1"), BufferOwner("acme", "k2")
+OTHER = BufferOwner("globex", "k3")
 
 
-def fill(budget: BufferBudget, owner: Owner, size_bytes: int = MIB) -> int:
+def fill(budget: BufferBudget, owner: BufferOwner, size_bytes: int = MIB) -> int:
     """As many bodies as ``owner`` may have; how many bytes they hold."""
     held = 0
     while True:
         try:
-            Reservation(budget, owner).grow(size_bytes)
+            BodyReservation(budget, owner).grow(size_bytes)
         except BuffersFull:
             return held
         held += size_bytes
@@ -29,14 +29,14 @@ def test_what_is_full_says_so_at_once_and_takes_nothing() -> None:
     held = fill(budget, ONE)
     assert budget.used_bytes == held
     with pytest.raises(BuffersFull) as caught:
-        Reservation(budget, ONE).grow(MIB)
+        BodyReservation(budget, ONE).grow(MIB)
     assert caught.value.retry_after_s
     assert budget.used_bytes == held
 
 
 def test_a_reservation_holds_what_came_and_grows_in_steps_once_it_is_not_small() -> None:
     budget = BufferBudget(64 * MIB)
-    reservation = Reservation(budget)
+    reservation = BodyReservation(budget)
     reservation.grow(1)
     assert budget.used_bytes == 1
     reservation.grow(SMALL_BYTES)
@@ -48,7 +48,7 @@ def test_a_reservation_holds_what_came_and_grows_in_steps_once_it_is_not_small()
 
 def test_everything_is_given_back_once() -> None:
     budget = BufferBudget(64 * MIB)
-    reservation = Reservation(budget, ONE)
+    reservation = BodyReservation(budget, ONE)
     reservation.announce(8 * MIB)
     reservation.grow(8 * MIB)
     reservation.release()
@@ -60,20 +60,20 @@ def test_everything_is_given_back_once() -> None:
 def test_what_is_announced_takes_nothing_from_anybody_else() -> None:
     budget = BufferBudget(64 * MIB)
     for _ in range(3):
-        Reservation(budget, ONE).announce(8 * MIB)
+        BodyReservation(budget, ONE).announce(8 * MIB)
     assert budget.used_bytes == 0
     assert fill(budget, OTHER) >= 24 * MIB
 
 
 def test_a_key_announces_no_more_than_it_may_hold() -> None:
     budget = BufferBudget(64 * MIB)
-    announced = [Reservation(budget, ONE) for _ in range(3)]
+    announced = [BodyReservation(budget, ONE) for _ in range(3)]
     for each in announced:
         each.announce(10 * MIB)
     with pytest.raises(BuffersFull):
-        Reservation(budget, ONE).announce(10 * MIB)
+        BodyReservation(budget, ONE).announce(10 * MIB)
     announced[0].release()
-    Reservation(budget, ONE).announce(10 * MIB)
+    BodyReservation(budget, ONE).announce(10 * MIB)
 
 
 def test_neither_a_key_nor_a_tenant_takes_everything() -> None:
@@ -85,14 +85,14 @@ def test_neither_a_key_nor_a_tenant_takes_everything() -> None:
 
 def test_tenants_that_want_everything_end_with_equal_parts() -> None:
     budget = BufferBudget(64 * MIB)
-    owners = [Owner(f"tenant {number}", "k") for number in range(4)]
-    held: dict[Owner, list[Reservation]] = {owner: [] for owner in owners}
+    owners = [BufferOwner(f"tenant {number}", "k") for number in range(4)]
+    held: dict[BufferOwner, list[BodyReservation]] = {owner: [] for owner in owners}
     for _ in range(400):
         for owner in owners:
             if held[owner]:
                 held[owner].pop(0).release()
             for _ in range(2):
-                reservation = Reservation(budget, owner)
+                reservation = BodyReservation(budget, owner)
                 try:
                     reservation.grow(MIB // 2)
                 except BuffersFull:
@@ -106,26 +106,26 @@ def test_tenants_that_want_everything_end_with_equal_parts() -> None:
 def test_small_bodies_have_a_part_that_large_ones_never_get() -> None:
     budget = BufferBudget(64 * MIB)
     for number in range(60):
-        fill(budget, Owner(f"tenant {number}", "k"))
+        fill(budget, BufferOwner(f"tenant {number}", "k"))
     with pytest.raises(BuffersFull):
-        Reservation(budget, OTHER).grow(10 * MIB)
-    small = [Reservation(budget, OTHER) for _ in range(32)]
+        BodyReservation(budget, OTHER).grow(10 * MIB)
+    small = [BodyReservation(budget, OTHER) for _ in range(32)]
     for each in small:
         each.grow(SMALL_BYTES)
 
 
 def test_a_body_that_outgrows_the_part_of_the_small_leaves_it() -> None:
     budget = BufferBudget(64 * MIB)
-    large = [Reservation(budget, Owner(f"tenant {number}", "k")) for number in range(60)]
+    large = [BodyReservation(budget, BufferOwner(f"tenant {number}", "k")) for number in range(60)]
     for each in large:
         while True:
             try:
                 each.grow(each._held_bytes + MIB)
             except BuffersFull:
                 break
-    body = Reservation(budget, OTHER)
+    body = BodyReservation(budget, OTHER)
     while budget.small.used_bytes == 0:
-        body = Reservation(budget, OTHER)
+        body = BodyReservation(budget, OTHER)
         body.grow(SMALL_BYTES)
     for each in large:
         each.release()
@@ -137,14 +137,16 @@ def test_a_body_that_outgrows_the_part_of_the_small_leaves_it() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 3 * MIB)), max_size=60))
 def test_the_sum_is_kept_whatever_grows_and_goes(steps: list[tuple[int, int, int]]) -> None:
     budget = BufferBudget(8 * MIB)
-    bodies: dict[int, Reservation] = {}
+    bodies: dict[int, BodyReservation] = {}
     held: Counter[int] = Counter()
     for body, owner, size_bytes in steps:
         if body in bodies and size_bytes % 3 == 0:
             bodies.pop(body).release()
             held[body] = 0
             continue
-        reservation = bodies.setdefault(body, Reservation(budget, Owner(f"t{owner % 2}", f"k{owner}")))
+        reservation = bodies.setdefault(
+            body, BodyReservation(budget, BufferOwner(f"t{owner % 2}", f"k{owner}"))
+        )
         before = budget.used_bytes
         try:
             reservation.grow(size_bytes)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from gateway.http.cors import Cors
 from gateway.http.exchange import HttpSettings
 from gateway.http.openapi import document
-from gateway.http.places import Places
+from gateway.http.places import PerAddressLimiter
 from gateway.http.protocol import PIPELINED
 from gateway.http.proxies import TrustedProxies
 from gateway.http.request_log import facts
@@ -146,7 +146,7 @@ async def test_one_client_behind_a_proxy_takes_no_more_than_its_places() -> None
 
 
 async def test_one_address_takes_no_more_connections_than_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = Places(2)
+    places = PerAddressLimiter(2)
     monkeypatch.setattr(places, "group", lambda address: "192.0.2.1")
     surface = Surface()
     async with served(surface, places=places) as address:

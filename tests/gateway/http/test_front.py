@@ -20,7 +20,7 @@ from gateway.errors import (
 )
 from gateway.http.exchange import HttpSettings
 from gateway.http.inbound import BodyLimits
-from gateway.registry import ModelInfo
+from gateway.registry import ServedModel
 from gateway.store.errors import StateBusy
 from shared.errors import ErrorCode
 from tests.gateway.http.support import (
@@ -186,8 +186,8 @@ async def test_the_clients_request_id_is_kept_everywhere(surface: Surface) -> No
 # --- Models, health, metrics ---
 
 
-def info(name: str, ready: bool = True) -> ModelInfo:
-    return ModelInfo(name, 1_700_000_000, "trunkline", ready, 1, ("chat",))
+def info(name: str, ready: bool = True) -> ServedModel:
+    return ServedModel(name, 1_700_000_000, "trunkline", ready, 1, ("chat",))
 
 
 async def test_models_that_can_be_used_are_listed() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BadRequest, BodyTimeout, BodyTooLarge, BuffersFull, ClientGone
-from gateway.http.buffers import BufferBudget, Owner
+from gateway.http.buffers import BufferBudget, BufferOwner
 from gateway.http.inbound import MIB, BodyLimits, Inbound
 from tests.support.clock import ManualClock
 
@@ -186,7 +186,7 @@ async def test_memory_is_reserved_as_it_comes_and_given_back() -> None:
     budget = BufferBudget(64 * MIB)
     feed = Feed(piece(b"x" * 40))
     body = inbound(feed, 80, budget)
-    body.belongs_to(Owner("acme", "k1"))
+    body.belongs_to(BufferOwner("acme", "k1"))
     reading = asyncio.create_task(body.read(whole, 80))
     for _ in range(5):
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import pytest
 from gateway.domain import Principal
 from gateway.errors import RouteNotSupported, StreamBroken
 from gateway.http.exchange import HttpSettings
-from gateway.registry import ModelInfo
+from gateway.registry import ServedModel
 from gateway.scopes import limited
 from shared.errors import ErrorCode
 from tests.gateway.http.support import BEARER, EVENTS, FakeCatalog, FakeResponse, Surface
@@ -83,7 +83,7 @@ async def test_the_model_may_be_called_name_as_its_first_clients_did() -> None:
 
 
 async def test_the_list_has_what_the_key_may_see_in_its_shape() -> None:
-    infos = [ModelInfo(name, 1_700_000_000, "trunkline", True, 1, ("chat",)) for name in ("a", "b")]
+    infos = [ServedModel(name, 1_700_000_000, "trunkline", True, 1, ("chat",)) for name in ("a", "b")]
     surface = Surface(catalog=FakeCatalog(*infos))
     listed = orjson.loads((await surface.get("/api/tags")).content)["models"]
     assert [each["name"] for each in listed] == ["a", "b"]

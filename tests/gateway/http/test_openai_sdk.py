@@ -17,7 +17,7 @@ from gateway.errors import (
     RequestError,
     StreamBroken,
 )
-from gateway.registry import ModelInfo
+from gateway.registry import ServedModel
 from shared.errors import ErrorCode
 from shared.messages import UsageMode
 from tests.gateway.http.support import (
@@ -38,7 +38,7 @@ DONE = b"data: [DONE]\n\n"
 
 @pytest.fixture
 async def surface() -> Surface:
-    return Surface(catalog=FakeCatalog(ModelInfo("org/m", 1, "trunkline", True, 1, ("chat",))))
+    return Surface(catalog=FakeCatalog(ServedModel("org/m", 1, "trunkline", True, 1, ("chat",))))
 
 
 @pytest.fixture

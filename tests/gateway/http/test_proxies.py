@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.http.places import Places
+from gateway.http.places import PerAddressLimiter
 from gateway.http.proxies import HOPS, Origin, TrustedProxies, read_address, read_forwarded
 
 PROXY = "10.0.0.1"
@@ -80,7 +80,7 @@ def test_any_text_is_read_without_a_fault(text: str) -> None:
 
 
 def test_an_address_takes_no_more_than_its_places() -> None:
-    places = Places(2)
+    places = PerAddressLimiter(2)
     one, other = places.group("192.0.2.1"), places.group("192.0.2.2")
     assert [places.take(one) for _ in range(3)] == [True, True, False]
     assert places.take(other)
@@ -89,20 +89,20 @@ def test_an_address_takes_no_more_than_its_places() -> None:
 
 
 def test_a_whole_network_of_ipv6_is_one_and_mapped_addresses_are_ipv4() -> None:
-    places = Places(1)
+    places = PerAddressLimiter(1)
     assert places.group("2001:db8::1") == places.group("2001:db8::ffff:2") != places.group("2001:db8:0:1::1")
     assert places.group("::ffff:192.0.2.1") == places.group("192.0.2.1")
 
 
 def test_loopback_and_the_trusted_may_take_all() -> None:
-    places = Places(1, TrustedProxies(["10.0.0.0/8"]).trusts)
+    places = PerAddressLimiter(1, TrustedProxies(["10.0.0.0/8"]).trusts)
     for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "not an address"):
         assert all(places.take(places.group(address)) for _ in range(3))
-    assert all(Places(None).take(Places(None).group("192.0.2.1")) for _ in range(3))
+    assert all(PerAddressLimiter(None).take(PerAddressLimiter(None).group("192.0.2.1")) for _ in range(3))
 
 
 def test_nothing_is_kept_of_those_who_left() -> None:
-    places = Places(1)
+    places = PerAddressLimiter(1)
     for number in range(100):
         group = places.group(f"192.0.2.{number}")
         assert places.take(group)

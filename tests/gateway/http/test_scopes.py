@@ -4,8 +4,8 @@ import orjson
 import pytest
 
 from gateway.domain import Principal, Tier
-from gateway.registry import ModelInfo
-from gateway.scopes import Role, Scopes, limited
+from gateway.registry import ServedModel
+from gateway.scopes import AdminRole, Scopes, limited
 from tests.gateway.http.support import BEARER, JSON_TYPE, FakeCatalog, FakeKeys, Surface
 
 CHAT = "/v1/chat/completions"
@@ -14,8 +14,10 @@ NAMED = (b"x-model", b"llama-8b")
 FORM = (b"content-type", b"multipart/form-data; boundary=XX")
 
 
-def surface_for(scopes: Scopes | None, role: Role | None = None) -> Surface:
-    infos = [ModelInfo(name, 1, "trunkline", True, 1, ("chat",)) for name in ("gpt", "llama-8b", "llama-70b")]
+def surface_for(scopes: Scopes | None, role: AdminRole | None = None) -> Surface:
+    infos = [
+        ServedModel(name, 1, "trunkline", True, 1, ("chat",)) for name in ("gpt", "llama-8b", "llama-70b")
+    ]
     keys = FakeKeys(Principal("k", "limited", "t", None, scopes, role))
     return Surface(catalog=FakeCatalog(*infos), keys=keys)
 
@@ -130,5 +132,5 @@ async def test_a_limited_key_reads_the_metrics_only_with_a_role() -> None:
     limits = limited(["llama-*"])
     refused = await surface_for(limits).get("/metrics")
     assert (refused.status, code_in(refused.content)) == (403, "role_required")
-    assert (await surface_for(limits, Role.VIEWER).get("/metrics")).status == 200
+    assert (await surface_for(limits, AdminRole.VIEWER).get("/metrics")).status == 200
     assert (await surface_for(None).get("/metrics")).status == 200

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from gateway.descriptors import Room
-from gateway.http.places import Places
+from gateway.descriptors import ConnectionVerdict
+from gateway.http.places import PerAddressLimiter
 from gateway.http.protocol import ConnectionLimits
 from gateway.http.server import Address, GatewayServer, bind, build_server
-from gateway.http.threshold import Threshold
+from gateway.http.threshold import TlsHandshakeLimiter
 from gateway.http.tls import TlsFiles, build_context
 from tests.gateway.http.support import Surface
 from tests.gateway.http.test_tls import HEALTH, ask, trusting
@@ -26,8 +26,8 @@ Run = Callable[..., None]
 class Few:
     """Descriptors that are running out."""
 
-    def room_for(self, descriptor: int) -> Room:
-        return Room.SCARCE
+    def room_for(self, descriptor: int) -> ConnectionVerdict:
+        return ConnectionVerdict.SCARCE
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest, files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a scenario on a server whose clients are all of one address."""
-    monkeypatch.setattr(Places, "_group", lambda self, address: "192.0.2.1")
+    monkeypatch.setattr(PerAddressLimiter, "_group", lambda self, address: "192.0.2.1")
 
-    def run(scenario: Scenario, limits: ConnectionLimits, places: Places, few: Few | None = None) -> None:
+    def run(
+        scenario: Scenario, limits: ConnectionLimits, places: PerAddressLimiter, few: Few | None = None
+    ) -> None:
         async def on_a_server() -> None:
             address = Address("127.0.0.1", 0, files)
             server = build_server(
@@ -73,7 +75,7 @@ async def served(server: GatewayServer, address: Address, scenario: Scenario) ->
         await serving
 
 
-def under_way(server: GatewayServer) -> Threshold:
+def under_way(server: GatewayServer) -> TlsHandshakeLimiter:
     assert server._threshold is not None
     return server._threshold
 
@@ -118,11 +120,11 @@ async def refused(port: int) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "places"),
-    [(ConnectionLimits(), Places(2)), (ConnectionLimits(connections=2), Places(9))],
+    [(ConnectionLimits(), PerAddressLimiter(2)), (ConnectionLimits(connections=2), PerAddressLimiter(9))],
     ids=["address", "all"],
 )
 def test_half_open_handshakes_are_counted(
-    run: Run, files: TlsFiles, limits: ConnectionLimits, places: Places
+    run: Run, files: TlsFiles, limits: ConnectionLimits, places: PerAddressLimiter
 ) -> None:
     async def scenario(port: int, server: GatewayServer) -> None:
         for _ in range(2):
@@ -150,7 +152,7 @@ def test_a_handshake_that_fails_makes_room(
             await empty(server)
         assert b" 200 " in await ask(port, trusting(files.cert))
 
-    run(scenario, ConnectionLimits(), Places(1))
+    run(scenario, ConnectionLimits(), PerAddressLimiter(1))
     assert not caplog.records
 
 
@@ -158,7 +160,7 @@ def test_nobody_begins_one_when_descriptors_run_out(run: Run) -> None:
     async def scenario(port: int, server: GatewayServer) -> None:
         await refused(port)
 
-    run(scenario, ConnectionLimits(), Places(9), Few())
+    run(scenario, ConnectionLimits(), PerAddressLimiter(9), Few())
 
 
 def test_those_under_way_do_not_hold_the_server_back(run: Run) -> None:
@@ -174,7 +176,7 @@ def test_those_under_way_do_not_hold_the_server_back(run: Run) -> None:
             await readers[0].readexactly(1)
         leave()
 
-    run(scenario, ConnectionLimits(), Places(9))
+    run(scenario, ConnectionLimits(), PerAddressLimiter(9))
 
 
 def test_what_is_sent_together_with_the_end_of_a_handshake_is_read(run: Run, files: TlsFiles) -> None:
@@ -199,11 +201,11 @@ def test_what_is_sent_together_with_the_end_of_a_handshake_is_read(run: Run, fil
         assert b" 200 " in answer
         writer.transport.abort()
 
-    run(scenario, ConnectionLimits(), Places(1))
+    run(scenario, ConnectionLimits(), PerAddressLimiter(1))
 
 
 async def test_who_cannot_be_served_leaves_no_place_behind(files: TlsFiles) -> None:
-    threshold = Threshold(build_context(files), Places(1), 1, 1.0)
+    threshold = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(1), 1, 1.0)
 
     def make() -> asyncio.Protocol:
         raise MemoryError
@@ -277,7 +279,7 @@ def hello(files: TlsFiles) -> bytes:
 async def test_the_handshakes_of_a_crowd_are_answered_in_many_turns_of_the_loop(files: TlsFiles) -> None:
     """One takes 0.1 ms or more, of which 2 ms a turn may be spent."""
     crowd = 150
-    threshold = Threshold(build_context(files), Places(crowd), crowd, 5.0)
+    threshold = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(crowd), crowd, 5.0)
     make, said = threshold.before(asyncio.Protocol), hello(files)
     wires = [Wire(make()) for _ in range(crowd)]
     for wire in wires:
@@ -302,7 +304,7 @@ async def test_the_handshakes_of_a_crowd_are_answered_in_many_turns_of_the_loop(
 async def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_for_its_turn_is_not(
     files: TlsFiles,
 ) -> None:
-    threshold = Threshold(build_context(files), Places(2), 2, 0.05)
+    threshold = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(2), 2, 0.05)
     steps: list[Callable[[], None]] = []
     threshold.ask_for_turn = steps.append  # type: ignore[method-assign, assignment]
     make = threshold.before(asyncio.Protocol)

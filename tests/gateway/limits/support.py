@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from gateway.domain import Principal, Request
 from gateway.errors import RequestError, Unauthenticated
-from gateway.http.exchange import Exchange
-from gateway.http.front import Front
+from gateway.http.exchange import HttpExchange
+from gateway.http.front import RequestMiddleware
 from gateway.http.routes import build_router
 from gateway.limits import Limits, Spending
-from gateway.pipeline import Names, Pipeline
+from gateway.pipeline import AliasResolver, Pipeline
 from gateway.quotas import Price, Rates, TenantLimits
 from gateway.store.limits import Terms
-from gateway.usage import Ledger
+from gateway.usage import UsageLedger
 from shared.messages import Trailers, Usage
 from tests.gateway.http.support import KEY, FakeMetrics, FakeResponse, Surface, json_response
 
@@ -55,7 +55,7 @@ class Stage:
         self.source.set(tenant)
         self.keys.principal = replace(self.keys.principal, rates=rates)
         self.spending = Spending(MORNING_S)
-        self.ledger = Ledger(self.wall, spent=self.spending.add)
+        self.ledger = UsageLedger(self.wall, spent=self.spending.add)
         self.refusals: list[tuple[str, str]] = []
         self.finished: list[tuple[str, int]] = []
         """Model and status of each request, as the log has them."""
@@ -70,16 +70,18 @@ class Stage:
         self.ledger.price = self.limits.price
         self.name(None)
 
-    def name(self, names: Names | None) -> None:
+    def name(self, names: AliasResolver | None) -> None:
         """Look names up there from now on."""
         pipeline = Pipeline(self.keys, self.dispatcher, self.ledger, names, limits=self.limits)
         surface = self.surface
         router = build_router(
             pipeline, self.keys, surface.catalog, FakeMetrics(), surface.lifecycle, surface.settings
         )
-        surface.app = Front(router, surface.settings, surface.budget, surface.lifecycle, self.note)
+        surface.app = RequestMiddleware(
+            router, surface.settings, surface.budget, surface.lifecycle, self.note
+        )
 
-    def note(self, exchange: Exchange, status: int, error: RequestError | None) -> None:
+    def note(self, exchange: HttpExchange, status: int, error: RequestError | None) -> None:
         self.finished.append(("" if exchange.request is None else exchange.request.model, status))
 
     def wall(self) -> float:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.asked import MEMBERS, Asked, asked_of, prompts_of
+from gateway.limits.asked import MEMBERS, TokenDemand, asked_of, prompts_of
 from gateway.limits.unread import JSON_BYTES, asked_unread, tokens_seen, tokens_unread
 
-UNLIMITED = Asked(None)
+UNLIMITED = TokenDemand(None)
 
 NAMES = [
     *("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens"),
@@ -18,23 +18,23 @@ NAMES = [
 CHAT = "/v1/chat/completions"
 
 
-def chat(**members: Any) -> Asked:
+def chat(**members: Any) -> TokenDemand:
     return asked_of(members, CHAT)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "max_tokens"])
 def test_every_name_an_engine_reads_counts_and_the_largest_at_that(name: str) -> None:
-    assert chat(**{"max_tokens": 1, name: 4096}) == Asked(4096)
-    assert chat(**{"max_tokens": 4096, name: 1}) == Asked(4096)
-    assert chat(**{"max_tokens": 5, name: None}) == Asked(5)
+    assert chat(**{"max_tokens": 1, name: 4096}) == TokenDemand(4096)
+    assert chat(**{"max_tokens": 4096, name: 1}) == TokenDemand(4096)
+    assert chat(**{"max_tokens": 5, name: None}) == TokenDemand(5)
 
 
 @pytest.mark.parametrize("outer", ["options", "parameters", "sampling_params"])
 def test_limits_within_an_engines_options_count(outer: str) -> None:
     assert chat(max_tokens=1, **{outer: {"num_predict": 4096}}).most_tokens == 4096
     assert chat(max_tokens=1, **{outer: [{"max_new_tokens": 5}, {"max_new_tokens": 900}]}).most_tokens == 900
-    assert chat(max_tokens=2, **{outer: {"n": 3}}) == Asked(6, 3)
-    assert chat(max_tokens=1, **{outer: "max_new_tokens"}) == Asked(1)
+    assert chat(max_tokens=2, **{outer: {"n": 3}}) == TokenDemand(6, 3)
+    assert chat(max_tokens=1, **{outer: "max_new_tokens"}) == TokenDemand(1)
 
 
 @pytest.mark.parametrize(
@@ -95,26 +95,26 @@ def test_case_does_not_hide_a_limit() -> None:
 
 
 def test_choices_and_prompts_multiply() -> None:
-    assert asked_of({"max_tokens": 10, "n": 3, "best_of": 5}, CHAT, 2) == Asked(100, 10)
-    assert chat(n=3) == Asked(None, 3)
+    assert asked_of({"max_tokens": 10, "n": 3, "best_of": 5}, CHAT, 2) == TokenDemand(100, 10)
+    assert chat(n=3) == TokenDemand(None, 3)
     assert chat(max_tokens=10, n="4").most_tokens == 40
     assert chat(max_tokens=10, n=16_384).most_tokens == 163_840
-    assert chat(max_tokens=10, n=-5) == Asked(10)
+    assert chat(max_tokens=10, n=-5) == TokenDemand(10)
 
 
 def test_what_an_answer_has_at_least_and_what_never_ends_count() -> None:
     assert chat(max_tokens=10, min_tokens=500).most_tokens == 500
-    assert chat(min_tokens=500) == Asked(None, endless=True)
-    assert chat(ignore_eos=True) == Asked(None, endless=True)
+    assert chat(min_tokens=500) == TokenDemand(None, endless=True)
+    assert chat(ignore_eos=True) == TokenDemand(None, endless=True)
     assert chat(ignore_eos=False) == UNLIMITED
-    assert chat(ignore_eos=True, max_tokens=10) == Asked(10)
+    assert chat(ignore_eos=True, max_tokens=10) == TokenDemand(10)
 
 
 def test_a_body_of_countless_members_is_taken_to_ask_for_all_there_is() -> None:
     many: dict[str, Any] = {f"m{number}": 1 for number in range(MEMBERS + 1)}
     bodies: list[dict[str, Any]] = [many, {"options": many}, {"options": [{}] * MEMBERS}]
     for members in bodies:
-        assert asked_of({**members, "max_tokens": 1}, CHAT) == Asked(None, endless=True)
+        assert asked_of({**members, "max_tokens": 1}, CHAT) == TokenDemand(None, endless=True)
 
 
 JSON = st.recursive(
@@ -198,13 +198,13 @@ def test_prompts_of_engines_own_bodies_are_counted() -> None:
 # --- Bodies that are passed on unread
 
 
-def unread(body: bytes, method: str = "POST", path: str = "/generate", whole: bool = True) -> Asked:
+def unread(body: bytes, method: str = "POST", path: str = "/generate", whole: bool = True) -> TokenDemand:
     return asked_unread(method, path, body, whole=whole)
 
 
 def test_json_is_read_whatever_it_is_called_and_what_cannot_be_read_is_unlimited() -> None:
-    assert unread(b'{"n_predict": 9}', path="/completion") == Asked(9)
-    assert unread(b'{"text":["a","b"],"sampling_params":{"max_new_tokens":5}}') == Asked(10, 2)
+    assert unread(b'{"n_predict": 9}', path="/completion") == TokenDemand(9)
+    assert unread(b'{"text":["a","b"],"sampling_params":{"max_new_tokens":5}}') == TokenDemand(10, 2)
     for body in (
         b'{"n_predict": 9',
         b"[1]",
@@ -217,9 +217,9 @@ def test_json_is_read_whatever_it_is_called_and_what_cannot_be_read_is_unlimited
 
 
 def test_what_only_fetches_or_does_not_write_asks_for_nothing() -> None:
-    assert unread(b"", "GET", "/metrics?x=1") == Asked(0)
-    assert unread(b"", "POST", "/api/ps") == Asked(0)
-    assert unread(b'{"content":"x"}', path="/tokenize/") == Asked(0)
+    assert unread(b"", "GET", "/metrics?x=1") == TokenDemand(0)
+    assert unread(b"", "POST", "/api/ps") == TokenDemand(0)
+    assert unread(b'{"content":"x"}', path="/tokenize/") == TokenDemand(0)
     assert unread(b'{"prompt":"x"}', "GET") == UNLIMITED, "some read a body of GET"
     assert unread(b"", "POST", "/generate?prompt=x") == UNLIMITED
 

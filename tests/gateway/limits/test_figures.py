@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.limits import Company, Spending
+from gateway.limits import GpuTimeMeter, Spending
 from gateway.limits.headers import duration, limit_headers
-from gateway.limits.holder import Holder
+from gateway.limits.holder import LimitHolder
 from gateway.limits.spending import Amounts
 from gateway.quotas import Rates
 from gateway.store import Spent
@@ -67,7 +67,7 @@ def test_what_was_used_by_a_clock_that_was_ahead_does_not_count_in_every_month_u
 
 
 def test_those_that_run_at_once_share_the_seconds_of_their_gpu() -> None:
-    company = Company()
+    company = GpuTimeMeter()
     company.came("a", "gpu", 0.0)
     company.came("b", "gpu", 2.0)
     company.came("other", "gpu-2", 2.0)
@@ -80,7 +80,7 @@ def test_those_that_run_at_once_share_the_seconds_of_their_gpu() -> None:
 
 
 def test_all_requests_together_use_the_time_in_which_their_deployment_had_any() -> None:
-    draw, company, now = random.Random(7), Company(), 0.0
+    draw, company, now = random.Random(7), GpuTimeMeter(), 0.0
     running: set[int] = set()
     used_s = busy_s = 0.0
     for number in range(3000):
@@ -119,7 +119,7 @@ def test_times_are_written_as_openai_does(seconds: float, text: bytes) -> None:
 
 
 def test_of_two_limits_that_which_has_less_left_is_told() -> None:
-    key, tenant = Holder("key"), Holder("tenant", "t")
+    key, tenant = LimitHolder("key"), LimitHolder("tenant", "t")
     key.limit(Rates(rpm=10, tpm=500))
     tenant.limit(Rates(rpm=100))
     assert tenant.requests is not None
@@ -133,4 +133,4 @@ def test_of_two_limits_that_which_has_less_left_is_told() -> None:
         b"x-ratelimit-remaining-tokens": b"500",
         b"x-ratelimit-reset-tokens": b"0s",
     }
-    assert limit_headers((Holder("key"),), 0.0) == []
+    assert limit_headers((LimitHolder("key"),), 0.0) == []

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.limits.holder import Holder, Limit, Refusal, Reservation, fitting, reserve
+from gateway.limits.holder import Limit, LimitHolder, LimitRefusal, Reservation, fitting, reserve
 from gateway.limits.spending import Amounts, Spending
 from gateway.quotas import Budgets, Rates
 
@@ -17,13 +17,13 @@ NOON_S = 1_795_262_400.0
 
 def holder(
     rpm: int | None = None, tpm: int | None = None, concurrency: int | None = None, **budgets: Any
-) -> Holder:
-    made = Holder("tenant 'acme'", "acme")
+) -> LimitHolder:
+    made = LimitHolder("tenant 'acme'", "acme")
     made.limit(Rates(rpm, tpm, concurrency), Budgets(**budgets))
     return made
 
 
-def ask(*holders: Holder, tokens: int = 1, now: float = 0.0, spending: Spending | None = None) -> object:
+def ask(*holders: LimitHolder, tokens: int = 1, now: float = 0.0, spending: Spending | None = None) -> object:
     need = Amounts(tokens, tokens / 100, tokens / 1000)
     return reserve(holders, need, now, spending or Spending(NOON_S), NOON_S)
 
@@ -33,8 +33,8 @@ def held(outcome: object) -> Reservation:
     return outcome
 
 
-def refused(outcome: object) -> Refusal:
-    assert isinstance(outcome, Refusal)
+def refused(outcome: object) -> LimitRefusal:
+    assert isinstance(outcome, LimitRefusal)
     return outcome
 
 

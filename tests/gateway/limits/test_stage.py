@@ -7,7 +7,7 @@ import random
 import orjson
 import pytest
 
-from gateway.aliases import Alias, Target
+from gateway.aliases import Alias, AliasTarget
 from gateway.domain import Request, RequestBody
 from gateway.errors import DeadlineExceeded, EngineError, QueueFull, RateLimited, StreamBroken
 from gateway.limits import Held
@@ -218,7 +218,7 @@ async def test_a_client_that_said_how_long_it_waits_pays_when_that_is_over_as_if
 
 async def test_a_client_that_leaves_while_a_fallback_answers_pays_for_that_one() -> None:
     stage = Stage(Rates(rpm=10, tpm=1000))
-    desk = Desk(Alias("m", fallback=(Target("light"),)))
+    desk = Desk(Alias("m", fallback=(AliasTarget("light"),)))
     desk.serve(served("m"), served("light"))
     stage.name(desk.versions)
 

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.limits.window import MINUTE_S, STEP_S, Slot, Window
+from gateway.limits.window import MINUTE_S, STEP_S, ConcurrencySlot, MinuteWindow
 
 LIMIT = 100
 
 
 def test_what_was_taken_counts_for_a_minute() -> None:
-    window = Window(LIMIT)
+    window = MinuteWindow(LIMIT)
     window.take(60, 0.0)
     window.take(40, 30.0)
     assert (window.wait_s(1, 30.0), window.remaining(30.0)) == (30.0, 0)
@@ -26,19 +26,19 @@ def test_what_was_taken_counts_for_a_minute() -> None:
 
 
 def test_what_was_taken_at_about_one_time_leaves_with_the_last_of_it() -> None:
-    window = Window(LIMIT)
+    window = MinuteWindow(LIMIT)
     window.take(50, 0.0)
     window.take(50, 0.2)
     assert (window.remaining(60.1), window.remaining(60.2)) == (0, 100)
 
 
 def test_what_never_fits_is_told_so() -> None:
-    assert Window(LIMIT).wait_s(101, 0.0) is None
-    assert Window(LIMIT).wait_s(100, 0.0) == 0.0
+    assert MinuteWindow(LIMIT).wait_s(101, 0.0) is None
+    assert MinuteWindow(LIMIT).wait_s(100, 0.0) == 0.0
 
 
 def test_what_was_given_back_may_be_taken_at_once_unless_its_minute_is_over() -> None:
-    window = Window(LIMIT)
+    window = MinuteWindow(LIMIT)
     first, second = window.take(60, 0.0), window.take(40, 1.0)
     window.settle(second, 40, 10, 2.0)
     assert window.remaining(2.0) == 30
@@ -48,7 +48,7 @@ def test_what_was_given_back_may_be_taken_at_once_unless_its_minute_is_over() ->
 
 
 def test_what_was_used_beyond_the_reservation_is_paid_for_in_the_minutes_after() -> None:
-    window = Window(LIMIT)
+    window = MinuteWindow(LIMIT)
     slot = window.take(10, 0.0)
     window.settle(slot, 10, 250, 0.0)
     assert (window.remaining(0.0), window.used, window.debt) == (0, 100, 150)
@@ -59,7 +59,7 @@ def test_what_was_used_beyond_the_reservation_is_paid_for_in_the_minutes_after()
 
 
 def test_a_limit_that_is_lowered_or_raised_counts_at_once() -> None:
-    window = Window(LIMIT)
+    window = MinuteWindow(LIMIT)
     window.take(80, 0.0)
     window.limit = 50
     assert (window.remaining(1.0), window.wait_s(1, 1.0)) == (0, 59.0)
@@ -69,7 +69,7 @@ def test_a_limit_that_is_lowered_or_raised_counts_at_once() -> None:
 
 @pytest.mark.parametrize("limit", [10, 7, 1])
 def test_times_are_true_where_a_limit_was_lowered_while_something_was_owed(limit: int) -> None:
-    window = Window(LIMIT)
+    window = MinuteWindow(LIMIT)
     first, _ = window.take(60, 0.0), window.take(40, 10.0)
     window.settle(first, 60, 65, 10.0)
     window.limit = limit
@@ -82,7 +82,7 @@ def test_times_are_true_where_a_limit_was_lowered_while_something_was_owed(limit
 
 
 def test_a_window_stays_small_however_much_goes_through_it() -> None:
-    window = Window(1_000_000)
+    window = MinuteWindow(1_000_000)
     for step in range(20_000):
         assert window.wait_s(1, step * 0.005) == 0.0
         window.take(1, step * 0.005)
@@ -94,11 +94,11 @@ class Sliding(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.window, self.twin = Window(LIMIT), Window(LIMIT)
+        self.window, self.twin = MinuteWindow(LIMIT), MinuteWindow(LIMIT)
         self.now = 0.0
         self.entries: list[list[Any]] = []
         """When let in, and what it counts for."""
-        self.open: deque[tuple[Slot, Slot, list[Any]]] = deque()
+        self.open: deque[tuple[ConcurrencySlot, ConcurrencySlot, list[Any]]] = deque()
         self.owed = False
 
     @rule(eighths=st.integers(0, 8 * 90))

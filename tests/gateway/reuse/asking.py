@@ -12,9 +12,9 @@ from gateway.domain import Principal, Request, RequestBody, Tier
 from gateway.errors import EngineError
 from gateway.relay import Response
 from gateway.response import Sink
-from gateway.reuse import Cache, Reuse, ReuseFigures, ReuseSettings, Rule, Use
-from gateway.surface import CHAT, ENDPOINTS, Endpoint, Target
-from gateway.where import Where
+from gateway.reuse import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule, Use
+from gateway.surface import CHAT, ENDPOINTS, EngineTarget, SurfaceEndpoint
+from gateway.where import Residency
 from shared.messages import Headers, Trailers, Usage, UsageMode
 
 EMBEDDINGS = next(each for each in ENDPOINTS if each.route == "embeddings")
@@ -25,12 +25,12 @@ EVENTS = (("content-type", "text/event-stream"),)
 def request(
     members: dict[str, Any] | None = None,
     *,
-    endpoint: Endpoint = EMBEDDINGS,
+    endpoint: SurfaceEndpoint = EMBEDDINGS,
     tenant: str = "acme",
     model: str = "m",
     headers: Headers = (("content-type", "application/json"),),
     version: str | None = None,
-    where: Where | None = None,
+    where: Residency | None = None,
     tier: Tier = Tier.STANDARD,
     deadline_s: float | None = None,
     usage: UsageMode = UsageMode.NONE,
@@ -138,7 +138,7 @@ class Site:
     def __init__(self, rule: Rule | None = None, **settings: Any) -> None:
         rules = {"m": Rule(cache_s=60.0) if rule is None else rule}
         self.settings = ReuseSettings(settings.pop("models", rules), **settings)
-        self.cache = Cache(self.settings.cache_bytes, self.settings.entries)
+        self.cache = AnswerCache(self.settings.cache_bytes, self.settings.entries)
         self.registry = CollectorRegistry()
         self.now_s = 100.0
         self.versions = {"v1"}
@@ -153,7 +153,7 @@ class Site:
 
     def use(self, wish: bytes | None = None) -> Use:
         fields = {} if wish is None else {b"x-trunkline-cache": wish}
-        head = ClientHead("r", "POST", EMBEDDINGS, Target("/"), [], fields, 0.0)
+        head = ClientHead("r", "POST", EMBEDDINGS, EngineTarget("/"), [], fields, 0.0)
         found = self.reuse.use(head, ClientBody(BodyKind.JSON, RequestBody(b"")))
         assert found is not None
         return found

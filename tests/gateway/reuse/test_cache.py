@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.reuse.cache import OVERHEAD_BYTES, Cache, Entry
-from gateway.reuse.key import Key
+from gateway.reuse.cache import OVERHEAD_BYTES, AnswerCache, CachedAnswer
+from gateway.reuse.key import CacheKey
 
 ROOM_BYTES = 10 * OVERHEAD_BYTES
 MOST = 6
-KEYS = [Key(tenant, bytes([number])) for tenant in "ab" for number in range(6)]
+KEYS = [CacheKey(tenant, bytes([number])) for tenant in "ab" for number in range(6)]
 
 
-def entry(size_bytes: int = 10, kept_s: float = 0.0, life_s: float = 10.0) -> Entry:
-    return Entry((("content-type", "x"),), b"x" * size_bytes, "gpu-7", "v1", kept_s, kept_s + life_s)
+def entry(size_bytes: int = 10, kept_s: float = 0.0, life_s: float = 10.0) -> CachedAnswer:
+    return CachedAnswer((("content-type", "x"),), b"x" * size_bytes, "gpu-7", "v1", kept_s, kept_s + life_s)
 
 
 def test_an_entry_counts_for_all_it_holds() -> None:
@@ -27,14 +27,14 @@ def test_ages_are_whole_seconds_and_never_negative() -> None:
 
 
 def test_what_is_longer_than_all_the_room_is_not_kept_and_costs_nothing() -> None:
-    cache = Cache(ROOM_BYTES, MOST)
+    cache = AnswerCache(ROOM_BYTES, MOST)
     assert cache.put(KEYS[0], entry(), 0.0)
     assert not cache.put(KEYS[1], entry(ROOM_BYTES), 0.0)
     assert cache.get(KEYS[0], 0.0) is not None
 
 
 def test_only_half_of_the_room_is_made_free_for_what_may_come_to_nothing() -> None:
-    cache = Cache(ROOM_BYTES, MOST)
+    cache = AnswerCache(ROOM_BYTES, MOST)
     assert cache.hold(ROOM_BYTES // 2)
     assert not cache.hold(1)
     cache.give_back(1)
@@ -43,7 +43,7 @@ def test_only_half_of_the_room_is_made_free_for_what_may_come_to_nothing() -> No
 
 @given(st.lists(st.integers(0, 3), max_size=200))
 def test_the_list_of_what_expires_does_not_grow_with_what_is_kept_anew(puts: list[int]) -> None:
-    cache = Cache(ROOM_BYTES, MOST)
+    cache = AnswerCache(ROOM_BYTES, MOST)
     for number in puts:
         cache.put(KEYS[number], entry(), 0.0)
     assert len(cache._due) <= 2 * len(cache) + 64
@@ -54,8 +54,8 @@ class Keeping(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = Cache(ROOM_BYTES, MOST)
-        self.model: OrderedDict[Key, Entry] = OrderedDict()
+        self.cache = AnswerCache(ROOM_BYTES, MOST)
+        self.model: OrderedDict[CacheKey, CachedAnswer] = OrderedDict()
         self.held: list[int] = []
         self.now = 0.0
 
@@ -67,7 +67,7 @@ class Keeping(RuleBasedStateMachine):
             self.model.popitem(last=False)
 
     @rule(key=st.sampled_from(KEYS), size_bytes=st.integers(0, 4000), life_s=st.sampled_from([0.0, 1.0, 5.0]))
-    def an_answer_is_kept(self, key: Key, size_bytes: int, life_s: float) -> None:
+    def an_answer_is_kept(self, key: CacheKey, size_bytes: int, life_s: float) -> None:
         self._expire()
         kept = entry(size_bytes, self.now, life_s)
         self.model.pop(key, None)
@@ -80,7 +80,7 @@ class Keeping(RuleBasedStateMachine):
                 self.model.popitem(last=False)
 
     @rule(key=st.sampled_from(KEYS))
-    def somebody_asks(self, key: Key) -> None:
+    def somebody_asks(self, key: CacheKey) -> None:
         self._expire()
         assert self.cache.get(key, self.now) is self.model.get(key)
         if key in self.model:

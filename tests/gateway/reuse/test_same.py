@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.domain import Request, RequestBody
 from gateway.reuse.deterministic import deterministic
-from gateway.reuse.key import Key, key_of
+from gateway.reuse.key import CacheKey, key_of
 from gateway.where import read_where
 from shared.messages import UsageMode
 from tests.gateway.reuse.asking import chat, request
@@ -79,7 +79,7 @@ def test_a_link_is_seen_however_it_is_written() -> None:
     assert not deterministic("chat", orjson.loads(body), body)
 
 
-def key(asked: Request) -> Key:
+def key(asked: Request) -> CacheKey:
     return key_of(asked, orjson.loads(asked.body.prefix))
 
 

@@ -11,7 +11,7 @@ from gateway.classify import BodyKind, ClientBody, ClientHead
 from gateway.domain import Request, RequestBody, Tier
 from gateway.errors import BadRequest, DeadlineExceeded, EngineError, StreamBroken
 from gateway.reuse import Rule
-from gateway.surface import Target
+from gateway.surface import EngineTarget
 from shared.errors import ErrorCode
 from tests.gateway.reuse.asking import EMBEDDINGS, EVENTS, Site, chat, read, request, turns, until
 
@@ -153,7 +153,7 @@ def test_a_wish_that_cannot_be_read_is_refused() -> None:
 
 
 def test_a_body_that_is_not_read_whole_as_json_is_not_reused() -> None:
-    head = ClientHead("r", "POST", EMBEDDINGS, Target("/"), [], {}, 0.0)
+    head = ClientHead("r", "POST", EMBEDDINGS, EngineTarget("/"), [], {}, 0.0)
     assert Site().reuse.use(head, ClientBody(BodyKind.FORM, RequestBody(b""))) is None
 
 

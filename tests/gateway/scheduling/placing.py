@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.domain import Tier
 from gateway.scheduling.placement import Placement
-from gateway.scheduling.placement_data import Demand, Host, Load, Place, Residence
+from gateway.scheduling.placement_data import AgentPlaces, Demand, LoadablePlace, LoadDecision, Residence
 from gateway.scheduling.placement_ways import PlacementRules
 
 STEP_S = 1.0
@@ -33,7 +33,7 @@ class Asking:
 class Site:
     """A place in the world. ``fails`` loads come to nothing, one after the other."""
 
-    place: Place
+    place: LoadablePlace
     slots: int = 2
     fails: int = 0
     changes_s: float = 0.0
@@ -43,7 +43,9 @@ class Site:
 class World:
     """Requests wait by model in order; every rule an agent keeps is asserted."""
 
-    def __init__(self, memory: dict[str, int | None], places: list[Place], rules: PlacementRules) -> None:
+    def __init__(
+        self, memory: dict[str, int | None], places: list[LoadablePlace], rules: PlacementRules
+    ) -> None:
         self.now = 0.0
         self.memory = memory
         self.sites = {place.key: Site(place) for place in places}
@@ -76,9 +78,9 @@ class World:
         there = Residence.LOADED, Residence.OUT
         return any(site.ends or site.place.residence not in there for site in self.sites.values())
 
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[AgentPlaces]:
         return [
-            Host(
+            AgentPlaces(
                 agent,
                 bytes_,
                 tuple(each.place for each in self._at(agent)),
@@ -111,7 +113,7 @@ class World:
         for decision in plan.decisions:
             site = self.sites[decision.key]
             self.log.append(f"{self.now:g} {type(decision).__name__} {decision.key}")
-            if isinstance(decision, Load):
+            if isinstance(decision, LoadDecision):
                 assert site.place.residence is Residence.OUT
                 self._change(site, Residence.LOADING, site.place.load_s)
                 self.loads[site.place.model] += 1
@@ -177,8 +179,8 @@ def place(
     tflops: float = 0.0,
     pinned: bool = False,
     used_s: float = float("-inf"),
-) -> Place:
-    return Place(
+) -> LoadablePlace:
+    return LoadablePlace(
         f"{agent}/{model}",
         agent,
         model,

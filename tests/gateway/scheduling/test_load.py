@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.scheduling.load import SHARE_MOST, Load
+from gateway.scheduling.load import SHARE_MOST, DeploymentLoad
 
 
-def begin(load: Load, number: int, now: float, read_s: float = 1.0, output_s: float = 4.0) -> None:
+def begin(load: DeploymentLoad, number: int, now: float, read_s: float = 1.0, output_s: float = 4.0) -> None:
     load.begin(number, now, uncached_tokens=100, kv_tokens=150, read_s=read_s, output_s=output_s)
 
 
 def test_prompts_are_read_one_after_the_other() -> None:
-    load = Load()
+    load = DeploymentLoad()
     begin(load, 1, 10.0)
     begin(load, 2, 10.5)
     assert load.wait_s(10.5) == pytest.approx(1.5)
@@ -20,7 +20,7 @@ def test_prompts_are_read_one_after_the_other() -> None:
 
 
 def test_a_first_token_sets_the_wait_right_for_all_behind_it() -> None:
-    load = Load()
+    load = DeploymentLoad()
     for number in (1, 2, 3):
         begin(load, number, 0.0)
     load.first_token(1, 2.0)
@@ -33,7 +33,7 @@ def test_a_first_token_sets_the_wait_right_for_all_behind_it() -> None:
 
 
 def test_nothing_waits_once_every_prompt_was_read() -> None:
-    load = Load()
+    load = DeploymentLoad()
     begin(load, 1, 0.0, read_s=30.0)
     begin(load, 2, 0.0, read_s=30.0)
     load.first_token(1, 29.0)
@@ -43,7 +43,7 @@ def test_nothing_waits_once_every_prompt_was_read() -> None:
 
 
 def test_what_was_really_waited_for_is_learnt_from_first_tokens() -> None:
-    one, several = Load(), Load()
+    one, several = DeploymentLoad(), DeploymentLoad()
     for number in range(0, 200, 2):
         now = number * 10.0
         for load in (one, several):
@@ -60,7 +60,7 @@ def test_what_was_really_waited_for_is_learnt_from_first_tokens() -> None:
 
 
 def test_who_waits_for_a_slot_before_one_takes_the_first_that_comes_free() -> None:
-    load = Load()
+    load = DeploymentLoad()
     assert load.slot_s(0.0, 3) == 0.0
     begin(load, 1, 0.0, output_s=9.0)
     begin(load, 2, 0.0, output_s=2.0)
@@ -69,7 +69,7 @@ def test_who_waits_for_a_slot_before_one_takes_the_first_that_comes_free() -> No
 
 
 def test_the_next_slot_is_expected_where_least_is_left() -> None:
-    load = Load()
+    load = DeploymentLoad()
     assert load.next_free_s(0.0) == 0.0
     begin(load, 1, 0.0, output_s=9.0)
     begin(load, 2, 0.0, output_s=2.0)
@@ -80,14 +80,14 @@ def test_the_next_slot_is_expected_where_least_is_left() -> None:
 
 
 def test_one_that_is_overdue_may_end_any_moment_but_not_certainly_now() -> None:
-    load = Load()
+    load = DeploymentLoad()
     begin(load, 1, 0.0, output_s=1.0)
     begin(load, 2, 0.0, output_s=97.0)
     assert load.next_free_s(50.0) == pytest.approx((2.0 + 99.0 - 100.0) / 4)
 
 
 def test_what_ran_beside_a_request_is_told_when_it_ends() -> None:
-    load = Load()
+    load = DeploymentLoad()
     begin(load, 1, 0.0, read_s=1.0)
     begin(load, 2, 5.0, read_s=0.5)
     company = load.end(1, 10.0)
@@ -100,7 +100,7 @@ def test_what_ran_beside_a_request_is_told_when_it_ends() -> None:
 
 
 def test_reading_takes_its_share_and_is_forgotten() -> None:
-    load = Load()
+    load = DeploymentLoad()
     for number in range(10):
         begin(load, number, 0.0, read_s=0.5)
     assert load.reading_share == pytest.approx(0.25)
@@ -111,7 +111,7 @@ def test_reading_takes_its_share_and_is_forgotten() -> None:
 
 
 def test_the_pace_follows_what_is_seen_and_an_outlier_moves_it_little() -> None:
-    load = Load()
+    load = DeploymentLoad()
     for _ in range(200):
         load.note_pace(2.0, 0.5)
     assert (load.reading_pace, load.writing_pace) == pytest.approx((2.0, 0.5), rel=0.01)
@@ -129,7 +129,7 @@ _steps = st.lists(
 @settings(max_examples=60)
 @given(_steps)
 def test_whatever_happens_the_aggregates_are_those_of_what_runs(steps: list[tuple[str, int, float]]) -> None:
-    load, now = Load(), 0.0
+    load, now = DeploymentLoad(), 0.0
     running: dict[int, bool] = {}
     for step, number, gap_s in steps:
         now += gap_s

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from gateway.scheduling.accuracy import LATEST, Errors
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.devices import CLASSES
-from gateway.scheduling.load import Company
-from gateway.scheduling.performance import Asked, Performance, Prior, Speeds
+from gateway.scheduling.load import Concurrency
+from gateway.scheduling.performance import Performance, PredictedWork, Prior, Speeds
 from gateway.scheduling.regression import LEAST, MOST
 
-ALONE = Company(ahead_s=0.0, running=1.0, kv_tokens=1000.0, read_s=0.0)
+ALONE = Concurrency(ahead_s=0.0, running=1.0, kv_tokens=1000.0, read_s=0.0)
 
 
-def asked(input_tokens: int = 1000, output_tokens: int = 100, cached_tokens: int = 0) -> Asked:
-    return Asked(cached_tokens, input_tokens - cached_tokens, input_tokens, output_tokens, 1.0, 2.0)
+def asked(input_tokens: int = 1000, output_tokens: int = 100, cached_tokens: int = 0) -> PredictedWork:
+    return PredictedWork(cached_tokens, input_tokens - cached_tokens, input_tokens, output_tokens, 1.0, 2.0)
 
 
 def teach(
@@ -38,7 +38,7 @@ def teach(
     chance = random.Random(5)
     for number in range(1, times + 1):
         tokens, output = chance.randint(10, 8000), chance.randint(2, 400)
-        company = Company(0.0, chance.uniform(1, 8), chance.uniform(1000, 9000), 0.0)
+        company = Concurrency(0.0, chance.uniform(1, 8), chance.uniform(1000, 9000), 0.0)
         first_s = 0.02 + tokens * token_s
         total_s = first_s + output * step_s
         if outlier_every and number % outlier_every == 0:
@@ -94,7 +94,7 @@ def test_company_slows_writing_down_as_much_as_it_was_seen_to() -> None:
     for _ in range(400):
         running, output = chance.uniform(1, 100), chance.randint(20, 400)
         outcome = Outcome(True, 0.05 + output * (0.010 + 0.0005 * running), 0.05, 1000, output + 1)
-        performance.learn(speeds, asked(), outcome, Company(0.0, running, 0.0, 0.0))
+        performance.learn(speeds, asked(), outcome, Concurrency(0.0, running, 0.0, 0.0))
     assert speeds.step_s == pytest.approx(0.010, rel=0.1)
     assert speeds.each_s == pytest.approx(0.0005, rel=0.1)
 
@@ -169,13 +169,13 @@ _tokens = st.one_of(st.none(), st.integers(0, 10**9))
 _outcomes = st.builds(
     Outcome, st.booleans(), _seconds, st.one_of(st.none(), _seconds), _tokens, _tokens, _tokens
 )
-_companies = st.builds(Company, *(st.floats(0, 1e7) for _ in range(4)))
+_companies = st.builds(Concurrency, *(st.floats(0, 1e7) for _ in range(4)))
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(_outcomes, _companies, st.integers(0, 10**6), st.integers(0, 10**6)), max_size=12))
 def test_coefficients_stay_positive_and_finite_whatever_engines_report(
-    history: list[tuple[Outcome, Company, int, int]],
+    history: list[tuple[Outcome, Concurrency, int, int]],
 ) -> None:
     performance = Performance()
     speeds = performance.speeds("m", "l4")
@@ -218,7 +218,7 @@ def test_waits_said_at_an_older_speed_do_not_make_what_is_learnt_run_away() -> N
     for number in range(400):
         token_s, ahead, tokens = said.popleft(), chance.randint(0, 40_000), chance.randint(10, 8000)
         first_s = 0.02 + (ahead + tokens) * true_s
-        company = Company(ahead * token_s, 8.0, 5000.0, 0.0)
+        company = Concurrency(ahead * token_s, 8.0, 5000.0, 0.0)
         outcome = Outcome(True, first_s + 1.0, first_s, tokens, 100)
         performance.learn(speeds, replace(asked(tokens), token_s=token_s), outcome, company)
         said.append(speeds.token_s)

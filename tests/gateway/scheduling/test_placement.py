@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from gateway.domain import Tier
 from gateway.scheduling.placement import Placement
-from gateway.scheduling.placement_data import Demand, Host, Load, Place, Plan, Residence, Unload
+from gateway.scheduling.placement_data import (
+    AgentPlaces,
+    Demand,
+    LoadablePlace,
+    LoadDecision,
+    PlacementPlan,
+    Residence,
+    UnloadDecision,
+)
 from gateway.scheduling.placement_memory import Memory
 from gateway.scheduling.placement_ways import PATIENCE_SHARE, TURN_LOADS, PlacementRules
 from tests.gateway.scheduling.placing import Asking, World, place, stream
@@ -16,30 +24,34 @@ RULES = PlacementRules(hold_s=300.0, min_residence_s=30.0)
 NOW = 1000.0
 
 
-def decide(*places: Place, wants: str = "m", memory: int | None = 10, **more: object) -> Plan:
+def decide(
+    *places: LoadablePlace, wants: str = "m", memory: int | None = 10, **more: object
+) -> PlacementPlan:
     """What is decided for one waiting model, by a placement that knows nothing, of agents of equal memory."""
     return _decide(Placement(RULES), *places, wants=wants, memory=memory, **more)
 
 
 def _decide(
-    placement: Placement, *places: Place, wants: str = "m", memory: int | None = 10, **more: object
-) -> Plan:
+    placement: Placement, *places: LoadablePlace, wants: str = "m", memory: int | None = 10, **more: object
+) -> PlacementPlan:
     agents = sorted({each.agent for each in places})
-    hosts = [Host(name, memory, tuple(each for each in places if each.agent == name)) for name in agents]
+    hosts = [
+        AgentPlaces(name, memory, tuple(each for each in places if each.agent == name)) for name in agents
+    ]
     return placement.decide([demand(wants, *places, **more)], hosts, NOW)
 
 
-def demand(model: str, *places: Place, **more: object) -> Demand:
+def demand(model: str, *places: LoadablePlace, **more: object) -> Demand:
     keys = frozenset(each.key for each in places if each.model == model)
     return Demand(model, keys, **{"oldest_s": NOW, **more})  # type: ignore[arg-type]
 
 
-def loads(plan: Plan) -> list[str]:
-    return [each.key for each in plan.decisions if isinstance(each, Load)]
+def loads(plan: PlacementPlan) -> list[str]:
+    return [each.key for each in plan.decisions if isinstance(each, LoadDecision)]
 
 
-def unloads(plan: Plan) -> list[str]:
-    return [each.key for each in plan.decisions if isinstance(each, Unload)]
+def unloads(plan: PlacementPlan) -> list[str]:
+    return [each.key for each in plan.decisions if isinstance(each, UnloadDecision)]
 
 
 def test_a_model_that_somebody_waits_for_is_loaded() -> None:
@@ -54,7 +66,7 @@ def test_free_memory_comes_first_then_the_shortest_load_then_the_fastest_device_
     assert loads(decide(place("m", "a", load_s=1.0), other, place("m", "b"))) == ["b/m"]
     assert loads(decide(place("m", "a"), place("m", "b", load_s=5.0))) == ["b/m"]
     assert loads(decide(place("m", "a"), place("m", "b", tflops=9.0))) == ["b/m"]
-    hosts = [Host("a", 10, (place("m", "a"),), running=3), Host("b", 10, (place("m", "b"),))]
+    hosts = [AgentPlaces("a", 10, (place("m", "a"),), running=3), AgentPlaces("b", 10, (place("m", "b"),))]
     both = demand("m", place("m", "a"), place("m", "b"))
     assert loads(Placement(RULES).decide([both], hosts, NOW)) == ["b/m"]
 
@@ -105,14 +117,14 @@ def test_no_more_goes_than_must() -> None:
 
 
 def test_what_runs_something_is_told_to_take_nothing_more_and_goes_when_it_is_done() -> None:
-    busy = Place("a/n", "a", "n", LOADED, 10, running=1)
+    busy = LoadablePlace("a/n", "a", "n", LOADED, 10, running=1)
     plan = decide(place("m"), busy, tier=Tier.REALTIME)
     assert plan.decisions == ()
     assert plan.closing == {"a/n"}
 
 
 def test_what_was_loaded_or_used_just_now_stays_for_a_while() -> None:
-    fresh = Place("a/n", "a", "n", LOADED, 10, loaded_s=NOW - 10.0)
+    fresh = LoadablePlace("a/n", "a", "n", LOADED, 10, loaded_s=NOW - 10.0)
     plan = decide(place("m"), fresh)
     assert (plan.decisions, plan.closing, plan.look_again_s) == ((), frozenset(), NOW + 20.0)
     placement = Placement(RULES)
@@ -182,14 +194,14 @@ def test_for_one_more_only_what_is_hardly_missed_goes() -> None:
     for _ in range(20):
         placement.memory.popularity.arrived("n", NOW - 1.0)
     assert unloads(_decide(placement, *there, served=True, wait_s=60.0)) == []
-    busy = there[0], there[1], Place("b/n", "b", "n", LOADED, 10, running=1)
+    busy = there[0], there[1], LoadablePlace("b/n", "b", "n", LOADED, 10, running=1)
     assert decide(*busy, served=True, wait_s=900.0).closing == frozenset()
 
 
 def test_what_is_kept_for_one_is_not_given_to_another_who_came_later() -> None:
     first, second = place("m"), place("s", memory=5)
-    loaded = Place("a/n", "a", "n", LOADED, 5, loaded_s=NOW - 10.0)
-    hosts = [Host("a", 10, (first, second, loaded))]
+    loaded = LoadablePlace("a/n", "a", "n", LOADED, 5, loaded_s=NOW - 10.0)
+    hosts = [AgentPlaces("a", 10, (first, second, loaded))]
     demands = [demand("m", first, oldest_s=NOW - 9.0), demand("s", second)]
     plan = Placement(RULES).decide(demands, hosts, NOW)
     assert (plan.decisions, plan.look_again_s) == ((), NOW + 20.0)
@@ -323,7 +335,9 @@ def test_equal_worlds_go_equal_ways(drawn: tuple[World, list[Asking]]) -> None:
 def test_a_round_over_a_large_fleet_is_quick_enough() -> None:
     """Bounded work: of a thousand places where something would have to go a few are looked at."""
     hosts = [
-        Host(f"a{n}", 10, (place("m", f"a{n}"), Place(f"a{n}/x", f"a{n}", "x", LOADED, 10, running=1)))
+        AgentPlaces(
+            f"a{n}", 10, (place("m", f"a{n}"), LoadablePlace(f"a{n}/x", f"a{n}", "x", LOADED, 10, running=1))
+        )
         for n in range(1000)
     ]
     plan = Placement(RULES).decide([demand("m", *(host.places[0] for host in hosts))], hosts, NOW)

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.scheduling.fair import DEBT_WORK, IDLE_FLOWS, LAG_WORK, SLACK_WORK, Share, Turn
-from gateway.scheduling.turns import AGED_EVERY, Turns
+from gateway.scheduling.fair import DEBT_WORK, IDLE_FLOWS, LAG_WORK, SLACK_WORK, QueuedRequest, TierQueue
+from gateway.scheduling.turns import AGED_EVERY, QueueOrder
 
 REALTIME, STANDARD, BATCH = range(3)
 AGEING_S = 20.0
@@ -18,30 +18,30 @@ class Room:
     """Turns of one model, with numbers given out and everybody told apart by them."""
 
     def __init__(self, slack: float = SLACK_WORK, **weights: float) -> None:
-        self.turns = Turns[Turn](weights, AGEING_S, 0.0, slack)
+        self.turns = QueueOrder[QueuedRequest](weights, AGEING_S, 0.0, slack)
         self.numbers = itertools.count(1)
-        self.waiting: dict[int, Turn] = {}
+        self.waiting: dict[int, QueuedRequest] = {}
         self.limits: dict[Hashable, int] = {}
 
     def come(
         self, tenant: str, work: float = 100.0, rank: int = STANDARD, now: float = 0.0, **more: object
-    ) -> Turn:
+    ) -> QueuedRequest:
         fields: dict[str, object] = {"lane": "chat", "due_s": now + 60.0} | more
-        turn = Turn(next(self.numbers), rank, tenant, work=work, **fields)  # type: ignore[arg-type]
+        turn = QueuedRequest(next(self.numbers), rank, tenant, work=work, **fields)  # type: ignore[arg-type]
         self.put(turn, now)
         return turn
 
-    def put(self, turn: Turn, now: float = 0.0) -> None:
+    def put(self, turn: QueuedRequest, now: float = 0.0) -> None:
         self.turns.put(turn, now)
         self.waiting[turn.number] = turn
         self.limits[turn.lane] = 10**6
 
-    def go(self, turn: Turn, now: float = 0.0) -> Turn:
+    def go(self, turn: QueuedRequest, now: float = 0.0) -> QueuedRequest:
         self.turns.depart(turn, now)
         del self.waiting[turn.number]
         return turn
 
-    def next(self, now: float = 0.0, **limits: int) -> Turn:
+    def next(self, now: float = 0.0, **limits: int) -> QueuedRequest:
         """Gives the next one a slot."""
         (first, *_) = self.turns.first(limits or self.limits, now)
         return self.go(first, now)
@@ -116,8 +116,8 @@ def test_what_was_charged_is_corrected_when_the_cost_is_known() -> None:
 
 
 def test_a_correction_keeps_nobody_out_for_ever() -> None:
-    share = Share[Turn]({}, 0.0)
-    turns = [Turn(number, 0, "absurd", "chat", 1.0, 0.0) for number in range(2)]
+    share = TierQueue[QueuedRequest]({}, 0.0)
+    turns = [QueuedRequest(number, 0, "absurd", "chat", 1.0, 0.0) for number in range(2)]
     share.put(turns[0], 0.0)
     share.remove(turns[0])
     share.charge(turns[0], 0.0)
@@ -149,9 +149,9 @@ def test_beyond_the_slack_the_share_counts_and_not_the_deadline() -> None:
 
 
 def test_tenants_of_whom_nobody_waits_are_forgotten() -> None:
-    share = Share[Turn]({}, 0.0)
+    share = TierQueue[QueuedRequest]({}, 0.0)
     for number in range(3 * IDLE_FLOWS):
-        turn = Turn(number, 0, f"t{number}", "chat", 1.0 + number, 0.0)
+        turn = QueuedRequest(number, 0, f"t{number}", "chat", 1.0 + number, 0.0)
         share.put(turn, 0.0)
         share.remove(turn)
         share.charge(turn, 0.0)
@@ -231,7 +231,7 @@ comings = st.tuples(
 )
 
 
-def reference(room: Room, left: dict[str, int], now: float) -> Turn | None:
+def reference(room: Room, left: dict[str, int], now: float) -> QueuedRequest | None:
     """Who is next, found by looking at everybody."""
     tiers = room.turns._tiers
     for rank in room.turns._order([0, 1, 2], [tier.ageing for tier in tiers], room.turns._given, now):
@@ -240,7 +240,7 @@ def reference(room: Room, left: dict[str, int], now: float) -> Turn | None:
         begun = [turn for turn in mine if turn.begun]
         if begun:
             return min(begun, key=lambda turn: turn.number)
-        fronts: dict[tuple[str, Hashable], Turn] = {}
+        fronts: dict[tuple[str, Hashable], QueuedRequest] = {}
         for turn in sorted(mine, key=lambda turn: (turn.due_s, turn.number), reverse=True):
             fronts[turn.tenant, turn.lane] = turn
         if fronts:

@@ -2,27 +2,27 @@
 
 from collections import deque
 
-from gateway.simulate.devices import Pace
-from gateway.simulate.engine import Run
+from gateway.simulate.devices import DevicePace
+from gateway.simulate.engine import EngineRun
 from gateway.simulate.prefix_cache import KvMemory
 
 
 class Stepwise:
     """Takes requests with their times, runs to the end. Gives each its first and its last token's time."""
 
-    def __init__(self, pace: Pace, block_tokens: int) -> None:
+    def __init__(self, pace: DevicePace, block_tokens: int) -> None:
         self.pace = pace
         self.memory = KvMemory(pace.kv_tokens, block_tokens)
-        self.waiting: deque[Run] = deque()
-        self.running: list[Run] = []
-        self.left_in: dict[Run, int] = {}
-        self.position: dict[Run, int] = {}
-        self.private: dict[Run, int] = {}
+        self.waiting: deque[EngineRun] = deque()
+        self.running: list[EngineRun] = []
+        self.left_in: dict[EngineRun, int] = {}
+        self.position: dict[EngineRun, int] = {}
+        self.private: dict[EngineRun, int] = {}
         self.blocked = False
         self.times: dict[int, tuple[float, float]] = {}
         self.cached: dict[int, int] = {}
 
-    def run(self, arrivals: list[tuple[float, Run]]) -> dict[int, tuple[float, float]]:
+    def run(self, arrivals: list[tuple[float, EngineRun]]) -> dict[int, tuple[float, float]]:
         now, coming = 0.0, deque(arrivals)
         while coming or self.waiting or self.running:
             if not self.waiting and not self.running:
@@ -37,7 +37,7 @@ class Stepwise:
         while len(self.decoding) > self.memory.free:
             self.preempt()
         decoding = self.decoding
-        plan: list[tuple[Run, int]] = []
+        plan: list[tuple[EngineRun, int]] = []
         budget, pairs = pace.chunk_tokens - len(decoding), 0.0
         while budget:
             run = next((each for each in self.running if self.left_in[each] and each not in dict(plan)), None)
@@ -64,10 +64,10 @@ class Stepwise:
         return now
 
     @property
-    def decoding(self) -> list[Run]:
+    def decoding(self) -> list[EngineRun]:
         return [run for run in self.running if not self.left_in[run]]
 
-    def token(self, run: Run, now: float) -> None:
+    def token(self, run: EngineRun, now: float) -> None:
         run.generated += 1
         self.times[run.number] = self.times.get(run.number, (now, now))[0], now
         if run.generated == run.job.output_tokens:
@@ -75,7 +75,7 @@ class Stepwise:
             self.memory.release(run.job.prefix, self.private[run])
             self.blocked = False
 
-    def admit(self, decoding: int) -> Run | None:
+    def admit(self, decoding: int) -> EngineRun | None:
         if self.blocked or not self.waiting or len(self.running) >= self.pace.max_running:
             return None
         run, memory = self.waiting[0], self.memory

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.simulate.devices import Pace
-from gateway.simulate.engine import NEVER, Engine, Run
+from gateway.simulate.devices import DevicePace
+from gateway.simulate.engine import NEVER, EngineRun, SimulatedEngine
 from gateway.simulate.inputs import Job
 from tests.gateway.simulate.stepwise import Stepwise
 
-PACE = Pace(
+PACE = DevicePace(
     step_s=0.001,
     weights_s=0.008,
     token_s=0.0001,
@@ -26,7 +26,7 @@ PACE = Pace(
 )
 
 
-def drive(engine: Engine, arrivals: list[tuple[float, Run]]) -> dict[int, tuple[float, float]]:
+def drive(engine: SimulatedEngine, arrivals: list[tuple[float, EngineRun]]) -> dict[int, tuple[float, float]]:
     """First and last token's time of each; checks memory after every event."""
     coming = list(arrivals)
     times: dict[int, tuple[float, float]] = {}
@@ -49,8 +49,8 @@ def drive(engine: Engine, arrivals: list[tuple[float, Run]]) -> dict[int, tuple[
 
 
 def test_one_request_alone_takes_what_the_formula_says() -> None:
-    engine = Engine(PACE, 16)
-    times = drive(engine, [(2.0, Run(1, Job(0.0, 100, 5), 2.0))])
+    engine = SimulatedEngine(PACE, 16)
+    times = drive(engine, [(2.0, EngineRun(1, Job(0.0, 100, 5), 2.0))])
     prefill_s = 0.001 + 100 * 0.0001 + 1e-8 * 100 * 50
     decode_s = sum(0.009 + 1e-6 * (101 + step) for step in range(4))
     assert times[1] == pytest.approx((2.0 + prefill_s, 2.0 + prefill_s + decode_s))
@@ -58,38 +58,40 @@ def test_one_request_alone_takes_what_the_formula_says() -> None:
 
 
 def test_a_long_prompt_goes_in_chunks() -> None:
-    run = Run(1, Job(0.0, 1000, 1), 0.0)
-    times = drive(Engine(PACE, 16), [(0.0, run)])
+    run = EngineRun(1, Job(0.0, 1000, 1), 0.0)
+    times = drive(SimulatedEngine(PACE, 16), [(0.0, run)])
     chunks = [(256, 0), (256, 256), (256, 512), (232, 768)]
     expected = sum(0.001 + 1e-4 * size + 1e-8 * size * (at + size / 2) for size, at in chunks)
     assert times[1] == pytest.approx((expected, expected))
 
 
 def test_a_known_prefix_is_not_computed_again() -> None:
-    first, second = (Run(number, Job(0.0, 100, 1, prefix=tuple(range(6))), 0.0) for number in (1, 2))
-    times = drive(Engine(PACE, 16), [(0.0, first), (1.0, second)])
+    first, second = (EngineRun(number, Job(0.0, 100, 1, prefix=tuple(range(6))), 0.0) for number in (1, 2))
+    times = drive(SimulatedEngine(PACE, 16), [(0.0, first), (1.0, second)])
     assert (first.cached_tokens, second.cached_tokens) == (0, 96)
     assert times[2][0] == pytest.approx(1.0 + 0.001 + 0.008 + 1e-8 * 4 * 98)
 
 
 def test_who_does_not_fit_waits_and_nobody_overtakes() -> None:
-    big, bigger, small = (Run(n, Job(0.0, size, 50), 0.0) for n, size in ((1, 2500), (2, 2600), (3, 10)))
-    times = drive(Engine(PACE, 16), [(0.0, big), (0.0, bigger), (0.0, small)])
+    big, bigger, small = (
+        EngineRun(n, Job(0.0, size, 50), 0.0) for n, size in ((1, 2500), (2, 2600), (3, 10))
+    )
+    times = drive(SimulatedEngine(PACE, 16), [(0.0, big), (0.0, bigger), (0.0, small)])
     assert times[2][0] > times[1][1]
     assert times[3][0] >= times[2][0]
 
 
 def test_full_memory_preempts_the_last_admitted_which_goes_on_later() -> None:
-    runs = [Run(n, Job(0.0, 1000, 1500), 0.0) for n in (1, 2)]
-    times = drive(Engine(PACE, 16), [(0.0, run) for run in runs])
+    runs = [EngineRun(n, Job(0.0, 1000, 1500), 0.0) for n in (1, 2)]
+    times = drive(SimulatedEngine(PACE, 16), [(0.0, run) for run in runs])
     assert [run.preemptions for run in runs] == [0, 1]
     assert times[1][1] < times[2][1]
     assert runs[1].generated == 1500
 
 
 def test_a_crash_loses_everything_but_what_was_given() -> None:
-    engine = Engine(PACE, 16)
-    decoding, reading = Run(1, Job(0.0, 100, 1000), 0.0), Run(2, Job(0.0, 3000, 10), 0.0)
+    engine = SimulatedEngine(PACE, 16)
+    decoding, reading = EngineRun(1, Job(0.0, 100, 1000), 0.0), EngineRun(2, Job(0.0, 3000, 10), 0.0)
     engine.submit(decoding, 0.0)
     engine.wake(engine.wake_s)
     engine.submit(reading, 0.5)
@@ -124,11 +126,11 @@ def test_phases_give_the_same_times_as_single_steps(
         at_s += gap_s
         shared = tuple(family * 1000 + block for block in range(min(blocks, tokens // 16)))
         jobs.append((at_s, Job(at_s, tokens, output, shared)))
-    ours = [(at, Run(number, job, at)) for number, (at, job) in enumerate(jobs)]
-    theirs = [(at, Run(number, job, at)) for number, (at, job) in enumerate(jobs)]
+    ours = [(at, EngineRun(number, job, at)) for number, (at, job) in enumerate(jobs)]
+    theirs = [(at, EngineRun(number, job, at)) for number, (at, job) in enumerate(jobs)]
     reference = Stepwise(pace, 16)
     expected = reference.run(theirs)
-    times = drive(Engine(pace, 16), ours)
+    times = drive(SimulatedEngine(pace, 16), ours)
     assert times == {number: pytest.approx(each, abs=1e-6) for number, each in expected.items()}
     assert {run.number: run.cached_tokens for _, run in ours} == reference.cached
 
@@ -140,7 +142,7 @@ def test_a_steady_stream_of_equal_requests_waits_as_queueing_theory_says() -> No
     service_s = 0.001 + 100 * 0.0001
     for number in range(10_000):
         at_s += chance.expovariate(0.7 / service_s)
-        arrivals.append((at_s, Run(number, Job(at_s, 100, 1), at_s)))
-    times = drive(Engine(pace, 16), arrivals)
+        arrivals.append((at_s, EngineRun(number, Job(at_s, 100, 1), at_s)))
+    times = drive(SimulatedEngine(pace, 16), arrivals)
     waits = [times[run.number][1] - at - service_s for at, run in arrivals]
     assert sum(waits) / len(waits) == pytest.approx(0.7 * service_s / (2 * 0.3), rel=0.1)

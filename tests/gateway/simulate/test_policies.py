@@ -4,8 +4,8 @@ import pytest
 
 from gateway.scheduling.base import DeploymentView, Outcome, Waiting
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS
-from gateway.simulate.engine import Run
-from gateway.simulate.fleet import Build, Site, fleet_of, sites_of
+from gateway.simulate.engine import EngineRun
+from gateway.simulate.fleet import DeploymentBuild, SimulatedDeployment, fleet_of, sites_of
 from gateway.simulate.inputs import BadSpec, Job
 from gateway.simulate.policies import (
     PUSHED,
@@ -22,8 +22,8 @@ from gateway.simulate.policies import (
 BLOCK = 256
 
 
-def sites(fleet: str) -> list[Site]:
-    return sites_of(fleet_of(fleet), MODELS[DEFAULT_MODEL], BLOCK, Build(), late=False)
+def sites(fleet: str) -> list[SimulatedDeployment]:
+    return sites_of(fleet_of(fleet), MODELS[DEFAULT_MODEL], BLOCK, DeploymentBuild(), late=False)
 
 
 def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: int = 10) -> Waiting:
@@ -32,7 +32,7 @@ def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: 
     )
 
 
-def chosen(policy: Rival, there: list[Site], waiting: Waiting) -> str:
+def chosen(policy: Rival, there: list[SimulatedDeployment], waiting: Waiting) -> str:
     """Where it goes; it is placed there."""
     (assignment,) = policy.assign("m", [waiting], [site.view for site in there], 0.0)
     view = view_of(there, assignment.key)
@@ -41,7 +41,7 @@ def chosen(policy: Rival, there: list[Site], waiting: Waiting) -> str:
     return assignment.key
 
 
-def view_of(there: list[Site], key: str) -> DeploymentView:
+def view_of(there: list[SimulatedDeployment], key: str) -> DeploymentView:
     return next(site.view for site in there if site.view.key == key)
 
 
@@ -52,7 +52,7 @@ def test_least_load_counts_tokens_by_what_the_device_makes_of_them() -> None:
     assert keys.count(there[0].view.key) == 15
     for number in range(1, 17):
         policy.finished(number, view_of(there, keys[number - 1]), Outcome(True, 1.0), 1.0)
-    there[0].engine.submit(Run(99, Job(0.0, 400_000, 10), 0.0), 0.0)
+    there[0].engine.submit(EngineRun(99, Job(0.0, 400_000, 10), 0.0), 0.0)
     assert chosen(policy, there, item(20)) == there[1].view.key
 
 
@@ -96,7 +96,7 @@ def test_the_clairvoyant_knows_lengths_caches_and_queues() -> None:
     there = sites("2*l4,1*h100")
     policy = Clairvoyant(there)
     assert chosen(policy, there, item(1, output=2000)) == there[2].view.key
-    there[1].engine.submit(Run(5, Job(0.0, 30_000, 1, tuple(range(117))), 0.0), 0.0)
+    there[1].engine.submit(EngineRun(5, Job(0.0, 30_000, 1, tuple(range(117))), 0.0), 0.0)
     while there[1].engine.wake_s < float("inf"):
         there[1].engine.wake(there[1].engine.wake_s)
     only_l4 = there[:2]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gateway.scheduling.devices import CLASSES
 from gateway.simulate.devices import DEFAULT_MODEL, MODELS, pace_of
-from gateway.simulate.fleet import Build, fleet_of, sites_of
+from gateway.simulate.fleet import DeploymentBuild, fleet_of, sites_of
 from gateway.simulate.inputs import Job
 from gateway.simulate.mix import Mix
 from gateway.simulate.policies import choices, names
-from gateway.simulate.simulation import Plan, simulate
+from gateway.simulate.simulation import SimulationPlan, simulate
 from gateway.simulate.tally import Figures, Slo
 from gateway.simulate.world import Rules
 
@@ -36,11 +36,11 @@ class These:
         return iter(self.given)
 
 
-def plan_of(traffic: These | Mix, fleet: str, **more: object) -> Plan:
-    return replace(Plan(traffic, fleet_of(fleet), MODELS[DEFAULT_MODEL]), **more)  # type: ignore[arg-type]
+def plan_of(traffic: These | Mix, fleet: str, **more: object) -> SimulationPlan:
+    return replace(SimulationPlan(traffic, fleet_of(fleet), MODELS[DEFAULT_MODEL]), **more)  # type: ignore[arg-type]
 
 
-def run(plan: Plan, policy: str = "least-outstanding") -> Figures:
+def run(plan: SimulationPlan, policy: str = "least-outstanding") -> Figures:
     (choice,) = choices(policy)
     return simulate(plan, choice)
 
@@ -59,7 +59,9 @@ def test_one_request_takes_its_way_there_and_back_and_its_time_in_the_engine() -
 @pytest.mark.parametrize("policy", [*EVERY, "round-robin@queue"])
 def test_every_request_ends_once_whatever_happens(policy: str) -> None:
     rules = Rules(mtbf_s=15.0, repair_s=1.0, max_wait_s=40.0)
-    figures = run(plan_of(Mix(MIX, 4), "1*h100,2*l4,1*t4@50ms", rules=rules, build=Build(slots=6)), policy)
+    figures = run(
+        plan_of(Mix(MIX, 4), "1*h100,2*l4,1*t4@50ms", rules=rules, build=DeploymentBuild(slots=6)), policy
+    )
     tally = figures.tally
     assert tally.requests == 150
     assert tally.completed + tally.rejected == 150
@@ -104,16 +106,16 @@ def test_what_fits_nowhere_is_refused_and_all_else_is_done(
 
 def test_a_slot_is_waited_for_in_the_gateway_and_given_in_order() -> None:
     jobs = [Job(0.0, 500, 50), Job(0.0, 500, 50), Job(0.0, 500, 50)]
-    figures = run(plan_of(These(jobs), "1*h100", build=Build(slots=1)))
-    alone = run(plan_of(These(jobs[:1]), "1*h100", build=Build(slots=1))).ended_s
+    figures = run(plan_of(These(jobs), "1*h100", build=DeploymentBuild(slots=1)))
+    alone = run(plan_of(These(jobs[:1]), "1*h100", build=DeploymentBuild(slots=1))).ended_s
     assert figures.ended_s == pytest.approx(3 * alone)
     assert figures.tally.queued.percentile_s(1.0) == pytest.approx(2 * alone, rel=0.01)
 
 
 def test_who_waits_for_longer_than_allowed_is_refused() -> None:
     jobs = [Job(0.0, 500, 500), Job(0.1, 500, 5, deadline_s=1.0), Job(0.2, 500, 5)]
-    patient = run(plan_of(These(jobs), "1*h100", build=Build(slots=1)))
-    strict = run(plan_of(These(jobs), "1*h100", build=Build(slots=1), rules=Rules(max_wait_s=2.0)))
+    patient = run(plan_of(These(jobs), "1*h100", build=DeploymentBuild(slots=1)))
+    strict = run(plan_of(These(jobs), "1*h100", build=DeploymentBuild(slots=1), rules=Rules(max_wait_s=2.0)))
     assert (patient.tally.completed, patient.tally.rejected) == (2, 1)
     assert (strict.tally.completed, strict.tally.rejected) == (1, 2)
 
@@ -139,7 +141,7 @@ def test_a_lost_device_costs_its_answers_their_place_but_not_their_beginning() -
 
 def test_a_cold_device_loads_its_model_for_the_first_that_comes() -> None:
     jobs = [Job(0.0, 500, 5), Job(1.0, 500, 5), Job(100.0, 500, 5)]
-    figures = run(plan_of(These(jobs), "1*h100", build=Build(cold=True)), "cost")
+    figures = run(plan_of(These(jobs), "1*h100", build=DeploymentBuild(cold=True)), "cost")
     warm = run(plan_of(These(jobs[:1]), "1*h100"), "cost")
     load_s = pace_of(CLASSES["h100"], MODELS[DEFAULT_MODEL]).load_s
     ttft_s = warm.tally.ttft.percentile_s(1.0)
@@ -151,7 +153,9 @@ def test_a_cold_device_loads_its_model_for_the_first_that_comes() -> None:
 def test_a_device_lost_while_it_loads_gives_back_what_waits_there() -> None:
     jobs = [Job(0.0, 500, 5)] * 8
     rules = Rules(mtbf_s=12.0, repair_s=1.0)
-    figures = run(plan_of(These(jobs), "2*l4", build=Build(cold=True), rules=rules, seed=1), "round-robin")
+    figures = run(
+        plan_of(These(jobs), "2*l4", build=DeploymentBuild(cold=True), rules=rules, seed=1), "round-robin"
+    )
     assert figures.tally.completed == 8
     assert figures.tally.restarts > 0
 
@@ -159,7 +163,7 @@ def test_a_device_lost_while_it_loads_gives_back_what_waits_there() -> None:
 def test_devices_may_differ_from_their_figures_the_same_for_every_policy() -> None:
     fleet, model = fleet_of("3*l4"), MODELS[DEFAULT_MODEL]
     known = pace_of(CLASSES["l4"], model)
-    build = Build(spread=0.2)
+    build = DeploymentBuild(spread=0.2)
     first, again, other = (
         [site.engine.pace for site in sites_of(fleet, model, 64, build, late=late, seed=seed)]
         for late, seed in ((True, 1), (False, 1), (True, 2))
@@ -186,7 +190,7 @@ def test_a_prefix_is_found_where_it_was_read() -> None:
 def test_utilisation_is_spread_as_the_policy_spreads_it() -> None:
     jobs = [Job(at * 0.5, 500, 20) for at in range(40)]
     even = run(plan_of(These(jobs), "4*h100"), "round-robin")
-    one = run(plan_of(These(jobs), "4*h100", build=Build(slots=8)), "chwbl")
+    one = run(plan_of(These(jobs), "4*h100", build=DeploymentBuild(slots=8)), "chwbl")
     assert even.utilisation_cv < 0.06
     assert one.utilisation_cv > even.utilisation_cv
     assert math.isclose(even.utilisation, sum(even.busy_shares) / 4)

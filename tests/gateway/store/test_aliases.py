@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.aliases import Alias, Mirror, Target
+from gateway.aliases import Alias, AliasMirror, AliasTarget
 from gateway.store import DATABASE_NAME, Store, schema
 from gateway.store.aliases import CHANGES, MOST_ALIASES
 from gateway.store.errors import BadValue, UnknownRecord
 
-V1, V2 = Target("m", "v1"), Target("m", "v2")
+V1, V2 = AliasTarget("m", "v1"), AliasTarget("m", "v2")
 
 
 def now(store: Store, name: str = "m") -> Alias | None:
@@ -21,32 +21,36 @@ def now(store: Store, name: str = "m") -> Alias | None:
 def test_an_alias_is_kept_with_all_that_belongs_to_it(state_dir: Path) -> None:
     with Store.open(state_dir) as store:
         store.aliases.set_targets("m", (V1, V2), 1.0, sticky=False)
-        store.aliases.set_mirror("m", Mirror(Target("shadow"), 0.25), 2.0)
-        store.aliases.set_fallback("m", (Target("light"), Target("lighter", "v1")), 3.0)
+        store.aliases.set_mirror("m", AliasMirror(AliasTarget("shadow"), 0.25), 2.0)
+        store.aliases.set_fallback("m", (AliasTarget("light"), AliasTarget("lighter", "v1")), 3.0)
     with Store.open(state_dir) as store:
         (record,) = store.aliases.list()
     assert (record.created_s, record.changed_s) == (1.0, 3.0)
     assert record.alias == Alias(
-        "m", (V1, V2), False, Mirror(Target("shadow"), 0.25), (Target("light"), Target("lighter", "v1"))
+        "m",
+        (V1, V2),
+        False,
+        AliasMirror(AliasTarget("shadow"), 0.25),
+        (AliasTarget("light"), AliasTarget("lighter", "v1")),
     )
 
 
 def test_new_targets_leave_stickiness_mirror_and_fallback_as_they_are(store: Store) -> None:
     store.aliases.set_targets("m", (V1,), 1.0, sticky=False)
-    store.aliases.set_fallback("m", (Target("light"),), 2.0)
+    store.aliases.set_fallback("m", (AliasTarget("light"),), 2.0)
     alias = store.aliases.set_targets("m", (V2,), 3.0, what="switch")
-    assert alias == now(store) == Alias("m", (V2,), False, None, (Target("light"),))
+    assert alias == now(store) == Alias("m", (V2,), False, None, (AliasTarget("light"),))
 
 
 def test_what_an_alias_stood_for_before_is_one_call_away_and_so_is_the_way_back(store: Store) -> None:
     store.aliases.set_targets("m", (V1,), 1.0)
     store.aliases.set_targets("m", (V1, V2), 2.0)
-    store.aliases.set_mirror("m", Mirror(Target("shadow"), 0.1), 3.0)
+    store.aliases.set_mirror("m", AliasMirror(AliasTarget("shadow"), 0.1), 3.0)
     assert store.aliases.rollback("m", 4.0).targets == (V1,)
     assert store.aliases.rollback("m", 5.0).targets == (V1, V2)
     alias = now(store)
     assert alias is not None
-    assert alias.mirror == Mirror(Target("shadow"), 0.1)
+    assert alias.mirror == AliasMirror(AliasTarget("shadow"), 0.1)
     assert [change.what for change in store.aliases.history("m")] == [
         "set",
         "set",
@@ -58,10 +62,10 @@ def test_what_an_alias_stood_for_before_is_one_call_away_and_so_is_the_way_back(
 
 def test_any_change_that_is_known_can_be_gone_back_to(store: Store) -> None:
     for second in range(4):
-        store.aliases.set_targets("m", (Target("m", f"v{second}"),), float(second))
+        store.aliases.set_targets("m", (AliasTarget("m", f"v{second}"),), float(second))
     first = store.aliases.history("m")[0]
     assert (first.at_s, first.what) == (0.0, "set")
-    assert store.aliases.rollback("m", 9.0, to=first.id).targets == (Target("m", "v0"),)
+    assert store.aliases.rollback("m", 9.0, to=first.id).targets == (AliasTarget("m", "v0"),)
     with pytest.raises(UnknownRecord, match="trunkline alias history m"):
         store.aliases.rollback("m", 9.0, to=999)
 
@@ -69,7 +73,7 @@ def test_any_change_that_is_known_can_be_gone_back_to(store: Store) -> None:
 def test_with_nothing_before_there_is_no_way_back(store: Store) -> None:
     for prepare in (
         lambda: None,
-        lambda: store.aliases.set_fallback("m", (Target("light"),), 1.0),
+        lambda: store.aliases.set_fallback("m", (AliasTarget("light"),), 1.0),
         lambda: store.aliases.set_targets("m", (V1,), 2.0),
     ):
         prepare()
@@ -79,7 +83,7 @@ def test_with_nothing_before_there_is_no_way_back(store: Store) -> None:
 
 def test_an_alias_that_was_removed_can_be_had_back_whole(store: Store) -> None:
     store.aliases.set_targets("m", (V1,), 1.0)
-    before = store.aliases.set_fallback("m", (Target("light"),), 2.0)
+    before = store.aliases.set_fallback("m", (AliasTarget("light"),), 2.0)
     assert store.aliases.remove("m", 3.0) == before
     assert now(store) is None
     assert store.aliases.rollback("m", 4.0) == before
@@ -88,7 +92,7 @@ def test_an_alias_that_was_removed_can_be_had_back_whole(store: Store) -> None:
 
 
 def test_an_alias_that_says_nothing_any_more_is_gone(store: Store) -> None:
-    store.aliases.set_fallback("m", (Target("light"),), 1.0)
+    store.aliases.set_fallback("m", (AliasTarget("light"),), 1.0)
     store.aliases.set_fallback("m", (), 2.0)
     assert store.aliases.list() == ()
 
@@ -96,7 +100,7 @@ def test_an_alias_that_says_nothing_any_more_is_gone(store: Store) -> None:
 def test_of_each_alias_the_latest_changes_are_kept(store: Store) -> None:
     store.aliases.set_targets("other", (V1,), 0.0)
     for second in range(CHANGES + 5):
-        store.aliases.set_targets("m", (Target("m", f"v{second}"),), float(second))
+        store.aliases.set_targets("m", (AliasTarget("m", f"v{second}"),), float(second))
     history = store.aliases.history("m")
     assert [change.at_s for change in history] == [float(second) for second in range(5, CHANGES + 5)]
     assert len(store.aliases.history("other")) == 1
@@ -125,7 +129,7 @@ def test_readers_get_everything_once_something_has_changed(store: Store) -> None
 
 def test_values_that_make_no_sense_change_nothing(store: Store) -> None:
     store.aliases.set_targets("prod", (V1,), 1.0)
-    for name, targets in (("x y", (V1,)), ("a", (Target("prod"),)), ("m", (Target("n"),))):
+    for name, targets in (("x y", (V1,)), ("a", (AliasTarget("prod"),)), ("m", (AliasTarget("n"),))):
         with pytest.raises(BadValue):
             store.aliases.set_targets(name, targets, 2.0)
     assert [record.alias.name for record in store.aliases.list()] == ["prod"]

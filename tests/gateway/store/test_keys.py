@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine
 
-from gateway.scopes import Role, Scopes, limited
+from gateway.scopes import AdminRole, Scopes, limited
 from gateway.store import DATABASE_NAME, KeyStore, Store, schema
 from gateway.store.errors import BadValue, NameTaken, UnknownRecord
 from gateway.store.keys import KeyState, digest_of
@@ -81,10 +81,10 @@ def test_readers_are_told_only_what_changed(store: Store) -> None:
 
 def test_a_key_keeps_what_it_may_ask_for_its_role_and_its_end(store: Store) -> None:
     scopes = limited(["llama-*", "b"], ["chat"], ["batch", "standard"])
-    store.keys.create("ci", "acme", 5.0, scopes=scopes, role=Role.OPERATOR, life_s=60.0)
+    store.keys.create("ci", "acme", 5.0, scopes=scopes, role=AdminRole.OPERATOR, life_s=60.0)
     store.keys.create("free", "acme", 6.0)
     limits_, free = store.keys.list()
-    assert (limits_.scopes, limits_.role, limits_.expires_s) == (scopes, Role.OPERATOR, 65.0)
+    assert (limits_.scopes, limits_.role, limits_.expires_s) == (scopes, AdminRole.OPERATOR, 65.0)
     assert (free.scopes, free.role, free.expires_s) == (None, None, None)
 
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import URL, create_engine
 
 from gateway.quotas import Budgets, Price, Rates, TenantLimits
-from gateway.scopes import Role, limited
+from gateway.scopes import AdminRole, limited
 from gateway.store import Account, Amount, Store, schema
 from gateway.store.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.store.sqlite import SqliteDatabase
@@ -149,7 +149,7 @@ def test_a_key_is_given_other_routes_and_a_role_and_keeps_the_rest(store: Store)
     store.keys.create("ci", "acme", 1.0, scopes=scopes, rates=Rates(tpm=100))
     changed = store.keys.change("ci", {"routes": ["any", "chat"], "role": "operator"})
     assert changed.scopes == limited(["llama-*"], ["any", "chat"], ["batch"])
-    assert (changed.role, changed.rates) == (Role.OPERATOR, Rates(tpm=100))
+    assert (changed.role, changed.rates) == (AdminRole.OPERATOR, Rates(tpm=100))
     changed = store.keys.change("ci", {"routes": None, "role": None})
     assert (changed.scopes, changed.role) == (scopes, None)
     for wrong in ({"routes": ["chatt"]}, {"role": "boss"}):

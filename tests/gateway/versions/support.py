@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from gateway.aliases import Alias, Mirror
+from gateway.aliases import Alias, AliasMirror
 from gateway.domain import Request, RequestBody
 from gateway.store import AliasRecord
-from gateway.versions import AliasBook, AliasFigures, Versions
+from gateway.versions import AliasCache, AliasFigures, Versions
 from gateway.versions.book import told_apart
-from gateway.versions.choice import Choice
+from gateway.versions.choice import TargetChoice
 from shared.messages import DeploymentState, DeploymentStatus
 from tests.gateway.fleet import Fleet
 from tests.gateway.http.support import FakeResponse, json_response
@@ -38,7 +38,7 @@ def served(
     )
 
 
-class Book(AliasBook):
+class Book(AliasCache):
     """A book without a store."""
 
     def __init__(self, *aliases: Alias) -> None:
@@ -47,7 +47,7 @@ class Book(AliasBook):
     def write(self, *aliases: Alias) -> None:
         """From now on these."""
         self.records = {each.name: AliasRecord(each, 7.0, 7.0) for each in aliases}
-        self.choices = {each.name: Choice(each) for each in aliases}
+        self.choices = {each.name: TargetChoice(each) for each in aliases}
         self.apart = told_apart(self.records)
 
 
@@ -55,9 +55,9 @@ class Book(AliasBook):
 class Offers:
     """Keeps what a shadow was offered."""
 
-    offered: list[tuple[Mirror, Request, str]] = field(default_factory=list)
+    offered: list[tuple[AliasMirror, Request, str]] = field(default_factory=list)
 
-    def offer(self, mirror: Mirror, request: Request, key: str) -> None:
+    def offer(self, mirror: AliasMirror, request: Request, key: str) -> None:
         self.offered.append((mirror, request, key))
 
 

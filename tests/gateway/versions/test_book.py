@@ -7,11 +7,11 @@ import pytest
 import structlog
 
 from gateway.access import KeyRing
-from gateway.aliases import Target
+from gateway.aliases import AliasTarget
 from gateway.store import Store
-from gateway.versions import AliasBook
+from gateway.versions import AliasCache
 
-V1, V2 = Target("m", "v1"), Target("m", "v2")
+V1, V2 = AliasTarget("m", "v1"), AliasTarget("m", "v2")
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_what_another_process_changes_counts_from_the_next_request_on(store: Store) -> None:
     key = store.keys.create("k", "default", 1.0)
-    ring, book = KeyRing(store), AliasBook(store.aliases)
+    ring, book = KeyRing(store), AliasCache(store.aliases)
     ring.also(book.read)
     assert not book.choices
     with Store.open(store.state_dir) as command:
@@ -39,7 +39,7 @@ def test_what_another_process_changes_counts_from_the_next_request_on(store: Sto
 
 def test_what_does_not_concern_aliases_leaves_them_as_they_are(store: Store) -> None:
     store.aliases.set_targets("prod", (V1,), 1.0)
-    book = AliasBook(store.aliases)
+    book = AliasCache(store.aliases)
     before = book.choices
     store.keys.create("k", "default", 1.0)
     book.refresh()
@@ -51,7 +51,7 @@ def test_an_alias_that_cannot_be_read_is_said_and_the_others_count(store: Store)
     with store._database.write() as connection:
         connection.exec_driver_sql("INSERT INTO aliases VALUES ('new', '{}', 1.0, 1.0)")
     with structlog.testing.capture_logs() as logs:
-        book = AliasBook(store.aliases)
+        book = AliasCache(store.aliases)
     assert set(book.choices) == {"prod"}
     assert [each["alias"] for each in logs if each["event"] == "alias_unreadable"] == ["new"]
     assert book.tells_apart("m")

@@ -1,6 +1,6 @@
 """Aliases among the models that clients list."""
 
-from gateway.aliases import Alias, Target
+from gateway.aliases import Alias, AliasTarget
 from gateway.versions import AliasCatalog
 from tests.gateway.versions.support import Desk, served
 
@@ -10,7 +10,7 @@ def catalog(desk: Desk) -> AliasCatalog:
 
 
 def test_an_alias_is_a_model_among_others() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v1"), Target("n"))))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v1"), AliasTarget("n"))))
     desk.serve(served("m", "v1"), served("n", routes=("embeddings",)))
     found = catalog(desk)
     assert [info.id for info in found.each_model()] == ["m", "n", "prod"]
@@ -23,7 +23,7 @@ def test_an_alias_is_a_model_among_others() -> None:
 
 
 def test_an_alias_is_ready_when_a_target_is_that_gets_requests() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v1"), Target("m", "v2", 0.0))))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v1"), AliasTarget("m", "v2", 0.0))))
     desk.serve(served("m", "v2"))
     alias = catalog(desk).model("prod")
     assert alias is not None
@@ -31,7 +31,7 @@ def test_an_alias_is_ready_when_a_target_is_that_gets_requests() -> None:
 
 
 def test_an_alias_whose_model_would_be_loaded_for_it_is_listed_as_such() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v2"),)))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v2"),)))
     desk.load_on_demand()
     desk.serve(served("m", "v1"), served("m", "v2", loadable=True))
     alias = catalog(desk).model("prod")
@@ -40,14 +40,14 @@ def test_an_alias_whose_model_would_be_loaded_for_it_is_listed_as_such() -> None
 
 
 def test_an_alias_takes_the_place_of_the_model_it_is_called_like() -> None:
-    desk = Desk(Alias("m", (Target("m", "v9"),)))
+    desk = Desk(Alias("m", (AliasTarget("m", "v9"),)))
     desk.serve(served("m", "v1"))
     found = catalog(desk)
     assert [(info.id, info.ready) for info in found.each_model()] == [("m", False)]
 
 
 def test_a_name_that_has_only_fallbacks_is_no_model_of_its_own() -> None:
-    desk = Desk(Alias("ghost", fallback=(Target("m"),)), Alias("m", fallback=(Target("n"),)))
+    desk = Desk(Alias("ghost", fallback=(AliasTarget("m"),)), Alias("m", fallback=(AliasTarget("n"),)))
     desk.serve(served("m", "v1"))
     found = catalog(desk)
     assert [(info.id, info.owned_by) for info in found.each_model()] == [("m", "trunkline")]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.aliases import Alias, Target
-from gateway.versions.choice import Choice, lot
+from gateway.aliases import Alias, AliasTarget
+from gateway.versions.choice import TargetChoice, lot
 
 KEYS = [f"session-{number}" for number in range(1000)]
 EXPECTED = ["v1", "v0", "v0", "v1", "v2", "v1", "v0", "v2"]
@@ -16,12 +16,12 @@ EXPECTED = ["v1", "v0", "v0", "v1", "v2", "v1", "v0", "v2"]
 WEIGHTS = st.lists(st.floats(0.01, 1000), min_size=2, max_size=5)
 
 
-def choice(weights: list[float]) -> Choice:
-    targets = tuple(Target("m", f"v{place}", weight) for place, weight in enumerate(weights))
-    return Choice(Alias("a", targets))
+def choice(weights: list[float]) -> TargetChoice:
+    targets = tuple(AliasTarget("m", f"v{place}", weight) for place, weight in enumerate(weights))
+    return TargetChoice(Alias("a", targets))
 
 
-def places(chosen: Choice) -> dict[str, str | None]:
+def places(chosen: TargetChoice) -> dict[str, str | None]:
     return {key: chosen.ranked(key)[0].version for key in KEYS}
 
 
@@ -58,7 +58,7 @@ def test_when_a_target_goes_its_keys_go_to_their_next_choice_and_all_others_stay
     weights: list[float],
 ) -> None:
     whole = choice(weights)
-    left = Choice(replace(whole.alias, targets=whole.alias.targets[1:]))
+    left = TargetChoice(replace(whole.alias, targets=whole.alias.targets[1:]))
     for key in KEYS[:200]:
         ranked = [target.version for target in whole.ranked(key)]
         assert [target.version for target in left.ranked(key)] == [each for each in ranked if each != "v0"]
@@ -66,7 +66,7 @@ def test_when_a_target_goes_its_keys_go_to_their_next_choice_and_all_others_stay
 
 def test_the_order_in_which_targets_are_named_does_not_count() -> None:
     one = choice([1, 2, 3])
-    other = Choice(replace(one.alias, targets=one.alias.targets[::-1]))
+    other = TargetChoice(replace(one.alias, targets=one.alias.targets[::-1]))
     assert places(one) == places(other)
 
 
@@ -75,8 +75,8 @@ def test_a_choice_is_the_same_in_every_process_and_release() -> None:
 
 
 def test_a_target_without_weight_gets_nothing() -> None:
-    chosen = Choice(Alias("a", (Target("m", "v1", 1.0), Target("m", "v2", 0.0))))
-    assert chosen.ranked("anything") == [Target("m", "v1", 1.0)]
+    chosen = TargetChoice(Alias("a", (AliasTarget("m", "v1", 1.0), AliasTarget("m", "v2", 0.0))))
+    assert chosen.ranked("anything") == [AliasTarget("m", "v1", 1.0)]
 
 
 def test_lots_are_spread_evenly_and_differ_by_purpose() -> None:

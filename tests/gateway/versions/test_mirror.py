@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.aliases import Mirror, Target
-from gateway.continuing import Course
+from gateway.aliases import AliasMirror, AliasTarget
+from gateway.continuing import StreamRecovery
 from gateway.domain import Request, RequestBody, Tier
 from gateway.errors import QueueFull
 from gateway.relay import Response
@@ -15,7 +15,7 @@ from shared.messages import ResponseHead
 from tests.gateway.http.support import EVENTS, FakeResponse, json_response
 from tests.gateway.versions.support import Desk, served
 
-ALL = Mirror(Target("shadow", "v2"), 1.0)
+ALL = AliasMirror(AliasTarget("shadow", "v2"), 1.0)
 LABELS = {"alias": "prod", "target": "shadow@v2"}
 
 
@@ -47,7 +47,7 @@ class Stage:
         request.body = RequestBody(b'{"model":"m"}', None, 13)
         return request
 
-    def offer(self, mirror: Mirror = ALL, request: Request | None = None, key: str = "k") -> Request:
+    def offer(self, mirror: AliasMirror = ALL, request: Request | None = None, key: str = "k") -> Request:
         request = request or self.request()
         self.mirrors.offer(mirror, request, key)
         return request
@@ -95,13 +95,13 @@ async def test_a_copy_is_not_gone_on_with_elsewhere_and_takes_no_memory_for_that
     head = ResponseHead(200, EVENTS)
     for request in (copy, real):
         request.streaming = True
-    assert Course.recordable(real, head)
-    assert not Course.recordable(copy, head)
+    assert StreamRecovery.recordable(real, head)
+    assert not StreamRecovery.recordable(copy, head)
 
 
 async def test_about_the_share_is_copied_and_a_session_whole_or_not_at_all() -> None:
     stage = Stage()
-    mirror = Mirror(ALL.target, 0.25)
+    mirror = AliasMirror(ALL.target, 0.25)
     for number in range(200):
         before = len(stage.copies)
         stage.offer(mirror, key=f"s{number}")
@@ -127,8 +127,8 @@ async def test_no_more_than_a_few_are_open_and_the_rest_is_skipped() -> None:
 
 async def test_a_shadow_without_a_free_slot_is_left_alone() -> None:
     stage = Stage()
-    stage.offer(Mirror(Target("shadow", "v9"), 1.0))
-    stage.offer(Mirror(Target("unheard-of"), 1.0))
+    stage.offer(AliasMirror(AliasTarget("shadow", "v9"), 1.0))
+    stage.offer(AliasMirror(AliasTarget("unheard-of"), 1.0))
     await stage.settle()
     assert not stage.copies
     labels = {"alias": "prod", "target": "shadow@v9", "outcome": "skipped_busy"}

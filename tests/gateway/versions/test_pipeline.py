@@ -5,10 +5,10 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from gateway.aliases import Alias, Target
+from gateway.aliases import Alias, AliasTarget
 from gateway.domain import Principal, Request
 from gateway.errors import QueueFull
-from gateway.http.front import Front
+from gateway.http.front import RequestMiddleware
 from gateway.http.request_log import RequestLog
 from gateway.http.routes import build_router
 from gateway.pipeline import Pipeline
@@ -59,7 +59,7 @@ class Stage:
         log = RequestLog(self.counter, AliasFigures(self.registry))
         self.bodies: list[bytes] = []
         """Of the requests that were answered."""
-        surface.app = Front(router, surface.settings, surface.budget, surface.lifecycle, log)
+        surface.app = RequestMiddleware(router, surface.settings, surface.budget, surface.lifecycle, log)
 
     def answer(self, response: FakeResponse) -> None:
         """From now on, this."""
@@ -72,7 +72,7 @@ class Stage:
 
 
 async def test_the_engine_gets_its_own_models_name_and_a_length_that_is_right() -> None:
-    stage = Stage(Alias("prod", (Target("meta/llama", "v1"),)))
+    stage = Stage(Alias("prod", (AliasTarget("meta/llama", "v1"),)))
     stage.desk.serve(served("meta/llama", "v1"))
     dispatcher, bodies = stage.surface.dispatcher, stage.bodies
     response = FakeResponse(headers=EVENTS, chunks=(b"data: [DONE]\n\n",))
@@ -96,7 +96,7 @@ async def test_the_engine_gets_its_own_models_name_and_a_length_that_is_right() 
 
 
 async def test_a_fallback_is_who_is_logged_and_counted() -> None:
-    stage = Stage(Alias("prod", (Target("m"),), fallback=(Target("light"),)))
+    stage = Stage(Alias("prod", (AliasTarget("m"),), fallback=(AliasTarget("light"),)))
     stage.desk.serve(served("m"), served("light"))
 
     async def serve(request: Request) -> FakeResponse:
@@ -116,7 +116,7 @@ async def test_a_fallback_is_who_is_logged_and_counted() -> None:
 
 
 async def test_a_form_and_a_path_name_the_model_too() -> None:
-    stage = Stage(Alias("prod", (Target("m"),)))
+    stage = Stage(Alias("prod", (AliasTarget("m"),)))
     stage.desk.serve(served("m", routes=("audio", "any")))
     dispatcher, bodies = stage.surface.dispatcher, stage.bodies
     stage.answer(json_response())
@@ -138,7 +138,7 @@ async def test_a_form_and_a_path_name_the_model_too() -> None:
 
 
 async def test_a_version_that_there_is_not_costs_nobody_anything() -> None:
-    stage = Stage(Alias("prod", (Target("m", "v1"),)))
+    stage = Stage(Alias("prod", (AliasTarget("m", "v1"),)))
     stage.desk.serve(served("m", "v1"))
     call = await stage.surface.post(CHAT, BODY, JSON_TYPE, (b"x-trunkline-version", b"v2"))
     assert (call.status, b'"version_not_found"' in call.content) == (400, True)
@@ -147,7 +147,7 @@ async def test_a_version_that_there_is_not_costs_nobody_anything() -> None:
 
 @pytest.mark.parametrize("facts", [True, False])
 async def test_who_asks_for_a_model_by_its_own_name_is_told_nothing_new(facts: bool) -> None:
-    stage = Stage(Alias("prod", (Target("m"),)), facts=facts)
+    stage = Stage(Alias("prod", (AliasTarget("m"),)), facts=facts)
     stage.desk.serve(served("m"))
     call = await stage.surface.post(CHAT, b'{"model":"m"}', JSON_TYPE)
     assert "x-trunkline-model" not in call.headers
@@ -156,7 +156,7 @@ async def test_who_asks_for_a_model_by_its_own_name_is_told_nothing_new(facts: b
 
 
 async def test_aliases_are_listed_and_found_by_clients() -> None:
-    stage = Stage(Alias("prod", (Target("m", "v1"),)))
+    stage = Stage(Alias("prod", (AliasTarget("m", "v1"),)))
     stage.desk.serve(served("m", "v1"))
     listed = await stage.surface.get("/v1/models")
     assert listed.content.count(b'"object":"model"') == 2
@@ -164,7 +164,7 @@ async def test_aliases_are_listed_and_found_by_clients() -> None:
 
 
 async def test_an_alias_counts_by_its_own_name_in_what_a_key_may_ask_for() -> None:
-    alias = Alias("prod", (Target("llama"),), fallback=(Target("small"),))
+    alias = Alias("prod", (AliasTarget("llama"),), fallback=(AliasTarget("small"),))
     for models, statuses, listed in (
         (["prod"], {"prod": 200, "llama": 403, "small": 403}, ["prod"]),
         (["llama"], {"prod": 403, "llama": 200, "small": 403}, ["llama"]),

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.aliases import Alias, Mirror, Target
+from gateway.aliases import Alias, AliasMirror, AliasTarget
 from gateway.domain import Request
 from gateway.errors import BadRequest, EngineBusy, EngineError, NoDeployment, QueueFull, QueueTimeout
-from gateway.versions import Way
+from gateway.versions import AliasResolution
 from gateway.where import where_of
 from tests.gateway.versions.support import Desk, served
 
-V1, V2 = Target("m", "v1", 90.0), Target("m", "v2", 10.0)
+V1, V2 = AliasTarget("m", "v1", 90.0), AliasTarget("m", "v2", 10.0)
 CANARY = Alias("prod", (V1, V2))
 FULL = QueueFull("full", retry_after_s=3.0)
 BUSY = EngineBusy("busy", status=503, retry_after_s=3.0)
 
 
-def way(desk: Desk, request: Request, fields: Mapping[bytes, bytes] | None = None) -> Way:
+def way(desk: Desk, request: Request, fields: Mapping[bytes, bytes] | None = None) -> AliasResolution:
     found = desk.versions.way(fields or {}, request)
     assert found is not None
     return found
@@ -70,7 +70,7 @@ def test_requests_are_shared_out_by_weight_and_those_of_a_session_stay_together(
 
 
 def test_without_stickiness_a_sessions_requests_are_shared_out_as_all_others() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v1"), Target("m", "v2")), sticky=False))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v1"), AliasTarget("m", "v2")), sticky=False))
     desk.serve(served("m", "v1"), served("m", "v2"))
     versions = set()
     for _ in range(40):
@@ -81,7 +81,7 @@ def test_without_stickiness_a_sessions_requests_are_shared_out_as_all_others() -
 
 
 def test_sessions_of_two_tenants_have_nothing_in_common() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v1"), Target("m", "v2"))))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v1"), AliasTarget("m", "v2"))))
     desk.serve(served("m", "v1"), served("m", "v2"))
 
     def versions(tenant: str) -> list[str | None]:
@@ -97,7 +97,7 @@ def test_sessions_of_two_tenants_have_nothing_in_common() -> None:
 
 
 def test_while_a_target_has_no_deployment_the_others_get_its_requests() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v1", 1.0), Target("m", "v2", 1e6))))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v1", 1.0), AliasTarget("m", "v2", 1e6))))
     desk.serve(served("m", "v1"))
     for _ in range(10):
         request = desk.request("prod")
@@ -106,7 +106,7 @@ def test_while_a_target_has_no_deployment_the_others_get_its_requests() -> None:
 
 
 def test_a_target_that_would_be_loaded_counts_as_one_that_is() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v1", 1.0), Target("m", "v2", 1e6))))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v1", 1.0), AliasTarget("m", "v2", 1e6))))
     desk.load_on_demand()
     desk.serve(served("m", "v1"), served("m", "v2", loadable=True))
     request = desk.request("prod")
@@ -118,7 +118,7 @@ def test_a_target_that_would_be_loaded_counts_as_one_that_is() -> None:
 
 
 def test_a_target_counts_only_where_the_request_may_run_and_for_what_it_asks() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v1", 1.0), Target("n", None, 1e6))))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v1", 1.0), AliasTarget("n", None, 1e6))))
     desk.serve(served("m", "v1"), served("n", routes=("embeddings",)))
     request = desk.request("prod")
     way(desk, request)
@@ -138,8 +138,8 @@ def test_a_target_counts_only_where_the_request_may_run_and_for_what_it_asks() -
 async def test_a_client_may_ask_for_a_version_that_a_target_has(
     name: str, version: str, expected: str
 ) -> None:
-    dark = Alias("dark", (V1, Target("m", "v3", 0.0)))
-    desk = Desk(CANARY, dark, Alias("any", (Target("m"),)))
+    dark = Alias("dark", (V1, AliasTarget("m", "v3", 0.0)))
+    desk = Desk(CANARY, dark, Alias("any", (AliasTarget("m"),)))
     desk.serve(served("m", "v1"), served("m", "v2"), served("m", "v3"))
     fields = {b"x-trunkline-version": version.encode()}
     request, headers = await answered(desk, desk.request(name), fields)
@@ -161,7 +161,7 @@ def test_a_version_that_no_target_has_is_refused_with_those_there_are(name: str,
 
 
 async def test_a_version_nobody_serves_is_said_at_once_and_not_waited_for() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v9"),)))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v9"),)))
     desk.serve(served("m", "v1"))
     with pytest.raises(NoDeployment, match="'prod' stands for m@v9 here, which is served by no agent now"):
         await way(desk, desk.request("prod")).run(desk.run)
@@ -169,7 +169,7 @@ async def test_a_version_nobody_serves_is_said_at_once_and_not_waited_for() -> N
 
 
 async def test_a_version_whose_agent_has_just_gone_is_waited_for() -> None:
-    desk = Desk(Alias("prod", (Target("m", "v2"),)))
+    desk = Desk(Alias("prod", (AliasTarget("m", "v2"),)))
     desk.serve(served("m", "v1"), served("m", "v2"))
     desk.fleet.cut(desk.fleet.agents[1])
     await answered(desk, desk.request("prod"))
@@ -180,7 +180,7 @@ async def test_a_version_whose_agent_has_just_gone_is_waited_for() -> None:
 
 
 async def test_an_alias_of_a_model_nobody_ever_served_is_a_503() -> None:
-    desk = Desk(Alias("prod", (Target("unheard-of"),)))
+    desk = Desk(Alias("prod", (AliasTarget("unheard-of"),)))
     with pytest.raises(NoDeployment, match="'prod' stands for unheard-of"):
         await way(desk, desk.request("prod")).run(desk.run)
 
@@ -195,7 +195,7 @@ async def test_a_model_nobody_ever_served_has_its_fallbacks_all_the_same() -> No
 
 
 async def test_another_target_is_asked_only_when_the_first_has_gone_altogether() -> None:
-    desk = Desk(Alias("prod", (Target("m", None, 1e6), Target("n", None, 1.0))))
+    desk = Desk(Alias("prod", (AliasTarget("m", None, 1e6), AliasTarget("n", None, 1.0))))
     desk.serve(served("m"), served("n"))
     desk.troubles["m"] = NoDeployment("gone")
     with pytest.raises(NoDeployment, match="gone"):
@@ -210,7 +210,7 @@ async def test_another_target_is_asked_only_when_the_first_has_gone_altogether()
 
 # --- Fallbacks ---
 
-LIGHT = Alias("m", fallback=(Target("light"), Target("lighter", "v1")))
+LIGHT = Alias("m", fallback=(AliasTarget("light"), AliasTarget("lighter", "v1")))
 
 
 @pytest.mark.parametrize("error", [FULL, QueueTimeout("late"), BUSY, NoDeployment("none")])
@@ -267,7 +267,7 @@ async def test_what_nobody_serves_is_passed_over_and_other_errors_are_final() ->
 
 
 async def test_a_fallback_may_be_an_alias_whose_own_fallbacks_do_not_count() -> None:
-    other = Alias("light", (Target("n", "v1"),), fallback=(Target("m"),))
+    other = Alias("light", (AliasTarget("n", "v1"),), fallback=(AliasTarget("m"),))
     desk = Desk(LIGHT, other)
     desk.serve(served("m"), served("n", "v1"))
     desk.troubles["m"] = FULL
@@ -302,7 +302,7 @@ async def test_the_first_request_keeps_what_those_who_still_hold_it_know() -> No
 
 
 async def test_a_shadow_is_offered_what_goes_elsewhere_and_nothing_of_engines_own_paths() -> None:
-    mirror = Mirror(Target("m", "v2"), 0.5)
+    mirror = AliasMirror(AliasTarget("m", "v2"), 0.5)
     desk = Desk(Alias("prod", (V1,), mirror=mirror), Alias("all-v2", (V2,), mirror=mirror))
     desk.serve(served("m", "v1", routes=("chat", "any")), served("m", "v2"))
     await answered(desk, desk.request("prod", session_key="s"))
@@ -322,7 +322,7 @@ async def test_facts_are_kept_from_tenants_that_shall_not_see_them_but_a_fallbac
 
 
 async def test_a_version_that_cannot_stand_in_a_header_spoils_none() -> None:
-    desk = Desk(Alias("prod", (Target("m"),)))
+    desk = Desk(Alias("prod", (AliasTarget("m"),)))
     desk.serve(served("m"))
     found = way(desk, desk.request("prod"))
     response = await found.run(desk.run)

@@ -2,7 +2,7 @@
 
 import structlog
 
-from gateway.aliases import Alias, Target
+from gateway.aliases import Alias, AliasTarget
 from gateway.slices import looked_at_once
 from gateway.versions import SkewAlarm
 from gateway.versions.skew import LOOK_S
@@ -21,9 +21,9 @@ def test_the_alarm_counts_the_versions_beyond_one() -> None:
     assert looked_at_once(alarm.figures()) == {}
     desk.serve(served("m", "v2"), served("m", ""))
     assert looked_at_once(alarm.figures()) == {"m": 2}
-    desk.book.write(Alias("prod", (Target("m"),)))
+    desk.book.write(Alias("prod", (AliasTarget("m"),)))
     assert looked_at_once(alarm.figures()) == {"m": 2}
-    desk.book.write(Alias("prod", (Target("m", "v1"),)))
+    desk.book.write(Alias("prod", (AliasTarget("m", "v1"),)))
     assert looked_at_once(alarm.figures()) == {}
 
 

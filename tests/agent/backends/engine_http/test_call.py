@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends.base import EngineFailed, EngineUnreachable, RequestBody
+from agent.backends.base import BackendBody, BackendFailed, BackendUnreachable
 from agent.backends.engine_client import EngineClient
 from agent.backends.engine_http import dialer, pool
 from agent.backends.engine_http.upload import REPLAY_BYTES
@@ -74,7 +74,7 @@ async def request(reader: asyncio.StreamReader) -> bytes:
 
 
 async def ask(
-    client: EngineClient, body: bytes = b"hello", method: str = "POST", sending: RequestBody | None = None
+    client: EngineClient, body: bytes = b"hello", method: str = "POST", sending: BackendBody | None = None
 ) -> bytes:
     headers = () if sending is not None else (("content-length", str(len(body))),)
     async with client.request(
@@ -105,7 +105,7 @@ async def test_a_kept_connection_that_was_closed_is_replaced_once() -> None:
 
 async def test_a_fresh_connection_that_is_closed_is_the_engines_failure() -> None:
     async with engine(closes_after(0)) as (played, client):
-        with pytest.raises(EngineFailed, match="without an answer"):
+        with pytest.raises(BackendFailed, match="without an answer"):
             await ask(client)
         assert played.connections == 1
 
@@ -119,7 +119,7 @@ async def test_an_engine_that_closes_again_failed() -> None:
 
     async with engine(serve) as (played, client):
         await ask(client)
-        with pytest.raises(EngineFailed, match="without an answer"):
+        with pytest.raises(BackendFailed, match="without an answer"):
             await ask(client)
         assert played.connections == 2
 
@@ -134,16 +134,16 @@ async def test_a_request_that_may_have_killed_its_engine_is_not_said_to_be_unsen
 
     async with engine(serve) as (played, client):
         await ask(client)
-        with pytest.raises(EngineFailed, match="without an answer"):
+        with pytest.raises(BackendFailed, match="without an answer"):
             await ask(client)
-        with pytest.raises(EngineUnreachable):
+        with pytest.raises(BackendUnreachable):
             await ask(client)
 
 
 async def test_a_request_too_long_to_be_remembered_is_not_sent_again() -> None:
     async with engine(closes_after(1)) as (played, client):
         await ask(client)
-        with pytest.raises(EngineFailed):
+        with pytest.raises(BackendFailed):
             await ask(client, b"x" * (REPLAY_BYTES + 1))
         assert played.connections == 1
 
@@ -157,7 +157,7 @@ async def test_a_request_of_which_a_word_was_answered_is_not_sent_again() -> Non
 
     async with engine(serve) as (played, client):
         await ask(client)
-        with pytest.raises(EngineFailed):
+        with pytest.raises(BackendFailed):
             await ask(client)
         assert played.connections == 1
 
@@ -261,7 +261,7 @@ async def test_closing_the_client_cuts_off_what_runs() -> None:
         asking = asyncio.ensure_future(ask(client))
         await answered.wait()
         await client.close()
-        with pytest.raises(EngineFailed):
+        with pytest.raises(BackendFailed):
             await asking
 
 
@@ -272,7 +272,7 @@ async def test_an_engine_behind_tls_is_asked_if_it_is_who_it_says(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     async with engine(closes_after(9), context) as (_, stranger):
-        with pytest.raises(EngineUnreachable, match="cannot be connected to"):
+        with pytest.raises(BackendUnreachable, match="cannot be connected to"):
             await ask(stranger)
     monkeypatch.setattr(dialer, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
     async with engine(closes_after(9), context) as (played, client):

@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from agent.backends.base import EngineFailed, EngineTimeout
-from agent.backends.engine_http.exchange import READ_BUFFER_BYTES, Exchange
+from agent.backends.base import BackendFailed, BackendTimeout
+from agent.backends.engine_http.exchange import READ_BUFFER_BYTES, EngineExchange
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -53,15 +53,15 @@ class Taker:
         return self.willing
 
 
-def begun(received: bytes = b"", *, head_only: bool = False) -> tuple[Exchange, PlayedTransport]:
+def begun(received: bytes = b"", *, head_only: bool = False) -> tuple[EngineExchange, PlayedTransport]:
     transport = PlayedTransport()
-    exchange = Exchange(transport, head_only=head_only)
+    exchange = EngineExchange(transport, head_only=head_only)
     if received:
         exchange.data_received(received)
     return exchange, transport
 
 
-async def pouring(exchange: Exchange, take: Taker) -> "asyncio.Task[None]":
+async def pouring(exchange: EngineExchange, take: Taker) -> "asyncio.Task[None]":
     task = asyncio.ensure_future(exchange.pour(take))
     await asyncio.sleep(0)
     return task
@@ -204,7 +204,7 @@ async def test_a_connection_that_breaks_is_no_end(head: bytes) -> None:
     exchange, _ = begun(head)
     task = await pouring(exchange, Taker())
     exchange.connection_lost(ConnectionResetError())
-    with pytest.raises(EngineFailed, match="in the middle of its answer"):
+    with pytest.raises(BackendFailed, match="in the middle of its answer"):
         await task
     assert exchange.closed
     assert exchange.answered
@@ -215,7 +215,7 @@ async def test_what_came_before_the_framing_broke_is_passed_on() -> None:
     take = Taker()
     task = await pouring(exchange, take)
     exchange.data_received(CHUNK + b"zz\r\n")
-    with pytest.raises(EngineFailed, match="no HTTP"):
+    with pytest.raises(BackendFailed, match="no HTTP"):
         await task
     assert (take.pieces, transport.calls) == ([EVENT], ["abort"])
 
@@ -231,7 +231,7 @@ async def test_a_head_that_never_ends_is_given_up(piece: bytes) -> None:
         if transport.closing:
             break
         exchange.data_received(more)
-    with pytest.raises(EngineFailed, match="no HTTP"):
+    with pytest.raises(BackendFailed, match="no HTTP"):
         await exchange.head()
 
 
@@ -241,7 +241,7 @@ async def test_trailers_that_never_end_are_given_up() -> None:
     exchange.data_received(b"0\r\nx: ")
     for _ in range(100):
         exchange.data_received(b"y" * 1000)
-    with pytest.raises(EngineFailed, match="no HTTP"):
+    with pytest.raises(BackendFailed, match="no HTTP"):
         await task
     assert transport.closing
 
@@ -264,7 +264,7 @@ async def test_silence_is_not_counted_while_nobody_wants_more() -> None:
     assert exchange.error is None
     take.willing = True
     exchange.resume()
-    with pytest.raises(EngineTimeout, match="in the middle of"):
+    with pytest.raises(BackendTimeout, match="in the middle of"):
         await task
 
 
@@ -299,7 +299,7 @@ async def test_what_never_ends_is_given_up_within_the_piece_that_brings_it(
     began_s = time.thread_time()
     exchange.data_received(unit * (256 * 1024 // len(unit)))
     assert time.thread_time() - began_s < 0.015, "at most 2 ms are meant; the rest is for slow machines"
-    assert isinstance(exchange.error, EngineFailed)
+    assert isinstance(exchange.error, BackendFailed)
     assert why in exchange.error.reason
     assert transport.closing
 

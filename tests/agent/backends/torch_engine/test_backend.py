@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent.backends.base import EngineFailed, EngineUnreachable
-from agent.backends.managed import Loading
+from agent.backends.base import BackendFailed, BackendUnreachable
+from agent.backends.managed import LoadAttempt
 from agent.backends.restarts import RestartPolicy
 from agent.backends.torch_engine.backend import TorchBackend, estimate_memory_bytes
 from agent.backends.torch_engine.process import EngineProcess
@@ -43,7 +43,7 @@ class House:
         *plays: str,
         most: int = 2,
         unix_sockets: bool = True,
-        loading: Loading | None = None,
+        loading: LoadAttempt | None = None,
     ) -> None:
         self.plays = list(plays)
         self.processes: list[EngineProcess] = []
@@ -123,7 +123,7 @@ async def test_a_model_is_loading_until_its_engine_is_ready(houses: list[House],
     house = await make(houses, clock, "serve")
     loading = house.backend.deployments()[0]
     assert (loading.id, loading.model, loading.status) == ("t/played", "played", DeploymentStatus.LOADING)
-    with pytest.raises(EngineUnreachable, match="loading"):
+    with pytest.raises(BackendUnreachable, match="loading"):
         async with house.backend.request(HEAD, Body()):
             pass
     assert house.backend.engine().status is DeploymentStatus.LOADING
@@ -155,11 +155,11 @@ async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
         pouring = asyncio.ensure_future(response.pour(lambda piece: added(body, piece)))
         await until(lambda: body == b"begun")
         house.kill()
-        with pytest.raises(EngineFailed):
+        with pytest.raises(BackendFailed):
             await pouring
     failed = await house.until(DeploymentStatus.FAILED, "again in 1 s")
     assert "SIGKILL" in failed.reason
-    with pytest.raises(EngineUnreachable):
+    with pytest.raises(BackendUnreachable):
         async with house.backend.request(HEAD, Body()):
             pass
     house.go.set()
@@ -236,7 +236,7 @@ async def test_closing_while_the_model_loads_ends_the_engine(houses: list[House]
 async def test_one_on_demand_is_started_when_it_is_told_and_nothing_is_left_when_it_is_unloaded(
     houses: list[House], clock: ManualClock
 ) -> None:
-    house = await make(houses, clock, "serve", loading=Loading(at_start=False, managed=True))
+    house = await make(houses, clock, "serve", loading=LoadAttempt(at_start=False, managed=True))
     assert (house.processes, house.backend.deployments()[0].slots) == ([], 0)
     house.backend.load()
     await house.until(DeploymentStatus.LOADED)
@@ -255,7 +255,7 @@ def test_its_memory_is_judged_by_its_weights(tmp_path: Path) -> None:
     assert estimate_memory_bytes(tmp_path) == 2400
     assert TorchBackend(tmp_path).loading.memory_bytes == 2400
     assert TorchBackend(tmp_path)._options.memory_bytes is None
-    given = TorchBackend(tmp_path, loading=Loading(memory_bytes=7000))
+    given = TorchBackend(tmp_path, loading=LoadAttempt(memory_bytes=7000))
     assert (given.loading.memory_bytes, given._options.memory_bytes) == (7000, 7000)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agent.backends.torch_engine.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE
-from agent.backends.torch_engine.engine import Engine
+from agent.backends.torch_engine.engine import TorchEngine
 from agent.backends.torch_engine.parsing import read_chat, read_completion
 from agent.backends.torch_engine.startup import EngineOptions, locate
 
@@ -24,10 +24,10 @@ CUTS = 2000 if os.environ.get("TRUNKLINE_TEST_ENGINES") == "full" else 48
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
+def engine() -> Iterator[TorchEngine]:
     torch.set_num_threads(1)
     directory, name = locate("demo")
-    engine = Engine.load(EngineOptions(model=directory, name=name, device="cpu", slots=16))
+    engine = TorchEngine.load(EngineOptions(model=directory, name=name, device="cpu", slots=16))
     yield engine
     assert engine.stop(timeout_s=5.0)
 
@@ -35,7 +35,7 @@ def engine() -> Iterator[Engine]:
 MEMBERS = {"messages", "continue_final_message", "max_tokens"}
 
 
-async def answer(engine: Engine, asked: dict[str, Any]) -> tuple[str, str | None, int]:
+async def answer(engine: TorchEngine, asked: dict[str, Any]) -> tuple[str, str | None, int]:
     if "messages" in asked:
         generation = await engine.chat(read_chat({name: asked[name] for name in MEMBERS & asked.keys()}))
     else:
@@ -46,7 +46,7 @@ async def answer(engine: Engine, asked: dict[str, Any]) -> tuple[str, str | None
     return said, generation.finish_reason, generation.usage.completion_tokens
 
 
-async def test_answers_are_the_recorded_ones_in_any_company(engine: Engine) -> None:
+async def test_answers_are_the_recorded_ones_in_any_company(engine: TorchEngine) -> None:
     engine.start(lambda reason: None)
     recorded = orjson.loads(DEMO_ANSWERS_FILE.read_bytes())
     chosen = list(itertools.islice(recorded, 0, None, max(1, len(recorded) // ANSWERS)))
@@ -56,7 +56,9 @@ async def test_answers_are_the_recorded_ones_in_any_company(engine: Engine) -> N
     assert list(await asyncio.gather(*(answer(engine, one) for one in chosen))) == expected
 
 
-def cut(engine: Engine, row: dict[str, Any], chance: Random) -> tuple[dict[str, Any], tuple[str, str, int]]:
+def cut(
+    engine: TorchEngine, row: dict[str, Any], chance: Random
+) -> tuple[dict[str, Any], tuple[str, str, int]]:
     """The request that continues a recorded answer from somewhere, and what must be said to it."""
     tokenizer = engine.model.tokenizer
     ids = tokenizer.encode(row["answer"])
@@ -70,7 +72,7 @@ def cut(engine: Engine, row: dict[str, Any], chance: Random) -> tuple[dict[str, 
     return {"messages": [*row["messages"], begun], "continue_final_message": True}, expected
 
 
-async def test_an_answer_continued_anywhere_goes_on_as_recorded(engine: Engine) -> None:
+async def test_an_answer_continued_anywhere_goes_on_as_recorded(engine: TorchEngine) -> None:
     engine.start(lambda reason: None)
     rows = orjson.loads(DEMO_ANSWERS_FILE.read_bytes()) + orjson.loads(DEMO_COMPLETIONS_FILE.read_bytes())
     chance = Random(3)
@@ -79,7 +81,7 @@ async def test_an_answer_continued_anywhere_goes_on_as_recorded(engine: Engine) 
     assert list(found) == [expected for _, expected in chosen]
 
 
-async def test_the_limit_of_a_continued_answer_ends_it_where_it_would_have_ended(engine: Engine) -> None:
+async def test_the_limit_of_a_continued_answer_ends_it_where_it_would_have_ended(engine: TorchEngine) -> None:
     engine.start(lambda reason: None)
     row = orjson.loads(DEMO_ANSWERS_FILE.read_bytes())[0]
     whole = await answer(engine, {"messages": row["messages"], "max_tokens": 20})

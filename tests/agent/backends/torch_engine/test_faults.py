@@ -7,9 +7,9 @@ import torch
 
 from agent.backends.torch_engine.faults import (
     ComputationFailed,
+    EngineQueueFull,
     InvalidRequest,
     OutOfMemory,
-    QueueFull,
     fault_of,
     is_out_of_memory,
 )
@@ -56,5 +56,8 @@ def test_a_fault_stays_what_it_is() -> None:
 
 
 def test_a_time_to_come_back_goes_into_both_headers() -> None:
-    assert QueueFull("full", retry_after_s=1.5).headers() == {"retry-after": "2", "retry-after-ms": "1500"}
-    assert QueueFull("full").headers() == {}
+    assert EngineQueueFull("full", retry_after_s=1.5).headers() == {
+        "retry-after": "2",
+        "retry-after-ms": "1500",
+    }
+    assert EngineQueueFull("full").headers() == {}

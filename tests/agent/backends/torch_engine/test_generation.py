@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
-from agent.backends.torch_engine.faults import OutOfMemory, QueueFull, Stopping
+from agent.backends.torch_engine.faults import EngineQueueFull, OutOfMemory, Stopping
 from agent.backends.torch_engine.generation import Generation, Prompt, TextGenerator, TorchAdmission
 from agent.backends.torch_engine.parsing import Sampling
 from tests.support.clock import ManualClock
@@ -200,7 +200,7 @@ async def test_a_reader_wakes_when_there_is_news() -> None:
 def test_places_are_slots_and_queue_and_no_more(clock: ManualClock) -> None:
     admission = TorchAdmission(2, 1, clock)
     places = [admission.enter() for _ in range(3)]
-    with pytest.raises(QueueFull) as caught:
+    with pytest.raises(EngineQueueFull) as caught:
         admission.enter()
     assert caught.value.status == 429
     assert caught.value.retry_after_s is not None

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import torch
 
-from agent.backends.torch_engine.engine import Engine
+from agent.backends.torch_engine.engine import TorchEngine
 from agent.backends.torch_engine.http import EngineHTTP
 from agent.backends.torch_engine.startup import EngineOptions
 from tests.agent.backends.torch_engine.spoil import POISON, spoil
@@ -22,16 +22,16 @@ TEXT = {"model": "tiny", "prompt": "hello", "max_tokens": 8}
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_directory: Path) -> Iterator[Engine]:
+def engine(tiny_directory: Path) -> Iterator[TorchEngine]:
     torch.set_num_threads(1)
     options = EngineOptions(model=tiny_directory, name="tiny", device="cpu", slots=2, queue=1)
-    engine = Engine.load(options)
+    engine = TorchEngine.load(options)
     yield engine
     assert engine.stop(timeout_s=5.0)
 
 
 @pytest.fixture
-async def client(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
+async def client(engine: TorchEngine) -> AsyncIterator[httpx.AsyncClient]:
     engine.start(lambda reason: None)
     transport = httpx.ASGITransport(EngineHTTP(engine, None).app(), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as client:
@@ -81,7 +81,7 @@ async def test_a_stop_string_ends_the_text_before_it(client: httpx.AsyncClient) 
 
 
 async def test_a_prompt_of_tokens_is_the_prompt_of_their_text(
-    client: httpx.AsyncClient, engine: Engine
+    client: httpx.AsyncClient, engine: TorchEngine
 ) -> None:
     ids = engine.model.tokenizer("hello").input_ids
     expected = said(await client.post("/v1/completions", json=TEXT))
@@ -188,7 +188,7 @@ async def test_a_body_too_large_is_refused(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_template_that_refuses_is_the_requests_error(
-    client: httpx.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         engine.model.tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}"
@@ -203,7 +203,7 @@ async def test_a_template_that_refuses_is_the_requests_error(
 
 
 async def test_a_full_engine_refuses_with_a_time_to_come_back(
-    client: httpx.AsyncClient, engine: Engine
+    client: httpx.AsyncClient, engine: TorchEngine
 ) -> None:
     places = [engine.admission.enter() for _ in range(3)]
     response = await client.post("/v1/completions", json=TEXT)
@@ -218,7 +218,7 @@ async def test_a_full_engine_refuses_with_a_time_to_come_back(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_memory_that_runs_out_is_an_error_of_that_request(
-    client: httpx.AsyncClient, engine: Engine, stream: bool
+    client: httpx.AsyncClient, engine: TorchEngine, stream: bool
 ) -> None:
     with spoil(engine.model.network, lambda: torch.OutOfMemoryError("CUDA out of memory")):
         response = await client.post("/v1/completions", json=TEXT | {"prompt": [POISON, 5], "stream": stream})
@@ -228,7 +228,7 @@ async def test_memory_that_runs_out_is_an_error_of_that_request(
 
 
 async def test_a_stream_that_breaks_is_cut_off_after_what_was_said(
-    client: httpx.AsyncClient, engine: Engine
+    client: httpx.AsyncClient, engine: TorchEngine
 ) -> None:
     first = said(await client.post("/v1/completions", json=TEXT | {"max_tokens": 1}))
     poison = engine.model.tokenizer(first).input_ids[0]
@@ -258,7 +258,7 @@ async def test_a_stream_that_breaks_is_cut_off_after_what_was_said(
 
 
 async def test_health_says_failed_once_nothing_can_be_computed(
-    client: httpx.AsyncClient, engine: Engine
+    client: httpx.AsyncClient, engine: TorchEngine
 ) -> None:
     assert (await client.get("/health")).json()["status"] == "READY"
     engine.failure = "computing ended: broken"
@@ -270,7 +270,7 @@ async def test_health_says_failed_once_nothing_can_be_computed(
     assert response.json() == {"status": "FAILED", "reason": "computing ended: broken"}
 
 
-async def test_a_key_is_asked_for_where_there_is_one(engine: Engine) -> None:
+async def test_a_key_is_asked_for_where_there_is_one(engine: TorchEngine) -> None:
     transport = httpx.ASGITransport(EngineHTTP(engine, "k3y").app())
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
         assert (await client.get("/v1/models")).status_code == 401
