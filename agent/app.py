@@ -9,27 +9,27 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from agent.backends.base import Backend
-from agent.backends.command_engine import CommandBackend
-from agent.backends.managed import Durations
-from agent.backends.openai_http import OpenAIHTTPBackend
-from agent.config import AgentConfig, EngineConfig, default_name
-from agent.config_errors import AgentConfigError
-from agent.device import GpuSampler
-from agent.dialer import Dial, Rejected, TunnelDialer, dial_with
-from agent.finder import NO_ENGINE, Finder
-from agent.load_times import FILE as LOAD_TIMES_FILE
-from agent.load_times import LoadTimes
-from agent.membership import Membership, MembershipError
-from agent.publisher import TICK_S, Publisher
-from agent.room import ModelMemory
-from agent.roster import Roster
-from agent.runner import RequestRunner
-from agent.session import GatewaySession
-from agent.state_lock import locked
-from agent.watchdog import ClockWatchdog
-from shared.errors import TrunklineError
-from shared.open_files import raise_file_limit
+from agent.capacity.device import GpuSampler
+from agent.capacity.load_times import FILE as LOAD_TIMES_FILE
+from agent.capacity.load_times import LoadTimes
+from agent.capacity.model_memory import ModelMemory
+from agent.capacity.roster import Roster
+from agent.config.config import AgentConfig, EngineConfig, default_name
+from agent.config.errors import AgentConfigError
+from agent.engines.backend import Backend
+from agent.engines.command.engine import CommandBackend
+from agent.engines.finder import NO_ENGINE, Finder
+from agent.engines.http.openai import OpenAIHTTPBackend
+from agent.engines.managed import Durations
+from agent.link.dialer import Dial, Rejected, TunnelDialer, dial_with
+from agent.link.membership import Membership, MembershipError
+from agent.link.publisher import TICK_S, Publisher
+from agent.link.session import GatewaySession
+from agent.link.state_lock import locked
+from agent.requests.runner import RequestRunner
+from agent.runtime.watchdog import ClockWatchdog
+from shared.process.open_files import raise_file_limit
+from shared.protocol.errors import TrunklineError
 
 log = structlog.get_logger("agent")
 
@@ -214,8 +214,8 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         )
     if engine.torch is None:
         return OpenAIHTTPBackend(engine.settings())
-    from agent.backends.torch_engine.backend import TorchBackend
-    from agent.backends.torch_engine.startup import NOT_INSTALLED, is_installed
+    from agent.engines.torch.backend import TorchBackend
+    from agent.engines.torch.startup import NOT_INSTALLED, is_installed
 
     if not is_installed():
         raise AgentConfigError(NOT_INSTALLED)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shared.cli import RootGroup
+from shared.process.cli import RootGroup
 
 Flags = dict[str, Any]
 
@@ -92,10 +92,10 @@ def run(flags: Flags, file: Path | None) -> int:
     import asyncio
 
     from agent.app import serve
-    from agent.config import load
-    from agent.config_errors import AgentConfigError
-    from agent.logs import set_up
-    from shared.errors import TrunklineError
+    from agent.config.config import load
+    from agent.config.errors import AgentConfigError
+    from agent.runtime.logs import set_up
+    from shared.protocol.errors import TrunklineError
 
     try:
         config = load(flags, file)
@@ -114,7 +114,7 @@ def run(flags: Flags, file: Path | None) -> int:
 
 
 def _complain(error: Exception) -> None:
-    from shared.excerpt import printable
+    from shared.process.excerpt import printable
 
     said = printable(str(error), keep="\n")
     typer.echo(f"error: {said}", err=True)

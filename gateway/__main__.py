@@ -1,9 +1,9 @@
 """``python -m gateway`` is ``trunkline gateway``."""
 
-from shared.imports import without_collection
+from shared.process.imports import without_collection
 
 with without_collection():
-    from gateway.cli_gateway import app
+    from gateway.cli.gateway import app
 
 if __name__ == "__main__":
     app(prog_name="python -m gateway")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from agent.backends.torch_engine import embedding
+from agent.engines.torch import embedding
 from deploy.demo_model.vocabulary import CONTEXT_TOKENS, END, PAD, SIZE, SPECIAL, TEXT
 
 WEIGHTS_FILE: Final = "model.safetensors"

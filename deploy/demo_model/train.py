@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from agent.backends.torch_engine.demo import DEMO_DIR
+from agent.engines.torch.demo import DEMO_DIR
 from deploy.demo_model import corpus, network, record, vocabulary
 from deploy.demo_model.samples import Sample, Sampler, Typist
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from gateway.scheduling.base import Policy
-from gateway.scheduling.classics import (
+from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.policies.classics import (
     Classic,
     LeastConnections,
     PowerOfTwo,
@@ -14,9 +15,8 @@ from gateway.scheduling.classics import (
     SessionHashing,
     Weighted,
 )
-from gateway.scheduling.cost import Cost
-from gateway.scheduling.knowledge import Knowledge
-from gateway.scheduling.least_outstanding import LeastOutstanding
+from gateway.scheduling.policies.cost import Cost
+from gateway.scheduling.policies.least_outstanding import LeastOutstanding
 
 _CLASSICS: tuple[type[Classic], ...] = (
     LeastConnections,

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.domain import Tier
+from gateway.domain.request import Tier
+from gateway.domain.residency import Residency
 from gateway.scheduling.load import DeploymentLoad
-from gateway.where import Residency
-from shared.frozen import frozen
-from shared.routes import route_of
+from shared.process.frozen import frozen
+from shared.protocol.routes import route_of
 
 ANY_ROUTE = "any"
 """The route of an engine's own paths. A deployment with no other takes requests of every route."""
@@ -92,10 +92,10 @@ class DeploymentView:
     its slots its health lets it use; one on ``trial`` takes one request to show that it is well again, and
     should get it soon, whatever its load. ``continues`` maps routes to the way it goes on with another's
     answer. ``labels`` are those bound to its agent's identity. ``routes`` names what it does, without what it
-    ``lacks``: paths of these routes that its engine does not have (:mod:`shared.routes`).
+    ``lacks``: paths of these routes that its engine does not have (:mod:`shared.protocol.routes`).
 
     ``device`` is what it runs on: GPU names as NVML gives them, or a class of
-    :mod:`gateway.scheduling.devices`. ``rtt_s`` is the measured round trip of its tunnel.
+    :mod:`gateway.scheduling.learning.devices`. ``rtt_s`` is the measured round trip of its tunnel.
     ``health_factor``, over 0 to 1, divides what is predicted of it: 0.5 makes it look twice as slow.
     ``kv_free_tokens`` is how many tokens of context it has room for, of ``kv_tokens`` in all; None where it
     does not say. ``loaded``

@@ -10,7 +10,7 @@ import heapq
 import math
 from dataclasses import dataclass
 
-from shared.frozen import frozen
+from shared.process.frozen import frozen
 
 SHARE_MEMORY_S = 20.0
 """Reading that was placed this long ago counts half in ``DeploymentLoad.reading_share``."""

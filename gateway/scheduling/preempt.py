@@ -13,7 +13,7 @@ use them, and give them back whatever their tier.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway.domain import Tier
+from gateway.domain.request import Tier
 from gateway.scheduling.base import DeploymentView, Waiting
 
 

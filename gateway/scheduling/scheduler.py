@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
-from gateway.scheduling.handover import is_busy
-from gateway.scheduling.knowledge import Knowledge
-from gateway.scheduling.performance import Performance, PredictedWork, Speeds
-from shared.frozen import frozen
+from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.learning.performance import Performance, PredictedWork, Speeds
+from gateway.scheduling.policies.handover import is_busy
+from shared.process.frozen import frozen
 
 MOST_MODELS = 4096
 """Models that nothing serves are forgotten beyond so many, the one used longest ago first."""

@@ -6,16 +6,6 @@ from enum import Enum, auto
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.errors import (
-    CertificateInvalid,
-    CertificateOutOfDate,
-    ErrorCode,
-    GatewayUntrusted,
-    HandshakeError,
-    HandshakeMalformed,
-    HandshakeRejected,
-)
-from shared.frames import FrameType
 from shared.handshake.messages import (
     NONCE_BYTES,
     SOFTWARE_CHARS,
@@ -41,6 +31,16 @@ from shared.identity import (
 )
 from shared.identity.certificates import CERTIFICATE_BYTES
 from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
+from shared.protocol.errors import (
+    CertificateInvalid,
+    CertificateOutOfDate,
+    ErrorCode,
+    GatewayUntrusted,
+    HandshakeError,
+    HandshakeMalformed,
+    HandshakeRejected,
+)
+from shared.protocol.frames import FrameType
 
 CLOCK_TOLERANCE_S = 86_400.0
 """How far a GPU host's clock may be off before a certificate just made looks wrong to it. The gateway's

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from shared.errors import HandshakeMalformed
+from shared.protocol.errors import HandshakeMalformed
 
 MAX_INTEGER = 2**53 - 1
 """Largest integer that every JSON reader keeps exact."""

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from math import inf
 
-from shared.errors import ErrorCode, HandshakeError, HandshakeMalformed, HandshakeRejected
-from shared.frames import FrameType
 from shared.handshake.messages import (
     NONCE_BYTES,
     SUPPORTED_VERSIONS,
@@ -19,6 +17,8 @@ from shared.handshake.messages import (
 from shared.handshake.transcript import Transcript, body_of
 from shared.identity import AgentCertificate, GatewayIdentity, verify_certificate
 from shared.identity.keys import signature_holds
+from shared.protocol.errors import ErrorCode, HandshakeError, HandshakeMalformed, HandshakeRejected
+from shared.protocol.frames import FrameType
 
 
 class GatewayHandshakeState(Enum):

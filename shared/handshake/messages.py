@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import orjson
 
-from shared import limits
-from shared.errors import ErrorCode, HandshakeMalformed, HandshakeRejected
 from shared.handshake.fields import Fields, write_octets
 from shared.identity import AgentCertificate, is_name
 from shared.identity.certificates import CERTIFICATE_BYTES
 from shared.identity.keys import PUBLIC_KEY_BYTES
+from shared.protocol import limits
+from shared.protocol.errors import ErrorCode, HandshakeMalformed, HandshakeRejected
 
 MAX_PAYLOAD_BYTES = limits.HANDSHAKE_MESSAGE_BYTES - limits.FRAME_HEADER_BYTES
 """No handshake payload may be longer: each travels alone in a message of at most 32 KiB (PROTOCOL §8.1)."""

@@ -4,10 +4,10 @@ import hashlib
 import struct
 from collections.abc import Callable
 
-from shared.errors import HandshakeMalformed, SignatureInvalid
-from shared.frames import FrameType
 from shared.handshake.messages import MAX_PAYLOAD_BYTES
 from shared.identity.keys import signature_holds
+from shared.protocol.errors import HandshakeMalformed, SignatureInvalid
+from shared.protocol.frames import FrameType
 
 SIGNATURE_BYTES = 64
 DOMAIN = b"trunkline.1 "

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, SignatureAlgorithmOID
 
-from shared.errors import CertificateInvalid, CertificateOutOfDate
 from shared.identity.keys import GatewayIdentity, fingerprint_of, gateway_id, signature_holds
 from shared.identity.names import is_name
+from shared.protocol.errors import CertificateInvalid, CertificateOutOfDate
 
 CERTIFICATE_LIFE_S = 90 * 86_400
 """How long a certificate lasts: an agent switched off for a season can still come back by itself."""

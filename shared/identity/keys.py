@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from shared.errors import TrunklineError
+from shared.protocol.errors import TrunklineError
 
 PUBLIC_KEY_BYTES = 32
 FINGERPRINT_BYTES = 32

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from shared.errors import SignatureInvalid
 from shared.identity.keys import GatewayIdentity, fingerprint_of, signature_holds
+from shared.protocol.errors import SignatureInvalid
 
 _DOMAIN = b"trunkline.1 SUCCESSION\0"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.errors import JoinTokenInvalid
 from shared.identity.keys import FINGERPRINT_BYTES, public_bytes
+from shared.protocol.errors import JoinTokenInvalid
 
 PREFIX = "tlj_"
 TOKEN_ID_BYTES = 8

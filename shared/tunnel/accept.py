@@ -12,9 +12,12 @@ from websockets.http11 import Request
 from websockets.protocol import Event as WebSocketEvent
 from websockets.server import ServerProtocol
 
-from shared import limits
-from shared.endpoint import SessionEndpoint, SessionListener
-from shared.errors import (
+from shared.handshake import GatewayHandshake, Hello, ResumeRequest
+from shared.handshake.messages import NONCE_BYTES
+from shared.identity import GatewayKeys
+from shared.protocol import limits
+from shared.protocol.endpoint import SessionEndpoint, SessionListener
+from shared.protocol.errors import (
     ErrorCode,
     HandshakeError,
     HandshakeRejected,
@@ -23,11 +26,8 @@ from shared.errors import (
     TunnelClosed,
     UnexpectedFrame,
 )
-from shared.frames import Frame, FrameType, encode
-from shared.handshake import GatewayHandshake, Hello, ResumeRequest
-from shared.handshake.messages import NONCE_BYTES
-from shared.identity import GatewayKeys
-from shared.streams import OWN_WINDOWS, TunnelRole, own_limits
+from shared.protocol.frames import Frame, FrameType, encode
+from shared.protocol.streams import OWN_WINDOWS, TunnelRole, own_limits
 from shared.tunnel.base import GATEWAYS_HEADER, LATE_S, PATH, READ_FIRST_S, SUBPROTOCOL, Tunnel
 from shared.tunnel.turns import Turns, TurnsFull
 
@@ -71,7 +71,7 @@ class TunnelAcceptor(Protocol):
         """Its HELLO was no good; it has been told why."""
 
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
-        """Raises :class:`~shared.errors.HandshakeError`, whose code and text the agent is told."""
+        """Raises :class:`~shared.protocol.errors.HandshakeError`, whose code and text the agent is told."""
 
     def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
         """The session the agent asks for, if it is the agent's and can go on: its tunnel, if it still has

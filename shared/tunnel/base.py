@@ -15,10 +15,10 @@ from websockets.protocol import Protocol as WebSocket
 from websockets.protocol import State
 from websockets.typing import Subprotocol
 
-from shared import limits
-from shared.control_frames import ControlFrameLimiter, control_frame_units
-from shared.endpoint import SessionEndpoint
-from shared.errors import (
+from shared.protocol import limits
+from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
+from shared.protocol.endpoint import SessionEndpoint
+from shared.protocol.errors import (
     ErrorCode,
     InternalTrouble,
     MessageTooLarge,
@@ -27,9 +27,9 @@ from shared.errors import (
     TunnelClosed,
     UnexpectedFrame,
 )
-from shared.frames import Frame, MessageKind, decode_message
-from shared.session import ProtocolSession
-from shared.streams import TunnelRole, read_limits
+from shared.protocol.frames import Frame, MessageKind, decode_message
+from shared.protocol.session import ProtocolSession
+from shared.protocol.streams import TunnelRole, read_limits
 from shared.tunnel.departures import Departures
 from shared.tunnel.room import WriteBuffer
 

@@ -11,13 +11,20 @@ from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidURI
 from websockets.protocol import Event as WebSocketEvent
 from websockets.protocol import Protocol as WebSocket
 
-from shared import __version__, limits
-from shared.connection_errors import gateway_of
-from shared.endpoint import SessionEndpoint, SessionListener
-from shared.errors import DialFailed, HandshakeError, ResumeRefused, TrunklineError, TunnelClosed
-from shared.frames import Frame, FrameType, encode
+from shared import __version__
 from shared.handshake import AgentHandshake, Welcome
-from shared.streams import TunnelRole
+from shared.process.connection_errors import gateway_of
+from shared.protocol import limits
+from shared.protocol.endpoint import SessionEndpoint, SessionListener
+from shared.protocol.errors import (
+    DialFailed,
+    HandshakeError,
+    ResumeRefused,
+    TrunklineError,
+    TunnelClosed,
+)
+from shared.protocol.frames import Frame, FrameType, encode
+from shared.protocol.streams import TunnelRole
 from shared.tunnel.base import GATEWAYS_HEADER, SUBPROTOCOL, Tunnel
 from shared.tunnel.dial_errors import explain_dial_error
 
@@ -118,11 +125,11 @@ async def dial(
 
     ``resumes`` is the session that ``handshake`` asks for; the tunnel says in ``resumed`` whether it goes on.
 
-    Raises :class:`~shared.errors.ResumeRefused` when it was to go on and cannot,
-    :class:`~shared.errors.DialFailed` when there is no WebSocket to be had at such a URL, through such a
-    proxy, within ``timeout_s``,
-    :class:`~shared.errors.HandshakeError` when one side does not accept the other, and
-    :class:`~shared.errors.TunnelClosed` when the connection breaks before that is decided.
+    Raises :class:`~shared.protocol.errors.ResumeRefused` when it was to go on and cannot,
+    :class:`~shared.protocol.errors.DialFailed` when there is no WebSocket to be had at such a URL, through
+    such a proxy, within ``timeout_s``, :class:`~shared.protocol.errors.HandshakeError` when one side does not
+    accept the other, and :class:`~shared.protocol.errors.TunnelClosed` when the connection breaks before that
+    is decided.
     """
     tunnel: DialledTunnel | None = None
     try:
@@ -147,8 +154,8 @@ async def dial(
 async def _connect(
     url: str, gateways: str, proxy: str | None, ssl: ssl_module.SSLContext | None
 ) -> _DiallingConnection:
-    """Raises :class:`~shared.errors.DialFailed`. What is said of a proxy does not repeat its URL, which may
-    hold a password."""
+    """Raises :class:`~shared.protocol.errors.DialFailed`. What is said of a proxy does not repeat its URL,
+    which may hold a password."""
     try:
         connection = await connect(
             url,

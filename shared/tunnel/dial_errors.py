@@ -12,7 +12,13 @@ from websockets.exceptions import (
 )
 from websockets.http11 import Response
 
-from shared.connection_errors import TEXT_CHARS, explain_connection_error, gateway_of, host_of, no_http
+from shared.process.connection_errors import (
+    TEXT_CHARS,
+    explain_connection_error,
+    gateway_of,
+    host_of,
+    no_http,
+)
 
 _NO_WAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 _WANTS_MORE = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})

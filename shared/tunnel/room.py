@@ -1,6 +1,6 @@
 """How much a tunnel hands to its socket at once (PROTOCOL §2.4)."""
 
-from shared import limits
+from shared.protocol import limits
 
 QUICK_S = 0.001
 """A line is fast that takes what the room holds within this."""
@@ -13,7 +13,7 @@ class WriteBuffer:
     """Little on a slow line, so that what becomes urgent waits for milliseconds only; more on a fast one,
     where a millisecond's worth is more, and each message costs the same whatever its size.
 
-    From :data:`~shared.limits.SOCKET_BUFFER_BYTES` to :data:`~shared.limits.MESSAGE_BYTES`.
+    From :data:`~shared.protocol.limits.SOCKET_BUFFER_BYTES` to :data:`~shared.protocol.limits.MESSAGE_BYTES`.
     """
 
     __slots__ = ("_full_s", "_quick", "size_bytes")

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from shared.errors import LocalError
+from shared.protocol.errors import LocalError
 
 TURN_S = 0.002
 """After so long in one turn of the loop the next step waits for another turn. One step takes less."""

@@ -11,13 +11,13 @@ import pytest
 import structlog
 
 from agent.app import Agent, Stop
-from agent.config import load
-from agent.config_errors import AgentConfigError
-from agent.dialer import Rejected
-from shared.errors import ErrorCode, HandshakeRejected
-from shared.messages import AgentStatus, GpuState
-from tests.agent.canned import until
-from tests.agent.joined import Doorman
+from agent.config.config import load
+from agent.config.errors import AgentConfigError
+from agent.link.dialer import Rejected
+from shared.protocol.errors import ErrorCode, HandshakeRejected
+from shared.protocol.messages import AgentStatus, GpuState
+from tests.agent.support.canned import until
+from tests.agent.support.joined import Doorman
 from tests.support.identities import TOKEN
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.tunnels import Recorder, accepting, request_head

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from agent import cli
-from agent.logs import set_up
+from agent.runtime.logs import set_up
 from tests.support.identities import TOKEN
 
 URL = "http://127.0.0.1:9"
@@ -90,7 +90,7 @@ def test_python_m_agent_is_the_same_command_and_errors_go_to_stderr(tmp_path: Pa
 def test_the_built_in_engine_without_its_packages_is_wrong_usage_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("agent.backends.torch_engine.startup.is_installed", lambda: False)
+    monkeypatch.setattr("agent.engines.torch.startup.is_installed", lambda: False)
     flags = {"gateway": URL, "join": TOKEN.encode(), "state": tmp_path, "engine": [{"torch": "demo"}]}
     assert cli.run(flags, None) == 2
     said = capsys.readouterr().err.strip()

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.quotas import Budgets, Rates
-from gateway.scopes import scopes_of
-from gateway.store import Store
+from gateway.domain.quotas import Budgets, Rates
+from gateway.domain.scopes import scopes_of
+from gateway.storage import Store
 from tests.bench import crowd
 from tests.bench.peers.workloads import MODEL
 from tests.support.processes import House

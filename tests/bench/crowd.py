@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gateway.quickstart.processes import Child
+from gateway.tools.quickstart.processes import Child
 from tests.bench.peers.tools import PlainEngine, Tools, built, start_engine
 from tests.bench.peers.workloads import MODEL
 from tests.support.processes import Gateway, House, fetch

@@ -10,10 +10,10 @@ import sys
 import time
 from typing import NamedTuple
 
-from shared import limits
-from shared.endpoint import SessionEndpoint, Stream
-from shared.frames import decode_message
-from shared.messages import ResponseHead
+from shared.protocol import limits
+from shared.protocol.endpoint import SessionEndpoint, Stream
+from shared.protocol.frames import decode_message
+from shared.protocol.messages import ResponseHead
 from tests.support.lines import Line, LineAcceptor, ManualLoop
 from tests.support.session_pair import SessionPair, request_head
 from tests.support.tunnels import Recorder

@@ -7,16 +7,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.admission import Admission
-from gateway.deployments import Deployment, ModelIndex
-from gateway.domain import Principal, Request, RequestBody
-from gateway.fleet_health import FleetHealth
-from gateway.health import HealthSettings
-from gateway.metrics import Metrics
-from gateway.queue import QueueSettings, WaitingRoom
+from gateway.dispatch.admission import Admission
+from gateway.domain.request import Principal, Request, RequestBody
+from gateway.fleet.deployments import Deployment, ModelIndex
+from gateway.fleet.health import FleetHealth
+from gateway.observability.metrics import Metrics
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Waiting
-from tests.gateway.fleet import Loop
+from gateway.scheduling.health import HealthSettings
+from gateway.scheduling.queue.queue import QueueSettings, WaitingRoom
+from tests.gateway.fleet.fleet import Loop
 
 ROUNDS = 5
 

@@ -101,5 +101,5 @@ def _load(
     where = (site.gateway.base_url, "--api-key", site.key, "--model", MODEL)
     rate = ("--rate", f"{per_s:g}", "--duration", f"{seconds:g}", "--seed", "1")
     what = (kind, "--max-tokens", str(_TOKENS), "--json", str(report))
-    command = [sys.executable, "-m", "shared.cli", "bench", *where, *rate, *what]
+    command = [sys.executable, "-m", "shared.process.cli", "bench", *where, *rate, *what]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

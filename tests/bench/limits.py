@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.http.front import RequestMiddleware
-from gateway.http.routes import build_router
-from gateway.pipeline import Pipeline
-from gateway.quotas import Budgets, Rates, TenantLimits
-from shared.messages import Usage
-from tests.gateway.http.support import FakeMetrics
-from tests.gateway.limits.support import CHAT, Stage
+from gateway.api.exchange.middleware import RequestMiddleware
+from gateway.api.routes import build_router
+from gateway.domain.quotas import Budgets, Rates, TenantLimits
+from gateway.pipeline.pipeline import Pipeline
+from shared.protocol.messages import Usage
+from tests.gateway.api.support import FakeMetrics
+from tests.gateway.quota.support import CHAT, Stage
 
 MUCH = 10**11
 RATES = Rates(MUCH, MUCH, 100)

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
-from gateway.simulate.inputs import Job
-from gateway.simulate.traces import TraceFile
+from gateway.tools.simulate.inputs import Job
+from gateway.tools.simulate.traces import TraceFile
 from tests.bench.clients import Reading, open_stream, post
 from tests.bench.figures import percentile
 from tests.support.processes import Engine, Gateway, House

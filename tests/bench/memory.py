@@ -10,7 +10,7 @@ import socket
 import time
 from dataclasses import asdict, dataclass
 
-from gateway.quickstart.processes import Child
+from gateway.tools.quickstart.processes import Child
 from tests.bench import crowd
 from tests.bench.figures import mebibytes
 from tests.support.leaks import rss_bytes

@@ -17,14 +17,21 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from gateway.simulate.chart import Heading, write_plot
-from gateway.simulate.devices import DEFAULT_MODEL, MODELS, DevicePace, device_named, pace_of, slowed
-from gateway.simulate.fleet import DeploymentBuild, Group, fleet_of
-from gateway.simulate.inputs import Job, Traffic
-from gateway.simulate.mix import Mix
-from gateway.simulate.policies import choices
-from gateway.simulate.simulation import SimulationPlan, simulate
-from gateway.simulate.traces import TraceFile
+from gateway.tools.simulate.chart import Heading, write_plot
+from gateway.tools.simulate.devices import (
+    DEFAULT_MODEL,
+    MODELS,
+    DevicePace,
+    device_named,
+    pace_of,
+    slowed,
+)
+from gateway.tools.simulate.fleet import DeploymentBuild, Group, fleet_of
+from gateway.tools.simulate.inputs import Job, Traffic
+from gateway.tools.simulate.mix import Mix
+from gateway.tools.simulate.policies import choices
+from gateway.tools.simulate.simulation import SimulationPlan, simulate
+from gateway.tools.simulate.traces import TraceFile
 
 POLICIES = (
     "cost,least-outstanding,round-robin,least-connections,power-of-two,least-load,cache-aware,"
@@ -86,7 +93,7 @@ class Part:
         self.block_tokens = traffic.block_tokens
 
     def jobs(self) -> Iterator[Job]:
-        """See :class:`~gateway.simulate.inputs.Traffic`."""
+        """See :class:`~gateway.tools.simulate.inputs.Traffic`."""
         found = list(islice(self._traffic.jobs(), self._first, self._last))
         if not found:
             return iter(())

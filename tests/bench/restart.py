@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from gateway.quickstart.processes import Child
+from gateway.tools.quickstart.processes import Child
 from tests.bench.clients import post
 from tests.bench.figures import cpu_s, percentile
 from tests.support.processes import Gateway, House

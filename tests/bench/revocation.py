@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from gateway.store import Store
+from gateway.storage import Store
 from tests.support.processes import Gateway, House
 
 _BEFORE = 20

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import insert
 
-from gateway.store import Store, schema
+from gateway.storage import Store, schema
 from tests.bench import crowd
 from tests.support.processes import House
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.quickstart.processes import Child
+from gateway.tools.quickstart.processes import Child
 from tests.support.processes import Engine, Gateway, House
 
 MODEL = "scripted"

@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
-from gateway.dispatch import DispatchSettings
-from shared.limits import SESSION_WINDOW_BYTES
+from gateway.dispatch.dispatcher import DispatchSettings
+from shared.protocol.limits import SESSION_WINDOW_BYTES
 from tests.bench.clients import chat_request, open_stream
 from tests.bench.figures import mebibytes, milliseconds, percentile
 from tests.bench.site import MODEL, LoadSite

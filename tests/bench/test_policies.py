@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulate.inputs import Job
-from gateway.simulate.policies import choices
-from gateway.simulate.simulation import simulate
+from gateway.tools.simulate.inputs import Job
+from gateway.tools.simulate.policies import choices
+from gateway.tools.simulate.simulation import simulate
 from tests.bench.policies import AZURE, CASES, Case, Part, Settings, plan_of, pooled, run, verdict
 
 (ROUND_ROBIN,) = choices("round-robin")

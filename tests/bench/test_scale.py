@@ -3,8 +3,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.access import KeyRing
-from gateway.store import Store
+from gateway.auth import KeyRing
+from gateway.storage import Store
 from tests.bench import crowd
 from tests.bench.growth import Growth
 from tests.bench.memory import Memory

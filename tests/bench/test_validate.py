@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.validate import BATCHES, LENGTHS, Fit, Validation, fit, mix, predicted, reading, writing
+from tests.bench.validate import (
+    BATCHES,
+    LENGTHS,
+    Fit,
+    Validation,
+    fit,
+    mix,
+    predicted,
+    reading,
+    writing,
+)
 
 TRUE = Fit(sent_s=0.004, step_s=0.01, token_s=0.0003, context_s=1e-6, pair_s=1e-7)
 

@@ -19,17 +19,17 @@ from secrets import token_bytes
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.app import Gateway, StopSignals, _loop_factory
-from gateway.config import Settings
-from gateway.logging import configure
-from gateway.scopes import AdminRole
-from gateway.store import Store
-from shared.errors import TrunklineError
+from gateway.app.app import Gateway, StopSignals, _loop_factory
+from gateway.domain.scopes import AdminRole
+from gateway.observability.logging import configure
+from gateway.runtime.config import Settings
+from gateway.storage import Store
 from shared.handshake import AgentHandshake
 from shared.identity import JoinToken
-from shared.imports import without_collection
-from shared.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus
-from shared.open_files import raise_file_limit
+from shared.process.imports import without_collection
+from shared.process.open_files import raise_file_limit
+from shared.protocol.errors import TrunklineError
+from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus
 from shared.tunnel import DialledTunnel, dial
 from tests.bench.scale import make_keys
 from tests.support.tunnels import Recorder

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.store import Store
+from gateway.storage import Store
 from tests.bench.site import MODEL, LoadSite, build
 from tests.support.processes import House
 

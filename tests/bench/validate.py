@@ -21,13 +21,13 @@ from typing import Any
 
 import httpx
 
-from agent.backends.torch_engine.demo import DEMO_MODEL_NAME
-from agent.backends.torch_engine.startup import KEY_VARIABLE
-from gateway.simulate.devices import DEFAULT_MODEL, MODELS, DevicePace
-from gateway.simulate.fleet import DeploymentBuild, Group
-from gateway.simulate.inputs import Job
-from gateway.simulate.policies import choices
-from gateway.simulate.simulation import SimulationPlan, simulate
+from agent.engines.torch.demo import DEMO_MODEL_NAME
+from agent.engines.torch.startup import KEY_VARIABLE
+from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, DevicePace
+from gateway.tools.simulate.fleet import DeploymentBuild, Group
+from gateway.tools.simulate.inputs import Job
+from gateway.tools.simulate.policies import choices
+from gateway.tools.simulate.simulation import SimulationPlan, simulate
 from tests.bench.figures import percentile
 
 SLOTS = 8
@@ -300,7 +300,7 @@ async def validate(url: str, requests: int, seed: int) -> Validation:
 
 def run(requests: int, seed: int) -> Validation:
     """With an engine of its own, which is ended whatever happens."""
-    command = [sys.executable, "-m", "agent.backends.torch_engine", "--model", "demo", "--port", "0"]
+    command = [sys.executable, "-m", "agent.engines.torch", "--model", "demo", "--port", "0"]
     command += ["--slots", str(SLOTS), "--queue", "256", "--threads", "1", "--exit-with-parent"]
     engine = subprocess.Popen(
         command,

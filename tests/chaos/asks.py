@@ -18,7 +18,7 @@ PATHS: Mapping[str, str] = {
     "responses": "/v1/responses",
     "messages": "/v1/messages",
 }
-_RECORDED = Path(__file__).parents[2] / "agent/backends/torch_engine/demo/answers.json"
+_RECORDED = Path(__file__).parents[2] / "agent/engines/torch/demo/answers.json"
 _LONG_BYTES = 800_000
 """An answer that does not fit into the sockets between, and of which a gateway keeps a record (1 MiB)."""
 _EVENT_BYTES = 48_000

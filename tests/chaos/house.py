@@ -14,9 +14,9 @@ from typing import Self
 
 import aiohttp
 
-from gateway.quickstart.processes import Child, free_port
-from gateway.scopes import AdminRole
-from gateway.store import Store
+from gateway.domain.scopes import AdminRole
+from gateway.storage import Store
+from gateway.tools.quickstart.processes import Child, free_port
 from tests.chaos.town import Post, Town
 from tests.support.processes import fetch
 from tests.support.proxy import FaultyProxy

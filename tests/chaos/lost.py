@@ -16,7 +16,7 @@ from time import monotonic
 
 import orjson
 
-from gateway.config.settings import DispatchTable
+from gateway.runtime.config.settings import DispatchTable
 from tests.chaos.asks import PATHS, Ask
 from tests.chaos.checks import Verdict
 from tests.chaos.house import ChaosHouse

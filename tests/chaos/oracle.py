@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-import gateway.errors
+import gateway.domain.errors
 from tests.chaos.asks import Ask
 from tests.chaos.checks import Failure
 from tests.chaos.journal import Journal
@@ -41,8 +41,10 @@ class Ruling(StrEnum):
 
 
 def documented_codes() -> frozenset[str]:
-    """The codes of the tree of ``gateway.errors``, and the types that stand for them in Anthropic's shape."""
-    kinds = [gateway.errors.RequestError]
+    """The codes of the tree of ``gateway.domain.errors``, and the types that stand for them in
+    Anthropic's shape.
+    """
+    kinds = [gateway.domain.errors.RequestError]
     for kind in kinds:
         kinds += kind.__subclasses__()
     return frozenset(kind.code for kind in kinds) | {"stream_not_continuable"} | _ANTHROPIC_TYPES

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from gateway.location import DATABASE_NAME
-from gateway.store import Store
+from gateway.domain.state_dir import DATABASE_NAME
+from gateway.storage import Store
 from tests.chaos.house import ChaosHouse
 
 DELETION_ERRORS = ("gateway logged state_deleted", "gateway logged state_restored_from_backup")
@@ -64,7 +64,7 @@ async def delete_database(
 async def _refused(house: ChaosHouse) -> list[str]:
     """A command on the state that is gone."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from shared.cli import main; main()"),
+        *(sys.executable, "-c", "from shared.process.cli import main; main()"),
         *("key", "create", "--name", "refused", "--state", str(house.state)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

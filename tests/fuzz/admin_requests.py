@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
-from gateway.admin.table import Operation
-from gateway.http.admin import BODY_BYTES
-from gateway.http.admin_bodies import BODIES
-from gateway.scopes import AdminRole
+from gateway.api.admin.bodies import BODIES
+from gateway.api.admin.resources.table import Operation
+from gateway.api.admin.routes import BODY_BYTES
+from gateway.domain.scopes import AdminRole
 
 _NESTED = 900
 _MIB = 1024 * 1024

@@ -22,14 +22,14 @@ import orjson
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from gateway.admin.table import OPERATIONS, Operation
-from gateway.http.admin_bodies import BODIES
-from gateway.location import DATABASE_NAME
-from gateway.scopes import AdminRole
+from gateway.api.admin.bodies import BODIES
+from gateway.api.admin.resources.table import OPERATIONS, Operation
+from gateway.domain.scopes import AdminRole
+from gateway.domain.state_dir import DATABASE_NAME
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
-from tests.gateway.fleet import deployment
-from tests.gateway.http.support import Call
-from tests.gateway.http.test_admin import House, enrol
+from tests.gateway.api.admin.test_routes import House, enrol
+from tests.gateway.api.support import Call
+from tests.gateway.fleet.fleet import deployment
 from tests.support.loop_stops import LoopStops
 
 STOP_S = 0.05

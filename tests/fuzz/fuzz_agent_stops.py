@@ -11,18 +11,18 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from agent.backends.base import BackendError
-from agent.backends.engine_client import PROBE_BYTES, SmallResponse
-from agent.backends.engine_http.exchange import EngineExchange
-from agent.backends.engine_kind import routes_from
-from agent.backends.engine_load import LoadReader, slices
-from agent.backends.engine_models import left_out, read_models
-from agent.backends.missing_path import BODY_BYTES, JUDGED, lacks_path
-from agent.backends.refusal_words import refusal_of
-from agent.backends.wire import check_path, response_headers
-from agent.event_usage import EventUsage
-from agent.usage import reader_for
-from shared.messages import UsageMode
+from agent.engines.backend import BackendError
+from agent.engines.http.client.exchange import EngineExchange
+from agent.engines.http.engine_client import PROBE_BYTES, SmallResponse
+from agent.engines.http.kind import routes_from
+from agent.engines.http.load import LoadReader, slices
+from agent.engines.http.missing_path import BODY_BYTES, JUDGED, lacks_path
+from agent.engines.http.models import left_out, read_models
+from agent.engines.http.refusal_words import refusal_of
+from agent.engines.wire import check_path, response_headers
+from agent.requests.event_usage import EventUsage
+from agent.requests.usage import reader_for
+from shared.protocol.messages import UsageMode
 
 STOP_S = 0.025
 """The longest a call may take. What is meant is about 5 ms; the rest is for slow machines."""

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from shared import limits
-from shared.errors import ProtocolError
-from shared.frames import HEADER, RULES, Frame, FrameType, MessageKind, decode_message, encode
+from shared.protocol import limits
+from shared.protocol.errors import ProtocolError
+from shared.protocol.frames import HEADER, RULES, Frame, FrameType, MessageKind, decode_message, encode
 
 
 def random_frame(random: Random, kind: MessageKind) -> bytes:

@@ -21,12 +21,12 @@ from structlog.testing import capture_logs
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gateway.domain import Request
-from gateway.engine_paths import EnginePaths
-from gateway.http.openapi import document
-from gateway.http.places import PerAddressLimiter
-from gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits, bounded
-from tests.gateway.http.support import FakeResponse, Surface, json_response
+from gateway.api.openapi import document
+from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.protocol import BoundedHttpProtocol, ConnectionLimits, bounded
+from gateway.domain.engine_paths import EnginePaths
+from gateway.domain.request import Request
+from tests.gateway.api.support import FakeResponse, Surface, json_response
 from tests.support.attacks import ATTACKS, KEY
 
 _GOOD_KEY = b"sk-tl-test"

@@ -14,23 +14,15 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from gateway.bodies import BodyReader, is_short, read_json
-from gateway.domain import Principal, Request
-from gateway.http.openapi import document
-from gateway.reuse.deterministic import deterministic
-from gateway.reuse.key import key_of
-from gateway.scopes import NamePatterns, Scopes
-from gateway.versions.rewrite import rename
+from gateway.api.openapi import document
+from gateway.domain.request import Principal, Request
+from gateway.domain.scopes import NamePatterns, Scopes
+from gateway.pipeline.aliases.rewrite import rename
+from gateway.pipeline.bodies import BodyReader, is_short, read_json
+from gateway.pipeline.cache.deterministic import deterministic
+from gateway.pipeline.cache.key import key_of
 from tests.fuzz.lost_streams import Lost, measured
-from tests.gateway.http.support import (
-    BEARER,
-    MIB,
-    Call,
-    FakeKeys,
-    FakeResponse,
-    Surface,
-    json_response,
-)
+from tests.gateway.api.support import BEARER, MIB, Call, FakeKeys, FakeResponse, Surface, json_response
 from tests.support.loop_stops import LoopStops
 
 STOP_S = 0.03

@@ -17,11 +17,11 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from gateway.errors import RequestError
-from gateway.health import book
+from gateway.domain.errors import RequestError
 from gateway.scheduling import scheduler
-from shared import limits
-from shared.errors import ControlFrameFlood, ErrorCode, ProtocolError, TrunklineError
+from gateway.scheduling.health import book
+from shared.protocol import limits
+from shared.protocol.errors import ControlFrameFlood, ErrorCode, ProtocolError, TrunklineError
 from tests.fuzz.storm_house import StormHouse
 from tests.fuzz.storms import STORMS, Pieces
 from tests.support.lines import Line

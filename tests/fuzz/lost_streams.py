@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from gateway.attempt import Attempt
-from gateway.dispatch import DispatchSettings, QueueSettings
-from gateway.domain import RequestBody
-from shared.errors import TunnelClosed
-from shared.messages import DeploymentState, ResponseHead, UsageMode
-from tests.gateway import fleet as fleets
-from tests.gateway.fleet import Client, FakeAgent, Fleet
+from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
+from gateway.domain.request import RequestBody
+from shared.protocol.errors import TunnelClosed
+from shared.protocol.messages import DeploymentState, ResponseHead, UsageMode
+from tests.gateway.fleet import fleet as fleets
+from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet
 
 MIB = 1024 * 1024
 MOST_STREAMS = 64

@@ -6,16 +6,16 @@ Agents with streams whose every token is counted run beside whatever else is at 
 import asyncio
 from typing import Any
 
-from gateway.dispatch import Dispatcher
-from gateway.domain import AgentPrincipal, Principal, Request, RequestBody
-from gateway.metrics import Metrics
-from gateway.registry import Registry, RegistrySettings
-from gateway.response import EngineResponse
-from shared.endpoint import SessionEndpoint, SessionListener
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.response import EngineResponse
+from gateway.domain.request import AgentPrincipal, Principal, Request, RequestBody
+from gateway.fleet.registry import Registry, RegistrySettings
+from gateway.observability.metrics import Metrics
 from shared.handshake import ResumeRequest
-from shared.messages import ResponseHead
+from shared.protocol.endpoint import SessionEndpoint, SessionListener
+from shared.protocol.messages import ResponseHead
 from shared.tunnel import Accepted, AcceptedTunnel
-from tests.gateway.fleet import EngineStream, FakeAgent, deployment
+from tests.gateway.fleet.fleet import EngineStream, FakeAgent, deployment
 from tests.support.lines import Line, ManualLoop
 from tests.support.tunnels import Acceptor
 

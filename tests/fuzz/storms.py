@@ -7,10 +7,10 @@ import orjson
 from websockets.frames import Frame as WebSocketFrame
 from websockets.frames import Opcode
 
-from shared import limits
-from shared.errors import ErrorCode
-from shared.frames import FrameType, encode, encode_offset, encode_reason
-from shared.messages import (
+from shared.protocol import limits
+from shared.protocol.errors import ErrorCode
+from shared.protocol.frames import FrameType, encode, encode_offset, encode_reason
+from shared.protocol.messages import (
     AgentState,
     AgentStatus,
     DeploymentState,

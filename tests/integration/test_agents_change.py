@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from gateway.quickstart.processes import Child
-from gateway.store import Store
+from gateway.storage import Store
+from gateway.tools.quickstart.processes import Child
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import Site
 from tests.support.processes import answer_to, until

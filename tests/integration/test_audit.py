@@ -15,10 +15,10 @@ from typing import Any
 
 import orjson
 
-from gateway.audit import take_up_acts, trusted_keys, verify
-from gateway.audit.reading import read_lines
-from gateway.audit.segments import DIRECTORY
-from gateway.store import By, Store
+from gateway.observability.audit import take_up_acts, trusted_keys, verify
+from gateway.observability.audit.reading import read_lines
+from gateway.observability.audit.segments import DIRECTORY
+from gateway.storage import By, Store
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import MODEL, Site
 from tests.support.processes import fetch, until
@@ -30,10 +30,10 @@ LOST_S = 1.0
 _WRITERS = """
 import os, sys, time
 from pathlib import Path
-from gateway.audit import Keep, RequestFacts
-from gateway.audit.writer import AuditSettings, audit_writer
-from gateway.domain import Tier
-from gateway.store import Account, Amount, Store
+from gateway.observability.audit import Keep, RequestFacts
+from gateway.observability.audit.writer import AuditSettings, audit_writer
+from gateway.domain.request import Tier
+from gateway.storage import Account, Amount, Store
 
 def write(run):
     print("pid", os.getpid(), 0, flush=True)

@@ -14,9 +14,9 @@ import jwt
 import orjson
 import pytest
 
-from gateway.scopes import AdminRole, limited
-from gateway.store import Store
-from tests.gateway.access.minting import jwk, jwks, private_key
+from gateway.domain.scopes import AdminRole, limited
+from gateway.storage import Store
+from tests.gateway.auth.minting import jwk, jwks, private_key
 from tests.support.processes import Gateway, House, until
 
 

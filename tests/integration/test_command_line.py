@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from shared.cli import build
-from shared.command_line import EXAMPLE
+from shared.process.cli import build
+from shared.process.command_line import EXAMPLE
 
 
 def whole_tree() -> Any:

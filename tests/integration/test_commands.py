@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway import cli_access
-from gateway.cli_gateway import FIRST_KEY
-from gateway.scopes import AdminRole
-from gateway.store import DEFAULT_TENANT, Account, Amount, Enrolment, Store
-from shared.cli import build
+from gateway.cli import access as cli_access
+from gateway.cli.gateway import FIRST_KEY
+from gateway.domain.scopes import AdminRole
+from gateway.storage import DEFAULT_TENANT, Account, Amount, Enrolment, Store
+from shared.process.cli import build
 from tests.support.processes import Gateway, House
 
 Run = Callable[..., Result]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import errors
-from gateway.errors import RequestError
+from gateway.domain import errors
+from gateway.domain.errors import RequestError
 
 _ROOT = Path(__file__).parents[2]
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
@@ -22,7 +22,7 @@ _CODE_SPAN = re.compile(r"`[^`\n]*`")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 
 _TELLING = ("warning", "error", "exception", "critical")
-_OWN_PROCESS = _ROOT / "agent" / "backends" / "torch_engine"
+_OWN_PROCESS = _ROOT / "agent" / "engines" / "torch"
 """The built-in engine: what its process says is shown as its last words, as of any engine."""
 
 _TAKEN_OVER = ("code", "error.code")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.quickstart.processes import free_port
-from gateway.store import DATABASE_NAME, KEY_NAME, Account, Amount, By, Store
+from gateway.storage import DATABASE_NAME, KEY_NAME, Account, Amount, By, Store
+from gateway.tools.quickstart.processes import free_port
 from tests.support.processes import START_S, until
 
 _WRITERS = """
 import os, sys
 from pathlib import Path
-from gateway.store import Account, Amount, Store
+from gateway.storage import Account, Amount, Store
 
 def write(run):
     print("pid", os.getpid(), flush=True)
@@ -180,7 +180,7 @@ from pathlib import Path
 log = Path(sys.argv[1]) / "gateway.db-wal"
 resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 2000,) * 2)
 sys.argv = ["trunkline", "key", "create", "--name", "new", "--state", sys.argv[1]]
-from shared.cli import main
+from shared.process.cli import main
 main()
 """
 

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.quotas import Rates
-from gateway.scopes import AdminRole, limited
-from gateway.store import Store
+from gateway.domain.quotas import Rates
+from gateway.domain.scopes import AdminRole, limited
+from gateway.storage import Store
 from tests.support.processes import Gateway, House
 
 MODEL = "llama"

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent.backends import torch_engine
+from agent.engines import torch as torch_engine
 from tests.integration.asking import CHAT
 from tests.integration.conftest import DEMO, Site
 from tests.support.processes import until

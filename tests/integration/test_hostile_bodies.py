@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 import pytest
 
-from gateway.quotas import Rates
+from gateway.domain.quotas import Rates
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import Site
 from tests.integration.test_limits import new_key, session_of

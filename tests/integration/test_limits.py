@@ -6,9 +6,9 @@ from typing import Any
 
 import aiohttp
 
-from gateway.quotas import Rates
-from gateway.store import Store
-from gateway.store.keys import NO_RATES
+from gateway.domain.quotas import Rates
+from gateway.storage import Store
+from gateway.storage.keys import NO_RATES
 from tests.integration.asking import CHAT, chat, error_of
 from tests.integration.conftest import Site
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulate.inputs import Job
+from gateway.tools.simulate.inputs import Job
 from tests.bench import live, revocation
 from tests.support.processes import House
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import orjson
 
-from gateway.quickstart.processes import Children
-from shared.endpoint import SessionEndpoint
-from shared.errors import ErrorCode
-from shared.messages import (
+from gateway.tools.quickstart.processes import Children
+from shared.protocol.endpoint import SessionEndpoint
+from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import (
     AgentState,
     Command,
     CommandResult,
@@ -26,7 +26,7 @@ from shared.messages import (
     ResponseHead,
     Trailers,
 )
-from tests.agent.joined import Doorman
+from tests.agent.support.joined import Doorman
 from tests.support.identities import TOKEN
 from tests.support.tunnels import Recorder, accepting, request_head
 

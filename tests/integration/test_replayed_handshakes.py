@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from shared.frames import FrameType, decode_message
+from shared.protocol.frames import FrameType, decode_message
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import Site
 from tests.support import programs

@@ -8,8 +8,8 @@ from typing import Any
 
 import aiohttp
 
-from gateway.store import Store
-from gateway.where import read_where
+from gateway.domain.residency import read_where
+from gateway.storage import Store
 from tests.integration.asking import CHAT, chat, error_of
 from tests.integration.conftest import MODEL, Site
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from shared.limits import MIB
+from shared.protocol.limits import MIB
 from tests.integration.conftest import MODEL, Site
 from tests.support.scripted_engine import tokens_of
 

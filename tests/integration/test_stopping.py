@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from gateway.quickstart.processes import Child
+from gateway.tools.quickstart.processes import Child
 from tests.integration.asking import CHAT, chat, error_of
 from tests.integration.conftest import MODEL, Site
 from tests.support.processes import answer_to, until

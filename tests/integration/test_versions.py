@@ -14,11 +14,11 @@ import typer
 from typer.testing import CliRunner
 
 from agent.app import Agent, Stop
-from agent.config import load as load_agent
-from gateway.app import Gateway, StopSignals
-from gateway.cli_alias import register
-from gateway.config import load
-from gateway.store import Store
+from agent.config.config import load as load_agent
+from gateway.app.app import Gateway, StopSignals
+from gateway.cli.aliases import register
+from gateway.runtime.config import load
+from gateway.storage import Store
 from tests.support.scripted_engine import ScriptedEngine
 
 CHAT = "/v1/chat/completions"

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from agent.app import Agent, Stop, listen_for_signals
-from agent.config import load
-from agent.logs import set_up
-from shared.open_files import raise_file_limit
+from agent.config.config import load
+from agent.runtime.logs import set_up
+from shared.process.open_files import raise_file_limit
 
 
 def engine_of(url: str, name: str, refresh_s: float) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Makes ``shared/vectors/frames.json``: ``python -m tests.support.frame_vectors``.
+"""Makes ``shared/protocol/vectors/frames.json``: ``python -m tests.support.frame_vectors``.
 
 The bytes are put together here by hand, from PROTOCOL §3, and not by the code that they are to prove.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-PATH = Path(__file__).parents[2] / "shared" / "vectors" / "frames.json"
+PATH = Path(__file__).parents[2] / "shared" / "protocol" / "vectors" / "frames.json"
 
 HEAD = b'{"status":200,"headers":[["content-type","text/event-stream"]]}'
 OPEN = (

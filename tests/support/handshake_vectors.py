@@ -1,4 +1,4 @@
-"""Makes ``shared/vectors/handshake.json``: ``python -m tests.support.handshake_vectors``.
+"""Makes ``shared/protocol/vectors/handshake.json``: ``python -m tests.support.handshake_vectors``.
 
 Everything in it follows from fixed keys, nonces and times, so the file changes only with the protocol.
 """
@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from shared.errors import ErrorCode
 from shared.handshake import Renewal
 from shared.identity import Succession, public_bytes
+from shared.protocol.errors import ErrorCode
 from tests.support.identities import (
     AGENT_KEY,
     AGENT_NONCE,
@@ -29,7 +29,7 @@ from tests.support.identities import (
     joining_agent,
 )
 
-PATH = Path(__file__).parents[2] / "shared" / "vectors" / "handshake.json"
+PATH = Path(__file__).parents[2] / "shared" / "protocol" / "vectors" / "handshake.json"
 
 
 def build() -> dict[str, Any]:

@@ -5,9 +5,15 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.frames import FrameType
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello
-from shared.identity import AgentCertificate, GatewayIdentity, JoinToken, issue_certificate, public_bytes
+from shared.identity import (
+    AgentCertificate,
+    GatewayIdentity,
+    JoinToken,
+    issue_certificate,
+    public_bytes,
+)
+from shared.protocol.frames import FrameType
 
 WALL_S = 1_800_000_000.0
 """2027-01-15 08:00 UTC."""

@@ -10,10 +10,10 @@ from websockets.client import ClientProtocol
 from websockets.protocol import Event as WebSocketEvent
 from websockets.uri import parse_uri
 
-from shared import limits
-from shared.endpoint import SessionEndpoint, SessionListener
-from shared.errors import ErrorCode
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
+from shared.protocol import limits
+from shared.protocol.endpoint import SessionEndpoint, SessionListener
+from shared.protocol.errors import ErrorCode
 from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, Turns
 from shared.tunnel.base import SUBPROTOCOL
 from tests.support.identities import AGENT_NONCE, NAME, TOKEN, certificate_of, key_of

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gateway.quickstart.processes import Child, Children, free_port
-from gateway.store import Store
+from gateway.storage import Store
+from gateway.tools.quickstart.processes import Child, Children, free_port
 from tests.support.scripted_engine import tokens_of
 
 START_S = 120.0
@@ -187,4 +187,4 @@ def answer_to(prompt: str, count: int) -> str:
 
 def command(*arguments: str) -> list[str]:
     """The command line of ``trunkline`` with these arguments."""
-    return [sys.executable, "-m", "shared.cli", *arguments]
+    return [sys.executable, "-m", "shared.process.cli", *arguments]

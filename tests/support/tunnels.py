@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from shared.endpoint import SessionEndpoint, Stream
-from shared.errors import ErrorCode, HandshakeError, HandshakeRejected, TrunklineError
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.identity import GatewayKeys, JoinToken
-from shared.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
+from shared.protocol.endpoint import SessionEndpoint, Stream
+from shared.protocol.errors import ErrorCode, HandshakeError, HandshakeRejected, TrunklineError
+from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, dial
 from tests.support.identities import AGENT_NONCE, GATEWAY, NAME, TOKEN, certificate_of, key_of
 

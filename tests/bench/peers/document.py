@@ -5,7 +5,17 @@ from pathlib import Path
 from tests.bench.peers.chart import Bar, Panel, draw
 from tests.bench.peers.known import DIRECT, OURS
 from tests.bench.peers.machine import facts
-from tests.bench.peers.report import BEHIND, PACED_CPU, STEP_CPU, UNARY_CPU, Column, Goal, goals, number, rows
+from tests.bench.peers.report import (
+    BEHIND,
+    PACED_CPU,
+    STEP_CPU,
+    UNARY_CPU,
+    Column,
+    Goal,
+    goals,
+    number,
+    rows,
+)
 from tests.bench.peers.run import Results
 from tests.bench.written import write_block
 

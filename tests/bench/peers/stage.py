@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.quickstart.processes import Child
+from gateway.tools.quickstart.processes import Child
 from tests.bench.peers.machine import Cores, pinned
 from tests.bench.peers.tools import Tools
 from tests.support.processes import House

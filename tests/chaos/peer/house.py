@@ -14,7 +14,7 @@ import time
 import zlib
 from pathlib import Path
 
-from gateway.quickstart.processes import Child, free_port
+from gateway.tools.quickstart.processes import Child, free_port
 from tests.chaos.house import ChaosHouse
 from tests.chaos.town import Post, Town
 from tests.support import programs

@@ -11,12 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agent.backends.torch_engine.demo import (
-    DEMO_ANSWERS_FILE,
-    DEMO_COMPLETIONS_FILE,
-    DEMO_DIR,
-    DEMO_MODEL_DIR,
-)
+from agent.engines.torch.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE, DEMO_DIR, DEMO_MODEL_DIR
 from deploy.demo_model import corpus, record
 from deploy.demo_model.corpus.grammar import GrammarError, first, parse, sample
 from deploy.demo_model.network import answer_all, argmax_agrees

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain import Tier
+from gateway.domain.request import Tier
 from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.preempt import PreemptRules, Running, give_way
 

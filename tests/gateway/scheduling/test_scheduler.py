@@ -4,7 +4,7 @@ import pytest
 
 from gateway.scheduling import scheduler as module
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome
-from gateway.scheduling.performance import FAMILIAR, LEARN_EVERY_S, Performance
+from gateway.scheduling.learning.performance import FAMILIAR, LEARN_EVERY_S, Performance
 from gateway.scheduling.scheduler import Scheduler
 from tests.gateway.scheduling.views import H100, request, view
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
+from gateway.domain.residency import read_where
 from gateway.scheduling.base import NO_CAP, DeploymentView, Waiting
-from gateway.where import read_where
 
 H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
 ROUTES = ("chat", "embeddings", "rerank")

@@ -1,0 +1,1 @@
+"""What the agent can take: its deployments, their slots, memory and devices."""

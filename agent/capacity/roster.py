@@ -1,0 +1,384 @@
+"""All engines of this agent together: what is offered, what runs where, and who is let in."""
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+import orjson
+import structlog
+
+from agent.capacity.capacity import EngineLimit, RunningCounts
+from agent.capacity.model_memory import ModelMemory
+from agent.engines.backend import Backend, BackendRefused
+from agent.engines.http.models import is_nameable
+from agent.engines.http.states import EngineReports, reason_nothing_is_served
+from agent.engines.managed import UNLOADING, ManagedBackend
+from shared.protocol import limits
+from shared.protocol.engine_state import EngineState
+from shared.protocol.messages import (
+    AgentState,
+    AgentStatus,
+    Command,
+    CommandResult,
+    CommandVerb,
+    DeploymentState,
+    DeploymentStatus,
+    GpuState,
+)
+from shared.protocol.routes import LACKED
+
+log = structlog.get_logger("agent.capacity.roster")
+
+SHARED_EXCESS = 2
+"""An engine with several deployments may for a moment have twice its slots: the levels of two deployments are
+lowered only after a request for one of them has come, and a request for the other may be on its way. Not
+one with a single slot, which a second request would wait in, or break."""
+
+ENGINES_BYTES = 16 * 1024
+"""Of a state's bytes, at most so many tell of engines."""
+
+STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
+
+
+@dataclass(slots=True)
+class _Engine:
+    backend: Backend
+    limit: EngineLimit
+    deployments: tuple[DeploymentState, ...] = ()
+    used_s: float = 0.0
+    """When it was loaded, or a request last began or ended there."""
+    lacks: dict[str, set[str]] = field(default_factory=dict)
+    """Deployment id → known paths that its engine answered not to have, as needs."""
+    said: int | None = None
+    """What was last logged of how many requests it takes at once."""
+
+    @property
+    def loads(self) -> ManagedBackend | None:
+        """The backend, if it loads and unloads its engine."""
+        return self.backend if isinstance(self.backend, ManagedBackend) else None
+
+    @property
+    def unloading(self) -> bool:
+        return self.loads is not None and self.loads.unloading
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RosterEntry:
+    """A place that a request has at an engine. To be given back with :meth:`Roster.leave`, once."""
+
+    session: Hashable
+    engine: str
+    deployment: str
+    backend: Backend
+    others: int
+    """Requests of this agent that the engine had when this one was let in."""
+
+
+class Roster:
+    """Follows the backends and keeps count. ``on_change`` is called after every change of what a gateway is
+    told: ``state()`` or ``levels()``."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, room: ModelMemory | None = None) -> None:
+        self._clock = clock
+        self._room = room or ModelMemory()
+        self._engines: dict[str, _Engine] = {}
+        self._ledger = RunningCounts()
+        self._draining = False
+        self._cut = False
+        self._told: Hashable = None
+        """The session that was told its levels last."""
+        self.moves = 0
+        """How often a request of that session was let in, or has left."""
+        self.on_change: Callable[[], None] = lambda: None
+        self._reports = EngineReports()
+        self.without_engines = "no engine is named in its settings"
+        """Why nothing is served while there is no engine; for people."""
+
+    @property
+    def running(self) -> int:
+        return self._ledger.running
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def add(self, backend: Backend) -> None:
+        """Offer what a started backend offers, from now on."""
+        assert backend.name not in self._engines, f"two engines are called {backend.name}"
+        engine = self._engines[backend.name] = _Engine(backend, EngineLimit(0), used_s=self._clock())
+        backend.subscribe(lambda: self._changed(engine))
+        self._changed(engine)
+
+    def drain(self) -> None:
+        """From now on nobody is let in."""
+        self._draining = True
+        self.on_change()
+
+    def carry_out(self, command: Command) -> CommandResult:
+        """Begin what a gateway wants, or say why not (PROTOCOL §4.8)."""
+        try:
+            if self._draining:
+                raise BackendRefused("the agent is draining")
+            engine, _ = self._find(command.deployment)
+            if engine.loads is None or not engine.loads.loading.managed:
+                raise BackendRefused("the deployment is not one that is loaded and unloaded")
+            if command.verb is CommandVerb.LOAD:
+                self._load(engine, engine.loads)
+            else:
+                self._unload(engine, engine.loads)
+        except BackendRefused as refusal:
+            log.info("command refused", verb=command.verb, id=command.deployment, reason=refusal.reason)
+            return CommandResult(command.id, False, refusal.reason[: limits.REASON_CHARS])
+        return CommandResult(command.id, True)
+
+    def _load(self, engine: _Engine, loads: ManagedBackend) -> None:
+        """Raises :class:`BackendRefused`."""
+        if not loads.wanted:
+            self._room.check(loads, self._all_that_load())
+            log.info("loading", engine=loads.name)
+        engine.used_s = self._clock()
+        loads.load()
+
+    def _unload(self, engine: _Engine, loads: ManagedBackend) -> None:
+        """Raises :class:`BackendRefused`."""
+        if running := self._ledger.at_engine(loads.name):
+            raise BackendRefused(f"{running} requests run there")
+        if loads.wanted and not loads.unloading:
+            log.info("unloading", engine=loads.name)
+        loads.unload()
+
+    def _all_that_load(self) -> list[ManagedBackend]:
+        return [engine.loads for engine in self._engines.values() if engine.loads is not None]
+
+    def _unload_idle(self) -> None:
+        now = self._clock()
+        for engine in self._engines.values():
+            loads = engine.loads
+            if loads is None or loads.loading.idle_timeout_s is None or not loads.wanted or loads.unloading:
+                continue
+            loading = loads.status is DeploymentStatus.LOADING
+            if loading or self._ledger.at_engine(loads.name) or self._draining:
+                continue
+            if now - engine.used_s >= loads.loading.idle_timeout_s:
+                log.info("unloading, not used", engine=loads.name, idle_s=round(now - engine.used_s, 1))
+                loads.unload()
+
+    def observe(self) -> None:
+        """Look at the engines' queues, and who has not been used; to be called every second or so."""
+        self._unload_idle()
+        before = [engine.limit.current for engine in self._engines.values()]
+        for engine in self._engines.values():
+            self._observe(engine)
+            self._report(engine)
+            _say_refusals(engine)
+        if before != [engine.limit.current for engine in self._engines.values()]:
+            self.on_change()
+
+    def enter(self, session: Hashable, deployment_id: str) -> RosterEntry:
+        """A place for one request of ``session``. Raises :class:`BackendRefused`, saying why
+        there is none.
+        """
+        if self._draining:
+            raise BackendRefused("the agent is draining")
+        engine, deployment = self._find(deployment_id)
+        if deployment.status is not DeploymentStatus.LOADED:
+            raise BackendRefused(
+                f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}"
+            )
+        if engine.unloading:
+            raise BackendRefused(UNLOADING)
+        shared = len(engine.deployments) > 1 and engine.limit.slots > 1
+        most = engine.limit.slots * (SHARED_EXCESS if shared else 1)
+        name = engine.backend.name
+        if (
+            self._ledger.at_deployment(deployment_id) >= engine.limit.slots
+            or self._ledger.at_engine(name) >= most
+        ):
+            raise BackendRefused(f"all {engine.limit.slots} slots are taken")
+        self._ledger.enter(session, name, deployment_id)
+        self.moves += session is self._told
+        engine.used_s = self._clock()
+        running = self._ledger.at_engine(name)
+        engine.limit.entered(running)
+        if len(engine.deployments) > 1:
+            self.on_change()
+        return RosterEntry(session, name, deployment_id, engine.backend, running - 1)
+
+    def leave(self, seat: RosterEntry, *, failed: bool, out_of_memory: bool = False) -> None:
+        """Give a place back; ``failed`` when the engine failed the request, ``out_of_memory`` when it said
+        that memory did not do for it."""
+        engine = self._engines[seat.engine]
+        before = engine.limit.current
+        self._ledger.leave(seat.session, seat.engine, seat.deployment)
+        self.moves += seat.session is self._told
+        engine.used_s = self._clock()
+        engine.limit.finished(failed=failed)
+        if out_of_memory:
+            self._spare(engine)
+        shared = len(engine.deployments) > 1 or seat.session is not self._told
+        if shared or engine.limit.current != before:
+            self.on_change()
+
+    def note_lack(self, seat: RosterEntry, need: str) -> None:
+        """The engine answered that it has nothing at the path of ``need``. It counts until the engine, or
+        another one in its place, is there anew."""
+        lacks = self._engines[seat.engine].lacks.setdefault(seat.deployment, set())
+        if need not in lacks and len(lacks) < LACKED:
+            lacks.add(need)
+            log.info("the engine has no such path", deployment=seat.deployment, path=need)
+            self.on_change()
+
+    def refused(self, seat: RosterEntry) -> None:
+        """The engine refused the request that had this place as one too many; the place was given back."""
+        engine = self._engines[seat.engine]
+        before = engine.limit.current
+        engine.limit.refused(seat.others, self._clock())
+        if engine.limit.current < before:
+            self.on_change()
+
+    def served(self, seat: RosterEntry) -> None:
+        """The engine served the request that had this place; the place was given back."""
+        engine = self._engines[seat.engine]
+        before = engine.limit.current
+        engine.limit.served(seat.others, self._clock())
+        if engine.limit.current != before:
+            self.on_change()
+
+    def _spare(self, engine: _Engine) -> None:
+        before = engine.limit.current
+        engine.limit.ran_out_of_memory(self._clock())
+        if engine.limit.current < before:
+            log.warning(
+                "engine out of memory, it gets less",
+                engine=engine.backend.name,
+                slots=engine.limit.current,
+                of=engine.limit.slots,
+            )
+
+    def levels(self, session: Hashable) -> Mapping[str, int]:
+        """Deployment id → how many requests ``session`` may have in flight there."""
+        self._told = session
+        return {
+            deployment.id: 0
+            if self._draining or engine.unloading or deployment.status is not DeploymentStatus.LOADED
+            else self._ledger.level(session, engine.backend.name, deployment.id, engine.limit.current)
+            for engine in self._engines.values()
+            for deployment in engine.deployments
+        }
+
+    def state(self, gpus: tuple[GpuState, ...] = ()) -> AgentState:
+        """All there is to say, cut to what fits into a frame."""
+        memory_bytes = self._room.for_managed_bytes(self._all_that_load())
+        engines = self._engine_states()
+        state = AgentState(
+            self._status(),
+            self._all_deployments(),
+            gpus[: limits.GPUS],
+            memory_bytes,
+            engines=engines,
+            reason=reason_nothing_is_served(engines, self.without_engines),
+        )
+        while (size_bytes := len(state.to_payload())) > STATE_BYTES and state.deployments:
+            fitting = (
+                len(state.deployments) * STATE_BYTES // size_bytes
+            )  # about; encoding takes a millisecond
+            state = replace(state, deployments=state.deployments[: min(fitting, len(state.deployments) - 1)])
+        if not self._cut and len(state.deployments) < sum(len(e.deployments) for e in self._engines.values()):
+            self._cut = True
+            log.warning(
+                "too many models to offer them all; name the ones wanted in the configuration",
+                offered=len(state.deployments),
+                first_left_out=self._all_deployments(limits.DEPLOYMENTS + 1)[len(state.deployments)].model,
+            )
+        return state
+
+    def _engine_states(self) -> tuple[EngineState, ...]:
+        """As many as there is room for beside the deployments."""
+        states = tuple(engine.backend.engine() for engine in self._engines.values())[: limits.ENGINES]
+        while len(orjson.dumps(states)) > ENGINES_BYTES:
+            states = states[: len(states) * 9 // 10]
+        return states
+
+    def _all_deployments(self, most: int = limits.DEPLOYMENTS) -> tuple[DeploymentState, ...]:
+        found = [
+            self._as_told(engine, deployment)
+            for engine in self._engines.values()
+            for deployment in engine.deployments
+        ]
+        return tuple(found[:most])
+
+    def _as_told(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
+        """Of one process that serves several models each takes its share of the memory: they are loaded and
+        unloaded together."""
+        running = max(deployment.running, self._ledger.at_deployment(deployment.id))
+        if learned := engine.lacks.get(deployment.id):
+            lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]
+            deployment = replace(deployment, lacks=lacks)
+        if engine.loads is None:
+            return deployment if running == deployment.running else replace(deployment, running=running)
+        need = self._room.need_bytes(engine.loads)
+        share = None if need is None else -(-need // len(engine.deployments))
+        return replace(deployment, running=running, memory_bytes=share)
+
+    def _status(self) -> AgentStatus:
+        if self._draining:
+            return AgentStatus.DRAINING
+        every = [deployment.status for engine in self._engines.values() for deployment in engine.deployments]
+        every = every or [engine.backend.engine().status for engine in self._engines.values()]
+        if every and all(status is DeploymentStatus.FAILED for status in every):
+            return AgentStatus.FAILED
+        loaded = [
+            engine
+            for engine in self._engines.values()
+            if any(deployment.status is DeploymentStatus.LOADED for deployment in engine.deployments)
+        ]
+        full = all(self._ledger.at_engine(e.backend.name) >= e.limit.current for e in loaded)
+        return AgentStatus.BUSY if loaded and full else AgentStatus.READY
+
+    def _find(self, deployment_id: str) -> tuple[_Engine, DeploymentState]:
+        for engine in self._engines.values():
+            for deployment in engine.deployments:
+                if deployment.id == deployment_id:
+                    return engine, deployment
+        raise BackendRefused("this agent has no such deployment")
+
+    def _changed(self, engine: _Engine) -> None:
+        was_loaded = any(d.status is DeploymentStatus.LOADED for d in engine.deployments)
+        if not was_loaded:
+            engine.lacks.clear()
+        offered = engine.backend.deployments()
+        engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
+        if not was_loaded and any(d.status is DeploymentStatus.LOADED for d in engine.deployments):
+            engine.used_s = self._clock()
+            engine.limit.started_anew()
+        slots = max((deployment.slots for deployment in engine.deployments), default=0)
+        if slots:
+            engine.limit.set_slots(slots)
+        self._observe(engine)
+        self._report(engine)
+        self.on_change()
+
+    def _report(self, engine: _Engine) -> None:
+        started_here = engine.loads is not None
+        self._reports.note(engine.backend.engine(), self._clock(), started_here=started_here)
+
+    def _observe(self, engine: _Engine) -> None:
+        waiting = max((deployment.waiting for deployment in engine.deployments), default=0)
+        engine.limit.observe(waiting, self._ledger.at_engine(engine.backend.name), self._clock())
+
+
+def _say_refusals(engine: _Engine) -> None:
+    """Once the refusals of one moment are over, and not for every try."""
+    learnt = engine.limit.learnt
+    if learnt == engine.said:
+        return
+    engine.said = learnt
+    if learnt is None:
+        log.info("engine takes all its slots again", engine=engine.backend.name, slots=engine.limit.slots)
+    else:
+        log.info(
+            "engine refuses requests as too many, it gets no more than it takes",
+            engine=engine.backend.name,
+            slots=learnt,
+            of=engine.limit.slots,
+        )

@@ -1,0 +1,1 @@
+"""The agent's settings and those of its engines."""

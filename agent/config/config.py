@@ -1,0 +1,271 @@
+"""The agent's settings: flag, then environment, then TOML file, then default.
+
+Nothing else reads the environment. Every field is a key of the file and, as ``TRUNKLINE_AGENT_<FIELD>``, a
+variable. Unknown keys and impossible values are errors that name the key, the value and where it stands.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from agent.config.engines import EngineConfig as EngineConfig
+from agent.config.engines import ModelsConfig, Seconds, Slots
+from agent.config.errors import AgentConfigError, TomlFile, explain, unknown_variables
+from agent.engines.http.kind import USUAL_PORTS, check_continues
+from agent.link.dialer import DialSettings
+from agent.link.proxy import is_loopback, proxy_for
+from shared.identity import NAME_RULE, JoinToken, is_name
+from shared.protocol.errors import JoinTokenInvalid
+
+PREFIX = "TRUNKLINE_AGENT_"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+
+
+class AgentConfig(BaseSettings):
+    """All of the agent's settings, checked and frozen."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+    gateway: str
+    """``https://HOST[:PORT]``; ``http://`` on loopback only."""
+    join: SecretStr | None = None
+    """The join token; needed the first time only."""
+    state: Path = Field(default_factory=lambda: default_state_dir(os.environ))
+    name: str | None = None
+    engine: Annotated[tuple[EngineConfig, ...], NoDecode] = ()
+    models: ModelsConfig = Field(default_factory=ModelsConfig)
+    engine_key: SecretStr | None = None
+    """The API key of engines that have none of their own here."""
+    slots: Slots | None = None
+    """For engines that have none of their own here."""
+    continues: Annotated[dict[str, str] | None, NoDecode] = None
+    """For engines that have none of their own here. As text: ``ROUTE=WAY,…``, or ``none``."""
+    labels: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
+    """What this host says of itself. A gateway goes by the labels of the agent's identity (its join token's,
+    or set since), and logs what says otherwise."""
+    find_engines: bool | None = None
+    """Look for engines on the usual local ports. Default: when no engine is named."""
+    drain_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
+    """How long running requests may take to finish when the agent is told to stop."""
+    dial_timeout_s: Seconds = 10.0
+    ca_file: Path | None = None
+    """Certificates to trust for the gateway's TLS, in place of the system's."""
+    client_cert: Path | None = None
+    """Shown in the gateway's TLS where it asks for one, PEM; read at the start. Who the agent is, it proves
+    inside the tunnel."""
+    client_key: Path | None = None
+    """Its key; None if it is in the same file."""
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        values = dict(init_settings.init_kwargs)
+        file = InitSettingsSource(settings_cls, values.pop(_FILE, {}))
+        return InitSettingsSource(settings_cls, values), env_settings, file
+
+    @field_validator("gateway")
+    @classmethod
+    def _check_gateway(cls, value: str) -> str:
+        tunnel_url(value)
+        return value
+
+    @field_validator("join")
+    @classmethod
+    def _check_join(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                JoinToken.decode(value.get_secret_value())
+            except JoinTokenInvalid as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str | None) -> str | None:
+        if value is not None and not is_name(value):
+            raise ValueError(NAME_RULE)
+        return value
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _split_engines(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [{"url": part.strip()} for part in value.split(",") if part.strip()]
+        return value
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _split_labels(cls, value: Any) -> Any:
+        return _pairs(value, "a label is written KEY=VALUE")
+
+    @field_validator("continues", mode="before")
+    @classmethod
+    def _split_continues(cls, value: Any) -> Any:
+        return {} if value == "none" else _pairs(value, "it is written ROUTE=WAY")
+
+    @field_validator("continues")
+    @classmethod
+    def _check_continues(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        return None if value is None else dict(check_continues(value))
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [engine.name for engine in self.engines]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two engines have the same name: {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> Self:
+        if self.models.memory is not None:
+            for engine in self.engines:
+                if (engine.memory or 0) > self.models.memory:
+                    raise ValueError(f"engine {engine.name}: memory is more than there is for models")
+            if sum(e.memory or 0 for e in self.engines if not e.on_demand) > self.models.memory:
+                raise ValueError("the engines that are loaded at start need more memory than models.memory")
+        return self
+
+    @property
+    def engines(self) -> tuple[EngineConfig, ...]:
+        """The engines with everything filled in: names, and what is common to all."""
+        kinds = [engine.name or engine.kind for engine in self.engine]
+        filled = []
+        for place, (engine, kind) in enumerate(zip(self.engine, kinds, strict=True)):
+            name = kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}"
+            filled.append(
+                engine.model_copy(
+                    update={
+                        "name": engine.name or name,
+                        "slots": engine.slots or self.slots,
+                        "api_key": engine.api_key or self.engine_key,
+                        "continues": self.continues if engine.continues is None else engine.continues,
+                    }
+                )
+            )
+        return tuple(filled)
+
+    @property
+    def looks_for_engines(self) -> bool:
+        return not self.engine if self.find_engines is None else self.find_engines
+
+    @property
+    def usual_ports(self) -> tuple[int, ...]:
+        """Local ports to look for engines at: the usual ones but those of engines that are named."""
+        urls = [urlsplit(engine.url) for engine in self.engine if engine.url is not None]
+        named = {url.port for url in urls if is_loopback(url.hostname or "")}
+        return tuple(port for port in USUAL_PORTS if port not in named)
+
+    @property
+    def found_engine(self) -> EngineConfig:
+        """What is known beforehand of an engine that is found by itself."""
+        return EngineConfig(
+            url="http://127.0.0.1", slots=self.slots, api_key=self.engine_key, continues=self.continues
+        )
+
+    def dial_settings(self) -> DialSettings:
+        """Raises :class:`AgentConfigError` when ``ca_file`` or ``client_cert`` cannot be used."""
+        url = tunnel_url(self.gateway)
+        tls: ssl.SSLContext | None = None
+        if url.startswith("wss:"):
+            try:
+                tls = ssl.create_default_context(cafile=self.ca_file)
+            except OSError as error:  # ssl.SSLError among them
+                raise AgentConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
+            self._show_certificate(tls)
+        return DialSettings(url=url, proxy=proxy_for(url, os.environ), tls=tls, timeout_s=self.dial_timeout_s)
+
+    def _show_certificate(self, tls: ssl.SSLContext) -> None:
+        if self.client_cert is None:
+            return
+        try:
+            tls.load_cert_chain(self.client_cert, self.client_key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            used = f"client_cert = {str(self.client_cert)!r}, client_key = {str(self.client_key)!r}"
+            raise AgentConfigError(f"{used}: {error}") from error
+
+
+_FILE = "_file"
+"""Under which the file's values travel to ``settings_customise_sources``."""
+
+
+def _pairs(value: Any, rule: str) -> Any:
+    """``KEY=VALUE,…`` or a list of ``KEY=VALUE`` as a dict; anything else as it is."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        return value
+    pairs = [str(part).partition("=") for part in value]
+    for key, mark, text in pairs:
+        if not key or not mark:
+            raise ValueError(f"{rule}, not {key + mark + text!r}")
+    return {key: text for key, _, text in pairs}
+
+
+def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:
+    """Settings from ``flags`` (those that were given), the environment, and ``file``. Raises ConfigError."""
+    if file is None and os.environ.get(CONFIG_VARIABLE):
+        file = Path(os.environ[CONFIG_VARIABLE])
+    toml = TomlFile() if file is None else TomlFile.read(file)
+    known = {*AgentConfig.model_fields, "config"}
+    if unknown := unknown_variables(os.environ, PREFIX, known):
+        raise AgentConfigError(f"{unknown[0]}: no such setting; {PREFIX}… are: {', '.join(sorted(known))}")
+    values: dict[str, Any] = {_FILE: toml.values, **flags}
+    try:
+        return AgentConfig(**values)
+    except ValidationError as error:
+        raise AgentConfigError(explain(error, flags, os.environ, PREFIX, toml)) from None
+
+
+def tunnel_url(gateway: str) -> str:
+    """The tunnel's URL at a gateway's. Raises ValueError, saying what is wrong."""
+    parts = urlsplit(gateway)
+    scheme = {"https": "wss", "wss": "wss", "http": "ws", "ws": "ws"}.get(parts.scheme)
+    if scheme is None or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("a gateway's URL is written https://HOST[:PORT]")
+    _ = parts.port  # raises ValueError for what is no port
+    before, clients, _ = f"{parts.path}/".partition("/v1/")
+    if clients:
+        base = f"{parts.scheme}://{parts.netloc}{before}"
+        raise ValueError(f"/v1 is where clients ask; agents dial the gateway itself: write {base}")
+    if scheme == "ws" and not is_loopback(parts.hostname):
+        raise ValueError(f"http:// goes to loopback only; across a network, write https://{parts.netloc}")
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/tunnel')}/tunnel"
+
+
+def default_state_dir(environ: Mapping[str, str]) -> Path:
+    """Where an agent keeps its key when nobody says otherwise."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return Path("/var/lib/trunkline/agent")
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "trunkline" / "agent"
+
+
+def default_name() -> str:
+    """The host's name, brought to what a name may be."""
+    letters = [
+        c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in socket.gethostname().lower()
+    ]
+    name = "".join(letters).strip("._-")[:63]
+    return name if is_name(name) else "agent"

@@ -1,0 +1,251 @@
+"""One ``[[engine]]`` of the agent's settings, and the ``[models]`` they share memory by."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from agent.engines.command.engine import CommandSettings
+from agent.engines.command.process import PORT
+from agent.engines.http.kind import check_continues
+from agent.engines.http.models import MODELS, is_nameable
+from agent.engines.managed import LoadAttempt
+from agent.engines.settings import EngineSettings, EngineTimeouts, base_url, origin_name
+from shared.identity import NAME_RULE, is_name
+
+Slots = Annotated[int, Field(ge=1, le=100_000)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Memory = Annotated[ByteSize, Field(gt=0, le=2**50)]
+"""Bytes, or text such as ``14 GiB``."""
+
+IDLE_TIMEOUT_S = 600.0
+"""Of engines that are loaded on demand, unless they say otherwise."""
+
+_NO_NAME = "it must not be empty, hold blanks or be too long"
+_OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
+_OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
+
+
+class ModelsConfig(BaseModel):
+    """``[models]``: the host's memory for models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory: Memory | None = None
+    """What all engines that the agent starts may take together. Default: the memory of all GPUs; without any
+    GPU there is no bound."""
+
+
+class EngineConfig(BaseModel):
+    """One ``[[engine]]``: the ``url`` of one that runs, the ``command`` of one that the agent starts, or
+    ``torch``, a model for the built-in one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str | None = None
+    torch: str | None = None
+    """A Hugging Face model directory, or ``demo``."""
+    command: tuple[str, ...] | None = None
+    """Program and arguments, as a list or as text that is split as a shell would. No shell runs it.
+    ``{port}`` stands for the port."""
+    name: str = ""
+    slots: Slots | None = None
+    api_key: SecretStr | None = None
+    models: Annotated[tuple[str, ...], Field(max_length=MODELS)] = ()
+    health: Annotated[str | None, Field(max_length=1024)] = None
+    """For ``url``, where the engine has no list of models: a path that answers below 400 while it serves
+    ``models``."""
+    version: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Kept beside the engine; no gateway is told of them yet."""
+    continues: dict[str, str] | None = None
+    """Route → how it is asked to go on with an answer that another engine began: ``final_message`` or
+    ``prefill``, for completions ``prompt``. Empty: not at all. Default: what is known of its kind."""
+    stateful: bool | None = None
+    """Whether requests for its own paths that belong together must go to this same engine. Default: what is
+    known of its kind; of an engine of no known kind, yes."""
+    device: str = "auto"
+    """For ``torch``: auto, cpu or cuda."""
+    connect_s: Seconds = 5.0
+    first_byte_s: Seconds = 600.0
+    idle_s: Seconds = 300.0
+    refresh_s: Seconds = 5.0
+    port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """For ``command``: where the engine listens, on loopback; 0: a free port, which ``{port}`` tells it."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """For ``command``: added to the agent's own, without its settings."""
+    ready_s: Seconds = 600.0
+    """For ``command``: how long it may take to answer."""
+    stop_s: Annotated[float, Field(ge=0, le=300, allow_inf_nan=False)] = 10.0
+    """For ``command``: how long it may take to end once asked (SIGTERM); then it is killed."""
+    load: Literal["on-demand", "at-start"] | None = None
+    """When an engine that the agent starts is loaded. Default: ``command`` on demand, ``torch`` at start."""
+    memory: Memory | None = None
+    """What it takes while it is loaded. Default: for ``torch`` a fifth more than its weights' files, for
+    ``command`` all there is."""
+    load_s: Seconds | None = None
+    """How long loading takes, for as long as the agent has not measured it."""
+    idle_timeout_s: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)] | None = None
+    """Without a request for so long it is unloaded; 0: never. Default: 600 on demand, never when loaded at
+    start."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        return None if value is None else base_url(value)
+
+    @field_validator("health")
+    @classmethod
+    def _check_health(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith("/") or not value.isprintable() or " " in value):
+            raise ValueError("a path begins with / and holds no blanks")
+        return value
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _split_command(cls, value: Any) -> Any:
+        return shlex.split(value) if isinstance(value, str) else value
+
+    @field_validator("command")
+    @classmethod
+    def _check_command(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (not value or not value[0] or any("\0" in word for word in value)):
+            raise ValueError("a command begins with a program")
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _check_environment(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not name or "=" in name or "\0" in name + text:
+                raise ValueError(f"{name!r} is no name of a variable, or its value holds a zero byte")
+        return value
+
+    @field_validator("continues")
+    @classmethod
+    def _check_continues(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        return None if value is None else dict(check_continues(value))
+
+    @field_validator("torch")
+    @classmethod
+    def _check_torch(cls, value: str | None) -> str | None:
+        if value in (None, "demo"):
+            return value
+        directory = Path(str(value)).expanduser().absolute()
+        if not value or not _is_directory(directory):
+            raise ValueError("a model is 'demo' or a directory, and there is no such directory")
+        if not is_nameable(directory.name):
+            raise ValueError("the model is called after its directory, whose name must hold no blanks")
+        return str(directory)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if value and not is_name(value):
+            raise ValueError(NAME_RULE)
+        return value
+
+    @model_validator(mode="after")
+    def _check_either(self) -> Self:
+        if [self.url, self.torch, self.command].count(None) != 2:
+            raise ValueError("an engine has one of url, command and torch")
+        stray = () if self.command is not None else self.model_fields_set.intersection(_OF_COMMANDS)
+        if self.url is not None:
+            stray = self.model_fields_set.intersection(_OF_COMMANDS + _OF_LOADING)
+        for key in sorted(stray):
+            raise ValueError(f"{key} is for engines that the agent starts itself")
+        return self
+
+    @model_validator(mode="after")
+    def _check_health_has_models(self) -> Self:
+        if self.health is None:
+            return self
+        if self.url is None:
+            raise ValueError("health is for engines with a url")
+        if not self.models:
+            raise ValueError("health stands in for a list of models: name them, with models = […]")
+        if bad := [model for model in self.models if not is_nameable(model)]:
+            raise ValueError(f"models: {bad[0]!r} is no name: {_NO_NAME}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_can_be_asked(self) -> Self:
+        if self.command is None:
+            return self
+        if self.on_demand and not self.models:
+            raise ValueError("an engine that is loaded on demand needs models: the names that it serves")
+        if bad := [model for model in self.models if not is_nameable(model)]:
+            raise ValueError(f"models: {bad[0]!r} is no name: {_NO_NAME}")
+        if not self.port and not any(PORT in text for text in (*self.command, *self.environment.values())):
+            raise ValueError(f"write {PORT} where the command takes its port, or say port = …")
+        return self
+
+    @property
+    def on_demand(self) -> bool:
+        return (self.load or ("at-start" if self.command is None else "on-demand")) == "on-demand"
+
+    @property
+    def kind(self) -> str:
+        """What it is called when it has no name: one that runs already by where it does."""
+        if self.torch is not None:
+            return "torch"
+        if self.url is not None:
+            return origin_name(self.url)
+        program = "" if self.command is None else Path(self.command[0]).name.lower()
+        return program if is_name(program) else "engine"
+
+    @property
+    def place(self) -> str:
+        """What it is, for the log; of a command the program alone, as arguments may hold keys."""
+        return self.url or self.torch or (self.command or ("",))[0]
+
+    def settings(self) -> EngineSettings:
+        """For :class:`agent.engines.http.openai.OpenAIHTTPBackend`."""
+        timeouts = EngineTimeouts(
+            connect_s=self.connect_s, first_byte_s=self.first_byte_s, idle_s=self.idle_s
+        )
+        return EngineSettings(
+            url=self.url or "http://127.0.0.1",
+            name=self.name,
+            api_key=None if self.api_key is None else self.api_key.get_secret_value(),
+            slots=self.slots,
+            models=self.models,
+            health=self.health,
+            version=self.version,
+            continues=self.continues,
+            stateful=self.stateful,
+            refresh_s=self.refresh_s,
+            timeouts=timeouts,
+        )
+
+    def command_settings(self) -> CommandSettings:
+        """For :class:`agent.engines.command.engine.CommandBackend`."""
+        assert self.command is not None
+        return CommandSettings(
+            command=self.command,
+            port=self.port,
+            environment=self.environment,
+            ready_s=self.ready_s,
+            stop_s=self.stop_s,
+        )
+
+    def loading(self) -> LoadAttempt:
+        """An engine loaded at start is unloaded by nobody, unless it has an idle timeout."""
+        timeout_s = self.idle_timeout_s
+        if timeout_s is None:
+            timeout_s = IDLE_TIMEOUT_S if self.on_demand else 0.0
+        return LoadAttempt(
+            at_start=not self.on_demand,
+            managed=self.on_demand or timeout_s > 0,
+            memory_bytes=self.memory,
+            load_s=self.load_s,
+            idle_timeout_s=timeout_s or None,
+        )
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        return False

@@ -1,0 +1,1 @@
+"""Engines that the agent starts as commands."""

@@ -1,0 +1,56 @@
+"""Answers of engines that end a running stream when somebody else calls, and say so to nobody.
+
+llama-cpp-python sends ``[DONE]`` then, without a finish reason, and closes the connection: to its client that
+is a whole answer. Here it is an engine that failed in the middle, so that the answer goes on elsewhere or its
+client gets an error.
+"""
+
+import re
+from collections.abc import Callable
+
+from agent.engines.backend import BackendFailed, BackendResponse
+from shared.protocol.messages import Headers
+
+_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
+_FINISHED = re.compile(rb'"finish_reason"\s*+:\s*+"[^"]')
+"""In a JSON string quotes and line ends are escaped, so no text looks like either."""
+_OVERLAP_BYTES = 64
+"""A mark may have begun in the piece before."""
+
+
+class Uninterrupted:
+    """``response``, which must say why it ends before it says that it does. Implements
+    :class:`agent.engines.backend.BackendResponse`."""
+
+    def __init__(self, response: BackendResponse) -> None:
+        self._response = response
+        kind = dict(response.headers).get("content-type", "")
+        self._stream = kind.lower().startswith("text/event-stream") and response.status == 200
+        self._finished = False
+        self._before = b""
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._response.headers
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        """Raises :class:`BackendFailed` instead of giving the end of an answer that was interrupted."""
+        await self._response.pour(lambda piece: self._take(piece, take) if self._stream else take(piece))
+
+    def resume(self) -> None:
+        self._response.resume()
+
+    def _take(self, piece: bytes, take: Callable[[bytes], bool]) -> bool:
+        done = None if self._finished else _DONE.search(piece)
+        before = piece if done is None else piece[: done.start()]
+        self._finished = self._finished or _FINISHED.search(self._before + before) is not None
+        self._before = (self._before + piece)[-_OVERLAP_BYTES:]
+        if done is None or self._finished:
+            return take(piece)
+        if before:
+            take(before)
+        raise BackendFailed("the engine broke its answer off because somebody else called it")

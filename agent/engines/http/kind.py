@@ -1,0 +1,238 @@
+"""The kinds of engine that are understood without configuration, and what is particular to each. Pure data.
+
+A kind only fills in what an engine does not say of itself; nothing here is needed for a request to reach it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from shared.protocol.messages import CONTINUATION_WAYS
+from shared.protocol.routes import ROUTES, offered
+
+EVERY_ROUTE = ROUTES
+"""Offered of an engine of which nothing is known; what it turns out not to have is taken back."""
+
+
+class WhileBusy(Enum):
+    """What an engine does with a question (models, health, load) that comes while it works on requests."""
+
+    ANSWERS = auto()
+    """It answers beside them: its HTTP server is not what computes."""
+    UNKNOWN = auto()
+    """It may answer late, and its answer says little: it is not asked."""
+    INTERRUPTS = auto()
+    """It ends the running stream for it: it is not asked, and no request is sent before a question is
+    answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """``slots`` is how many requests it may have when nothing better is known, with the reason beside it."""
+
+    name: str
+    slots: int
+    routes: tuple[str, ...]
+    owners: tuple[str, ...] = ()
+    """What it writes as ``owned_by`` in ``/v1/models``."""
+    facts_path: str | None = None
+    """Where it tells how many requests it takes at once."""
+    facts_key: str = ""
+    """The number's name there."""
+    openapi_path: str = "/openapi.json"
+    """Where it describes its paths, if it does."""
+    stateful: bool = False
+    """What a request for one of its own paths leaves behind, others ask for."""
+    continues: Mapping[str, str] = field(default_factory=dict)
+    """Route → how it is asked to go on with an answer that another engine began (PROTOCOL §4.7); only what
+    its documentation or source says, as an engine that begins anew instead would spoil the answer."""
+    while_busy: WhileBusy = WhileBusy.ANSWERS
+
+
+GENERIC = EngineKind("generic", 8, EVERY_ROUTE, stateful=True, while_busy=WhileBusy.UNKNOWN)
+"""Eight: enough to keep a batching engine busy, few enough not to pile up before one that has no batch.
+Stateful, because nobody knows better: ComfyUI, for one, tells results only where the work was done."""
+
+BUILT_IN = EngineKind(
+    "trunkline",
+    8,
+    ("chat", "completions", "any"),
+    ("trunkline",),
+    continues={"chat": "final_message", "completions": "prompt"},
+)
+"""Says all else of itself in ``/v1/models``."""
+
+VLLM = EngineKind(
+    "vllm",
+    256,  # the default of max_num_seqs, which it does not tell; what is too much shows as requests waiting
+    (
+        "chat",
+        "completions",
+        "responses",
+        "embeddings",
+        "rerank",
+        "score",
+        "classify",
+        "pooling",
+        "tokenize",
+        "audio",
+        "messages",
+        "any",
+    ),
+    ("vllm",),
+    # continue_final_message: vllm-project/vllm#8942. Not messages: its Anthropic adapter makes a chat request
+    # of them without that member (vllm/entrypoints/anthropic/serving.py, _build_base_request).
+    continues={"chat": "final_message", "completions": "prompt"},
+)
+
+SGLANG = EngineKind(
+    "sglang",
+    64,  # it tells max_running_requests only when told one; the rest shows as requests waiting
+    (
+        "chat",
+        "completions",
+        "responses",
+        "embeddings",
+        "rerank",
+        "score",
+        "classify",
+        "tokenize",
+        "messages",
+        "any",
+    ),
+    ("sglang",),
+    facts_path="/get_server_info",
+    facts_key="max_running_requests",
+    # continue_final_message: sgl-project/sglang#4226. Not messages, as with vLLM
+    # (sglang/srt/entrypoints/anthropic/request_conversion.py).
+    continues={"chat": "final_message", "completions": "prompt"},
+)
+
+TGI = EngineKind(
+    "tgi",
+    128,  # the default of max_concurrent_requests, above which it answers 429
+    ("chat", "completions", "tokenize", "any"),
+    facts_path="/info",
+    facts_key="max_concurrent_requests",
+    openapi_path="/api-doc/openapi.json",
+    # huggingface/text-generation-inference#2733; since then its router goes on with a final message of the
+    # assistant unasked, without the white space at its end (router/src/infer/chat_template.rs).
+    continues={"chat": "prefill", "completions": "prompt"},
+)
+
+LLAMA_CPP = EngineKind(
+    "llama.cpp",
+    4,  # the default of --parallel in its server since 2025; 1 before
+    ("chat", "completions", "responses", "embeddings", "rerank", "tokenize", "audio", "messages", "any"),
+    ("llamacpp",),
+    facts_path="/props",
+    facts_key="total_slots",
+    # Unless started with --no-prefill-assistant: ggml-org/llama.cpp#13174, #13608. /v1/messages is turned
+    # into the same chat request first: #17570.
+    continues={"chat": "prefill", "messages": "prefill", "completions": "prompt"},
+)
+
+LLAMA_CPP_PYTHON = EngineKind(
+    "llama-cpp-python",
+    1,  # there is one model behind one lock; by its default (interrupt_requests) a second call ends the first
+    ("chat", "completions", "embeddings", "any"),
+    ("me",),
+    # create_completion goes on from the prompt as it is; what its chat formats do with a final message of the
+    # assistant depends on the format (llama_cpp/llama_chat_format.py).
+    continues={"completions": "prompt"},
+    # Every route that uses the model, /v1/models among them, waits for its lock, and a stream ends when it
+    # sees somebody wait (llama_cpp/server/app.py, get_llama_proxy and get_event_publisher).
+    while_busy=WhileBusy.INTERRUPTS,
+)
+
+TRANSFORMERS = EngineKind(
+    "transformers",
+    1,  # it generates one answer after the other, unless it was started with --continuous-batching
+    ("chat", "completions", "responses", "audio", "any"),
+    # Nothing: it always adds a generation prompt (transformers/cli/serving/chat_completion.py).
+    while_busy=WhileBusy.UNKNOWN,
+)
+
+OLLAMA = EngineKind(
+    "ollama",
+    4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
+    ("chat", "completions", "responses", "embeddings", "audio", "images", "messages", "ollama", "any"),
+    ("library",),
+    # Nothing: whether it goes on with a final message of the assistant depends on the model's template
+    # (ollama/ollama#6778, #5775), and its /v1/completions puts the prompt into that template, too
+    # (openai/openai.go, FromCompleteRequest).
+)
+
+LM_STUDIO = EngineKind(
+    "lmstudio",
+    4,  # its default of requests at once per model
+    ("chat", "completions", "responses", "embeddings", "messages", "any"),
+    ("organization_owner",),
+    # Nothing: its documentation does not say.
+)
+
+KINDS = (BUILT_IN, VLLM, SGLANG, TGI, LLAMA_CPP, LLAMA_CPP_PYTHON, TRANSFORMERS, OLLAMA, LM_STUDIO)
+
+USUAL_PORTS: Mapping[int, EngineKind] = {
+    8000: VLLM,
+    30000: SGLANG,
+    8080: LLAMA_CPP,
+    3000: TGI,
+    11434: OLLAMA,
+    1234: LM_STUDIO,
+}
+"""Where each kind listens when nobody told it otherwise (TGI also on llama.cpp's). Which one it really is, is
+seen from its answers."""
+
+
+def kind_of(owner: str, info: Any) -> EngineKind:
+    """The kind of engine that writes ``owner`` in ``/v1/models`` and ``info`` at ``/info`` (or None)."""
+    for kind in KINDS:
+        if owner in kind.owners:
+            return kind
+    if isinstance(info, dict) and "max_concurrent_requests" in info and "model_id" in info:
+        return TGI
+    return GENERIC
+
+
+_OF_TRANSFORMERS = frozenset({"/load_model", "/reset", "/v1/chat/completions"})
+"""Paths that ``transformers serve`` has beside each other, and nobody else is known to have. As the owners of
+its models it names their authors."""
+
+
+def kind_of_paths(openapi: Any) -> EngineKind:
+    """The kind of engine whose ``/openapi.json`` (or None) this is."""
+    paths = openapi.get("paths") if isinstance(openapi, dict) else None
+    return TRANSFORMERS if isinstance(paths, dict) and paths.keys() >= _OF_TRANSFORMERS else GENERIC
+
+
+def slots_from(facts: Any, kind: EngineKind) -> int | None:
+    """How many requests at once an engine says it takes, or None when it does not say."""
+    value = facts.get(kind.facts_key) if isinstance(facts, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 100_000 else None
+
+
+def routes_from(description: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The routes of an engine with this OpenAPI document and what it lacks of them
+    (:func:`shared.protocol.routes.offered`); None when it is none, or names no path that is known."""
+    paths = description.get("paths") if isinstance(description, dict) else None
+    if not isinstance(paths, dict):
+        return None
+    return offered(path for path, item in paths.items() if isinstance(item, dict) and "post" in item)
+
+
+CONTINUED_ROUTES = ("chat", "completions", "responses", "messages")
+
+
+def check_continues(ways: Mapping[str, str]) -> Mapping[str, str]:
+    """``ways``, route → way, if it can be. Raises ValueError, saying what is wrong."""
+    for route, way in ways.items():
+        if route not in CONTINUED_ROUTES:
+            raise ValueError(
+                f"{route!r} is no route whose answers go on; they are {', '.join(CONTINUED_ROUTES)}"
+            )
+        fitting = CONTINUATION_WAYS - {"prompt"} if route != "completions" else {"prompt"}
+        if way not in fitting:
+            raise ValueError(f"{route} = {way!r}: must be {' or '.join(sorted(fitting))}")
+    return ways

@@ -1,0 +1,233 @@
+"""The backend for every engine with the OpenAI HTTP surface, over TCP or a Unix socket."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+
+import structlog
+
+from agent.engines.backend import (
+    BackendBody,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    BackendResponse,
+    BackendTimeout,
+)
+from agent.engines.http.engine_client import EngineClient, SmallResponse
+from agent.engines.http.interrupted import Uninterrupted
+from agent.engines.http.kind import CONTINUED_ROUTES, WhileBusy
+from agent.engines.http.probe import EngineView, Prober
+from agent.engines.http.states import engine_state
+from agent.engines.settings import EngineSettings, EngineTimeouts
+from shared.protocol.engine_state import EngineState
+from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
+
+__all__ = ["EngineSettings", "EngineTimeouts", "OpenAIHTTPBackend"]
+
+log = structlog.get_logger("agent.engine")
+
+GONE_REFRESH_S = 1.0
+"""How often an engine that is not there is asked for; a refused connection on this host costs nothing."""
+
+FOREIGN_REFRESH_S = 60.0
+"""Where something answers that is no engine it is asked less and less often, down to this."""
+
+BUSY_SILENCE_S = 15.0
+"""While requests run, an engine that answers no question is not taken for lost before nothing of any answer
+has come for so long. Only engines that are known to answer beside requests are asked then at all."""
+
+CONTINUED = frozenset(CONTINUED_ROUTES)
+CONTINUES_HINT = (
+    "set TRUNKLINE_AGENT_CONTINUES=chat=prefill, or continues in the agent's file, if it goes on with a last "
+    "message of the assistant; none if it does not"
+)
+NO_MODELS = "the engine answers, and lists no models: load one into it"
+
+ERROR_REFRESH_S = 0.2
+"""After a failed request the engine is looked at at once, but not more often than this."""
+
+
+class OpenAIHTTPBackend:
+    """Implements :class:`agent.engines.backend.Backend`.
+
+    One task looks at the engine every ``refresh_s``, more often while it is gone, and at once after a request
+    failed. Whatever an engine does not offer (health, metrics, facts) is found out once each time it appears.
+
+    While requests run, what comes of their answers is the engine's sign of life. It is asked for its load
+    then only if it is known to answer beside requests; a question left unanswered shows that it is busy.
+    """
+
+    def __init__(self, settings: EngineSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._clock = clock
+        self._client: EngineClient | None = None
+        self._prober: Prober | None = None
+        self._view = EngineView()
+        self._watch: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._question = asyncio.Lock()
+        """Held while an engine is asked that must not be asked anything else meanwhile."""
+        self._running = 0
+        self._busy_since_s = 0.0
+        """On the loop's clock, when the first of those that run began."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._on_change: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Looks at the engine once, then watches it until :meth:`close`."""
+        assert self._watch is None, "started twice"
+        self._client = EngineClient(self._settings)
+        self._prober = Prober(self._settings, self._ask)
+        await self.refresh()
+        self._watch = asyncio.create_task(self._watch_engine(), name=f"watch {self.name}")
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    def deployments(self) -> tuple[DeploymentState, ...]:
+        return self._view.deployments
+
+    def engine(self) -> EngineState:
+        view = self._view
+        kind = "" if view.gone and not view.deployments else view.kind.name  # not known before it was there
+        if view.gone:
+            status = DeploymentStatus.LOADING if view.loading else DeploymentStatus.FAILED
+            return EngineState(self.name, status, view.reason, kind)
+        wanted = ", ".join(self._settings.models)
+        without = f"the engine lists none of the models named for it ({wanted})" if wanted else NO_MODELS
+        return engine_state(self.name, view.deployments, kind=kind, without=without)
+
+    @property
+    def kind(self) -> str:
+        """What kind of engine it is found to be: ``vllm``, ``ollama``, …, ``generic``."""
+        return self._view.kind.name
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+
+    async def refresh(self) -> None:
+        """Look at the engine now, outside the rhythm: after it was seen to start or to fail."""
+        assert self._prober is not None, "not started"
+        async with self._looking:
+            before, engine = self._view, self.engine()
+            self._view = await self._prober.look(before)
+        for model, why in set(self._view.left_out).difference(before.left_out):
+            log.warning("model left out", engine=self.name, model=model, reason=why)
+        if self._view.deployments != before.deployments:
+            self._say_change(before)
+            self._on_change()
+        elif self.engine() != engine:
+            self._on_change()
+
+    @asynccontextmanager
+    async def _request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
+        assert self._client is not None, "not started"
+        self._begin()
+        try:
+            if self._interrupts:
+                async with self._question:
+                    pass  # whoever asked is done
+            async with self._client.request(head, body) as response:
+                yield Uninterrupted(response) if self._interrupts else response
+        except BackendRefused:
+            raise
+        except BackendError:
+            self._look.set()
+            raise
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        if not self._running:
+            self._busy_since_s = asyncio.get_running_loop().time()
+            self._idle.clear()
+        self._running += 1
+
+    def _end(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
+    @property
+    def _interrupts(self) -> bool:
+        return self._view.while_busy is WhileBusy.INTERRUPTS
+
+    @property
+    def _may_be_asked(self) -> bool:
+        return not self._running or self._view.while_busy is WhileBusy.ANSWERS
+
+    async def _ask(self, path: str) -> SmallResponse:
+        """One question. Raises :class:`BackendBusy`, and what :meth:`EngineClient.ask` raises."""
+        assert self._client is not None, "not started"
+        if not self._may_be_asked:
+            raise BackendBusy("requests run")
+        try:
+            async with self._question if self._interrupts else nullcontext():
+                return await self._client.ask(path)
+        except BackendTimeout:
+            heard_s = max(self._client.heard_s, self._busy_since_s)
+            if self._running and asyncio.get_running_loop().time() - heard_s < BUSY_SILENCE_S:
+                raise BackendBusy("it works on requests") from None
+            raise
+
+    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
+        return self._request(head, body)
+
+    async def _watch_engine(self) -> None:
+        foreign = 0
+        while True:
+            foreign = foreign + 1 if self._view.foreign else 0
+            try:
+                async with asyncio.timeout(self._rest_s(foreign)):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            if not self._may_be_asked:
+                await self._idle.wait()
+            self._look.clear()
+            try:
+                await self.refresh()
+            except Exception:
+                log.exception("looking at the engine failed", engine=self.name)
+            await asyncio.sleep(ERROR_REFRESH_S)
+
+    def _rest_s(self, foreign: int) -> float:
+        """Until the next look, after so many in a row at something that is no engine."""
+        if not self._view.gone:
+            return self._settings.refresh_s
+        rest_s = min(self._settings.refresh_s, GONE_REFRESH_S)
+        return min(FOREIGN_REFRESH_S, rest_s * 2.0 ** min(foreign, 30))
+
+    def _say_whether_it_continues(self) -> None:
+        """An operator may know more of the engine than is known of its kind."""
+        serving = [d for d in self._view.deployments if d.status is DeploymentStatus.LOADED]
+        asked = any(not d.continues and CONTINUED.intersection(d.routes) for d in serving)
+        if asked and self._settings.continues is None:
+            log.info(
+                "this engine is not known to continue answers that another engine began",
+                engine=self.name,
+                kind=self.kind,
+                hint=CONTINUES_HINT,
+            )
+
+    def _say_change(self, before: EngineView) -> None:
+        now = self._view
+        if now.gone and not before.gone:
+            log.warning("engine lost", engine=self.name, reason=now.reason)
+        elif before.models() != now.models():
+            log.info("engine serves", engine=self.name, kind=now.kind.name, models=list(now.models()))
+            self._say_whether_it_continues()
+        for deployment in now.deployments:
+            if deployment.reason and deployment.reason != before.reason_of(deployment.id) and not now.gone:
+                log.warning(
+                    "deployment", id=deployment.id, status=deployment.status, reason=deployment.reason
+                )

@@ -1,0 +1,312 @@
+"""One look at an engine: what it serves, whether it is well, how busy it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.engines.backend import BackendBusy, BackendError, BackendTimeout
+from agent.engines.http.engine_client import SmallResponse
+from agent.engines.http.kind import (
+    GENERIC,
+    EngineKind,
+    WhileBusy,
+    kind_of,
+    kind_of_paths,
+    routes_from,
+    slots_from,
+)
+from agent.engines.http.load import LoadReader, Loads, slices
+from agent.engines.http.models import EngineModel, deployment_id, left_out, read_models
+from agent.engines.settings import EngineSettings
+from shared.protocol import limits
+from shared.protocol.messages import DeploymentState, DeploymentStatus
+
+MODELS_PATH = "/v1/models"
+HEALTH_PATH = "/health"
+METRICS_PATH = "/metrics"
+INFO_PATH = "/info"
+OPENAPI_PATH = "/openapi.json"
+
+LOADING = "the engine is loading its model"
+NAME_MODELS = "if it has no such list, name its models in the agent's file, with models and health"
+SHORTER_LIST = "name its models in the agent's file, with models and health"
+
+PATIENCE = 2
+"""So many looks in a row must time out before an engine that is connected to counts as gone: one that is
+busy with a long prompt may be late once."""
+
+BLOCKED_PATIENCE = 6
+"""The same of engines that are not known to answer while they work: they may work for somebody else."""
+
+Ask = Callable[[str], Awaitable[SmallResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine as last seen."""
+
+    deployments: tuple[DeploymentState, ...] = ()
+    kind: EngineKind = GENERIC
+    gone: bool = True
+    reason: str = "the engine has not been looked at"
+    loading: bool = False
+    """It is gone, and says that it is loading."""
+    late: int = 0
+    """Looks in a row that timed out."""
+    reported_slots: int | None = None
+    offers: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    """Its routes and what it lacks of them, as its OpenAPI document says; None: it has none."""
+    has_health: bool = True
+    was_well: bool = False
+    """It has said so, so it knows what it says when it does not."""
+    has_metrics: bool = True
+    tells_load: bool = False
+    """Its ``/metrics`` has told of its load."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Models that it lists and that cannot be offered: what they are called, and why."""
+    foreign: bool = False
+    """What answers there is no engine, or not any more."""
+
+    @property
+    def while_busy(self) -> WhileBusy:
+        """What comes of asking it while requests run. One that tells of its load is asked for it."""
+        known = self.kind.while_busy
+        return WhileBusy.ANSWERS if known is WhileBusy.UNKNOWN and self.tells_load else known
+
+    def models(self) -> tuple[str, ...]:
+        return tuple(
+            deployment.model
+            for deployment in self.deployments
+            if deployment.status is DeploymentStatus.LOADED
+        )
+
+    def reason_of(self, deployment_id: str) -> str:
+        return next((d.reason for d in self.deployments if d.id == deployment_id), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    status: DeploymentStatus = DeploymentStatus.LOADED
+    reason: str = ""
+    known: bool = True
+    well: bool = False
+    """It said so itself."""
+
+
+class NoModelList(BackendError):
+    """The engine answered, and not with a list of models; or, at ``health``, not that it is well."""
+
+    def __init__(self, answer: SmallResponse, health: str = "") -> None:
+        self.loading = answer.status == 503 and b"oading" in answer.body
+        unwell = f"the engine is not well ({health} answers {answer.status})" if health else ""
+        super().__init__(LOADING if self.loading else unwell or _why_no_models(answer))
+        self.foreign = not health and answer.status < 500 and answer.status not in (401, 403, 408, 429)
+        """The answer of something that is no engine; not that of one that has a trouble."""
+
+
+class Prober:
+    """Asks the engine of ``settings`` through ``ask``, which raises :class:`BackendBusy` where the engine is
+    not to be asked because requests run, or did not answer because they do.
+
+    One that ends its streams when it is asked for its models is asked for them once each time it appears;
+    whether it lives shows from a path that it does not have.
+    """
+
+    def __init__(self, settings: EngineSettings, ask: Ask) -> None:
+        self._settings = settings
+        self._ask = ask
+        self._left_out: tuple[tuple[str, str], ...] = ()
+
+    async def look(self, before: EngineView) -> EngineView:
+        """What there is to see now. Never raises for what the engine does or does not do. A look that
+        requests have overtaken shows nothing new."""
+        try:
+            return await self._look(before)
+        except BackendBusy:
+            return before
+
+    async def _look(self, before: EngineView) -> EngineView:
+        spared = before.while_busy is WhileBusy.INTERRUPTS and not before.gone and before.deployments
+        patience = PATIENCE if before.while_busy is WhileBusy.ANSWERS else BLOCKED_PATIENCE
+        try:
+            if spared:
+                await self._ask(HEALTH_PATH)
+                return replace(before, late=0)
+            models = await self._models()
+        except BackendBusy:
+            raise
+        except BackendTimeout as error:
+            if not before.gone and before.late + 1 < patience:
+                return replace(before, late=before.late + 1)
+            return self._lost(before, error.reason)
+        except NoModelList as error:
+            return replace(self._lost(before, error.reason), foreign=error.foreign, loading=error.loading)
+        except BackendError as error:
+            return self._lost(before, error.reason)
+        seen = replace(before, gone=False, reason="", late=0, foreign=False, loading=False)
+        if before.gone or not before.deployments:
+            seen = await self._get_acquainted(seen, models)
+        (health, loads) = await asyncio.gather(self._health(seen), self._loads(seen))
+        return replace(
+            seen,
+            has_health=seen.has_health and health.known,
+            was_well=seen.was_well or health.well,
+            has_metrics=loads is not None,
+            tells_load=bool(loads and loads.by_model) or seen.tells_load,
+            left_out=self._left_out,
+            deployments=tuple(self._deployment(seen, model, health, loads or Loads({})) for model in models),
+        )
+
+    async def _models(self) -> tuple[EngineModel, ...]:
+        """Raises :class:`BackendError` for an engine without a list of models, unless it needs none."""
+        if self._settings.health is not None:
+            return await self._declared(self._settings.health)
+        answer = await self._ask(MODELS_PATH)
+        listed = answer.json() if answer.status == 200 else None
+        await asyncio.sleep(0)  # to parse a long list, and to read it, take a turn of the loop each
+        models = read_models(listed)
+        if models is None:
+            raise NoModelList(answer)
+        self._left_out = left_out(listed)
+        wanted = self._settings.models
+        return tuple(model for model in models if not wanted or model.id in wanted)
+
+    async def _declared(self, health: str) -> tuple[EngineModel, ...]:
+        """The models of the settings, of an engine that answers at ``health``."""
+        answer = await self._ask(health)
+        if answer.status >= 400:
+            raise NoModelList(answer, health)
+        return tuple(EngineModel(id=model) for model in self._settings.models)
+
+    async def _get_acquainted(self, view: EngineView, models: tuple[EngineModel, ...]) -> EngineView:
+        """For an engine that has just appeared: its kind, and how much it takes."""
+        kind = kind_of(models[0].owner if models else "", None)
+        if kind is GENERIC:
+            kind = kind_of("", await self._document(INFO_PATH))
+        told, described = any(model.routes for model in models), None
+        if kind is GENERIC:
+            described = await self._document(OPENAPI_PATH)
+            kind = kind_of_paths(described)
+        elif not told:
+            described = await self._document(kind.openapi_path)
+        facts = None if kind.facts_path is None else await self._document(kind.facts_path)
+        return replace(
+            view,
+            kind=kind,
+            reported_slots=slots_from(facts, kind),
+            offers=None if told else routes_from(described),
+            has_health=self._settings.health is None,
+            was_well=False,
+            has_metrics=True,
+            tells_load=False,
+        )
+
+    async def _document(self, path: str) -> Any:
+        try:
+            answer = await self._ask(path)
+        except BackendBusy:
+            raise
+        except BackendError:
+            return None
+        return answer.json() if answer.status == 200 else None
+
+    async def _health(self, view: EngineView) -> _Health:
+        if not view.has_health:
+            return _Health()
+        try:
+            answer = await self._ask(HEALTH_PATH)
+        except BackendBusy:
+            raise
+        except BackendError:
+            return _Health()  # the list of models has come; the next look will tell
+        if answer.status == 503:
+            loading = b"oading" in answer.body
+            status = DeploymentStatus.LOADING if loading else DeploymentStatus.FAILED
+            return _Health(status, LOADING if loading else "the engine says it is not well")
+        if answer.status >= 500 and view.was_well:  # vLLM's when its engine is dead: vllm-project/vllm#5060
+            return _Health(
+                DeploymentStatus.FAILED, f"the engine is not well ({HEALTH_PATH} answers {answer.status})"
+            )
+        return _Health(known=answer.status < 400, well=answer.status < 400)
+
+    async def _loads(self, view: EngineView) -> Loads | None:
+        """None when the engine says nothing of its load, and need not be asked again."""
+        if not view.has_metrics:
+            return None
+        try:
+            answer = await self._ask(METRICS_PATH)
+        except BackendBusy:
+            raise
+        except BackendError:
+            return Loads({})
+        if answer.status != 200:
+            return None
+        reader = LoadReader()
+        for piece in slices(answer.body):
+            reader.feed(piece)
+            await asyncio.sleep(0)
+        return reader.loads()
+
+    def _deployment(
+        self, view: EngineView, model: EngineModel, health: _Health, loads: Loads
+    ) -> DeploymentState:
+        load = loads.of(model.id)
+        routes = model.routes or view.kind.routes
+        lacks: tuple[str, ...] = ()
+        if view.offers is not None and not model.routes:
+            routes, lacks = view.offers
+        continues = self._settings.continues
+        if continues is None:
+            continues = {route: way for route, way in view.kind.continues.items() if route in routes}
+        well = health.status is DeploymentStatus.LOADED
+        return DeploymentState(
+            id=deployment_id(self._settings.name, model.id),
+            model=model.id,
+            version=model.version or self._settings.version,
+            status=model.status if well else health.status,
+            routes=routes,
+            slots=self._settings.slots or model.slots or view.reported_slots or view.kind.slots,
+            context_tokens=model.context_tokens,
+            running=load.running,
+            waiting=load.waiting,
+            kv_use=load.kv_use,
+            reason=(model.reason if well else health.reason)[: limits.REASON_CHARS],
+            kind=view.kind.name,
+            continues=continues,
+            kv_tokens=load.kv_tokens,
+            lacks=lacks,
+            stateful=view.kind.stateful if self._settings.stateful is None else self._settings.stateful,
+        )
+
+    @staticmethod
+    def _lost(before: EngineView, reason: str) -> EngineView:
+        """What it served stays known, as failed, so that the gateway can say why a model is not there."""
+        reason = reason[: limits.REASON_CHARS]
+        failed = tuple(
+            replace(
+                deployment,
+                status=DeploymentStatus.FAILED,
+                reason=reason,
+                running=0,
+                waiting=0,
+                kv_use=None,
+            )
+            for deployment in before.deployments
+        )
+        return replace(
+            before, deployments=failed, gone=True, reason=reason, late=0, foreign=False, loading=False
+        )
+
+
+def _why_no_models(answer: SmallResponse) -> str:
+    if answer.status in (401, 403):
+        return f"the engine wants another api_key ({MODELS_PATH} answers {answer.status})"
+    if answer.status == 503:
+        return f"the engine is not ready ({MODELS_PATH} answers 503)"
+    if answer.status >= 500:
+        return f"the engine is not well ({MODELS_PATH} answers {answer.status})"
+    if answer.status == 200 and answer.is_too_much:
+        return f"the engine's list of models is too long to be read ({MODELS_PATH}): {SHORTER_LIST}"
+    other = answer.status if answer.status != 200 else "with something else"
+    return f"the engine lists no models ({MODELS_PATH} answers {other}): {NAME_MODELS}"

@@ -1,0 +1,284 @@
+"""A backend that starts its engine itself, and ends it: when told, when it is not used, and for good."""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from agent.engines.backend import BackendBody, BackendRefused, BackendResponse, BackendUnreachable
+from agent.engines.http.openai import OpenAIHTTPBackend
+from agent.engines.http.states import engine_state
+from agent.engines.restarts import EngineEnd, RestartPolicy
+from shared.protocol import limits
+from shared.protocol.engine_state import EngineState
+from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
+
+log = structlog.get_logger("agent.engine")
+
+LOADING = "the model is being loaded"
+UNLOADING = "the model is being unloaded"
+
+
+class Durations(Protocol):
+    """How long loading took, by the engine's name."""
+
+    def of(self, engine: str) -> float | None: ...
+    def note(self, engine: str, took_s: float) -> None: ...
+
+
+class NoDurations:
+    """Where nobody wants to know."""
+
+    def of(self, engine: str) -> float | None:
+        return None
+
+    def note(self, engine: str, took_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAttempt:
+    """When an engine is loaded, and what that takes."""
+
+    at_start: bool = True
+    """Loaded by :meth:`ManagedBackend.start`; otherwise not before somebody says so."""
+    managed: bool = False
+    """A gateway may have it loaded and unloaded; otherwise it is always to be loaded."""
+    memory_bytes: int | None = None
+    """Of the host's memory for models; None: not known."""
+    load_s: float | None = None
+    """How long loading takes, for as long as it has not been measured."""
+    idle_timeout_s: float | None = None
+    """Without a request for so long it is unloaded; None: never."""
+
+
+class ManagedBackend(ABC):
+    """Implements :class:`agent.engines.backend.Backend`; its engine is a process that :meth:`_one_life` runs.
+
+    A crashed engine is started again for as long as it is to be loaded. Unloaded means that nothing of the
+    process is left.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        known: tuple[DeploymentState, ...],
+        loading: LoadAttempt,
+        *,
+        restarts: RestartPolicy | None = None,
+        durations: Durations | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``known``: what it will serve, as far as that can be said before it ever ran."""
+        self.name = name
+        self.loading = loading
+        self.unloading = False
+        """Its process is being ended; until it has, its memory is not free."""
+        self._known = known
+        self._restarts = restarts or RestartPolicy()
+        self._durations = durations or NoDurations()
+        self._clock = clock
+        self._sleep = sleep
+        self._on_change: Callable[[], None] = lambda: None
+        self._supervisor: asyncio.Task[None] | None = None
+        """Runs as long as the engine is to be loaded."""
+        self._ending: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Event()
+        """Do not wait with the next start."""
+        self._http: OpenAIHTTPBackend | None = None
+        """There while the engine can serve."""
+        self._began_s = 0.0
+        self._served = False
+        """The engine's process of now could serve."""
+        self._status = DeploymentStatus.LOADING if loading.at_start else DeploymentStatus.LOADABLE
+        self._reason = LOADING if loading.at_start else ""
+        self._progress: float | None = None
+        """How much of the load is done, where that can be known."""
+        self._step = ""
+        """What loading is at, where that is known."""
+
+    @property
+    def wanted(self) -> bool:
+        """It holds its memory, or is about to: it is loaded or loading, or waits for its next start."""
+        return self.unloading or (self._supervisor is not None and not self._supervisor.done())
+
+    @property
+    def status(self) -> DeploymentStatus:
+        return self._status
+
+    async def start(self) -> None:
+        assert self._supervisor is None, "started twice"
+        if self.loading.at_start:
+            self.load()
+
+    def load(self) -> None:
+        """Have the engine started, without waiting for it; one that waits after a crash does not wait any
+        longer. Raises :class:`BackendRefused` when it cannot be done now."""
+        if self.unloading:
+            raise BackendRefused(UNLOADING)
+        if not self.wanted:
+            self._began_s = self._clock()
+            self._become(DeploymentStatus.LOADING, LOADING)
+            self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
+        elif self._status is DeploymentStatus.FAILED:
+            self._at_once.set()
+        elif self._http is not None and all(
+            d.status is DeploymentStatus.FAILED for d in self._http.deployments()
+        ):
+            raise BackendRefused("the engine's process runs and does not answer: unload it first")
+
+    def unload(self) -> None:
+        """Have the engine ended, without waiting for it. Nobody may be let in from now on."""
+        if self.unloading or (not self.wanted and self._status is DeploymentStatus.LOADABLE):
+            return
+        self._known = self.deployments() or self._known
+        self.unloading = True
+        self._ending = asyncio.create_task(self._end(), name=f"unload {self.name}")
+        self._on_change()
+
+    async def close(self) -> None:
+        """End the engine process, politely first. Requests still running are cut off."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+        tasks = [task for task in (self._supervisor, self._ending) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def deployments(self) -> tuple[DeploymentState, ...]:
+        if self.unloading:
+            return tuple(replace(state, reason=UNLOADING) for state in self._known)
+        states = self._served_now() or tuple(self._as_now(state) for state in self._known)
+        managed, load_s = self.loading.managed, self._load_s()
+        return tuple(replace(state, managed=managed, load_s=load_s) for state in states)
+
+    def _load_s(self) -> float | None:
+        """How long loading takes, as measured, else as told."""
+        measured_s = self._durations.of(self.name)
+        return self.loading.load_s if measured_s is None else measured_s
+
+    def engine(self) -> EngineState:
+        states = self.deployments()
+        kind = "" if self._http is None else self._http.kind
+        state = engine_state(self.name, states, kind=kind, without=self._reason)
+        if (
+            states and state.status is not DeploymentStatus.LOADING
+        ) or self._status is not DeploymentStatus.LOADING:
+            return state
+        return replace(
+            state,
+            status=DeploymentStatus.LOADING,
+            reason=self._step or self._reason,
+            load_progress=self._progress,
+            loading_s=round(self._clock() - self._began_s, 1),
+            load_s=self._load_s(),
+        )
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+
+    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
+        return self._request(head, body)
+
+    @asynccontextmanager
+    async def _request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
+        if self._http is None:
+            raise BackendUnreachable(f"the engine is {self._status}: {self._reason or 'not loaded'}")
+        async with self._http.request(head, body) as response:
+            yield response
+
+    @abstractmethod
+    async def _one_life(self) -> EngineEnd:
+        """Run one engine process to its end, and leave nothing of it behind, also when cancelled. Calls
+        :meth:`_serve` once it can serve."""
+
+    async def _supervise(self) -> None:
+        """Keep an engine running. Ends when it would end the same way each time."""
+        crashes = 0
+        while True:
+            self._progress, self._step = None, ""
+            self._began_s, self._served = self._clock(), False
+            self._become(DeploymentStatus.LOADING, LOADING)
+            try:
+                end = await self._one_life()
+            except Exception as error:
+                log.exception("watching over the engine failed", engine=self.name)
+                end = EngineEnd(f"watching over the engine failed: {error}")
+            crashes = 1 if self._clock() - self._began_s >= self._restarts.healthy_s else crashes + 1
+            rarely = self._restarts.hopeless(crashes, served=self._served)
+            if end.hopeless or (rarely and self.loading.managed):
+                log.error("engine given up", engine=self.name, reason=end.reason, crashes=crashes)
+                self._become(DeploymentStatus.FAILED, f"{end.reason} (given up)")
+                return
+            delay_s = self._restarts.delay_s(crashes, served=self._served)
+            log.warning("engine crashed", engine=self.name, reason=end.reason, again_in_s=delay_s)
+            self._become(DeploymentStatus.FAILED, f"{end.reason} (again in {delay_s:g} s)")
+            await self._rest(delay_s)
+
+    async def _rest(self, delay_s: float) -> None:
+        """Wait, unless somebody does not want to."""
+        self._at_once.clear()
+        waits = [asyncio.ensure_future(wait) for wait in (self._sleep(delay_s), self._at_once.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _serve(self, http: OpenAIHTTPBackend, known: Sequence[DeploymentState] = ()) -> None:
+        """From now on requests go to ``http``, which has been started; ``known``: what is known of it should
+        it not have said so itself."""
+        self._http, self._served = http, True
+        self._known = tuple(known) or self._served_now() or self._known
+        self._durations.note(self.name, self._clock() - self._began_s)
+        self._become(DeploymentStatus.LOADED, "")
+
+    def _ended(self, reason: str) -> OpenAIHTTPBackend | None:
+        """Requests go nowhere any more. Returns what they went to, to be closed."""
+        http, self._http = self._http, None
+        self._become(DeploymentStatus.FAILED, reason)
+        return http
+
+    def _served_now(self) -> tuple[DeploymentState, ...]:
+        """What the running engine says it serves, if it does."""
+        return () if self._http is None else self._http.deployments()
+
+    def _as_now(self, state: DeploymentState) -> DeploymentState:
+        loading = self._status is DeploymentStatus.LOADING
+        return replace(
+            state,
+            status=self._status,
+            reason=self._reason,
+            load_progress=self._progress if loading else None,
+            running=0,
+            waiting=0,
+            kv_use=None,
+        )
+
+    async def _end(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        self.unloading = False
+        self._become(DeploymentStatus.LOADABLE, "")
+        log.info("engine unloaded", engine=self.name)
+
+    def _become(self, status: DeploymentStatus, reason: str) -> None:
+        self._status, self._reason = status, reason[: limits.REASON_CHARS]
+        self._changed()
+
+    def _note_progress(self, progress: float | None, step: str = "") -> None:
+        """Loading is at ``step`` now, of which ``progress`` (0 to 1) is done, where that can be told."""
+        if (progress, step) != (self._progress, self._step) and self._status is DeploymentStatus.LOADING:
+            self._progress, self._step = progress, step
+            self._changed()
+
+    def _changed(self) -> None:
+        if self.unloading:
+            return
+        self._known = self._served_now() or self._known
+        self._on_change()

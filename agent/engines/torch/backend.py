@@ -1,0 +1,170 @@
+"""The backend of the built-in engine: starts it, watches over it, and talks to it as to any other engine."""
+
+import asyncio
+import math
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from agent.engines.http.models import deployment_id
+from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
+from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
+from agent.engines.process import to_the_end
+from agent.engines.restarts import EngineEnd, RestartPolicy
+from agent.engines.torch.process import EngineProcess, engine_command, engine_environment
+from agent.engines.torch.startup import EngineOptions, EngineReady, locate
+from shared.protocol.messages import DeploymentState
+
+log = structlog.get_logger("agent.torch_engine")
+
+_REFRESH_S = 2.0
+"""The engine is next door, so its load is asked for more often than a foreign engine's."""
+
+_STOP_GRACE_S = 6.0
+"""The engine gives running answers one second and its computing thread three."""
+
+_MEMORY_PER_WEIGHT = 1.2
+"""A fifth beside the weights, for activations and a small cache."""
+
+Launch = Callable[[Sequence[str], Mapping[str, str]], Awaitable[EngineProcess]]
+
+
+class TorchBackend(ManagedBackend):
+    """Implements :class:`agent.engines.backend.Backend` for one local model.
+
+    ``model`` is ``demo`` or a Hugging Face model directory. The engine process is started by :meth:`start`,
+    unless ``loading`` says otherwise, and nobody waits for the model to load; a crashed one is started again,
+    a model that cannot be served is not.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        name: str = "torch",
+        model_name: str | None = None,
+        slots: int | None = None,
+        queue: int | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_context: int | None = None,
+        threads: int | None = None,
+        version: str = "",
+        continues: Mapping[str, str] | None = None,
+        loading: LoadAttempt | None = None,
+        restarts: RestartPolicy | None = None,
+        durations: Durations | None = None,
+        launch: Launch = EngineProcess.start,
+        unix_sockets: bool = hasattr(socket, "AF_UNIX"),
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """A memory given in ``loading`` is what its weights and its cache may take together; otherwise the
+        weights' files say about how much that is, and the cache takes what there is.
+
+        Raises ValueError for options that can never work.
+        """
+        directory, default_name = locate(model)
+        loading = loading or LoadAttempt()
+        self._options = EngineOptions(
+            model=directory,
+            name=model_name or default_name,
+            slots=slots,
+            queue=queue,
+            device=device,
+            dtype=dtype,
+            max_context=max_context,
+            threads=threads,
+            memory_bytes=loading.memory_bytes,
+            exit_with_parent=True,
+        )
+        if loading.memory_bytes is None:
+            loading = replace(loading, memory_bytes=estimate_memory_bytes(directory))
+        self._version = version
+        self._continues = continues
+        self._launch = launch
+        self._unix_sockets = unix_sockets
+        state = DeploymentState(
+            id=deployment_id(name, self._options.name),
+            model=self._options.name,
+            version=version,
+            routes=("chat", "completions", "embeddings"),
+            slots=slots or 0,
+        )
+        super().__init__(
+            name, (state,), loading, restarts=restarts, durations=durations, clock=clock, sleep=sleep
+        )
+
+    async def _one_life(self) -> EngineEnd:
+        directory = Path(tempfile.mkdtemp(prefix="trunkline-"))  # ours alone: mode 0700
+        key = None if self._unix_sockets else secrets.token_urlsafe(32)
+        options = replace(self._options, socket=directory / "engine.sock" if self._unix_sockets else None)
+        process: EngineProcess | None = None
+        end = EngineEnd("the engine is being stopped")
+        try:
+            process = await self._launch(engine_command(options), engine_environment(key, os.environ))
+            process.on_progress = self._note_progress
+            ready = await process.ready()
+            if ready is not None:
+                await self._connect(ready, options.socket, key)
+            end = await process.ended()
+            return end
+        except (OSError, ValueError) as error:
+            end = EngineEnd(f"the engine process cannot be started: {error}")
+            return end
+        finally:
+            await to_the_end(_clean_up(self._ended(end.reason), process, directory))
+
+    async def _connect(self, ready: EngineReady, unix_socket: Path | None, key: str | None) -> None:
+        facts = ready.ready
+        http = OpenAIHTTPBackend(
+            EngineSettings(
+                url="http://localhost" if ready.port is None else f"http://127.0.0.1:{ready.port}",
+                name=self.name,
+                unix_socket=unix_socket,
+                api_key=key,
+                models=(facts.model,),
+                version=self._version,
+                continues=self._continues,
+                refresh_s=_REFRESH_S,
+            )
+        )
+        http.subscribe(self._changed)
+        try:
+            await http.start()
+        except BaseException:
+            await http.close()
+            raise
+        (state,) = self._known
+        log.info("engine ready", engine=self.name, model=facts.model, device=facts.device, slots=facts.slots)
+        state = replace(state, routes=facts.routes, slots=facts.slots, context_tokens=facts.context_tokens)
+        self._serve(http, (state,))
+
+
+def estimate_memory_bytes(directory: Path) -> int | None:
+    """What a model takes, judged by its weights' files; None when there are none."""
+    try:
+        files = [*directory.glob("*.safetensors")] or [*directory.glob("*.bin")]
+        size_bytes = sum(file.stat().st_size for file in files)
+    except OSError:
+        return None
+    return math.ceil(size_bytes * _MEMORY_PER_WEIGHT) or None
+
+
+async def _clean_up(http: OpenAIHTTPBackend | None, process: EngineProcess | None, directory: Path) -> None:
+    """Leave nothing of an engine behind. Takes at most a little more than the grace its process has."""
+    try:
+        if http is not None:
+            await http.close()
+        if process is not None:
+            await process.stop(_STOP_GRACE_S)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,225 @@
+"""Embeddings, batched by what waits: one thread computes, the event loop waits for its vectors."""
+
+import asyncio
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from agent.engines.torch.faults import FAILURES_IN_A_ROW, Stopping, fault_of, is_out_of_memory
+from agent.engines.torch.models import LoadedModel
+
+_log = logging.getLogger(__name__)
+
+_WINDOW_TEXTS = 256
+"""Texts looked at together: they are sorted by length and cut into batches, so that little of a batch is
+padding."""
+
+_CPU_BATCH_TOKENS = 2048
+_CUDA_BATCH_TOKENS = 32_768
+"""Most tokens of one batch, padding included; a single longer text is a batch of its own."""
+
+_BATCH_TEXTS = 64
+
+Vector = list[float]
+
+
+class Compute(Protocol):
+    """Vectors for a batch of token id lists, in their order."""
+
+    def __call__(self, batch: Sequence[Sequence[int]]) -> list[Vector]: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """One request: its vectors as they become known."""
+
+    loop: asyncio.AbstractEventLoop
+    done: "asyncio.Future[list[Vector]]"
+    vectors: list[Vector | None]
+    missing: int
+    dropped: bool = False
+    """Nobody waits any more. Written by the event loop, read by the thread; being read late only costs
+    time."""
+
+
+class _Text(NamedTuple):
+    job: _Job
+    place: int
+    """Which of the request's texts it is."""
+    ids: Sequence[int]
+
+
+@dataclass(slots=True)
+class EmbeddingMeter:
+    """Counted by the computing thread."""
+
+    batches: int = 0
+    texts: int = 0
+    out_of_memory: int = 0
+
+
+class Embedder:
+    """Runs ``compute`` in a thread of its own. How much may wait is the affair of admission."""
+
+    def __init__(self, compute: Compute, batch_tokens: int) -> None:
+        self.compute = compute
+        self.meter = EmbeddingMeter()
+        self.on_broken: Callable[[BaseException], None] = lambda error: None
+        """Called on the computing thread when nothing can be computed any more."""
+        self._batch_tokens = batch_tokens
+        self._failed_texts = 0
+        self._texts: deque[_Text] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="embedding", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take nothing more; the thread ends after the batch it is at, failing what waits."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    async def embed(self, texts: Sequence[Sequence[int]]) -> list[Vector]:
+        """The vectors of ``texts``, each a non-empty list of token ids within the model's context.
+
+        Cancelling lets go of what was not computed yet. Raises an EngineFault.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(loop, loop.create_future(), [None] * len(texts), len(texts))
+        with self._changed:
+            if self._stopped:
+                raise Stopping("The engine is stopping; send the request again.")
+            self._texts.extend(_Text(job, place, ids) for place, ids in enumerate(texts))
+            self._changed.notify()
+        try:
+            return await job.done
+        finally:
+            job.dropped = True
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._texts or self._stopped)
+                count = len(self._texts) if self._stopped else min(len(self._texts), _WINDOW_TEXTS)
+                window = [self._texts.popleft() for _ in range(count)]
+            if self._stopped:
+                for job in {text.job for text in window}:
+                    _tell(job, job.done.set_exception, Stopping("The engine is stopping."))
+                return
+            for batch in batches(window, self._batch_tokens):
+                self._compute(batch)
+
+    def _compute(self, batch: Sequence[_Text]) -> None:
+        """One batch; if memory does not do for it, its halves, down to the single text that is then
+        failed."""
+        batch = [text for text in batch if not text.job.dropped]
+        if not batch:
+            return
+        try:
+            vectors = self.compute([text.ids for text in batch])
+        except Exception as error:
+            if is_out_of_memory(error) and torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            if len(batch) > 1:
+                self._compute(batch[: len(batch) // 2])
+                self._compute(batch[len(batch) // 2 :])
+            else:
+                self._give_up(batch[0].job, error)
+            return
+        self._failed_texts = 0
+        self.meter.batches += 1
+        self.meter.texts += len(batch)
+        for text, vector in zip(batch, vectors, strict=True):
+            text.job.vectors[text.place] = vector
+            text.job.missing -= 1
+            if text.job.missing == 0:
+                _tell(text.job, text.job.done.set_result, text.job.vectors)
+
+    def _give_up(self, job: _Job, error: Exception) -> None:
+        memory = is_out_of_memory(error)
+        self.meter.out_of_memory += 1 if memory else 0
+        self._failed_texts += 0 if memory else 1
+        _log.error("embedding given up: %s", error, exc_info=None if memory else error)
+        job.dropped = True
+        _tell(job, job.done.set_exception, fault_of(error))
+        if self._failed_texts > FAILURES_IN_A_ROW:
+            self.on_broken(error)
+
+
+def _tell(job: _Job, function: Callable[[Any], None], value: Any) -> None:
+    """Settle the job's future on its own loop, unless its request is gone."""
+
+    def settle() -> None:
+        if not job.done.done():
+            function(value)
+
+    try:
+        job.loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        if not job.loop.is_closed():
+            raise
+
+
+def batches(texts: Sequence[_Text], most_tokens: int) -> Iterator[list[_Text]]:
+    """Cut ``texts`` into batches of like length whose padded size stays within ``most_tokens``."""
+    batch: list[_Text] = []
+    for text in sorted(texts, key=lambda text: len(text.ids)):
+        if batch and (len(batch) == _BATCH_TEXTS or len(text.ids) * (len(batch) + 1) > most_tokens):
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch
+
+
+def embedder(model: LoadedModel) -> Embedder:
+    """An embedder over the model's hidden states."""
+    pooling = pooling_of(model.directory)
+    pad = model.tokenizer.pad_token_id or 0
+    options = {"use_cache": False} if model.generates else {}
+
+    @torch.inference_mode()
+    def compute(batch: Sequence[Sequence[int]]) -> list[Vector]:
+        longest = max(len(ids) for ids in batch)
+        ids = torch.tensor([[*ids, *[pad] * (longest - len(ids))] for ids in batch], device=model.device)
+        lengths = torch.tensor([len(ids) for ids in batch], device=model.device)
+        mask = torch.arange(longest, device=model.device) < lengths.unsqueeze(-1)
+        hidden = model.encoder(input_ids=ids, attention_mask=mask.long(), **options).last_hidden_state
+        vectors = pooled(hidden.float(), mask, pooling)
+        found: list[Vector] = torch.nn.functional.normalize(vectors, dim=-1).cpu().tolist()
+        return found
+
+    cuda = model.device.type == "cuda"
+    return Embedder(compute, _CUDA_BATCH_TOKENS if cuda else _CPU_BATCH_TOKENS)
+
+
+def pooled(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """One vector for each row. ``hidden`` (rows, tokens, width), ``mask`` (rows, tokens) true for real
+    tokens, which come first in each row."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    if pooling == "lasttoken":
+        return hidden[torch.arange(hidden.size(0), device=hidden.device), mask.sum(dim=1) - 1]
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def pooling_of(directory: Path) -> str:
+    """``mean``, unless the directory is a sentence-transformers model that says ``cls`` or ``lasttoken``."""
+    try:
+        settings = json.loads((directory / "1_Pooling" / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return "mean"
+    if settings.get("pooling_mode_cls_token"):
+        return "cls"
+    return "lasttoken" if settings.get("pooling_mode_lasttoken") else "mean"

@@ -1,0 +1,207 @@
+"""One loaded model as the HTTP surface sees it: messages and prompts in, texts and vectors out."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from agent.engines.torch import batching
+from agent.engines.torch.embedding import Embedder, Vector, embedder
+from agent.engines.torch.faults import ContextLengthExceeded, EngineRouteNotFound, InvalidRequest
+from agent.engines.torch.generation import Generation, Prompt, TextGenerator, TorchAdmission
+from agent.engines.torch.manager import ResilientManager
+from agent.engines.torch.models import LoadedModel, load
+from agent.engines.torch.parsing import ChatRequest, CompletionRequest, EmbeddingRequest, TextRequest
+from agent.engines.torch.startup import PREPARING, READING, EngineFacts, EngineOptions
+from agent.engines.torch.text import Rendered, plain_text, render
+
+_log = logging.getLogger(__name__)
+
+
+class TorchEngine:
+    """Belongs to one event loop; computes in threads of its own."""
+
+    def __init__(self, model: LoadedModel, manager: ResilientManager | None, queue: int) -> None:
+        self.model = model
+        self.manager = manager
+        self.texts: TextGenerator | None = None
+        if manager is not None:
+            decode = partial(plain_text, model.tokenizer)
+            self.texts = TextGenerator(manager, decode, eos_ids=model.eos_ids, slots=model.slots)
+        self.vectors: Embedder | None = None
+        # An attention that knows the paged cache only leaves no plain forward pass to embed with.
+        if manager is None or model.network.config._attn_implementation != "paged|eager":
+            self.vectors = embedder(model)
+        self.embedding = 0
+        """Embedding requests that are being computed or wait for it."""
+        self.admission = TorchAdmission(model.slots, queue, time.monotonic)
+        self.failure: str | None = None
+        """Why nothing can be computed any more."""
+        self._tokenising = ThreadPoolExecutor(1, thread_name_prefix="tokenise")
+        self.facts = EngineFacts(
+            model=model.name,
+            routes=self._routes(),
+            slots=model.slots,
+            queue=queue,
+            context_tokens=model.context_tokens,
+            device=str(model.device),
+            created=int(time.time()),
+        )
+
+    @classmethod
+    def load(cls, options: EngineOptions, tell: Callable[[str], None] = lambda step: None) -> "TorchEngine":
+        """Blocks for as long as loading takes, and tells each step of it. Raises ModelUnusable."""
+        tell(READING)
+        model, manager = load(options), None
+        tell(PREPARING)
+        if model.generates:
+            model, manager = batching.start(model)
+        engine = cls(model, manager, model.slots if options.queue is None else options.queue)
+        if engine.vectors is not None:
+            engine.vectors.start()
+        return engine
+
+    def start(self, on_failure: Callable[[str], None]) -> None:
+        """Give answers to the running loop from now on. ``on_failure`` is told when computing has come to an
+        end."""
+        loop = asyncio.get_running_loop()
+
+        def failed(error: BaseException) -> None:
+            self.failure = f"computing has come to an end: {error}"
+            on_failure(self.failure)
+
+        def tell(error: BaseException | None) -> None:
+            """On a computing thread."""
+            if error is not None:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(failed, error)
+
+        if self.vectors is not None:
+            self.vectors.on_broken = tell
+        if self.manager is not None and self.texts is not None:
+            self.manager.on_stopped = tell
+            self.manager.deliver_to(loop, self.texts)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Give up what runs. Whether the computing thread ended within ``timeout_s``."""
+        if self.texts is not None:
+            self.texts.stop()
+        if self.vectors is not None:
+            self.vectors.stop()
+        self._tokenising.shutdown(wait=False, cancel_futures=True)
+        return self.manager is None or self.manager.halt(timeout_s)
+
+    @property
+    def running(self) -> int:
+        """Requests being computed."""
+        return (self.texts.running if self.texts else 0) + min(self.embedding, self.model.slots)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait to be."""
+        return (self.texts.waiting if self.texts else 0) + max(0, self.embedding - self.model.slots)
+
+    async def chat(self, request: ChatRequest) -> Generation:
+        """Begin the answer to a chat. Raises an EngineFault; the caller closes what it gets."""
+        if not self.model.has_template:
+            raise EngineRouteNotFound(
+                f"The model {self.model.name} has no chat template: it can complete text (/v1/completions) "
+                "but not chat."
+            )
+        rendered = await self._in_thread(render, self.model.tokenizer, request)
+        return self._generate(rendered, request, "messages")
+
+    async def complete(self, request: CompletionRequest) -> Generation:
+        """Begin the continuation of a text. Raises an EngineFault; the caller closes what it gets."""
+        ids = await self._in_thread(self._token_ids, request.prompt, "prompt")
+        return self._generate(Rendered(tuple(ids)), request, "prompt")
+
+    async def embed(self, request: EmbeddingRequest) -> tuple[list[Vector], int]:
+        """The vectors and the number of tokens read. Raises an EngineFault."""
+        if self.vectors is None:
+            raise EngineRouteNotFound(f"The model {self.model.name} gives no embeddings.")
+        texts: list[Sequence[int]] = await self._in_thread(
+            lambda: [self._token_ids(item, "input") for item in request.inputs]
+        )
+        for index, ids in enumerate(texts):
+            if len(ids) > self.model.context_tokens:
+                raise ContextLengthExceeded(
+                    f"input[{index}] has {len(ids)} tokens; the model's maximum context length is "
+                    f"{self.model.context_tokens}.",
+                    param="input",
+                )
+        self.embedding += 1
+        try:
+            return await self.vectors.embed(texts), sum(len(ids) for ids in texts)
+        finally:
+            self.embedding -= 1
+
+    def _routes(self) -> tuple[str, ...]:
+        offered = {
+            "chat": self.model.has_template,
+            "completions": self.model.generates,
+            "embeddings": self.vectors is not None,
+        }
+        return tuple(name for name, there in offered.items() if there)
+
+    def _generate(self, rendered: Rendered, request: TextRequest, param: str) -> Generation:
+        if self.texts is None:
+            raise EngineRouteNotFound(
+                f"The model {self.model.name} gives embeddings only; it generates no text."
+            )
+        return self.texts.submit(
+            Prompt(
+                ids=rendered.ids,
+                max_tokens=self._room(rendered, request)
+                if rendered.continued
+                else self._max_tokens(len(rendered.ids), request.max_tokens, param),
+                sampling=request.sampling,
+                stop=request.stop,
+                ignore_eos=request.ignore_eos,
+                continued=rendered.continued,
+            )
+        )
+
+    def _room(self, rendered: Rendered, request: TextRequest) -> int:
+        """How many tokens an answer that has begun may still get. Its beginning fitted, so it ends where it
+        would have ended undisturbed."""
+        room = max(0, self.model.context_tokens - len(rendered.ids))
+        whole = request.continued_max_tokens if isinstance(request, ChatRequest) else None
+        if whole is not None:
+            return max(0, min(room, whole - (rendered.continued or 0)))
+        return room if request.max_tokens is None else min(room, request.max_tokens)
+
+    def _max_tokens(self, prompt_tokens: int, wanted: int | None, param: str) -> int:
+        context = self.model.context_tokens
+        asked = f"The model's maximum context length is {context} tokens, but the {param} has {prompt_tokens}"
+        if prompt_tokens >= context:
+            raise ContextLengthExceeded(f"{asked}. Shorten it.", param=param)
+        if wanted is None:
+            return context - prompt_tokens
+        if prompt_tokens + wanted > context:
+            raise ContextLengthExceeded(
+                f"{asked} and {wanted} more were asked for. Shorten it, or ask for fewer.", param=param
+            )
+        return wanted
+
+    def _token_ids(self, text: str | Sequence[int], param: str) -> list[int]:
+        if isinstance(text, str):
+            ids = list(self.model.tokenizer(text).input_ids)
+        else:
+            ids = list(text)
+            if max(ids) >= self.model.vocabulary:
+                raise InvalidRequest(
+                    f"{param} holds the token id {max(ids)}; the model has {self.model.vocabulary} tokens.",
+                    param=param,
+                )
+        if not ids:
+            raise InvalidRequest(f"{param} must not be empty.", param=param)
+        return ids
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A long prompt takes its time to be cut into tokens, in which the event loop has others to serve."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenising, function, *arguments)

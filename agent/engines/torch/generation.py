@@ -1,0 +1,256 @@
+"""What waits and what runs, on the event loop's side of the computing thread: permits and texts."""
+
+import asyncio
+import itertools
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from transformers.generation.continuous_batching.requests import GenerationOutput
+
+from agent.engines.torch.faults import EngineFault, EngineQueueFull, Stopping, fault_of
+from agent.engines.torch.manager import ResilientManager
+from agent.engines.torch.parsing import Sampling
+from agent.engines.torch.sampling import KEYWORD
+from agent.engines.torch.shapes import TokenUsage
+from agent.engines.torch.text import TextAssembler
+
+_FIRST_GUESS_S = 1.0
+_WEIGHT = 0.2
+"""Of the newest request in the average time that one takes."""
+_LONGEST_S = 120.0
+"""SDKs ignore a longer Retry-After."""
+
+
+class TorchAdmission:
+    """Places for requests: one for each slot and one for each that may wait. A place is held until its answer
+    was sent or given up, so that memory for answers is bounded by places too."""
+
+    def __init__(self, slots: int, queue: int, clock: Callable[[], float]) -> None:
+        self.slots = slots
+        self.places = slots + queue
+        self.taken = 0
+        self.refused = 0
+        self._clock = clock
+        self._average_s = _FIRST_GUESS_S
+
+    def enter(self) -> "Permit":
+        """Raises :class:`EngineQueueFull` with an honest time to come back."""
+        if self.taken >= self.places:
+            self.refused += 1
+            raise EngineQueueFull(
+                f"All {self.places} places of this engine are taken. Send the request again later.",
+                retry_after_s=self.drain_s(),
+            )
+        self.taken += 1
+        return Permit(self, self._clock())
+
+    def drain_s(self) -> float:
+        """When a place should come free, in seconds from now: the average request's time, shared by the
+        slots."""
+        return min(_LONGEST_S, max(0.05, self._average_s / self.slots))
+
+    def leave(self, entered: float) -> None:
+        self.taken -= 1
+        self._average_s += _WEIGHT * (self._clock() - entered - self._average_s)
+
+
+class Permit:
+    """One request's permit. Released once, by leaving it or by ``release``."""
+
+    def __init__(self, admission: TorchAdmission, entered: float) -> None:
+        self._admission: TorchAdmission | None = admission
+        self._entered = entered
+
+    def release(self) -> None:
+        if self._admission is not None:
+            self._admission.leave(self._entered)
+            self._admission = None
+
+    def __enter__(self) -> "Permit":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """Everything that decides a text. ``max_tokens`` fits the context together with ``ids``; 0: the text is
+    at its end already. ``continued``: how many of ``ids`` are the beginning of the text, if it has one."""
+
+    ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    continued: int | None = None
+
+
+class Generation:
+    """One text. Belongs to one reader, who closes it whatever happens."""
+
+    def __init__(
+        self, owner: "TextGenerator", request_id: str, prompt: Prompt, assembler: TextAssembler
+    ) -> None:
+        self.id = request_id
+        self.prompt = prompt
+        self.finish_reason: str | None = None
+        """"stop" or "length" once the text is whole."""
+        self._owner = owner
+        self._assembler = assembler
+        self._tokens = 0
+        self._pieces: list[str] = []
+        """Not read yet. Bounded by the tokens of the context."""
+        self._error: EngineFault | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def usage(self) -> TokenUsage:
+        return TokenUsage(len(self.prompt.ids), self._tokens, self.prompt.continued)
+
+    async def next_pieces(self) -> list[str]:
+        """What was added since the last call, at least one piece; [] when the text is whole.
+
+        Raises an :class:`EngineFault` when it never will be.
+        """
+        while not self._pieces and self._error is None and self.finish_reason is None:
+            self._news.clear()
+            await self._news.wait()
+        pieces, self._pieces = self._pieces, []
+        if not pieces and self._error is not None:
+            raise self._error
+        return pieces
+
+    def close(self) -> None:
+        """Stop computing it, if it still is. Idempotent."""
+        self._owner.drop(self)
+
+    def grow(self, output: GenerationOutput) -> bool:
+        """Take in what a step added. Whether the text is whole."""
+        tokens = output.generated_tokens[self._tokens :]
+        self._tokens += len(tokens)
+        ended = not self.prompt.ignore_eos and bool(tokens) and tokens[-1] in self._owner.eos_ids
+        self._say(self._assembler.push(tokens[:-1] if ended else tokens))
+        if self._assembler.stopped:
+            self._finish("stop")
+        elif output.is_finished():
+            self._say(self._assembler.finish())
+            self._finish("stop" if ended or self._assembler.stopped else "length")
+        return self.finish_reason is not None
+
+    def fail(self, error: EngineFault) -> None:
+        self._error = error
+        self._news.set()
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._pieces.append(text)
+            self._news.set()
+
+    def _finish(self, reason: str) -> None:
+        self.finish_reason = reason
+        self._news.set()
+
+
+class TextGenerator:
+    """At most ``slots`` texts are computed at once; the others wait in order of arrival.
+
+    How many may wait is not its concern: each is held by a request with a permit (:class:`TorchAdmission`).
+    """
+
+    def __init__(
+        self,
+        manager: ResilientManager,
+        decode: Callable[[list[int]], str],
+        *,
+        eos_ids: frozenset[int],
+        slots: int,
+    ) -> None:
+        self.eos_ids = eos_ids
+        self._manager = manager
+        self._decode = decode
+        self._slots = slots
+        self._ids = itertools.count()
+        self._running: dict[str, Generation] = {}
+        self._waiting: deque[Generation] = deque()
+        self._stopped: EngineFault | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, prompt: Prompt) -> Generation:
+        """Begin a text, or let it wait. Raises :class:`Stopping`."""
+        if self._stopped is not None:
+            raise self._stopped
+        if prompt.sampling.seed is None:
+            prompt = replace(prompt, sampling=replace(prompt.sampling, seed=secrets.randbits(62)))
+        assembler = TextAssembler(self._decode, prompt.stop)
+        generation = Generation(self, f"text-{next(self._ids)}", prompt, assembler)
+        if prompt.max_tokens <= 0:
+            generation.finish_reason = "length"
+            return generation
+        self._waiting.append(generation)
+        self._fill()
+        return generation
+
+    def drop(self, generation: Generation) -> None:
+        """The reader wants no more of it: its slot goes to the next."""
+        if self._running.pop(generation.id, None) is not None:
+            self._manager.cancel_request(generation.id)
+            self._fill()
+        elif generation in self._waiting:
+            self._waiting.remove(generation)
+
+    def stop(self, error: EngineFault | None = None) -> None:
+        """No text begins from now on, and those begun are given up."""
+        self._stopped = error or Stopping("The engine is stopping; send the request again.")
+        for generation in [*self._running.values(), *self._waiting]:
+            generation.fail(self._stopped)
+        self._running.clear()
+        self._waiting.clear()
+
+    def on_outputs(self, outputs: Sequence[GenerationOutput]) -> None:
+        for output in outputs:
+            generation = self._running.get(output.request_id)
+            if generation is None:
+                # Cancelled just as the manager took it in: between its looks at new requests and at
+                # cancellations.
+                if not output.is_finished():
+                    self._manager.cancel_request(output.request_id)
+                continue
+            if generation.grow(output):
+                del self._running[generation.id]
+                if not output.is_finished():
+                    self._manager.cancel_request(generation.id)
+        self._fill()
+
+    def on_failure(self, request_id: str, error: BaseException) -> None:
+        generation = self._running.pop(request_id, None)
+        if generation is not None:
+            generation.fail(fault_of(error))
+        self._fill()
+
+    def _fill(self) -> None:
+        """Give free slots to those that wait. A cancellation put before a request takes effect before it."""
+        while self._waiting and len(self._running) < self._slots:
+            generation = self._waiting.popleft()
+            prompt = generation.prompt
+            self._running[generation.id] = generation
+            taken = self._manager.add_request(
+                list(prompt.ids),
+                request_id=generation.id,
+                max_new_tokens=prompt.max_tokens,
+                streaming=True,
+                eos_token_id=[-1] if prompt.ignore_eos else None,
+                **{KEYWORD: prompt.sampling},
+            )
+            if taken is None:
+                del self._running[generation.id]
+                generation.fail(Stopping("The engine is about to start again; send the request again."))

@@ -1,0 +1,319 @@
+"""The engine process's HTTP surface: OpenAI's routes, and what an agent asks of any engine.
+
+A client may leave at any moment: whoever leaves frees its slot at once.
+"""
+
+import asyncio
+import hmac
+import itertools
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from agent.engines.torch import parsing, shapes
+from agent.engines.torch.engine import TorchEngine
+from agent.engines.torch.faults import (
+    EngineBodyTooLarge,
+    EngineFault,
+    EngineMethodNotAllowed,
+    EngineModelNotFound,
+    EngineRouteNotFound,
+    EngineUnauthenticated,
+    InvalidRequest,
+    fault_of,
+)
+from agent.engines.torch.generation import Generation
+from agent.engines.torch.measures import CONTENT_TYPE, Measures
+
+_log = logging.getLogger(__name__)
+
+_BODY_BYTES = 16 * 1024 * 1024
+"""A prompt of a million tokens is some 4 MB of text, and more when JSON escapes it; images are not read
+here."""
+
+T = TypeVar("T")
+
+_STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+
+class EngineHTTP:
+    """The routes over one :class:`TorchEngine`."""
+
+    def __init__(self, engine: TorchEngine, key: str | None) -> None:
+        self._engine = engine
+        self._key = key
+        self._ids = itertools.count(1)
+        self.measures = Measures(engine)
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/models", self._models),
+                Route("/v1/models/{model:path}", self._models),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._complete, methods=["POST"]),
+                Route("/v1/embeddings", self._embed, methods=["POST"]),
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+            ],
+            exception_handlers={
+                EngineFault: self._on_fault,
+                HTTPException: self._on_http_exception,
+                StreamAbandoned: self._on_client_gone,
+                Exception: self._on_bug,
+            },
+        )
+
+    # --- what is asked of the engine
+
+    async def _models(self, request: Request) -> Response:
+        self._authenticate(request)
+        facts = self._engine.facts
+        wanted = request.path_params.get("model")
+        if wanted not in (None, facts.model):
+            raise _no_such_model(wanted, facts.model)
+        listed = shapes.model_list(
+            name=facts.model,
+            created=facts.created,
+            context_tokens=facts.context_tokens,
+            slots=facts.slots,
+            routes=facts.routes,
+        )
+        return _json(listed if wanted is None else listed["data"][0])
+
+    async def _health(self, request: Request) -> Response:
+        """READY, BUSY (every slot computes) or FAILED; 503 only for the last."""
+        engine = self._engine
+        if engine.failure is not None:
+            return _json({"status": "FAILED", "reason": engine.failure}, status=503)
+        status = "BUSY" if engine.running >= engine.facts.slots else "READY"
+        return _json({"status": status, "running": engine.running, "waiting": engine.waiting})
+
+    async def _metrics(self, request: Request) -> Response:
+        self._authenticate(request)
+        return Response(self.measures.text(), media_type=CONTENT_TYPE)
+
+    # --- what is asked of the model
+
+    async def _chat(self, request: Request) -> Response:
+        with ExitStack() as holding:
+            body = await self._enter(request, holding)
+            wanted = parsing.read_chat(body)
+            generation = await unless_gone(request.receive, self._engine.chat(wanted))
+            return await self._answer(request, wanted, generation, holding, chat=True)
+
+    async def _complete(self, request: Request) -> Response:
+        with ExitStack() as holding:
+            body = await self._enter(request, holding)
+            wanted = parsing.read_completion(body)
+            generation = await unless_gone(request.receive, self._engine.complete(wanted))
+            return await self._answer(request, wanted, generation, holding, chat=False)
+
+    async def _embed(self, request: Request) -> Response:
+        with ExitStack() as holding:
+            began = time.monotonic()
+            wanted = parsing.read_embedding(await self._enter(request, holding))
+            vectors, tokens = await unless_gone(request.receive, self._engine.embed(wanted))
+            self.measures.prompt_tokens.inc(tokens)
+            self.measures.total_s.observe(time.monotonic() - began)
+            self.measures.finished("stop")
+            return _json(
+                shapes.embeddings(
+                    vectors, model=self._engine.facts.model, prompt_tokens=tokens, as_base64=wanted.base64
+                )
+            )
+
+    async def _answer(
+        self,
+        request: Request,
+        wanted: parsing.TextRequest,
+        generation: Generation,
+        holding: ExitStack,
+        *,
+        chat: bool,
+    ) -> Response:
+        """The answer's response once there is something to say, streamed or whole."""
+        holding.callback(generation.close)
+        began = time.monotonic()
+        shape = shapes.TextShape(
+            chat=chat,
+            id=f"{'chatcmpl' if chat else 'cmpl'}-{self._engine.facts.created:x}{next(self._ids):08x}",
+            model=self._engine.facts.model,
+            created=int(time.time()),
+            include_usage=wanted.include_usage,
+        )
+        pieces = await unless_gone(request.receive, generation.next_pieces())
+        self.measures.first_token_s.observe(time.monotonic() - began)
+
+        def ended(generation: Generation) -> None:
+            self.measures.prompt_tokens.inc(generation.usage.prompt_tokens)
+            self.measures.generation_tokens.inc(generation.usage.completion_tokens)
+            self.measures.total_s.observe(time.monotonic() - began)
+            self.measures.finished(generation.finish_reason or "")
+
+        if wanted.stream:
+            return TextStream(generation, pieces, shape, holding.pop_all(), ended)
+        text = "".join(pieces) + await unless_gone(request.receive, _rest(generation))
+        ended(generation)
+        return _json(shape.whole(text, generation.finish_reason or "", generation.usage))
+
+    async def _enter(self, request: Request, holding: ExitStack) -> Mapping[str, Any]:
+        """Let a request in: its key, a place for it, its body, its model."""
+        self._authenticate(request)
+        holding.enter_context(self._engine.admission.enter())
+        body = parsing.read_object(await _body(request))
+        name = parsing.requested_model(body)
+        if name not in (None, self._engine.facts.model):
+            raise _no_such_model(name, self._engine.facts.model)
+        return body
+
+    def _authenticate(self, request: Request) -> None:
+        if self._key is None:
+            return
+        presented = request.headers.get("authorization", "")
+        if not hmac.compare_digest(presented.encode(), f"Bearer {self._key}".encode()):
+            raise EngineUnauthenticated("This engine wants its key as a bearer token.")
+
+    # --- what goes wrong
+
+    async def _on_fault(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, EngineFault)
+        self.measures.fault(error.code)
+        return _json(error.body(), status=error.status, headers=error.headers())
+
+    async def _on_http_exception(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            return await self._on_fault(
+                request, EngineMethodNotAllowed(f"{request.method} is not for this path.")
+            )
+        return await self._on_fault(request, EngineRouteNotFound("This engine has no such path."))
+
+    async def _on_client_gone(self, request: Request, error: Exception) -> Response:
+        """Sent to nobody."""
+        return Response(status_code=499)
+
+    async def _on_bug(self, request: Request, error: Exception) -> Response:
+        """Starlette raises the error again after this, and so it comes to be logged."""
+        return await self._on_fault(request, fault_of(error))
+
+
+async def _rest(generation: Generation) -> str:
+    text = []
+    while pieces := await generation.next_pieces():
+        text.extend(pieces)
+    return "".join(text)
+
+
+async def _body(request: Request) -> bytes:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _BODY_BYTES:
+            raise EngineBodyTooLarge(f"The body has more than {_BODY_BYTES} bytes.")
+    if not data:
+        raise InvalidRequest("The body is empty.", code="invalid_json")
+    return bytes(data)
+
+
+def _no_such_model(name: Any, ours: str) -> EngineModelNotFound:
+    return EngineModelNotFound(
+        f"The model {str(name)[:256]!r} does not exist here; this engine serves {ours!r}."
+    )
+
+
+def _json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value), status, headers, "application/json")
+
+
+class StreamAbandoned(Exception):
+    """The client closed its connection; there is nobody to answer."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which is cancelled when the client leaves. Raises :class:`StreamAbandoned`.
+
+    To be used once the request's body was read: from then on there is nothing to receive but the leaving.
+    """
+    worker = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            return worker.result()
+        raise StreamAbandoned
+    finally:
+        worker.cancel()
+        watcher.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class TextStream(Response):
+    """The server-sent events of one text. ``holding`` is let go of when the stream ends, however it does.
+
+    Its head goes out with the first text, so that what goes wrong before still gets its own status. What goes
+    wrong later breaks the connection off: an error written into the stream would look like an answer's end,
+    while an answer that is seen to be cut can be gone on with by another engine.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        first: list[str],
+        shape: shapes.TextShape,
+        holding: ExitStack,
+        on_end: Callable[[Generation], None],
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers(_STREAM_HEADERS)
+        self._generation = generation
+        self._first = first
+        self._shape = shape
+        self._holding = holding
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._holding:
+            try:
+                await unless_gone(receive, self._send(send))
+            except StreamAbandoned:
+                return
+
+    async def _send(self, send: Send) -> None:
+        async def write(data: bytes, *, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        generation, shape = self._generation, self._shape
+        pieces, opening = self._first, shape.first()
+        try:
+            while pieces or opening:
+                await write(opening + b"".join(shape.text(piece) for piece in pieces))
+                opening = b""
+                pieces = await generation.next_pieces()
+        except EngineFault as fault:
+            _log.warning("an answer was broken off (%s): %s", fault.code, fault.message)
+            return
+        assert generation.finish_reason is not None
+        self._on_end(generation)
+        await write(shape.last(generation.finish_reason, generation.usage), more=False)

@@ -1,0 +1,1 @@
+"""The connection to the gateway: joining, dialling, the session, and what it publishes."""

@@ -1,0 +1,214 @@
+"""What an agent keeps of its membership on disk: its name, whom it trusts, its certificate."""
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from shared.handshake.agent import CLOCK_TOLERANCE_S
+from shared.identity import AgentCertificate, Succession
+from shared.identity.certificates import read_kept
+from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
+from shared.protocol.errors import (
+    CertificateInvalid,
+    CertificateOutOfDate,
+    GatewayUntrusted,
+    TrunklineError,
+)
+
+FORMER = 8
+"""Former names and former keys of the gateway that are remembered."""
+
+
+class MembershipError(TrunklineError):
+    """The agent cannot know who it is. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerKey:
+    """A key that the gateway had: it counts until ``until_s`` (seconds since 1970) and stays known."""
+
+    fingerprint: bytes
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """What ``membership.json`` says."""
+
+    name: str
+    fingerprint: bytes
+    """Of the gateway's key: the newest one heard of."""
+    certificate: bytes
+    """The one to show."""
+    former_names: tuple[str, ...] = ()
+    former_keys: tuple[FormerKey, ...] = ()
+    former_certificates: tuple[bytes, ...] = ()
+    """To show when the gateway refuses ``certificate`` for its dates: the one before (or the newest, where
+    that is not the one to show), and of those before it the one that ends last."""
+
+    def pins(self, wall_s: float) -> tuple[bytes, ...]:
+        """Fingerprints of the keys that count now, the newest first."""
+        former = (each.fingerprint for each in self.former_keys if wall_s < each.until_s)
+        return (self.fingerprint, *former)
+
+    def knows(self, fingerprint: bytes) -> bool:
+        """Whether the gateway has this key or had it."""
+        return fingerprint in (self.fingerprint, *(each.fingerprint for each in self.former_keys))
+
+    def renamed(self, name: str) -> "MemberRecord":
+        """Under another name, which the operator of the gateway gave it."""
+        if name == self.name:
+            return self
+        former = tuple(each for each in self.former_names if each not in (name, self.name))
+        return replace(self, name=name, former_names=(self.name, *former)[:FORMER])
+
+    def succeeded(self, succession: Succession) -> "MemberRecord":
+        """With the gateway's next key; nothing changes when it is known already.
+
+        Raises SignatureInvalid, and GatewayUntrusted when the word is not of the newest key known: a former
+        one has no say any more.
+        """
+        succession.verify()
+        if succession.new_fingerprint == self.fingerprint:
+            return self
+        if succession.old_fingerprint != self.fingerprint:
+            raise GatewayUntrusted(
+                f"another key was announced by {gateway_id(succession.old_fingerprint)}, which is not this "
+                f"agent's gateway {gateway_id(self.fingerprint)}"
+            )
+        former = FormerKey(self.fingerprint, succession.until_s)
+        keys = (former, *self.former_keys)[:FORMER]
+        return replace(self, fingerprint=succession.new_fingerprint, former_keys=keys)
+
+    def taking(self, fresh: AgentCertificate, wall_s: float) -> "MemberRecord":
+        """With a certificate that the gateway gives for the one it has just taken.
+
+        One that ends sooner is of a gateway whose clock is behind, or was ahead, or that lets certificates
+        live shorter now. While the clock here agrees with what is held and not with that one, it is kept
+        beside, for it is two to one; else it is shown from now on, under its name. Nothing is lost whichever
+        clock is wrong: the other one is shown when the gateway refuses the first for its dates.
+        """
+        held = _kept(self.certificate)
+        sooner = held is not None and fresh.not_after_s < held.not_after_s
+        if held is not None and sooner and _fits(held, wall_s) and not _fits(fresh, wall_s):
+            return replace(self, former_certificates=_worth_keeping((fresh.der, *self.former_certificates)))
+        return self.showing(fresh)
+
+    def showing(self, certificate: AgentCertificate) -> "MemberRecord":
+        """With ``certificate`` as the one to show, under its name."""
+        before = (self.certificate, *self.former_certificates)
+        others = _worth_keeping([each for each in before if each != certificate.der])
+        return replace(
+            self.renamed(certificate.name), certificate=certificate.der, former_certificates=others
+        )
+
+    def alternatives(self, wall_s: float) -> list[AgentCertificate]:
+        """What may be good where the one to show was refused for its dates: what ends later, and what there
+        was before one that has not begun."""
+        shown = _kept(self.certificate)
+        former = [each for each in map(_kept, self.former_certificates) if each is not None]
+        if shown is None or wall_s < shown.not_before_s:
+            return former
+        return [each for each in former if each.not_after_s > shown.not_after_s]
+
+    @classmethod
+    def read(cls, path: Path) -> "MemberRecord | None":
+        """None when there is no such file. Raises :class:`MembershipError`."""
+        try:
+            value: Mapping[str, Any] = orjson.loads(path.read_bytes())
+            record = cls(
+                str(value["name"]),
+                _fingerprint(value["gateway"]),
+                base64.b64decode(value["certificate"], validate=True),
+                tuple(map(str, value.get("former_names", ()))),
+                tuple(
+                    FormerKey(_fingerprint(each["gateway"]), float(each["until_s"]))
+                    for each in value.get("former_keys", ())
+                ),
+                _former_certificates(value.get("former_certificates")),
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MembershipError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MembershipError(
+                f"{path} is damaged: remove it and join again with a token (trunkline token create)"
+            ) from error
+        return record
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all, mode 0600. Raises :class:`MembershipError`."""
+        value: dict[str, Any] = {
+            "name": self.name,
+            "gateway": self.fingerprint.hex(),
+            "certificate": base64.b64encode(self.certificate).decode(),
+        }
+        if self.former_names:
+            value["former_names"] = self.former_names
+        if self.former_keys:
+            value["former_keys"] = [
+                {"gateway": each.fingerprint.hex(), "until_s": each.until_s} for each in self.former_keys
+            ]
+        if self.former_certificates:
+            value["former_certificates"] = [
+                base64.b64encode(each).decode() for each in self.former_certificates
+            ]
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise MembershipError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _former_certificates(value: object) -> tuple[bytes, ...]:
+    """What can be read of it: a member without them is one all the same."""
+    found = []
+    for text in value[:FORMER] if isinstance(value, list) else ():
+        with suppress(ValueError, TypeError):
+            found.append(base64.b64decode(text, validate=True))
+    return tuple(each for each in found if _kept(each) is not None)
+
+
+def _kept(der: bytes) -> AgentCertificate | None:
+    """None for what somebody else wrote there."""
+    try:
+        return read_kept(der)
+    except CertificateInvalid:
+        return None
+
+
+def _worth_keeping(others: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The first, and the one of the rest that ends last."""
+    ends_s = {each: kept.not_after_s for each in others[1:] if (kept := _kept(each)) is not None}
+    return (*others[:1], *sorted(ends_s, key=ends_s.__getitem__)[-1:])
+
+
+def _fits(certificate: AgentCertificate, wall_s: float) -> bool:
+    """Whether it is valid by the clock here, or nearly."""
+    try:
+        certificate.check_dates(wall_s, CLOCK_TOLERANCE_S, CLOCK_TOLERANCE_S)
+    except CertificateOutOfDate:
+        return False
+    return True
+
+
+def _fingerprint(text: str) -> bytes:
+    """Raises ValueError."""
+    fingerprint = bytes.fromhex(text)
+    if len(fingerprint) != FINGERPRINT_BYTES:
+        raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}")
+    return fingerprint

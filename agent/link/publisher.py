@@ -1,0 +1,212 @@
+"""Tells the gateway what the agent serves and how much of it may be asked for (PROTOCOL §4.6, §4.7)."""
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from agent.capacity.roster import Roster
+from shared.protocol import limits
+from shared.protocol.control_frames import control_frame_units
+from shared.protocol.endpoint import SessionEndpoint
+from shared.protocol.engine_state import EngineState
+from shared.protocol.errors import TrunklineError
+from shared.protocol.messages import (
+    AgentState,
+    AgentStatus,
+    DeploymentState,
+    DeploymentStatus,
+    GpuState,
+)
+
+log = structlog.get_logger("agent.link.publisher")
+
+TICK_S = 1.0
+"""How often engines' queues are looked at, and figures that only drift are compared."""
+
+DRIFT_S = 2.0
+"""Figures that only drift (load, GPUs, busy or not) are sent no more often than this: a STATE carries
+everything, and the slots, which are what counts, are sent at once."""
+
+
+STATE_UNITS = limits.CONTROL_FRAMES_BURST / 2
+STATE_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 2
+"""STATE takes half of the control frames that a gateway lets an agent send (PROTOCOL §2.6), and one frame
+more, of 193 units at most: after that a change waits, with all that come meanwhile."""
+
+SLOTS_UNITS = limits.CONTROL_FRAMES_BURST / 8
+SLOTS_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 4
+"""SLOTS that no request brought about take so much: 16 at once, then 6 a second. The rest is for PING, PONG
+and the like. What a request changes is told at once: the gateway grants three SLOTS for each, and at most two
+are sent."""
+
+
+class Pace:
+    """Units that may be spent: ``most`` at once, and ``per_s`` of them are earned back in a second."""
+
+    def __init__(self, most: float, per_s: float) -> None:
+        self._most_s = most / per_s
+        self._per_s = per_s
+        self._until_s = 0.0
+        """When all that was spent is earned back."""
+
+    def wait_s(self, now: float) -> float:
+        """How long until something may be spent; 0 if now."""
+        return max(0.0, self._until_s - self._most_s - now)
+
+    def spend(self, units: float, now: float) -> None:
+        self._until_s = max(self._until_s, now) + units / self._per_s
+
+
+class Publisher:
+    """Sends STATE and SLOTS on one session: both at first, then what changed, once per turn of the loop, and
+    never more than the gateway takes: the newest waits for its time, and what it replaces is not sent."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        gpus: Callable[[], tuple[GpuState, ...]],
+        clock: Callable[[], float] = time.monotonic,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """``labels`` are what the host's operator says of it."""
+        self._labels = dict(labels or {})
+        self._roster = roster
+        self._gpus = gpus
+        self._clock = clock
+        self._endpoint: SessionEndpoint | None = None
+        self._session: Hashable = None
+        self._scheduled = False
+        self._state: AgentState | None = None
+        self._levels: Mapping[str, int] = {}
+        self._sent_s = 0.0
+        self._state_pace = Pace(STATE_UNITS, STATE_UNITS_PER_S)
+        self._slots_pace = Pace(SLOTS_UNITS, SLOTS_UNITS_PER_S)
+        self._moves = 0
+        """Of requests, as far as SLOTS tell of them."""
+        self._late: asyncio.TimerHandle | None = None
+        """There when something is due that could not be sent yet."""
+        roster.on_change = self.changed
+
+    def attach(self, endpoint: SessionEndpoint, session: Hashable) -> None:
+        """From now on tell ``endpoint``, whose requests the roster knows under ``session``."""
+        self._endpoint, self._session = endpoint, session
+        self._state, self._levels, self._moves = None, {}, self._roster.moves
+        self._state_pace = Pace(STATE_UNITS, STATE_UNITS_PER_S)  # the session is new, and nothing of it spent
+        self._slots_pace = Pace(SLOTS_UNITS, SLOTS_UNITS_PER_S)
+        self._flush()
+        if self._state is not None and self._state.reason:
+            failed = {engine.status for engine in self._state.engines} == {DeploymentStatus.FAILED}
+            say = log.warning if failed else log.info
+            say("connected, but nothing is served yet", reason=self._state.reason)
+
+    def detach(self, session: Hashable) -> None:
+        """That session is over."""
+        if self._session is session:
+            self._endpoint = None
+            self._forget_late()
+
+    def changed(self) -> None:
+        """Something may have changed: look once everything of this turn has happened."""
+        if not self._scheduled and self._endpoint is not None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def tick(self) -> None:
+        """To be called every ``TICK_S``."""
+        self._roster.observe()
+        if self._late is not None:
+            self._flush()
+        if self._endpoint is not None and self._clock() - self._sent_s >= DRIFT_S:
+            self._publish(lambda old, new: old != new)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self._forget_late()
+        self._publish(lambda old, new: old is None or _differ_lastingly(old, new))
+
+    def _publish(self, differ: Callable[[AgentState | None, AgentState], bool]) -> None:
+        endpoint = self._endpoint
+        if endpoint is None or endpoint.closed:
+            return
+        state = self._roster.state(self._gpus())
+        if self._labels:
+            state = replace(state, labels=self._labels)
+        try:
+            if differ(self._state, state):
+                self._send_state(endpoint, state)
+            offered = {deployment.id for deployment in self._state.deployments} if self._state else ()
+            levels = {key: each for key, each in self._roster.levels(self._session).items() if key in offered}
+            if levels != self._levels:
+                self._send_slots(endpoint, levels)
+            else:
+                self._moves = self._roster.moves
+        except TrunklineError as error:
+            log.warning("state not sent", reason=str(error))
+
+    def _send_state(self, endpoint: SessionEndpoint, state: AgentState) -> None:
+        """Now, or later when it would be more than a gateway takes."""
+        now = self._clock()
+        wait_s = self._state_pace.wait_s(now)
+        if wait_s and self._state is not None:
+            self._send_later(wait_s)
+            return
+        endpoint.send_state(state)
+        self._state, self._sent_s = state, now
+        self._state_pace.spend(control_frame_units(len(state.to_payload())), now)
+
+    def _send_slots(self, endpoint: SessionEndpoint, levels: Mapping[str, int]) -> None:
+        """Now if a request of the session came or went since the last, which the gateway allows for; else as
+        a state."""
+        now, moves = self._clock(), self._roster.moves
+        if moves == self._moves:
+            wait_s = self._slots_pace.wait_s(now)
+            if wait_s:
+                self._send_later(wait_s)
+                return
+            self._slots_pace.spend(limits.SLOTS_UNITS, now)
+        endpoint.send_slots(levels)
+        self._levels, self._moves = levels, moves
+
+    def _send_later(self, wait_s: float) -> None:
+        if self._late is None or self._late.when() > asyncio.get_running_loop().time() + wait_s:
+            self._forget_late()
+            self._late = asyncio.get_running_loop().call_later(wait_s, self._flush)
+
+    def _forget_late(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def _differ_lastingly(old: AgentState, new: AgentState) -> bool:
+    """Whether they differ in more than drifts. Of lists only members that changed are compared closely."""
+    if len(old.deployments) != len(new.deployments) or len(old.engines) != len(new.engines):
+        return True
+    return (
+        _without_lists(old) != _without_lists(new)
+        or any(
+            a is not b and a != b and _lasting(a) != _lasting(b)
+            for a, b in zip(old.deployments, new.deployments, strict=True)
+        )
+        or any(
+            a != b and _lasting_of_engine(a) != _lasting_of_engine(b)
+            for a, b in zip(old.engines, new.engines, strict=True)
+        )
+    )
+
+
+def _lasting(deployment: DeploymentState) -> DeploymentState:
+    """``deployment`` without what only drifts."""
+    return replace(deployment, running=0, waiting=0, kv_use=None, load_progress=None)
+
+
+def _lasting_of_engine(engine: EngineState) -> EngineState:
+    return replace(engine, load_progress=None, loading_s=None)
+
+
+def _without_lists(state: AgentState) -> AgentState:
+    status = AgentStatus.READY if state.status is AgentStatus.BUSY else state.status
+    return replace(state, status=status, deployments=(), gpus=(), engines=())

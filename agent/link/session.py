@@ -1,0 +1,99 @@
+"""What the agent does with what a gateway says on one session."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from agent.link.publisher import Publisher
+from agent.requests.runner import RequestRunner
+from shared.handshake import Renewal
+from shared.handshake.renewal import VERB as RENEW
+from shared.protocol.endpoint import SessionEndpoint, Stream
+from shared.protocol.errors import ErrorCode, FrameMalformed, HandshakeError, TrunklineError
+from shared.protocol.messages import AgentState, Command, CommandResult, Drain
+
+log = structlog.get_logger("agent.link.session")
+
+
+class GatewaySession:
+    """Implements :class:`shared.protocol.endpoint.SessionListener`; is the key of its requests in
+    the roster.
+    """
+
+    def __init__(
+        self,
+        runner: RequestRunner,
+        publisher: Publisher,
+        carry_out: Callable[[Command], CommandResult],
+        renew: Callable[[Renewal], None],
+    ) -> None:
+        """``carry_out`` begins what a command wants, at once. ``renew`` takes what the gateway gives anew, or
+        raises HandshakeError."""
+        self._runner = runner
+        self._publisher = publisher
+        self._carry_out = carry_out
+        self._renew = renew
+        self._endpoint: SessionEndpoint | None = None
+        self.demand: Mapping[str, int] = {}
+        """Model → requests waiting at the gateway. With one gateway there is nothing to share out by it."""
+
+    def begin(self, endpoint: SessionEndpoint) -> None:
+        """The tunnel is up: say what there is."""
+        self._endpoint = endpoint
+        self._publisher.attach(endpoint, self)
+
+    def drain(self, reason: str, deadline_s: float) -> None:
+        """Tell the gateway that the agent is about to leave."""
+        self._quietly(lambda endpoint: endpoint.send_drain(Drain(reason, deadline_s)))
+
+    def close(self, code: ErrorCode, reason: str) -> None:
+        self._quietly(lambda endpoint: endpoint.close(code, reason))
+
+    def _quietly(self, act: Callable[[SessionEndpoint], None]) -> None:
+        if self._endpoint is None or self._endpoint.closed:
+            return
+        try:
+            act(self._endpoint)
+        except TrunklineError:
+            log.debug("not sent: the session is over")
+
+    def on_open(self, stream: Stream) -> None:
+        self._runner.open(self, stream)
+
+    def on_demand(self, waiting: Mapping[str, int]) -> None:
+        self.demand = waiting
+
+    def on_command(self, command: Mapping[str, Any]) -> None:
+        """Each is answered at once (PROTOCOL §4.8)."""
+        try:
+            if command.get("verb") == RENEW:
+                renewal = Renewal.read(command)
+                self._renew(renewal)
+                answer = CommandResult(renewal.id, True).to_dict()
+            else:
+                answer = self._carry_out(Command.read(command)).to_dict()
+        except (FrameMalformed, HandshakeError) as error:
+            answer = {"id": command.get("id"), "ok": False, "error": str(error)}
+        self._quietly(lambda endpoint: endpoint.send_command(answer))
+
+    def on_drain(self, drain: Drain) -> None:
+        log.info("gateway drains", reason=drain.reason, deadline_s=drain.deadline_s)
+
+    def on_session_suspended(self, error: TrunklineError | None) -> None:
+        """Requests go on; the dialer says what becomes of the session."""
+
+    def on_session_resumed(self) -> None:
+        """What changed meanwhile is sent by itself: of every level and state the newest waits."""
+
+    def on_session_closed(self, error: TrunklineError | None) -> None:
+        self._publisher.detach(self)
+
+    def on_slots(self, levels: Mapping[str, int]) -> None:
+        """Never called: SLOTS goes to gateways only."""
+
+    def on_state(self, state: AgentState) -> None:
+        """Never called: STATE goes to gateways only."""
+
+    def on_result(self, result: Mapping[str, Any]) -> None:
+        """Never called: RESULT goes to gateways only."""

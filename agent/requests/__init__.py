@@ -1,0 +1,1 @@
+"""Runs each stream's request at an engine, and reads its usage."""

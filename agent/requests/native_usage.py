@@ -1,0 +1,188 @@
+"""Token counts as engines tell them in answers of their own kind, beside OpenAI's and Anthropic's ``usage``.
+
+Understood are, in a JSON document, in each member of a list of them, in the last lines of JSON lines and in
+the last events of a stream of server-sent events:
+
+- Ollama: ``prompt_eval_count``, ``eval_count`` (docs/api.md);
+- llama.cpp: ``tokens_evaluated``, ``tokens_predicted``, else ``timings`` (tools/server/README.md);
+- SGLang: ``meta_info`` with ``prompt_tokens``, ``completion_tokens`` (docs: native APIs);
+- TGI: ``details`` with ``generated_tokens``, ``input_length``, ``prefill``, ``best_of_sequences``, and the
+  header fields ``x-prompt-tokens``, ``x-generated-tokens`` (router/src/server.rs);
+- LM Studio: ``stats`` with ``input_tokens``, ``total_output_tokens`` (docs: REST API v1).
+
+What a model writes cannot be taken for them: in a whole document only its outermost members count, and of one
+that is cut at the front only what follows the last quotation mark that could end such a text.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from shared.protocol.messages import Headers, Usage
+
+COUNT_MAX = 2**53
+DOCUMENTS = 256
+"""Of the documents in the end of an answer so many are looked at."""
+CUT_BYTES = 4096
+"""Of a document that is cut at the front so much of the end is looked at."""
+
+_FLAT = re.compile(
+    rb'"(prompt_eval_count|eval_count|tokens_evaluated|tokens_predicted|prompt_tokens|completion_tokens'
+    rb'|cached_tokens|generated_tokens|input_length|input_tokens|total_output_tokens)"\s*:\s*(\d{1,16})\b'
+)
+
+
+def native_usage(tail: bytes, *, whole: bool) -> Usage | None:
+    """What the end of an answer says; ``whole``: it is all of it. None when it says nothing."""
+    if whole:
+        try:
+            return usage_of_document(orjson.loads(tail))
+        except orjson.JSONDecodeError:
+            pass  # several documents, or something else
+    latest: dict[int | None, Usage] = {}
+    for line in _lines(tail):
+        try:
+            document = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        usage = usage_of_document(document)
+        if usage is not None:  # the latest of each of several answers that come side by side (SGLang's)
+            index = document.get("index") if isinstance(document, dict) else None
+            latest.setdefault(index if isinstance(index, int) else None, usage)
+    return _together(latest.values()) or (None if whole else _of_cut(tail))
+
+
+def usage_in_headers(headers: Headers) -> Usage | None:
+    """TGI's, and the count of TEI for what it embeds."""
+    values = {name: int(value) for name, value in headers if name in _HEADERS and _is_count(value)}
+    if not values:
+        return None
+    prompt = values.get("x-prompt-tokens", values.get("x-compute-tokens", 0))
+    return Usage(prompt, values.get("x-generated-tokens", 0))
+
+
+def _lines(tail: bytes) -> Iterable[bytes]:
+    """The last ones first, without what server-sent events put before them."""
+    lines = tail.replace(b"\r", b"\n").rstrip(b"\n").rsplit(b"\n", 2 * DOCUMENTS)
+    for line in reversed(lines[-2 * DOCUMENTS :]):
+        line = line.removeprefix(b"data:").strip()
+        if line.startswith((b"{", b"[")):
+            yield line
+
+
+def usage_of_document(document: Any) -> Usage | None:
+    """What a parsed answer says, or what the members of a list of answers say together; None: nothing."""
+    if isinstance(document, list):
+        return _together(filter(None, map(_of_object, document[:DOCUMENTS])))
+    return _of_object(document)
+
+
+def _of_object(value: Any) -> Usage | None:
+    if not isinstance(value, dict):
+        return None
+    for read in (_openai, _ollama, _llama_cpp, _sglang, _tgi, _lm_studio):
+        usage = read(value)
+        if usage is not None:
+            return usage
+    return None
+
+
+def _openai(value: Mapping[str, Any]) -> Usage | None:
+    usage = value.get("usage")
+    return _usage(usage, "prompt_tokens", "completion_tokens") if isinstance(usage, dict) else None
+
+
+def _ollama(value: Mapping[str, Any]) -> Usage | None:
+    return _usage(value, "prompt_eval_count", "eval_count")
+
+
+def _llama_cpp(value: Mapping[str, Any]) -> Usage | None:
+    timings = value.get("timings")
+    timings = timings if isinstance(timings, dict) else {}
+    cached = _count(timings, "cache_n") or 0
+    usage = _usage(value, "tokens_evaluated", "tokens_predicted")
+    if usage is not None:
+        return Usage(usage.prompt_tokens, usage.completion_tokens, min(cached, usage.prompt_tokens))
+    usage = _usage(timings, "prompt_n", "predicted_n")
+    if usage is None:
+        return None
+    return Usage(usage.prompt_tokens + cached, usage.completion_tokens, cached)
+
+
+def _sglang(value: Mapping[str, Any]) -> Usage | None:
+    facts = value.get("meta_info")
+    if not isinstance(facts, dict):
+        return None
+    usage = _usage(facts, "prompt_tokens", "completion_tokens")
+    if usage is None:
+        return None
+    return Usage(usage.prompt_tokens, usage.completion_tokens, _count(facts, "cached_tokens") or 0)
+
+
+def _tgi(value: Mapping[str, Any]) -> Usage | None:
+    details = value.get("details")
+    generated = _count(details, "generated_tokens") if isinstance(details, dict) else None
+    if not isinstance(details, dict) or generated is None:
+        return None
+    prefill = details.get("prefill")
+    others = details.get("best_of_sequences")
+    for other in others[:DOCUMENTS] if isinstance(others, list) else ():
+        generated += (_count(other, "generated_tokens") if isinstance(other, dict) else None) or 0
+    prompt = _count(details, "input_length")
+    if prompt is None:
+        prompt = len(prefill) if isinstance(prefill, list) else 0
+    return Usage(prompt, generated)
+
+
+def _lm_studio(value: Mapping[str, Any]) -> Usage | None:
+    result = value.get("result")  # the last event of a stream has it all in here
+    stats = (result if isinstance(result, dict) else value).get("stats")
+    return _usage(stats, "input_tokens", "total_output_tokens") if isinstance(stats, dict) else None
+
+
+def _of_cut(tail: bytes) -> Usage | None:
+    """Of a document whose beginning is not there any more: counts stand at the end of all of these."""
+    end = tail[-CUT_BYTES:]
+    end = end[end.rfind(b'\\"') + 1 :]
+    found = {name.decode(): int(digits) for name, digits in _FLAT.findall(end)}
+    for prompt, completion in (
+        ("prompt_eval_count", "eval_count"),
+        ("tokens_evaluated", "tokens_predicted"),
+        ("prompt_tokens", "completion_tokens"),
+        ("input_length", "generated_tokens"),
+        ("input_tokens", "total_output_tokens"),
+    ):
+        if completion in found:
+            return Usage(found.get(prompt, 0), found[completion], found.get("cached_tokens", 0))
+    return None
+
+
+def _together(usages: Iterable[Usage]) -> Usage | None:
+    listed = list(usages)
+    if not listed:
+        return None
+    return Usage(
+        sum(usage.prompt_tokens for usage in listed),
+        sum(usage.completion_tokens for usage in listed),
+        sum(usage.cached_tokens for usage in listed),
+    )
+
+
+def _usage(value: Mapping[str, Any], prompt: str, completion: str) -> Usage | None:
+    counts = _count(value, prompt), _count(value, completion)
+    return None if counts == (None, None) else Usage(counts[0] or 0, counts[1] or 0)
+
+
+def _count(value: Mapping[str, Any], name: str) -> int | None:
+    item = value.get(name)
+    good = isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= COUNT_MAX
+    return item if good else None
+
+
+def _is_count(value: str) -> bool:
+    return len(value) <= 15 and value.isascii() and value.isdigit()
+
+
+_HEADERS = ("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens")

@@ -1,0 +1,370 @@
+"""A stream's way through the engine and back.
+
+Both directions are held back by whoever is slower: a request's bytes are credited once the engine's socket
+took them, and the engine's connection is not read while the tunnel does not take the response.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from agent.capacity.roster import Roster, RosterEntry
+from agent.engines.backend import BackendError, BackendRefused, BackendResponse
+from agent.engines.http.missing_path import BODY_BYTES, JUDGED, lacks_path
+from agent.engines.http.refusal_words import REFUSING, refusal_of
+from agent.engines.memory_words import MESSAGE_BYTES, tells_of_memory
+from agent.requests.event_usage import EventUsage
+from agent.requests.usage import PassThrough, UsageReader, reader_for
+from shared.protocol.endpoint import Stream
+from shared.protocol.errors import ErrorCode, LocalError
+from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
+from shared.protocol.routes import need_of_path
+
+log = structlog.get_logger("agent.request")
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a request ended: in order with ``trailers``, or with a code to reset its stream with."""
+
+    trailers: Trailers | None = None
+    code: ErrorCode = ErrorCode.NO_ERROR
+    reason: str = ""
+    engine_failed: bool = False
+    out_of_memory: bool = False
+    lacks: str = ""
+    """What its engine turned out not to have (:func:`shared.protocol.routes.need_of_path`)."""
+    status: int = 0
+    """The answer's; 0 when there is none."""
+
+
+class RequestRunner:
+    """Runs each stream in a task of ``tasks``; how many there are is bounded by the roster's slots."""
+
+    def __init__(
+        self, roster: Roster, tasks: asyncio.TaskGroup, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._roster = roster
+        self._tasks = tasks
+        self._clock = clock
+        self._runs: set[_Run] = set()
+        self._unreachable: dict[str, str] = {}
+        """Engine → why requests do not reach it; so that it is said once, not for each of them."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def idle(self) -> None:
+        """Waits until no stream is open: all that engines answered is with the gateway."""
+        await self._empty.wait()
+
+    def cut_off(self) -> None:
+        """End what runs because the agent ends: the gateway gives it to others, or goes on with it there."""
+        for run in tuple(self._runs):
+            run.cut_off()
+
+    def open(self, session: Hashable, stream: Stream) -> None:
+        """A request has come in ``session``. Refused at once when there is no place for it."""
+        try:
+            seat = self._roster.enter(session, stream.head.deployment)
+        except BackendRefused as refusal:
+            log.info("request refused", request=stream.head.request_id, reason=refusal.reason)
+            stream.reset(ErrorCode.REFUSED, refusal.reason)
+            return
+        run = _Run(stream, seat, self._clock, self._forget)
+        stream.handler = run
+        self._runs.add(run)
+        self._empty.clear()
+        run.task = self._tasks.create_task(self._carry(run), name=f"request {stream.head.request_id}")
+        run.task.add_done_callback(lambda task: self._finish(run, run.cut) if task.cancelled() else None)
+
+    async def _carry(self, run: "_Run") -> None:
+        """Ends the stream in the turn of the loop in which the answer ended, so that both leave together."""
+        self._finish(run, await run.run())
+
+    def _finish(self, run: "_Run", outcome: _Outcome) -> None:
+        """The engine has let go: first the place is free, then the gateway hears of the end."""
+        self._say(run, outcome)
+        if outcome.lacks:
+            self._roster.note_lack(run.seat, outcome.lacks)
+        self._roster.leave(run.seat, failed=outcome.engine_failed, out_of_memory=outcome.out_of_memory)
+        if run.refusal is Refusal.BUSY:
+            self._roster.refused(run.seat)
+        elif 200 <= outcome.status < 300:
+            self._roster.served(run.seat)
+        run.finish(outcome)
+
+    def _say(self, run: "_Run", outcome: _Outcome) -> None:
+        engine = run.seat.engine
+        if outcome.trailers is not None:
+            if self._unreachable.pop(engine, None) is not None:
+                log.info("requests reach the engine again", engine=engine)
+        elif outcome.code is ErrorCode.ENGINE_UNREACHABLE:
+            if self._unreachable.get(engine) != outcome.reason:
+                self._unreachable[engine] = outcome.reason
+                log.warning("requests do not reach the engine", engine=engine, reason=outcome.reason)
+        elif outcome.engine_failed or outcome.code is ErrorCode.PROTOCOL_ERROR:
+            log.warning("request failed", request=run.request_id, engine=engine, reason=outcome.reason)
+
+    def _forget(self, run: "_Run") -> None:
+        self._runs.discard(run)
+        if not self._runs:
+            self._empty.set()
+
+
+class _Run:
+    """One request. Implements :class:`shared.protocol.endpoint.StreamHandler`."""
+
+    task: "asyncio.Task[None]"
+
+    def __init__(
+        self, stream: Stream, seat: RosterEntry, clock: Callable[[], float], forget: "Callable[[_Run], None]"
+    ) -> None:
+        self.seat = seat
+        self.request_id = stream.head.request_id
+        self.cut = _Outcome(code=ErrorCode.CANCELLED)
+        """What it comes to when its task is cancelled."""
+        self._forget = forget
+        self._stream = stream
+        self._clock = clock
+        self._began_s = clock()
+        self._first_byte_s: float | None = None
+        self._body = _Body(stream)
+        self._response: BackendResponse | None = None
+        self._reader: UsageReader = PassThrough()
+        self._message = bytearray()
+        """How an error's body begins."""
+        self._held: bytearray | None = None
+        """The body of an answer whose head waits until it shows whether the engine lacks the path."""
+        self.refusal: Refusal | None = None
+        """Why the engine refused it, where that can be told."""
+        self._refusing = False
+        """The answer's head waits for what its body says of the reason."""
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._over = False
+
+    # --- what the session says
+
+    def on_head(self, head: ResponseHead) -> None:
+        raise AssertionError("an agent receives no response")
+
+    def on_data(self, data: bytes) -> None:
+        if self._over:
+            self._stream.consumed(len(data))
+            return
+        self._body.put(data)
+
+    def on_end(self, trailers: Trailers | None) -> None:
+        self._body.end()
+
+    def on_reset(self, code: ErrorCode, reason: str) -> None:
+        """What is still to come of the response is not wanted; NO_ERROR after its end only says that the rest
+        of the request's body stays away."""
+        if not self._over:
+            self.task.cancel()
+        elif code is not ErrorCode.NO_ERROR:
+            self._stream.reset(ErrorCode.CANCELLED)
+
+    def on_writable(self) -> None:
+        self._writable.set()
+        if self._response is not None:
+            self._response.resume()
+
+    def on_suspended(self) -> None:
+        """The engine works on meanwhile, as far as credit goes."""
+
+    def on_resumed(self) -> None:
+        """Whoever waits is told by ``on_writable``."""
+
+    def on_closed(self) -> None:
+        """Before our end only when the session is lost; a stream whose request was whole hears no reset."""
+        if not self._over:
+            self.task.cancel()
+        self._forget(self)
+
+    # --- what is done
+
+    def cut_off(self) -> None:
+        if not self._over and not self.task.done():
+            self.cut = _Outcome(code=ErrorCode.DRAINING, reason="the agent ends")
+            self.task.cancel()
+
+    async def run(self) -> _Outcome:
+        head = self._stream.head
+        try:
+            async with asyncio.timeout(head.deadline_s):
+                return await self._serve()
+        except TimeoutError:
+            return _Outcome(code=ErrorCode.DEADLINE, reason="the request's time was up")
+        except BackendError as error:
+            failed = error.code not in (ErrorCode.REFUSED, ErrorCode.PROTOCOL_ERROR)
+            return _Outcome(code=error.code, reason=error.reason, engine_failed=failed)
+        except LocalError:
+            return _Outcome(code=ErrorCode.CANCELLED)  # the stream ended under us
+        except MemoryError:
+            log.exception("request failed, the agent is out of memory", request=head.request_id)
+            return _Outcome(code=ErrorCode.OVERLOADED, reason="the agent is out of memory")
+        except Exception:
+            log.exception("request failed", request=head.request_id, model=head.model)
+            return _Outcome(code=ErrorCode.INTERNAL, reason="the agent failed; its log says why")
+
+    async def _serve(self) -> _Outcome:
+        """Woken for the answer's head and for its end; its pieces go through :meth:`_pass_on`. Over once the
+        engine has said all: what of it waits to leave needs no engine."""
+        head, lacks = self._stream.head, ""
+        async with self.seat.backend.request(head, self._body) as response:
+            reader = self._reader = reader_for(head.usage, response.headers)
+            need = need_of_path(head.path) if response.status in JUDGED and head.method == "POST" else None
+            pass_on = self._pass_on if response.status < 500 else self._pass_error_on
+            if response.status in REFUSING:
+                self._refusing, pass_on = True, partial(self._hold_refusal, response)
+            elif need is None:
+                self._send_head(response)
+            else:
+                self._held, pass_on = bytearray(), partial(self._hold, response, pass_on)
+            self._response = response
+            try:
+                await response.pour(pass_on)
+                if self._refusing:
+                    self._let_refusal_go(response)
+            finally:
+                self._response = None
+            if self._held is not None and need is not None:
+                body = bytes(self._held)
+                lacks = need if lacks_path(response.status, response.headers, body, head.path) else ""
+                self._let_go(response, pass_on, lacks=bool(lacks))
+            rest = reader.finish()
+            if rest:
+                await self._writable.wait()
+                self._stream.send_data(rest)
+        trailers = Trailers(
+            usage=reader.usage(),
+            queue_s=0.0,  # a request goes to its engine at once: who waits, waits at the gateway
+            first_byte_s=self._first_byte_s,
+            total_s=self._clock() - self._began_s,
+        )
+        return _Outcome(trailers, out_of_memory=self._tells_of_memory(), status=response.status, lacks=lacks)
+
+    def _send_head(self, response: BackendResponse, *, lacks_path: bool = False) -> None:
+        headers = _headers(response.headers, self._stream.head.usage, self._reader)
+        self._stream.send_head(ResponseHead(response.status, headers, lacks_path, self.refusal))
+
+    def _hold(self, response: BackendResponse, pass_on: Callable[[bytes], bool], piece: bytes) -> bool:
+        """The next of a body that may show that the engine lacks the path."""
+        if self._held is None:
+            return pass_on(piece)
+        self._held += piece
+        return len(self._held) <= BODY_BYTES or self._let_go(response, pass_on, lacks=False)
+
+    def _let_go(self, response: BackendResponse, pass_on: Callable[[bytes], bool], *, lacks: bool) -> bool:
+        """Send the head that waited, and what there is of the body."""
+        held, self._held = self._held, None
+        self._send_head(response, lacks_path=lacks)
+        return not held or pass_on(bytes(held))
+
+    def _hold_refusal(self, response: BackendResponse, piece: bytes) -> bool:
+        """The next of a body that says why the engine refused the request."""
+        if not self._refusing:
+            return self._pass_on(piece)
+        self._message += piece
+        return len(self._message) < MESSAGE_BYTES or self._let_refusal_go(response)
+
+    def _let_refusal_go(self, response: BackendResponse) -> bool:
+        """Send the head that waited, with the reason, and what there is of the body."""
+        self._refusing = False
+        self.refusal = refusal_of(response.status, bytes(self._message), self.seat.others)
+        self._send_head(response)
+        return not self._message or self._pass_on(bytes(self._message))
+
+    def _pass_on(self, piece: bytes) -> bool:
+        """The way of every token. Raises :class:`~shared.protocol.errors.LocalError` when nobody wants
+        it any more.
+        """
+        if self._first_byte_s is None:
+            self._first_byte_s = self._clock() - self._began_s
+        data = self._reader.feed(piece)
+        if not data or self._stream.send_data(data):
+            return True
+        self._writable.clear()
+        return False
+
+    def _pass_error_on(self, piece: bytes) -> bool:
+        if len(self._message) < MESSAGE_BYTES:
+            self._message += piece
+        return self._pass_on(piece)
+
+    def _tells_of_memory(self) -> bool:
+        return bool(self._message) and tells_of_memory(bytes(self._message))
+
+    def finish(self, outcome: _Outcome) -> None:
+        """The engine has let go."""
+        self._over = True
+        if outcome.trailers is None:
+            self._stream.reset(outcome.code, outcome.reason)
+        else:
+            try:
+                self._stream.end(outcome.trailers)
+            except LocalError:
+                pass  # the stream ended under us, its place is free all the same
+        self._body.drop()
+
+
+class _Body:
+    """What has come of a request's body. Implements :class:`agent.engines.backend.BackendBody`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pieces: list[bytes] = []
+        """Never more than was credited."""
+        self._untaken_bytes = 0
+        """Received and not yet said consumed."""
+        self._complete = False
+        self._moved: asyncio.Event | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._complete and not self._pieces
+
+    def put(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._untaken_bytes += len(data)
+        self._wake()
+
+    def end(self) -> None:
+        self._complete = True
+        self._wake()
+
+    def drop(self) -> None:
+        """Nobody will take the rest."""
+        self._pieces.clear()
+        self.taken(self._untaken_bytes)
+
+    def take(self) -> bytes:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    def taken(self, size_bytes: int) -> None:
+        self._untaken_bytes -= size_bytes
+        self._stream.consumed(size_bytes)
+
+    async def more(self) -> None:
+        while not self._pieces and not self._complete:
+            self._moved = self._moved or asyncio.Event()
+            self._moved.clear()
+            await self._moved.wait()
+
+    def _wake(self) -> None:
+        if self._moved is not None:
+            self._moved.set()
+
+
+def _headers(headers: Headers, usage: UsageMode, reader: UsageReader) -> Headers:
+    """A response that may lose its usage chunk must not promise its length."""
+    if usage is UsageMode.STRIP and isinstance(reader, EventUsage):
+        return tuple((name, text) for name, text in headers if name != "content-length")
+    return headers

@@ -1,0 +1,155 @@
+"""Reads token usage out of responses as they pass, and takes out the usage chunk nobody asked for.
+
+Events are read by :mod:`agent.requests.event_usage`, usage objects by :mod:`agent.requests.usage_members`.
+What engines tell at paths of their own is read from the end of the answer when it is over
+(:mod:`agent.requests.native_usage`).
+"""
+
+from collections import deque
+from typing import Protocol
+
+import orjson
+
+from agent.requests.event_usage import EventUsage
+from agent.requests.native_usage import native_usage, usage_in_headers, usage_of_document
+from agent.requests.usage_members import read_usage, usage_from
+from shared.protocol.messages import Headers, Usage, UsageMode
+
+KIB = 1024
+
+JSON_HEAD_BYTES = 8 * KIB
+JSON_TAIL_BYTES = 64 * KIB
+"""Of a plain JSON answer the first and last so many bytes are remembered: usage is among the first or,
+mostly, the last members, and what follows it is small."""
+
+JSON_LINES = frozenset(
+    ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+)
+"""Types of streams of JSON documents, one a line (Ollama's)."""
+
+
+class UsageReader(Protocol):
+    """Sees a response's body go by."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes the next bytes of the body; gives those to pass on now (perhaps none)."""
+
+    def finish(self) -> bytes:
+        """The body is over: gives what was held back."""
+
+    def usage(self) -> Usage | None:
+        """What the engine has said so far, or None."""
+
+
+def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
+    """The reader for a response with ``headers`` (lower-case names)."""
+    values = dict(headers)
+    counted = usage_in_headers(headers)
+    if values.get("content-encoding", "").strip().lower() not in ("", "identity"):
+        return PassThrough(
+            counted
+        )  # engines are asked not to; what one compresses all the same passes as it is
+    kind = values.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        events = EventUsage(strip=mode is UsageMode.STRIP)
+        return events if mode is not UsageMode.NONE else NativeUsage(events, counted)
+    if kind in JSON_LINES:
+        return NativeUsage(PassThrough(), counted)
+    if kind == "application/json" or kind.endswith("+json"):
+        return JsonUsage(counted)
+    return PassThrough(counted)
+
+
+class PassThrough:
+    """For bodies that say nothing of usage; what the head said of it may be known."""
+
+    def __init__(self, counted: Usage | None = None) -> None:
+        self._counted = counted
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def finish(self) -> bytes:
+        return b""
+
+    def usage(self) -> Usage | None:
+        return self._counted
+
+
+class TailReader:
+    """The last :data:`JSON_TAIL_BYTES` of a body, or all of it."""
+
+    __slots__ = ("_pieces", "_size_bytes", "whole")
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size_bytes = 0
+        self.whole = True
+        """Nothing was let go."""
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes > JSON_TAIL_BYTES:
+            self.whole = False
+        while self._size_bytes - len(self._pieces[0]) >= JSON_TAIL_BYTES:
+            self._size_bytes -= len(self._pieces.popleft())
+
+    def read(self) -> bytes:
+        """It, in one piece."""
+        return b"".join(self._pieces)[-JSON_TAIL_BYTES:]
+
+
+class NativeUsage:
+    """For a stream in a shape of its engine's own, beside what ``inner`` does with it."""
+
+    def __init__(self, inner: UsageReader, counted: Usage | None = None) -> None:
+        self._inner = inner
+        self._counted = counted
+        self._tail = TailReader()
+
+    def feed(self, data: bytes) -> bytes:
+        self._tail.add(data)
+        return self._inner.feed(data)
+
+    def finish(self) -> bytes:
+        return self._inner.finish()
+
+    def usage(self) -> Usage | None:
+        found = self._inner.usage() or native_usage(self._tail.read(), whole=self._tail.whole)
+        return found or self._counted
+
+
+class JsonUsage:
+    """For an answer that is one JSON document."""
+
+    def __init__(self, counted: Usage | None = None) -> None:
+        self._head = bytearray()
+        self._tail = TailReader()
+        self._counted = counted
+
+    def feed(self, data: bytes) -> bytes:
+        if len(self._head) < JSON_HEAD_BYTES:
+            self._head += data[: JSON_HEAD_BYTES - len(self._head)]
+        self._tail.add(data)
+        return data
+
+    def finish(self) -> bytes:
+        return b""
+
+    def usage(self) -> Usage | None:
+        tail = self._tail.read()
+        if self._tail.whole:  # outermost members first: in what a model calls tools with may be anything
+            return self._of_whole(tail) or read_usage(tail) or self._counted
+        found = read_usage(tail) or read_usage(bytes(self._head))
+        return found or native_usage(tail, whole=False) or self._counted
+
+    @staticmethod
+    def _of_whole(body: bytes) -> Usage | None:
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return None
+        usage = document.get("usage") if isinstance(document, dict) else None
+        found = usage_from(usage) if isinstance(usage, dict) else None
+        return found or usage_of_document(document)

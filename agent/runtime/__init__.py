@@ -1,0 +1,1 @@
+"""The agent's process: its log and its watchdog."""

@@ -1,0 +1,1 @@
+"""The admin API: what the commands do, over HTTP."""

@@ -1,0 +1,209 @@
+"""``/admin``: agents, models and the queue."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from starlette.routing import Route
+
+from gateway.api.admin.routes import AdminCall, AdminPage, Json, route, told
+from gateway.domain.errors import RecordNotFound
+from gateway.domain.scopes import AdminRole
+from gateway.domain.slices import in_slices
+from gateway.fleet.deployments import ModelRecord
+from gateway.fleet.registry import ServedModel
+from gateway.fleet.session import AgentInfo
+from gateway.pipeline.pipeline import KeyAuthenticator
+from gateway.storage import AgentStore
+from shared.protocol.engine_state import EngineState
+from shared.protocol.messages import DeploymentState
+
+
+class Index(Protocol):
+    """:class:`gateway.fleet.deployments.ModelIndex`."""
+
+    @property
+    def models(self) -> Mapping[str, ModelRecord]: ...
+
+
+class Fleet(Protocol):
+    """Who is connected; :class:`gateway.fleet.registry.Registry`."""
+
+    @property
+    def index(self) -> Index: ...
+    def agents(self) -> list[AgentInfo]: ...
+    def each_agent(self) -> Iterator[AgentInfo]: ...
+    def each_model(self) -> Iterator[ServedModel]: ...
+    def hold(self, name: str, held: bool) -> bool: ...
+
+
+class Note(Protocol):
+    """:meth:`gateway.observability.audit.AuditWriter.note`."""
+
+    def __call__(self, kind: str, who: str, /, *, agent: str) -> None: ...
+
+
+class FleetAdmin:
+    """Reads the registry on the event loop and the store in a thread."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        agents: AgentStore,
+        depths: Callable[[], Mapping[str, int]],
+        clock: Callable[[], float],
+        *,
+        note: Note | None = None,
+    ) -> None:
+        """``depths``: how many requests wait, by model. ``clock`` gives seconds of the event loop's clock.
+        ``note`` hears of acts that the store does not: kind, who, which agent."""
+        self._fleet = fleet
+        self._agents = agents
+        self._depths = depths
+        self._clock = clock
+        self._note = note
+
+    def routes(self, keys: KeyAuthenticator) -> list[Route]:
+        """The pages, for who presents one of ``keys``."""
+        return [
+            route("/admin/agents", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_agents)})),
+            route(
+                "/admin/agents/{agent}/drain",
+                AdminPage(
+                    keys,
+                    {
+                        "POST": (AdminRole.OPERATOR, self.drain_agent),
+                        "DELETE": (AdminRole.OPERATOR, self.undrain_agent),
+                    },
+                ),
+            ),
+            route("/admin/models", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_models)})),
+            route("/admin/queue", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_queue)})),
+        ]
+
+    async def list_agents(self, call: AdminCall) -> Json:
+        """Agents that are enrolled, connected or not, by name."""
+        found = await asyncio.to_thread(self._enrolled)
+        async for info in in_slices(self._fleet.each_agent()):
+            found[info.name] = found.get(info.name, {"name": info.name}) | self._connected(info)
+        return {"agents": [facts for _, facts in sorted(found.items())]}
+
+    async def drain_agent(self, call: AdminCall) -> Json:
+        """Nothing new goes there from now on, also when it comes back; what runs ends in its own time."""
+        return self._held(call, True)
+
+    async def undrain_agent(self, call: AdminCall) -> Json:
+        """It gets work again."""
+        return self._held(call, False)
+
+    async def list_models(self, call: AdminCall) -> Json:
+        """Every model that was ever served, and its deployments."""
+        depths, records = self._depths(), self._fleet.index.models
+        return {
+            "models": [
+                {
+                    "id": info.id,
+                    "ready": info.ready,
+                    "routes": list(info.routes),
+                    "waiting": depths.get(info.id, 0),
+                    **_served(records.get(info.id)),
+                }
+                async for info in in_slices(self._fleet.each_model())
+            ]
+        }
+
+    async def list_queue(self, call: AdminCall) -> Json:
+        """How many requests wait."""
+        depths = self._depths()
+        return {"waiting": sum(depths.values()), "models": dict(sorted(depths.items()))}
+
+    def _held(self, call: AdminCall, held: bool) -> Json:
+        name = call.names["agent"]
+        if not self._fleet.hold(name, held):
+            raise RecordNotFound(told(f"No agent {name!r} is connected here"))
+        if self._note is not None:
+            self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
+        streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)
+        return {"agent": name, "draining": held, "streams": streams}
+
+    def _enrolled(self) -> dict[str, Json]:
+        """What the store knows of agents that were not revoked, by name. Waits for the disk."""
+        return {
+            each.name: {
+                "name": each.name,
+                "connected": False,
+                "may_serve": list(each.models),
+                "labels": dict(each.labels),
+                "joined_s": each.joined_s,
+                "last_seen_s": each.last_seen_s,
+            }
+            for each in self._agents.list()
+            if each.revoked_s is None
+        }
+
+    def _connected(self, info: AgentInfo) -> Json:
+        return {
+            "connected": True,
+            "status": info.status.value,
+            "draining": info.draining,
+            "labels": dict(info.labels),
+            "connected_for_s": round(self._clock() - info.connected_s, 3),
+            "rtt_s": info.rtt_s,
+            "streams": info.streams,
+            "reason": info.reason,
+            "engines": [_engine(each, info.deployments) for each in info.engines],
+            "deployments": [_claimed(each) for each in info.deployments],
+            "gpus": list(info.gpus),
+        }
+
+
+def _engine(state: EngineState, deployments: Sequence[DeploymentState]) -> Json:
+    """What an agent says of an engine, and which models it offers from there."""
+    ours = [each for each in deployments if each.id.startswith(f"{state.name}/")]
+    kind = state.kind or next((each.kind for each in ours if each.kind), "")  # earlier agents tell it there
+    return {
+        "name": state.name,
+        "kind": kind,
+        "status": state.status.value,
+        "reason": state.reason,
+        "models": sorted({each.model for each in ours}),
+        "loading": state.loading_words,
+        "load_progress": state.load_progress,
+        "loading_s": state.loading_s,
+        "load_s": state.load_s,
+    }
+
+
+def _claimed(state: DeploymentState) -> Json:
+    """What an agent says of a deployment."""
+    return {
+        "model": state.model,
+        "version": state.version,
+        "status": state.status.value,
+        "slots": state.slots,
+        "running": state.running,
+        "waiting": state.waiting,
+        "kv_use": state.kv_use,
+        "reason": state.reason,
+    }
+
+
+def _served(record: ModelRecord | None) -> dict[str, Any]:
+    """What serves a model now."""
+    serving = [] if record is None else list(record.serving.values())
+    return {
+        "slots": sum(each.slots for each in serving),
+        "in_flight": sum(each.in_flight for each in serving),
+        "loadable": 0 if record is None else len(record.loadable),
+        "deployments": [
+            {
+                "agent": each.agent,
+                "version": each.version,
+                "status": each.status.value,
+                "slots": each.slots,
+                "in_flight": each.in_flight,
+                "healthy": each.well,
+            }
+            for each in serving
+        ],
+    }

@@ -1,0 +1,89 @@
+"""Does an operation that takes long in a process of its own, as a command on the state directory does it.
+
+In a thread it would take the interpreter's lock from the event loop for milliseconds at a time, at every
+answer that the loop sends.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import orjson
+
+import gateway
+from gateway.api.admin.resources.request import AdminRequest, Json
+from gateway.api.admin.resources.table import APART_S
+from gateway.storage import Store
+from gateway.storage.errors import BadValue, StateError, StateUnwritable
+from shared.process.imports import environment_of_child
+
+CHILD = (sys.executable, "-P", "-m", "gateway.api.admin.resources.apart")
+"""``-P``: a package of this name in the current directory is not taken."""
+
+NICENESS = 10
+"""Streams come first."""
+
+
+async def do_apart(state_dir: Path, operation: str, body: Json) -> Json:
+    """What the operation answers. The process ends with the task that waits for it.
+
+    Raises StateError, BadValue, and what starting a process raises as StateUnwritable.
+    """
+    asked = orjson.dumps({"state": str(state_dir), "operation": operation, "body": body})
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *CHILD,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment_of_child(gateway),
+        )
+    except OSError as error:
+        raise StateUnwritable(f"no process can be started for this: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(APART_S):
+            said, _ = await child.communicate(asked)
+    except TimeoutError:
+        raise StateUnwritable(f"this took longer than {APART_S:g} s: do it on the gateway's host") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    return _answer(said, child.returncode)
+
+
+def _answer(said: bytes, code: int | None) -> Json:
+    """Raises StateError and BadValue."""
+    if code != 0:
+        raise StateUnwritable(f"the process that does this ended with {code}; the gateway's log may say why")
+    found: Json = orjson.loads(said)
+    if "wrong" in found:
+        raise BadValue(found["wrong"])
+    if "failed" in found:
+        raise StateUnwritable(found["failed"])
+    done: Json = found["done"]
+    return done
+
+
+def main() -> None:
+    """One operation, from standard input to standard output."""
+    from gateway.api.admin.resources.run import FUNCTIONS
+
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    asked = orjson.loads(sys.stdin.buffer.read())
+    found: Json
+    try:
+        with Store.open(Path(asked["state"])) as store:
+            request = AdminRequest(time.time(), lambda model, version: False, (), asked["body"])
+            found = {"done": FUNCTIONS[asked["operation"]](store, request)}
+    except BadValue as error:
+        found = {"wrong": str(error)}
+    except StateError as error:
+        found = {"failed": str(error)}
+    sys.stdout.buffer.write(orjson.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

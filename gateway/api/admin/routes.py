@@ -1,0 +1,197 @@
+"""``/admin/…``: what people and services may see of a running gateway and do to it, each by his role.
+
+JSON only. A request shows its key or token in a header, as everywhere: there are no cookies and no basic
+authentication, so no page in a browser can make one on somebody's behalf (no CSRF).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import orjson
+import structlog
+from pydantic import BaseModel, ValidationError
+from starlette.routing import Route
+
+from gateway.api.exchange.exchange import HttpExchange, exchange_of
+from gateway.api.exchange.inbound import Receive
+from gateway.api.exchange.reply import Send
+from gateway.domain.errors import (
+    BadRequest,
+    BodyTooLarge,
+    Forbidden,
+    MethodNotAllowed,
+    NameInUse,
+    RecordNotFound,
+    StateUnavailable,
+    UnsupportedEncoding,
+)
+from gateway.domain.request import Principal
+from gateway.domain.scopes import AdminRole
+from gateway.pipeline.pipeline import KeyAuthenticator
+from gateway.storage.acts import acting_as
+from gateway.storage.errors import AmbiguousId, BadValue, NameTaken, StateError, UnknownRecord
+
+BODY_BYTES = 64 * 1024
+"""Longest body here."""
+
+QUERY_FIELDS = 16
+"""Most that a query names here."""
+
+_WORDS_CHARS = 300
+"""Of a long refusal so much of its beginning, and of its end."""
+
+Json = dict[str, Any]
+Act = Callable[["AdminCall"], Awaitable[Json]]
+"""Does what is asked and gives the answer. May raise RequestError and the store's errors."""
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+_JSON = b"application/json"
+_NO_STORE = [(b"cache-control", b"no-store")]
+
+_log = structlog.get_logger("gateway.api.admin.resources")
+
+
+class AdminCall:
+    """One request on this API, by somebody whose role was found to do."""
+
+    def __init__(self, exchange: HttpExchange, principal: Principal, names: Mapping[str, str]) -> None:
+        self.principal = principal
+        self.names = names
+        """From the path."""
+        self._exchange = exchange
+        self._got_bytes = 0
+
+    async def body(self) -> Json:
+        """The JSON object sent; empty when nothing was. Raises RequestError."""
+        fields = self._exchange.fields
+        if fields.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+            raise UnsupportedEncoding("Compressed bodies are not accepted here.", param="content-encoding")
+        raw = await self._exchange.inbound.read(self._enough)
+        if not raw:
+            return {}
+        if b"json" not in fields.get(b"content-type", b"").lower():
+            raise BadRequest("Send JSON, with content-type application/json.", param="content-type")
+        try:
+            value = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            raise BadRequest("The request body must be a JSON object.", code="invalid_json")
+        return value
+
+    def query(self) -> dict[str, str]:
+        """What the query says, by name. Raises BadRequest."""
+        try:
+            pairs = parse_qsl(
+                self._exchange.query.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=QUERY_FIELDS,
+            )
+        except ValueError:
+            raise BadRequest("The query cannot be read.", code="invalid_value") from None
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise BadRequest("The query names something twice.", code="invalid_value")
+        return found
+
+    def while_here(self) -> AbstractAsyncContextManager[None]:
+        """A block that is cancelled, and raises ClientGone, when the client leaves."""
+        return self._exchange.while_here()
+
+    def _enough(self, chunk: bytes) -> bool:
+        self._got_bytes += len(chunk)
+        if self._got_bytes > BODY_BYTES:
+            raise BodyTooLarge(f"The body may be {BODY_BYTES} bytes long here at most.")
+        return False
+
+
+class AdminPage:
+    """One path: what each method does, and the role that it takes."""
+
+    def __init__(
+        self, keys: KeyAuthenticator, methods: Mapping[str, tuple[AdminRole, Act]], query: Sequence[str] = ()
+    ) -> None:
+        """``query`` names what GET takes in its query."""
+        self._keys = keys
+        self._methods = methods
+        self.query = query
+
+    def summaries(self) -> dict[str, str]:
+        """By method, what it does and the role that it takes, for ``/openapi.json``."""
+        return {
+            method: f"{act.__name__.replace('_', ' ').capitalize()}; takes the role {role.value}"
+            for method, (role, act) in self._methods.items()
+        }
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "admin"
+        principal = await self._keys.identify(exchange.credential())
+        exchange.identified(principal)
+        if exchange.method not in self._methods:
+            allowed = tuple(self._methods)
+            raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)
+        role, act = self._methods[exchange.method]
+        check_role(principal, role)
+        call = AdminCall(exchange, principal, scope["path_params"])
+        with acting_as(f"key:{principal.key_id}"):
+            found = await _done(act, call, exchange.id)
+        if exchange.method != "GET":
+            what = {"act": act.__name__, "of": next(iter(call.names.values()), None)}
+            _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
+        await exchange.reply.whole(200, _JSON, orjson.dumps(found), _NO_STORE)
+
+
+def check_role(principal: Principal, wanted: AdminRole) -> None:
+    """Raises Forbidden unless ``principal`` may do what ``wanted`` may."""
+    if principal.role is None or not principal.role.covers(wanted):
+        has = "has none" if principal.role is None else f"has the role {principal.role.value!r}"
+        raise Forbidden(
+            f"This takes the role {wanted.value!r}, and this key {has} "
+            "(trunkline key create --role, or the roles in a token).",
+            code="role_required",
+        )
+
+
+def route(path: str, page: AdminPage) -> Route:
+    """The page at ``path``."""
+    return Route(path, endpoint=page)
+
+
+def read_body(kind: type[_Body], body: Json) -> _Body:
+    """Raises BadRequest, which names the first member that is wrong and tells nothing of its value."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        path = ".".join(map(str, problem["loc"]))
+        raise BadRequest(
+            f"{path[:100]}: {problem['msg'].removeprefix('Input ')}.", param=path[:100], code="invalid_value"
+        ) from None
+
+
+def told(words: object) -> str:
+    """``words`` as a sentence for the client. They may quote a name as long as a body: then the beginning of
+    it, and what they end with."""
+    text = f"{words}."
+    return text if len(text) <= 2 * _WORDS_CHARS else f"{text[:_WORDS_CHARS]} … {text[-_WORDS_CHARS:]}"
+
+
+async def _done(act: Act, call: AdminCall, request_id: str) -> Json:
+    """What the store refuses, as clients see it. Who may use this API is also told what is wrong with the
+    state: it is his to mend."""
+    try:
+        return await act(call)
+    except (BadValue, AmbiguousId) as error:
+        raise BadRequest(told(error), code="invalid_value") from None
+    except NameTaken as error:
+        raise NameInUse(told(error)) from None
+    except UnknownRecord as error:
+        raise RecordNotFound(told(error)) from None
+    except StateError as error:
+        _log.error("state_failed", id=request_id, error=str(error))
+        raise StateUnavailable(f"The gateway's state cannot be used just now: {error}.") from None

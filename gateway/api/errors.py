@@ -1,0 +1,82 @@
+"""The one place where errors become HTTP (STYLE 7): a head and a body, or the last event of a stream."""
+
+import math
+
+import orjson
+
+from gateway.domain.errors import InternalError, MethodNotAllowed, RequestError
+from gateway.domain.surface import Dialect
+
+HeaderList = list[tuple[bytes, bytes]]
+
+RETRY_AFTER_MAX_S = 120.0
+"""SDKs ignore longer waits and fall back to their own short ones."""
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def http_error(error: RequestError, dialect: Dialect, request_id: str) -> tuple[HeaderList, bytes]:
+    """Headers (all but the request's id) and body of the answer; its status is ``error.status``."""
+    body = _body(error, dialect, request_id)
+    headers: HeaderList = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode("ascii")),
+    ]
+    if error.retry_after_s is not None:
+        wait_s = min(max(error.retry_after_s, 0.001), RETRY_AFTER_MAX_S)
+        headers.append((b"retry-after", str(math.ceil(wait_s)).encode("ascii")))
+        headers.append((b"retry-after-ms", str(math.ceil(wait_s * 1000)).encode("ascii")))
+    if error.should_retry is not None:
+        headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers, body
+
+
+def id_headers(dialect: Dialect, request_id: str) -> HeaderList:
+    """``x-request-id`` for everybody, and ``request-id`` where Anthropic's SDKs look for it."""
+    value = request_id.encode("ascii")
+    if dialect is Dialect.ANTHROPIC:
+        return [(b"x-request-id", value), (b"request-id", value)]
+    return [(b"x-request-id", value)]
+
+
+def error_line(error: RequestError) -> bytes:
+    """The line that ends a stream of JSON lines (Ollama's) which has begun and cannot go on."""
+    return orjson.dumps({"error": error.message}) + b"\n"
+
+
+def error_event(error: RequestError, dialect: Dialect, request_id: str) -> bytes:
+    """The event that ends a stream which has begun and cannot go on."""
+    event = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
+    return b"".join((event, b"data: ", _body(error, dialect, request_id), b"\n\n"))
+
+
+def internal_error(request_id: str) -> InternalError:
+    """For anything unexpected: says where to look, and nothing of what happened."""
+    return InternalError(
+        f"The gateway failed on this request. Its log says why under the request id {request_id}."
+    )
+
+
+def _body(error: RequestError, dialect: Dialect, request_id: str) -> bytes:
+    if dialect is Dialect.ANTHROPIC:
+        kind = _ANTHROPIC_TYPES.get(error.status)
+        kind = kind or ("invalid_request_error" if error.status < 500 else "api_error")
+        detail = {"type": kind, "message": error.message}
+        return orjson.dumps({"type": "error", "error": detail, "request_id": request_id})
+    if dialect is Dialect.OLLAMA:
+        return orjson.dumps({"error": error.message})
+    detail_openai = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return orjson.dumps({"error": detail_openai})

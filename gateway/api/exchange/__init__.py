@@ -1,0 +1,1 @@
+"""One client's request and reply over HTTP: its body, its headers, its log line and audit record."""

@@ -1,0 +1,167 @@
+"""The memory that request bodies may take: of all requests together, of each tenant and of each key.
+
+A body reserves what has arrived of it, not what it announces, so that announcing costs nobody else anything.
+Nobody may take everything: a tenant has three quarters of what the other tenants leave, a key three quarters
+of what the other keys of its tenant leave of that. However much the others hold, some room is left for
+whoever comes next; tenants that all want as much as they can get end with equal parts. Bodies of up to
+:data:`~gateway.runtime.pressure.SMALL_BYTES` have a part of the memory that no larger one gets.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.domain.errors import BuffersFull
+from gateway.runtime.pressure import SMALL_BYTES
+
+STEP_BYTES = 64 * 1024
+"""A body that is not small reserves so much at a time."""
+
+SMALL_PART = 8
+"""One part in so many is kept for small bodies."""
+
+
+class BufferOwner(NamedTuple):
+    """Whose body it is. Keys of different tenants are different, whatever their ids."""
+
+    tenant: str = ""
+    key: str = ""
+
+
+NOBODY = BufferOwner()
+
+
+class _Pool:
+    """A part of the memory, shared out by tenants and keys. Counts in bytes; forgets who holds none."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._tenants: Counter[str] = Counter()
+        self._keys: Counter[BufferOwner] = Counter()
+
+    def most(self, owner: BufferOwner) -> int:
+        """How much ``owner``'s key may hold in all, as long as the others hold what they do."""
+        tenant_bytes, key_bytes = self._tenants[owner.tenant], self._keys[owner]
+        of_tenant = _share(self.limit_bytes - (self.used_bytes - tenant_bytes))
+        return _share(of_tenant - (tenant_bytes - key_bytes))
+
+    def take(self, owner: BufferOwner, size_bytes: int) -> bool:
+        """Whether there was room for so much more; nothing has changed where there was not."""
+        if self._keys[owner] + size_bytes > self.most(owner):
+            return False
+        self._add(owner, size_bytes)
+        return True
+
+    def give_back(self, owner: BufferOwner, size_bytes: int) -> None:
+        self._add(owner, -size_bytes)
+
+    def _add(self, owner: BufferOwner, size_bytes: int) -> None:
+        self.used_bytes += size_bytes
+        self._tenants[owner.tenant] += size_bytes
+        self._keys[owner] += size_bytes
+        assert self._keys[owner] >= 0
+        if not self._keys[owner]:
+            del self._keys[owner]
+        if not self._tenants[owner.tenant]:
+            del self._tenants[owner.tenant]
+
+
+class BufferBudget:
+    """Counts the bytes of request bodies that are held; being full is :class:`BuffersFull`, said at once.
+
+    What a body reserved it keeps until its exchange is over, because a retry may need the bytes again.
+    Waiting for room instead of refusing could lock: many half-read bodies, each waiting for the others. What
+    the server itself holds of a body that nobody has asked for yet (64 KiB, and one read of the socket) comes
+    on top.
+    """
+
+    def __init__(self, limit_bytes: int, check: Callable[[int], None] = lambda size_bytes: None) -> None:
+        """``check`` is asked before a body is to be ``size_bytes`` long, and raises if it may not be."""
+        self.limit_bytes = limit_bytes
+        self.check = check
+        self.small = _Pool(limit_bytes // SMALL_PART)
+        self.large = _Pool(limit_bytes - limit_bytes // SMALL_PART)
+        self._announced: Counter[BufferOwner] = Counter()
+
+    @property
+    def used_bytes(self) -> int:
+        return self.small.used_bytes + self.large.used_bytes
+
+    @property
+    def longest_bytes(self) -> int:
+        """The longest body that could be held while nobody else holds any."""
+        return _share(_share(self.large.limit_bytes))
+
+    def announce(self, owner: BufferOwner, size_bytes: int) -> None:
+        """A body of this length begins. Raises :class:`BuffersFull` where those of the same key, each as long
+        as it announced, would be more than the key may hold: better now than half-way. What others announce
+        counts for nothing. Ended by :meth:`withdraw`."""
+        if size_bytes > SMALL_BYTES and self._announced[owner] + size_bytes > self.large.most(owner):
+            raise full()
+        self._announced[owner] += size_bytes
+
+    def withdraw(self, owner: BufferOwner, size_bytes: int) -> None:
+        self._announced[owner] -= size_bytes
+        if not self._announced[owner]:
+            del self._announced[owner]
+
+
+class BodyReservation:
+    """One body's share of the budget. Grows with the body, given back once."""
+
+    def __init__(self, budget: BufferBudget, owner: BufferOwner = NOBODY) -> None:
+        self._budget = budget
+        self._owner = owner
+        self._pool = budget.large
+        self._held_bytes = 0
+        self._announced_bytes = 0
+
+    def announce(self, size_bytes: int) -> None:
+        """The body is to be so long. Raises :class:`BuffersFull`, and whatever the budget's check raises."""
+        self._budget.check(size_bytes)
+        self._budget.announce(self._owner, size_bytes)
+        self._announced_bytes += size_bytes
+
+    def grow(self, size_bytes: int) -> None:
+        """Make sure that ``size_bytes`` in all are reserved. Raises :class:`BuffersFull`, and whatever the
+        budget's check raises."""
+        if size_bytes <= self._held_bytes:
+            return
+        self._budget.check(size_bytes)
+        small, large = self._budget.small, self._budget.large
+        if size_bytes > SMALL_BYTES:
+            size_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES
+            fits = self._move(large, size_bytes)
+        else:
+            fits = self._move(self._pool, size_bytes) or self._move(small, size_bytes)
+        if not fits:
+            raise full()
+
+    def _move(self, pool: _Pool, size_bytes: int) -> bool:
+        """Hold so much in ``pool`` and nothing elsewhere. False, and nothing has changed, without room."""
+        if pool is self._pool:
+            fits = pool.take(self._owner, size_bytes - self._held_bytes)
+        elif fits := pool.take(self._owner, size_bytes):
+            self._pool.give_back(self._owner, self._held_bytes)
+        if fits:
+            self._pool, self._held_bytes = pool, size_bytes
+        return fits
+
+    def release(self) -> None:
+        """Idempotent."""
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        self._pool.give_back(self._owner, held_bytes)
+        announced_bytes, self._announced_bytes = self._announced_bytes, 0
+        self._budget.withdraw(self._owner, announced_bytes)
+
+
+def full() -> BuffersFull:
+    return BuffersFull(
+        "The memory that this gateway has for request bodies, or the part of it that one key may take, is in "
+        "use; send the request again shortly."
+    )
+
+
+def _share(size_bytes: int) -> int:
+    return max(0, size_bytes * 3 // 4)

@@ -1,0 +1,311 @@
+"""One client's request and its answer: joins the ASGI side to the pipeline, knows the facts for the log."""
+
+import asyncio
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any, cast
+from urllib.parse import quote
+
+from gateway.api.errors import HeaderList
+from gateway.api.exchange.buffers import BufferBudget, BufferOwner
+from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
+from gateway.api.exchange.multipart import FormScan
+from gateway.api.exchange.reply import Reply, Send
+from gateway.api.server.cors import Cors
+from gateway.api.server.direct_writer import DirectWriter, take_offer
+from gateway.api.server.proxies import Origin, TrustedProxies
+from gateway.api.server.request_id import request_id
+from gateway.domain.errors import ClientGone, Unauthenticated
+from gateway.domain.request import Principal, Request, RequestBody
+from gateway.domain.surface import Dialect, SurfaceEndpoint, target
+from gateway.pipeline.bodies import BodyReader, is_short
+from gateway.pipeline.classify import BodyKind, ClientBody, ClientHead, body_kind
+from gateway.pipeline.relay import Response
+
+Scope = Mapping[str, Any]
+_KEY = "trunkline.exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How the HTTP surface treats its clients."""
+
+    body: BodyLimits = field(default_factory=BodyLimits)
+    comment_interval_s: float = 15.0
+    """An event stream that waits gets a comment this often; quick errors still get a status of their own."""
+    facts: bool = True
+    """Say in headers which agent answered, after how long in the queue, at which attempt."""
+    metrics_public: bool = False
+    """Let ``/metrics`` be read without a key."""
+    proxies: TrustedProxies | None = None
+    """Who may say for whom it speaks; None for nobody."""
+    refuse_plain: bool = False
+    """Refuse requests of which a trusted proxy says that its client spoke plain HTTP."""
+    requests_per_ip: int = 4096
+    """At once, of an address that proxies speak for."""
+    cors: Cors | None = None
+    """Origins whose pages may read answers; None for none."""
+
+
+class HttpExchange:
+    """Made for every request before anything else; ended by :meth:`close`."""
+
+    def __init__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Receive,
+        send: Send,
+        settings: HttpSettings,
+        budget: BufferBudget,
+        *,
+        closing: bool = False,
+        reader: BodyReader | None = None,
+    ) -> None:
+        """``reader`` reads long JSON bodies; without one they are read here."""
+        headers = scope["headers"]
+        fields: dict[bytes, bytes] = dict(headers)
+        if len(fields) != len(headers):
+            fields = dict(reversed(headers))  # the first of each counts
+        self._scope = scope
+        self._settings = settings
+        self.fields: Mapping[bytes, bytes] = fields
+        self.id = request_id(fields)
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        """Decoded."""
+        raw_path: bytes = scope.get("raw_path") or quote(self.path).encode("ascii")
+        self.raw_path = raw_path.decode("latin-1")
+        """As the client wrote it: printable, unlike the decoded one."""
+        self.arrived_s = asyncio.get_running_loop().time()
+        """On the loop's clock, which queue and dispatch reckon with; uvloop's counts milliseconds."""
+        self.began_s = monotonic()
+        """The same moment, fine enough for the log."""
+        self._reader = reader
+        self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
+        self._direct = take_offer(scope)
+        self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct)
+        if settings.cors is not None:
+            self.reply.more = settings.cors.headers(fields)
+        peer = scope.get("client")
+        self.peer: str = peer[0] if peer is not None else ""
+        """The address of whoever is connected."""
+        self.origin = Origin(self.peer, None)
+        """Whom it speaks for, when it is a trusted proxy."""
+        if settings.proxies is not None:
+            self.origin = settings.proxies.origin(self.peer, headers)
+        self.route = "other"
+        self.principal: Principal | None = None
+        self.request: Request | None = None
+        self.response: Response | None = None
+        self._head: ClientHead | None = None
+
+    @property
+    def query(self) -> bytes:
+        """As the client wrote it, without the question mark."""
+        found: bytes = self._scope["query_string"]
+        return found
+
+    @property
+    def head(self) -> ClientHead:
+        """Only after :meth:`aim`."""
+        assert self._head is not None
+        return self._head
+
+    def aim(self, endpoint: SurfaceEndpoint) -> bool:
+        """The request is for ``endpoint``; False if nothing is there. Raises BadRequest, PathTooLong."""
+        aimed_at = target(endpoint, self.path, self.raw_path, self._scope["query_string"])
+        if aimed_at is None:
+            return False
+        self.route = endpoint.route
+        self._head = ClientHead(
+            self.id, self.method, endpoint, aimed_at, self._scope["headers"], self.fields, self.arrived_s
+        )
+        return True
+
+    def credential(self) -> str:
+        """The key presented as a bearer token or as ``x-api-key``. Raises :class:`Unauthenticated`."""
+        scheme, _, token = self.fields.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return token.strip()
+        key = self.fields.get(b"x-api-key", b"").decode("latin-1").strip()
+        if key:
+            return key
+        raise Unauthenticated(
+            "No API key was sent. Send one as 'Authorization: Bearer <key>' (or 'x-api-key: <key>'); "
+            "'trunkline key create --name NAME' on the gateway's host makes one."
+        )
+
+    def identified(self, principal: Principal) -> None:
+        """Whose request it is, and whose memory its body takes."""
+        self.principal = principal
+        self.inbound.belongs_to(self._owner(principal))
+
+    def limited(self, headers: Callable[[], HeaderList]) -> None:
+        """Whatever is answered is to say what ``headers`` say at that moment."""
+        self.reply.latest = headers
+
+    async def body(self) -> ClientBody:
+        """As much of the body as classification needs (ARCHITECTURE: nothing unbounded).
+
+        JSON whole; multipart until the model is known, but at least the first MiB; anything else the first
+        MiB. Raises what :meth:`Inbound.read` raises, UnsupportedEncoding, and BadRequest for broken
+        multipart.
+        """
+        kind = body_kind(self.head.endpoint, self.method, self.fields)
+        if kind is BodyKind.JSON:
+            return await self._json()
+        scan = FormScan(self.fields[b"content-type"]) if kind is BodyKind.FORM else None
+        most_bytes = self._settings.body.prefix_bytes
+        enough = _Enough(most_bytes, scan, b"x-model" in self.fields)
+        declared = self.inbound.declared_bytes
+        held_bytes = None if declared is None else min(declared, most_bytes)
+        content = self._content(await self.inbound.read_pieces(enough, held_bytes))
+        if scan is None:
+            return ClientBody(kind, content)
+        if self.inbound.complete:
+            scan.finish()
+        return ClientBody(kind, content, scan.members)
+
+    async def _json(self) -> ClientBody:
+        """Whole. A long one is read beside the event loop."""
+        pieces = await self.inbound.read_pieces(_never, self.inbound.declared_bytes)
+        content, principal = self._content(pieces), self.principal
+        if self._reader is None or is_short(pieces):
+            return ClientBody(BodyKind.JSON, content)
+        owner = None if principal is None else self._owner(principal)
+        return ClientBody(BodyKind.JSON, content, facts=await self._reader.read(pieces, owner))
+
+    def _content(self, pieces: list[bytes]) -> RequestBody:
+        size_bytes = self.inbound.received_bytes if self.inbound.complete else self.inbound.declared_bytes
+        return RequestBody(pieces, self.inbound.rest(), size_bytes)
+
+    @staticmethod
+    def _owner(principal: Principal) -> BufferOwner:
+        return BufferOwner(principal.tenant, principal.key_id)
+
+    def asked(self, request: Request) -> None:
+        """What its client wants; for the log, whatever becomes of it."""
+        self.request = request
+
+    def waiting(self, request: Request) -> "_Waiting":
+        """While inside, a client that leaves cancels the block, which then raises ClientGone."""
+        if request.streaming and self.head.endpoint.dialect is not Dialect.OLLAMA:
+            self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
+        return _Waiting(self.inbound, self.reply, self._direct)
+
+    def while_here(self) -> "_Waiting":
+        """A block that is cancelled, and raises ClientGone, when the client leaves."""
+        return _Waiting(self.inbound, self.reply, self._direct)
+
+    def answered(self, request: Request, response: Response) -> None:
+        """``request`` is the one it answers."""
+        self.request, self.response = request, response
+
+    def close(self) -> None:
+        """The exchange is over: give back what it held."""
+        self.inbound.release()
+        if self.request is not None:
+            self.request.body = RequestBody(b"")
+        self._scope.pop(_KEY, None)  # else all of it would stay until cycles are looked for
+
+
+def _never(chunk: bytes) -> bool:
+    """Reads a body whole."""
+    return False
+
+
+class _Enough:
+    """Decides chunk by chunk whether enough of a body was read."""
+
+    def __init__(self, limit_bytes: int, scan: FormScan | None = None, model_known: bool = False) -> None:
+        self._limit_bytes = limit_bytes
+        self._scan = scan
+        self._named = model_known
+        self._seen_bytes = 0
+
+    def __call__(self, chunk: bytes) -> bool:
+        self._seen_bytes += len(chunk)
+        scanned = self._scan is None or self._scan.feed(chunk) or self._named or "model" in self._scan.members
+        return scanned and self._seen_bytes >= self._limit_bytes
+
+
+class _Waiting:
+    """A block in the task that makes it. The server tells it that the client left; or a task of its own does,
+    if this server does not tell, or if something of the request is still to come."""
+
+    def __init__(self, inbound: Inbound, reply: Reply, direct: DirectWriter | None) -> None:
+        owner = asyncio.current_task()
+        assert owner is not None
+        self._owner = owner
+        self._inbound = inbound
+        self._reply = reply
+        self._direct = direct if inbound.complete else None
+        self._cancelled_before = owner.cancelling()
+        self._fired = False
+        self._watch: asyncio.Task[None] | asyncio.Handle | None = None
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._direct is None:
+            self._watch = loop.create_task(self._until_gone())
+        elif not self._direct.when_gone(self._gone):
+            self._watch = loop.call_soon(self._gone)
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        left = isinstance(error, asyncio.CancelledError) and self._blames_client()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None  # its traceback knows this one
+        if self._direct is not None:
+            self._direct.when_gone(None)
+        await self._reply.settle()
+        if left:
+            raise ClientGone("The client disconnected.") from None
+
+    async def _until_gone(self) -> None:
+        """Reads what is left of the request beside the answer, and finds its end."""
+        await self._inbound.until_gone()
+        self._gone()
+
+    def _gone(self) -> None:
+        # A server also says so once the answer is complete; then nobody is cancelled.
+        if not self._reply.ended:
+            self._fired = True
+            self._owner.cancel()
+
+    def _blames_client(self) -> bool:
+        """Whether a CancelledError was this watch's doing alone, as ``asyncio.timeout`` decides it."""
+        return self._fired and self._owner.uncancel() <= self._cancelled_before
+
+
+def _load_note(request: Request) -> str | None:
+    """What it waits for, while that is for its model to be loaded."""
+    return None if request.load_note is None else request.load_note()
+
+
+def exchange_of(scope: Mapping[str, Any]) -> HttpExchange:
+    """The exchange that :class:`gateway.api.exchange.middleware.RequestMiddleware` made for this request."""
+    return cast(HttpExchange, scope[_KEY])
+
+
+def put_exchange(scope: MutableMapping[str, Any], exchange: HttpExchange) -> None:
+    scope[_KEY] = exchange
+
+
+def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
+    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client, Ollama's on
+    Ollama's paths."""
+    if path.startswith("/v1/messages") or b"anthropic-version" in fields:
+        return Dialect.ANTHROPIC
+    if path.startswith("/api/"):
+        return Dialect.OLLAMA
+    return Dialect.OPENAI
+
+
+def _declared_bytes(fields: Mapping[bytes, bytes]) -> int | None:
+    """``Content-Length``, if there is one that counts."""
+    length = fields.get(b"content-length", b"")
+    usable = length.isdigit() and len(length) < 19 and b"transfer-encoding" not in fields
+    return int(length) if usable else None

@@ -1,0 +1,224 @@
+"""The one owner of a request's ASGI ``send``: what was said to the client, and how it may go on."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from time import monotonic
+from typing import Any
+
+from gateway.api.errors import HeaderList, error_event, error_line, http_error, id_headers
+from gateway.api.server.direct_writer import UNDRAINED_BYTES, DirectWriter
+from gateway.dispatch.response import Sink
+from gateway.domain.errors import RequestError
+from gateway.domain.surface import Dialect
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+NOT_BUFFERED = b"x-accel-buffering", b"no"
+EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), NOT_BUFFERED]
+"""No cache and no proxy in between may hold events back."""
+
+LINES = b"application/x-ndjson"
+
+COMMENT = b": waiting\n\n"
+
+EARLY_S = 1.5
+"""After so long a client hears what it waits for, if there is something to say of it. Quick errors still get
+a status of their own."""
+
+
+class Reply:
+    """An answer on its way. Every write returns when the server's socket buffer has room again.
+
+    While an event stream waits for its first byte, :meth:`keep_alive` has comments sent, the first of which
+    commits to status 200; from then on errors go out as the stream's last event.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        request_id: str,
+        dialect: Dialect,
+        *,
+        closing: bool = False,
+        direct: DirectWriter | None = None,
+    ) -> None:
+        """``closing`` tells the client not to send further requests on this connection; ``direct`` is the
+        server's short way, if it has one."""
+        self._send = send
+        self._id = request_id
+        self._dialect = dialect
+        self._closing = closing
+        self._direct = direct
+        self._comments: _Comments | None = None
+        self._last = b""
+        self._sent_bytes = 0
+        self.more: HeaderList = []
+        """Header fields that every answer gets besides."""
+        self.latest: Callable[[], HeaderList] | None = None
+        """Says further ones, true at the moment at which the head goes out."""
+        self.status = 0
+        self.first_byte_s: float | None = None
+        """When the first byte of the body went out; seconds of ``time.monotonic``."""
+        self.started = False
+        self.ended = False
+        self.event_stream = False
+        """What has begun is a stream of events."""
+        self.line_stream = False
+        """What has begun is a stream of JSON lines."""
+
+    @property
+    def bytes_out(self) -> int:
+        """How much of the body went out."""
+        return self._sent_bytes + (self._direct.sent_bytes if self._direct is not None else 0)
+
+    @property
+    def direct(self) -> Sink | None:
+        """A short way for pieces of the body, once its first bytes are out
+        (:mod:`gateway.api.server.direct_writer`).
+        """
+        if self._direct is None or self._direct.bodiless or self.first_byte_s is None:
+            return None
+        return self._direct.write
+
+    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
+        """Send the head. ``headers`` are complete but for the request's id."""
+        await self.settle()
+        await self._start(status, headers, event_stream)
+
+    async def _start(self, status: int, headers: HeaderList, event_stream: bool) -> None:
+        assert not self.started
+        self.started, self.status, self.event_stream = True, status, event_stream
+        self.line_stream = any(name == b"content-type" and value.startswith(LINES) for name, value in headers)
+        headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
+        if self.latest is not None:
+            headers += self.latest()
+        if event_stream:
+            headers += EVENT_STREAM_HEADERS
+        elif self.line_stream and all(name != NOT_BUFFERED[0] for name, _ in headers):
+            headers.append(NOT_BUFFERED)
+        if self._closing:
+            headers.append((b"connection", b"close"))
+        await self._say({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        """Send the next bytes of the body."""
+        if self.first_byte_s is None:
+            self.first_byte_s = monotonic()
+        self._remember(data)
+        self._sent_bytes += len(data)
+        await self._say({"type": "http.response.body", "body": data, "more_body": True})
+        if len(data) > UNDRAINED_BYTES:
+            await self._say({"type": "http.response.body", "body": b"", "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last bytes of the body."""
+        if data and self.first_byte_s is None:
+            self.first_byte_s = monotonic()
+        self.ended = True
+        self._sent_bytes += len(data)
+        await self._say({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def whole(
+        self, status: int, content_type: bytes, body: bytes, headers: HeaderList | None = None
+    ) -> None:
+        """Send an answer that is there in one piece."""
+        length = str(len(body)).encode("ascii")
+        await self.start(
+            status, [(b"content-type", content_type), (b"content-length", length), *(headers or [])]
+        )
+        await self.end(body)
+
+    async def fail(self, error: RequestError) -> None:
+        """Say what went wrong in the way that is still open.
+
+        Before the head: a status and a body. In a stream of events: a last event. In one of JSON lines: a
+        last line, as Ollama ends those that fail. In the middle of any other body nothing is sent and the
+        answer stays unended, which makes the server close the connection, so that the client sees it
+        broken."""
+        await self.settle()
+        if self._direct is not None:
+            self._direct.flush()
+        if self.ended:
+            return
+        if not self.started:
+            headers, body = http_error(error, self._dialect, self._id)
+            await self.start(error.status, headers)
+            await self.end(body)
+        elif self.event_stream:
+            last = self._last if self._direct is None else self._direct.last or self._last
+            gap = b"" if last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
+            await self.end(gap + error_event(error, self._dialect, self._id))
+        elif self.line_stream:
+            last = self._last if self._direct is None else self._direct.last or self._last
+            await self.end((b"" if last.endswith(b"\n") else b"\n") + error_line(error))
+
+    def keep_alive(
+        self, interval_s: float, note: Callable[[], str | None] | None = None, early_s: float = EARLY_S
+    ) -> None:
+        """From now until the head is sent, write a comment every ``interval_s`` seconds. ``note`` says in one
+        line what is waited for, or None for nothing special; the first of these comes after ``early_s``."""
+        self._comments = _Comments(self, interval_s, note, min(early_s, interval_s))
+
+    async def comment(self, note: str | None = None) -> None:
+        """Write one comment, after the head of an event stream if nothing has been sent yet."""
+        data = COMMENT if note is None else b": %b\n\n" % note.encode()
+        if not self.started:
+            await self._start(
+                200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True
+            )
+        self._remember(data)
+        await self._say({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _say(self, message: MutableMapping[str, Any]) -> None:
+        """The ordinary way, after what went the short one."""
+        if self._direct is not None:
+            self._direct.flush()
+        await self._send(message)
+
+    def _remember(self, data: bytes) -> None:
+        """What comes next follows ``data``."""
+        self._last = data
+        if self._direct is not None:
+            self._direct.flush()
+            self._direct.last = b""
+
+    async def settle(self) -> None:
+        """No comment comes after this; one that is being written is let finish."""
+        comments, self._comments = self._comments, None
+        if comments is not None:
+            await comments.stop()
+
+
+class _Comments:
+    """Owns the timer and the task that write a reply's comments. No task exists between two of them."""
+
+    def __init__(
+        self, reply: Reply, interval_s: float, note: Callable[[], str | None] | None, early_s: float
+    ) -> None:
+        self._reply = reply
+        self._interval_s = interval_s
+        self._note = note
+        self._early_s = early_s if note is not None else interval_s
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(self._early_s, self._first_due)
+
+    def _first_due(self) -> None:
+        note = None if self._note is None else self._note()
+        if note is None and self._early_s < self._interval_s:
+            self._timer = self._loop.call_later(self._interval_s - self._early_s, self._due)
+        else:
+            self._task = self._loop.create_task(self._write(note))
+
+    def _due(self) -> None:
+        note = None if self._note is None else self._note()
+        self._task = self._loop.create_task(self._write(note))
+
+    async def _write(self, note: str | None) -> None:
+        await self._reply.comment(note)
+        self._timer = self._loop.call_later(self._interval_s, self._due)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await self._task
+        self._timer.cancel()

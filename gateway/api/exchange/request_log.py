@@ -1,0 +1,136 @@
+"""One line and one count for every finished request. Facts only: no body, no prompt, no key, no query."""
+
+from time import monotonic
+from typing import Any, Protocol
+
+import structlog
+
+from gateway.api.exchange.exchange import HttpExchange
+from gateway.domain.errors import EngineRefused, RequestError
+from gateway.pipeline.relay import Response
+
+
+class RequestCounter(Protocol):
+    """:class:`gateway.observability.metrics.Metrics`."""
+
+    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None: ...
+    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None: ...
+    def answered_by(self, agent: str, status: int) -> None: ...
+
+
+class AliasCounter(Protocol):
+    """:class:`gateway.pipeline.aliases.AliasFigures`."""
+
+    def finished(
+        self, alias: str, target: str, status: int, total_s: float, first_byte_s: float | None
+    ) -> None: ...
+
+
+class Auditor(Protocol):
+    """:class:`gateway.api.exchange.request_audit.RequestAudit`."""
+
+    def __call__(
+        self, exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+    ) -> None: ...
+
+
+_UNLOGGED = frozenset({"health", "metrics"})
+"""Asked every few seconds by machines; logged only when they fail."""
+
+_POLLED = frozenset({"models"})
+"""Asked by clients at every turn; logged below ``info`` while it goes well."""
+
+PATH_CHARS = 200
+
+_THEIRS = 400
+"""From this status on there is no answer of a model."""
+
+_OURS = 500
+"""From this status on the fault is not the client's, and the error's words hold nothing of its request unless
+they are an engine's."""
+
+
+class RequestLog:
+    """An observer for :class:`gateway.api.exchange.middleware.RequestMiddleware`."""
+
+    def __init__(
+        self,
+        counter: RequestCounter,
+        aliases: AliasCounter | None = None,
+        *,
+        lines: bool = True,
+        audit: Auditor | None = None,
+    ) -> None:
+        self._counter = counter
+        self._aliases = aliases
+        self._lines = lines
+        self._audit = audit
+        self._log = structlog.get_logger("gateway.request").bind()
+
+    def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
+        total_s = monotonic() - exchange.began_s
+        request = exchange.request
+        self._counter.request_finished(
+            exchange.route, request.model if request is not None else "", status, total_s
+        )
+        if exchange.response is not None:
+            self._count_answer(exchange, exchange.response, status, total_s)
+        if request is not None and request.alias is not None and self._aliases is not None:
+            first_s = exchange.reply.first_byte_s
+            after_s = None if first_s is None else first_s - exchange.began_s
+            self._aliases.finished(request.alias, request.target, status, total_s, after_s)
+        if self._audit is not None:
+            self._audit(exchange, status, failure, total_s)
+        if self._lines and (exchange.route not in _UNLOGGED or status >= 500):
+            well = exchange.route in _POLLED and status < 400
+            say = self._log.debug if well else self._log.info
+            say("request", **facts(exchange, status, failure, total_s))
+
+    def _count_answer(self, exchange: HttpExchange, response: Response, status: int, total_s: float) -> None:
+        """Which agent it came from, and how soon and how fast the tokens of a stream went out."""
+        request, reply = exchange.request, exchange.reply
+        self._counter.answered_by(response.agent, status)
+        if request is None or status >= _THEIRS or not reply.event_stream or reply.first_byte_s is None:
+            return
+        first_s = reply.first_byte_s - exchange.began_s
+        usage = response.trailers.usage if response.trailers is not None else None
+        tokens = None if usage is None else usage.completion_tokens
+        self._counter.streamed(request.model, first_s, total_s - first_s, tokens)
+
+
+def facts(
+    exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+) -> dict[str, Any]:
+    """What is known of a request at its end; times in milliseconds. Unknown facts are left out."""
+    request, response, reply = exchange.request, exchange.response, exchange.reply
+    found: dict[str, Any] = {
+        "id": exchange.id,
+        "method": exchange.method,
+        "path": exchange.raw_path[:PATH_CHARS],
+        "status": status,
+        "total_ms": round(total_s * 1000, 2),
+        "bytes_in": exchange.inbound.received_bytes,
+        "bytes_out": reply.bytes_out,
+    }
+    if exchange.origin.address:
+        found["client"] = exchange.origin.address
+    if exchange.principal is not None:
+        found["key"] = exchange.principal.key_name
+    if request is not None:
+        found |= {"model": request.model, "route": request.route, "tier": str(request.tier)}
+        found["stream"] = request.streaming
+        if request.alias is not None:
+            found |= {"alias": request.alias, "target": request.target}
+    if reply.first_byte_s is not None:
+        found["first_byte_ms"] = round((reply.first_byte_s - exchange.began_s) * 1000, 2)
+    if response is not None:
+        found |= {"agent": response.agent, "attempts": response.attempts}
+        found["queue_ms"] = round(response.queue_s * 1000, 1)
+        usage = response.trailers.usage if response.trailers is not None else None
+        if usage is not None:
+            found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
+    if failure is not None:
+        found["error"] = failure.code
+        if failure.status >= _OURS and not isinstance(failure, EngineRefused):
+            found["reason"] = str(failure)
+    return found

@@ -1,0 +1,253 @@
+"""What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.api.exchange.exchange import HttpExchange, exchange_of
+from gateway.api.exchange.inbound import Receive
+from gateway.api.exchange.reply import Send
+from gateway.domain.errors import (
+    Forbidden,
+    MethodNotAllowed,
+    ModelNotFound,
+    RouteNotFound,
+    UpgradeRequired,
+)
+from gateway.domain.slices import in_slices
+from gateway.domain.surface import SurfaceEndpoint, check_model, nearest
+from gateway.fleet.registry import ServedModel
+from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
+from gateway.runtime.lifecycle import Lifecycle, LifecyclePhase
+
+Scope = MutableMapping[str, Any]
+JSON = b"application/json"
+PATH_CHARS = 200
+"""Of a path that is told back."""
+
+
+class Catalog(Protocol):
+    """What is served here; :class:`gateway.fleet.registry.Registry`."""
+
+    def each_model(self) -> Iterator[ServedModel]: ...
+    def model(self, name: str) -> ServedModel | None: ...
+    @property
+    def agents_connected(self) -> int: ...
+
+
+class Exposition(Protocol):
+    """:class:`gateway.observability.metrics.Metrics`."""
+
+    CONTENT_TYPE: str
+
+    async def render(self) -> bytes: ...
+
+
+class Proxied:
+    """A path served by engines."""
+
+    def __init__(self, endpoint: SurfaceEndpoint, pipeline: Pipeline, lifecycle: Lifecycle) -> None:
+        self._endpoint = endpoint
+        self._pipeline = pipeline
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        if not exchange.aim(self._endpoint):
+            raise not_found(exchange)
+        if not self._endpoint.takes(exchange.method):
+            raise wrong_method(exchange, self._endpoint.methods)
+        self._lifecycle.check()
+        await self._pipeline(exchange)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsForm:
+    """How models are told."""
+
+    one: Callable[[ServedModel], Mapping[str, object]]
+    """A model, by itself and in the list."""
+    every: Callable[[Sequence[Mapping[str, object]]], Mapping[str, object]]
+    """The list, of models as ``one`` tells them."""
+
+
+class ModelsHandler:
+    """``GET /v1/models``, ``GET /v1/models/{id}`` and, in Ollama's form, ``GET /api/tags``.
+
+    The list holds what can be used now, or is loaded when it is asked for, whatever engine serves it, and no
+    model beyond the key's scopes, as if there were none of that name. A single model is found as long as it
+    was ever served; its ``ready`` says whether it can be used at once.
+    """
+
+    def __init__(self, keys: KeyAuthenticator, catalog: Catalog, form: ModelsForm) -> None:
+        self._keys = keys
+        self._catalog = catalog
+        self._form = form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "models"
+        only_get(exchange)
+        principal = await self._keys.identify(exchange.credential())
+        exchange.identified(principal)
+        name = scope["path_params"].get("id")
+        shows = _everything if principal.scopes is None else principal.scopes.shows
+        found = await self._list(shows) if name is None else self._one(name, shows)
+        await exchange.reply.whole(200, JSON, orjson.dumps(found))
+
+    async def _list(self, shows: Callable[[str], bool]) -> Mapping[str, object]:
+        every = in_slices(self._catalog.each_model())
+        there = (info async for info in every if (info.ready or info.loadable) and shows(info.id))
+        return self._form.every([self._form.one(info) async for info in there])
+
+    def _one(self, name: str, shows: Callable[[str], bool]) -> Mapping[str, object]:
+        info = self._catalog.model(check_model(name))
+        if info is None or not shows(name):
+            message = f"The model '{name}' is not served here. GET /v1/models lists those that are."
+            raise ModelNotFound(message, param="model")
+        return self._form.one(info)
+
+
+def _everything(model: str) -> bool:
+    return True
+
+
+def _model(info: ServedModel) -> dict[str, object]:
+    return {
+        "id": info.id,
+        "object": "model",
+        "created": info.created_s,
+        "owned_by": info.owned_by,
+        "ready": info.ready,
+        "type": "model",
+        "display_name": info.id,
+    }
+
+
+def _models(found: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
+    return {"object": "list", "data": found, "has_more": False, "first_id": first, "last_id": last}
+
+
+OPENAI_FORM = ModelsForm(_model, _models)
+"""OpenAI's and Anthropic's SDKs both read it."""
+
+
+def _ollama_model(info: ServedModel) -> dict[str, object]:
+    details = {"parent_model": "", "format": "", "family": "", "families": list[str]()}
+    return {
+        "name": info.id,
+        "model": info.id,
+        "modified_at": datetime.fromtimestamp(info.created_s, UTC).isoformat().replace("+00:00", "Z"),
+        "size": 0,
+        "digest": "",
+        "details": {**details, "parameter_size": "", "quantization_level": ""},
+    }
+
+
+OLLAMA_FORM = ModelsForm(_ollama_model, lambda found: {"models": found})
+"""As Ollama tells them. What it says of its files, nobody knows here: sizes are 0, digests empty."""
+
+
+class LivenessHandler:
+    """``GET /healthz``: the process answers. Open to everybody."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "health"
+        only_get(exchange)
+        await exchange.reply.whole(200, JSON, b'{"status":"ok"}')
+
+
+class ReadinessHandler:
+    """``GET /readyz``: requests are taken. Open to everybody.
+
+    Without agents the gateway is ready all the same: it must be reachable for agents to dial in, and it
+    answers clients with what is missing. The body says how many are connected, for whoever wants to wait for
+    them.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, catalog: Catalog) -> None:
+        self._lifecycle = lifecycle
+        self._catalog = catalog
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "health"
+        only_get(exchange)
+        phase, agents = self._lifecycle.phase, self._catalog.agents_connected
+        ready = phase is LifecyclePhase.SERVING
+        body = orjson.dumps({"status": "ready" if ready else str(phase), "agents": agents})
+        await exchange.reply.whole(200 if ready else 503, JSON, body)
+
+
+class MetricsPage:
+    """``GET /metrics``: for holders of a key.
+
+    Any client key without scopes, or with a role, will do (Prometheus sends one with ``authorization``).
+    Coming from loopback opens nothing: behind a TLS terminator on the same host everybody does. ``public``
+    opens it on purpose.
+    """
+
+    def __init__(self, keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -> None:
+        self._keys = keys
+        self._metrics = metrics
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "metrics"
+        only_get(exchange)
+        if not self._public:
+            principal = await self._keys.identify(exchange.credential())
+            exchange.identified(principal)
+            if principal.scopes is not None and principal.role is None:
+                raise Forbidden(
+                    "The metrics tell of all models and tenants; a key with limits of its own needs a role "
+                    "to read them (trunkline key create --role viewer).",
+                    code="role_required",
+                )
+        rendered = await self._metrics.render()
+        await exchange.reply.whole(200, self._metrics.CONTENT_TYPE.encode("ascii"), rendered)
+
+
+class Description:
+    """``GET /openapi.json``: which paths there are, as OpenAPI says it. Open to everybody: it says nothing of
+    this gateway that its documentation does not."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = orjson.dumps(document)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "openapi"
+        only_get(exchange)
+        await exchange.reply.whole(200, JSON, self._document)
+
+
+async def tunnel_without_upgrade(scope: Scope, receive: Receive, send: Send) -> None:
+    """A plain request to ``/tunnel``; those that ask for a WebSocket never come here."""
+    raise UpgradeRequired("Agents open their WebSocket here; there is nothing for other clients.")
+
+
+async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    raise not_found(exchange_of(scope))
+
+
+def not_found(exchange: HttpExchange) -> RouteNotFound:
+    near = nearest(exchange.path)
+    hint = f"Did you mean {near}?" if near else "GET /docs lists the paths there are."
+    return RouteNotFound(f"There is nothing at {exchange.method} {exchange.raw_path[:PATH_CHARS]}. {hint}")
+
+
+def only_get(exchange: HttpExchange) -> None:
+    if exchange.method not in ("GET", "HEAD"):
+        raise wrong_method(exchange, ("GET", "HEAD"))
+
+
+def wrong_method(exchange: HttpExchange, allowed: tuple[str, ...]) -> MethodNotAllowed:
+    message = f"{exchange.raw_path[:PATH_CHARS]} takes {' or '.join(allowed)}, not {exchange.method}."
+    return MethodNotAllowed(message, allowed)

@@ -1,0 +1,148 @@
+"""What the gateway says of itself: where one is (``/``), its version, and its paths for people to read."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import orjson
+
+from gateway.api.errors import HeaderList
+from gateway.api.exchange.exchange import HttpExchange, exchange_of
+from gateway.api.exchange.inbound import Receive
+from gateway.api.exchange.reply import Send
+from gateway.api.openai.handlers import JSON, Scope, only_get
+from gateway.domain.surface import ENDPOINTS
+from gateway.pipeline.pipeline import KeyAuthenticator
+
+HTML = b"text/html; charset=utf-8"
+
+PAGE_HEADERS: HeaderList = [
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+]
+"""The pages load nothing, from here or elsewhere, and run nothing."""
+
+_WHERE_TO_GO = {
+    "base_url": "/v1",
+    "models": "/v1/models",
+    "documentation": "/docs",
+    "openapi": "/openapi.json",
+    "health": "/health",
+}
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;"
+    "color:#1c1c1c;background:#fff}code,pre{font:14px ui-monospace,monospace;background:#f3f3f3}"
+    "pre{padding:.8rem;overflow-x:auto}table{border-collapse:collapse;width:100%}"
+    "td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #ddd;vertical-align:top}"
+    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}code,pre{background:#262626}"
+    "td,th{border-color:#3a3a3a}a{color:#8ab4f8}}"
+)
+
+
+class RootPage:
+    """``GET /``: what this is and where to go, as a page for browsers and as JSON for others. Open to
+    everybody."""
+
+    def __init__(self) -> None:
+        what = "Trunkline: one endpoint in front of every GPU you own."
+        self._json = orjson.dumps({"object": "gateway", "name": "trunkline", "about": what, **_WHERE_TO_GO})
+        links = "".join(
+            f'<tr><td>{name.replace("_", " ")}</td><td><a href="{path}"><code>{path}</code></a></td></tr>'
+            for name, path in _WHERE_TO_GO.items()
+            if name != "base_url"
+        )
+        example = (
+            "from openai import OpenAI\n\n"
+            'client = OpenAI(base_url="https://THIS-HOST/v1", api_key="sk-tl-…")\n'
+            "for model in client.models.list():\n    print(model.id)"
+        )
+        self._page = _page(
+            "Trunkline",
+            f"<p>{escape(what)} Programs that speak OpenAI's, Anthropic's or Ollama's API are pointed here "
+            f"with a key of this gateway.</p><pre>{escape(example)}</pre><table>{links}</table>",
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "front"
+        only_get(exchange)
+        if wants_html(exchange):
+            await exchange.reply.whole(200, HTML, self._page, [*PAGE_HEADERS, (b"vary", b"accept")])
+        else:
+            await exchange.reply.whole(200, JSON, self._json, [(b"vary", b"accept")])
+
+
+class VersionPage:
+    """``GET /version``: which version runs here, for holders of a key. To others it would only tell which
+    faults to look for."""
+
+    def __init__(self, keys: KeyAuthenticator, version: str) -> None:
+        self._keys = keys
+        self._body = orjson.dumps({"name": "trunkline", "version": version})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "version"
+        only_get(exchange)
+        exchange.identified(await self._keys.identify(exchange.credential()))
+        await exchange.reply.whole(200, JSON, self._body)
+
+
+class DocsPage:
+    """``GET /docs``: the paths of ``/openapi.json`` as one page without scripts. Open to everybody."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._page = docs_page(document)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = "docs"
+        only_get(exchange)
+        await exchange.reply.whole(200, HTML, self._page, PAGE_HEADERS)
+
+
+def wants_html(exchange: HttpExchange) -> bool:
+    """Whether a browser asks, which names HTML among what it takes; ``*/*`` of other programs does not."""
+    return b"text/html" in exchange.fields.get(b"accept", b"")
+
+
+def docs_page(document: Mapping[str, Any]) -> bytes:
+    """The page for an OpenAPI document: each path and method with what it does and the scope it needs."""
+    rows = []
+    routes = {endpoint.path: endpoint.route for endpoint in ENDPOINTS}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if not isinstance(operation, dict):
+                continue  # parameters
+            route = next(
+                (r for p, r in routes.items() if p == path or (p[-1] == "/" and path.startswith(p))), ""
+            )
+            what, _, role = operation.get("summary", "").partition("; takes the role ")
+            if operation.get("security") == []:
+                key = "none"
+            elif route or role:
+                key = f"route <code>{route}</code>" if route else f"role <code>{escape(role)}</code>"
+            else:
+                key = "any"
+            rows.append(
+                f"<tr><td><code>{escape(method.upper())}</code></td><td><code>{escape(path)}</code></td>"
+                f"<td>{escape(what)}</td><td>{key}</td></tr>"
+            )
+    about = escape(document["info"]["description"])
+    return _page(
+        "Paths of this gateway",
+        f'<p>{about} The same for programs: <a href="/openapi.json"><code>/openapi.json</code></a>.</p>'
+        "<p>Send a key as <code>Authorization: Bearer …</code> or <code>x-api-key: …</code>. A key may be "
+        "limited to some routes, models and tiers, and may have a role; the last column says which route or "
+        "role it must have, or that any key will do.</p>"
+        f"<table><tr><th>Method</th><th>Path</th><th>What</th><th>Key</th></tr>{''.join(rows)}</table>",
+    )
+
+
+def _page(title: str, body: str) -> bytes:
+    head = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{_STYLE}</style></head>'
+    )
+    return f"{head}<body><h1>{escape(title)}</h1>{body}</body></html>".encode()

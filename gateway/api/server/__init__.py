@@ -1,0 +1,1 @@
+"""Connections: TLS, bounds, proxies, and the HTTP protocol class that uvicorn runs."""

@@ -1,0 +1,407 @@
+"""Uvicorn's HTTP protocol with the bounds it lacks (it reads heads of any size, for as long as they take).
+
+What the parser (llhttp) and uvicorn enforce already: well-formed requests, one Content-Length, no
+Content-Length beside Transfer-Encoding. What is added: the size of a request's head (431) and the time it may
+take (408), the number of connections (503), of all clients and of each address, how much of a body is thrown
+away after its answer has gone, heads that others could read differently (:mod:`gateway.api.server.strict`),
+and the error shape and request id of everything that is refused here. It also offers the short way to and
+from its clients (:mod:`gateway.api.server.direct_writer`).
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from gateway.api.errors import http_error, id_headers
+from gateway.api.server import direct_writer as direct
+from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.request_id import new_request_id
+from gateway.api.server.strict import check_head
+from gateway.api.server.tls import has_certificate
+from gateway.api.server.until_close import UntilClose
+from gateway.domain.errors import (
+    BadRequest,
+    BodyTimeout,
+    BuffersFull,
+    Forbidden,
+    HeadersTooLarge,
+    RequestError,
+)
+from gateway.domain.surface import TUNNEL, Dialect
+from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget
+
+UNREAD_BYTES = 256 * 1024 * 1024
+"""Read and thrown away of a body whose answer has gone. Most clients send all of it before they look for the
+answer, and closing the connection under them would lose it: the kernel resets what is not read."""
+
+UNREAD_S = 30.0
+"""The longest that may take."""
+
+PIPELINED = 64
+"""Requests of one connection that wait for their turn. One read may bring thousands, each over 1 KiB here."""
+
+UNTAKEN_S = 300.0
+"""The longest a client may leave its answer untaken, with as much of it waiting here as may wait."""
+
+WAITING_BYTES = 64 * 1024
+"""Of answers, for a client to take them. TLS would let eight times as much wait."""
+
+ASK_AGAIN_S = 0.1
+ASK_S = 1.0
+"""A client that has closed its direction is asked at once whether it is still there, again to learn what its
+system said to that, and then so often."""
+
+_STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""An interim answer, of which a client takes any number (RFC 9110 §15.2). The system of one that is gone
+answers it with a reset."""
+
+LINGER_S = 5.0
+"""The longest a client that was refused may take to hang up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds on those who have not yet sent a whole head."""
+
+    head_bytes: int = 64 * 1024
+    """Request line and header fields together; trailers count too."""
+    head_s: float = 15.0
+    """From the connection, or from the first byte of a later head, to its last byte."""
+    connections: int = 16_384
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One client connection. Create it through :func:`bounded`."""
+
+    limits = ConnectionLimits()
+    descriptors: DescriptorBudget | None = None
+    turn = direct.WriteBatch()
+    places = PerAddressLimiter()
+    wants_certificate = False
+    """Requests are taken over connections with a client certificate only; agents' tunnels are no requests."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._group = ""
+        self._stranger = False
+        """It should have shown a certificate, and has not."""
+        self._in_head = True
+        self._head_bytes = 0
+        self._fields_bytes = 0
+        self._unread_bytes = 0
+        self._refusal: RequestError | None = None
+        self._refused = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._untaken: asyncio.TimerHandle | None = None
+        self._asking: asyncio.TimerHandle | None = None
+        self._direct: direct.DirectWriter | None = None
+        """Of the request that is being answered; the newest one may wait for its turn behind it."""
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(WAITING_BYTES)
+        self._stranger = self.wants_certificate and not has_certificate(transport)
+        group = self.places.group(self.client[0]) if self.client is not None else ""
+        if not self.places.take(group):
+            self._refused = True
+            message = "Your address has as many connections here as it may; use them again, or close some."
+            self._refuse(BuffersFull(message, code="too_many_connections"))
+            return
+        self._group = group
+        room = self._room()
+        if len(self.connections) > self.limits.connections or room is not ConnectionVerdict.ENOUGH:
+            self._refused = room is not ConnectionVerdict.SCARCE
+            self._refuse(BuffersFull("This gateway has as many connections as it takes; try again shortly."))
+            return
+        self._be_patient(self.limits.head_s)
+
+    def _room(self) -> ConnectionVerdict:
+        raw = self.transport.get_extra_info("socket")
+        if raw is None or self.descriptors is None:
+            return ConnectionVerdict.ENOUGH
+        return self.descriptors.room_for(raw.fileno())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._stop_asking()
+        self._taken()
+        self._leave_place()
+        super().connection_lost(exc)
+        if self._direct is not None:
+            self._direct.gone()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._refused:
+            self._throw_away(len(data))
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self.transport.get_protocol() is not self or self.transport.is_closing():
+            self._stop_waiting()
+        elif not self._refused:
+            self._bound_what_follows(len(data))
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more. One whose whole request is here, and whose answer has not begun, may
+        only have closed its direction: True keeps ours open, and asking finds out whether it is gone.
+
+        Within an answer the end counts as leaving, as does that of a client of HTTP/1.0, to which no interim
+        answer may be sent, and any over TLS, which has no half of a connection to close.
+        """
+        cycle = self.cycle
+        waits = cycle is not None and not (cycle.more_body or cycle.response_started or self.pipeline)
+        if not waits or self._refused or not self.transport.can_write_eof():
+            return False
+        if cycle.scope["http_version"] != "1.1":
+            return False
+        cycle.keep_alive = False
+        self._ask()
+        return True
+
+    def _ask(self, again_s: float = ASK_AGAIN_S) -> None:
+        """Is it still there? Until the answer begins, which asks as well."""
+        cycle = self.cycle
+        if cycle.response_started or cycle.disconnected or self.transport.is_closing():
+            self._asking = None
+            return
+        self.transport.write(_STILL_THERE)
+        self._asking = self.loop.call_later(again_s, self._ask, ASK_S)
+
+    def _stop_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+
+    def _bound_what_follows(self, size_bytes: int) -> None:
+        """Whatever is still to come has a limit, unless an answer is being given: that one has its own."""
+        if self._in_head and self._head_bytes:
+            self._look_at_unfinished_head()
+        elif self.cycle is None or not self.cycle.response_complete:
+            return
+        elif not self._in_head:
+            self._throw_away(size_bytes)
+        elif self.timeout_keep_alive_task is None:  # uvicorn began to count before the request was over
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def pause_writing(self) -> None:
+        """As much as may wait is waiting."""
+        super().pause_writing()
+        self._expect_to_be_taken()
+
+    def resume_writing(self) -> None:
+        self._taken()
+        super().resume_writing()
+
+    def _look_at_unfinished_head(self) -> None:
+        if self._head_bytes > self.limits.head_bytes:
+            self._refuse(self._head_too_large())
+        elif self._patience is None:
+            self._be_patient(self.limits.head_s)
+
+    # --- The parser's callbacks ---
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = max(self._head_bytes, 1)  # it may have begun behind the end of a body
+        self._fields_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._bound_head(len(self.url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # trailers count, and are no header fields (RFC 9110 §6.5.1)
+            super().on_header(name, value)
+        self._fields_bytes += len(name) + len(value) + 4
+        self._bound_head(len(self.url) + self._fields_bytes)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = self._unread_bytes = 0
+        self._stop_waiting()
+        self._refusal = check_head(self.url, self.headers, self.parser.get_http_version)
+        if self._stranger and self._refusal is None and not self._is_tunnel():
+            self._refusal = Forbidden(
+                "This gateway takes requests only from clients that show a certificate it can check.",
+                code="client_certificate_required",
+            )
+        if self.cycle is not None and not self.cycle.response_complete and self._refusal is None:
+            self._refusal = self._check_successor()
+        if self._refusal is not None:
+            raise self._refusal
+        super().on_headers_complete()
+
+    def _check_successor(self) -> RequestError | None:
+        """What is wrong with a request that comes before the answer to the one before it."""
+        if len(self.pipeline) >= PIPELINED:
+            return BadRequest(f"No more than {PIPELINED} requests may wait on one connection.")
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return BadRequest("A connection can become a tunnel when its requests have been answered.")
+        return None
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+        self._stop_waiting()
+
+    # --- uvicorn's own hooks ---
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():  # once the last of the answer is taken
+            self._expect_to_be_taken()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """It is this request's turn to be answered."""
+        self._direct = direct.offer(cycle, self.turn)
+        if cycle.scope["http_version"] == "1.0":
+            app = UntilClose(app, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def send_400_response(self, msg: str) -> None:
+        """Called for whatever the parser or a callback refused."""
+        self._refuse(self._refusal or BadRequest("This is not a valid HTTP/1.1 request."))
+
+    def _should_upgrade(self) -> bool:
+        """Only agents speak WebSocket here; elsewhere an upgrade that is asked for is not made."""
+        return self._is_tunnel() and super()._should_upgrade()
+
+    def _is_tunnel(self) -> bool:
+        return self.url.partition(b"?")[0] == TUNNEL.encode("ascii")
+
+    def handle_websocket_upgrade(self) -> None:
+        """Whoever counts strangers and agents has it from here on."""
+        super().handle_websocket_upgrade()
+        self._leave_place()
+        self._taken()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
+        follows for the other protocol and drops it, so this connection must not be used again."""
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    # --- Bounds ---
+
+    def _leave_place(self) -> None:
+        group, self._group = self._group, ""
+        self.places.leave(group)
+
+    def _bound_head(self, size_bytes: int) -> None:
+        if size_bytes > self.limits.head_bytes:
+            self._refusal = self._head_too_large()
+            raise self._refusal
+
+    def _head_too_large(self) -> HeadersTooLarge:
+        most = self.limits.head_bytes
+        return HeadersTooLarge(f"The request's line and headers may be {most} bytes long together.")
+
+    def _throw_away(self, size_bytes: int) -> None:
+        self._unread_bytes += size_bytes
+        if self._unread_bytes > UNREAD_BYTES:
+            self._close()
+        elif self._patience is None:
+            self._be_patient(UNREAD_S)
+
+    def _be_patient(self, seconds: float) -> None:
+        self._patience = self.loop.call_later(seconds, self._out_of_patience)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _out_of_patience(self) -> None:
+        self._patience = None
+        if self.transport.is_closing():
+            return
+        if self._in_head and self._head_bytes and not self._refused:
+            self._refuse(BodyTimeout("The request's head did not come in time."))
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Close as soon as what waits has been taken, and in time if it is not."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._expect_to_be_taken()
+
+    def _expect_to_be_taken(self) -> None:
+        if self._untaken is None and self.transport.get_write_buffer_size():
+            self._untaken = self.loop.call_later(UNTAKEN_S, self.transport.abort)
+
+    def _taken(self) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer in the application's place, unless it has begun to or another answer is due first; close."""
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        unanswered = not self._in_head and not self.pipeline and not (cycle and cycle.response_started)
+        if cycle is not None and not cycle.response_complete and not unanswered:
+            self._close()
+            return
+        request_id = new_request_id()
+        headers, body = http_error(error, Dialect.OPENAI, request_id)
+        headers += [*id_headers(Dialect.OPENAI, request_id), (b"connection", b"close")]
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self.transport.write(b"".join((STATUS_LINE[error.status], lines, b"\r\n", body)))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close our direction and let the client's run out, or it may never see what was written."""
+        self._stop_waiting()
+        if self._refused or not self.transport.can_write_eof():
+            self._close()
+            return
+        self._refused = True
+        if self._direct is not None:
+            self._direct.gone()
+        if self.cycle is not None:
+            self.cycle.waiting_for_100_continue = False  # it would be written behind the end
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._be_patient(LINGER_S)
+
+
+def bounded(
+    limits: ConnectionLimits,
+    descriptors: DescriptorBudget | None = None,
+    places: PerAddressLimiter | None = None,
+    *,
+    wants_certificate: bool = False,
+) -> type[BoundedHttpProtocol]:
+    """The protocol class with these limits, for uvicorn's ``http=``."""
+    bounds = {
+        "limits": limits,
+        "descriptors": descriptors,
+        "turn": direct.WriteBatch(),
+        "places": places or PerAddressLimiter(),
+        "wants_certificate": wants_certificate,
+    }
+    return type("HttpProtocol", (BoundedHttpProtocol,), bounds)

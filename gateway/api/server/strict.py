@@ -1,0 +1,61 @@
+"""What a request's head must be so that no two readers of it can see different requests. Pure.
+
+The parser (llhttp, strict) refuses malformed framing already: Content-Length beside Transfer-Encoding or
+twice, folded lines, bare line feeds, control characters, blanks before a colon. What it takes and others read
+differently is refused here (RFC 9112 §3.2, §6.1, §11.2).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
+
+FIELDS = 256
+"""Header fields of a request; a tunnel carries half as many on to an engine."""
+
+_ESCAPED_CONTROL = re.compile(rb"%(?:[01]|7f)", re.IGNORECASE)
+
+ONCE = frozenset(
+    (
+        *(b"host", b"authorization", b"x-api-key", b"api-key", b"x-model", b"x-request-id", b"expect"),
+        *(b"content-type", b"content-encoding", b"content-length", b"transfer-encoding"),
+    )
+)
+"""Fields that decide something: with two of one, we and a proxy in front could each heed another."""
+
+
+def check_head(
+    url: bytes, headers: Sequence[tuple[bytes, bytes]], version: Callable[[], str]
+) -> RequestError | None:
+    """What is wrong with a request's head; None for one that can be read in one way only.
+
+    ``headers`` have lower-case names. ``version`` gives ``"1.1"`` and the like.
+    """
+    fields = dict(headers)
+    if len(fields) != len(headers):
+        if len(headers) > FIELDS:
+            return _too_many()
+        counts = Counter(name for name, _ in headers)
+        twice = sorted(name.decode("latin-1") for name in ONCE & fields.keys() if counts[name] > 1)
+        if twice:
+            return BadRequest(f"The header {twice[0]} came more than once.", code="repeated_header")
+    elif len(fields) > FIELDS:
+        return _too_many()
+    if url[:1] != b"/" or b"#" in url:
+        message = "The request's target must be a path that begins with '/', without a fragment."
+        return BadRequest(message, code="invalid_path")
+    if b"%" in url and _ESCAPED_CONTROL.search(url.partition(b"?")[0]):
+        return BadRequest("The path holds control characters.", code="invalid_path")
+    if b"host" not in fields and version() == "1.1":
+        return BadRequest("An HTTP/1.1 request needs the header Host.", code="missing_host")
+    if b"transfer-encoding" in fields:
+        coding = fields[b"transfer-encoding"].strip(b" \t").lower()
+        if coding != b"chunked" or version() != "1.1":
+            message = "The only Transfer-Encoding taken is chunked, in HTTP/1.1."
+            return BadRequest(message, code="unsupported_transfer_encoding")
+    return None
+
+
+def _too_many() -> HeadersTooLarge:
+    return HeadersTooLarge(f"A request may have {FIELDS} header fields.")

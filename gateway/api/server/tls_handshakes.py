@@ -1,0 +1,189 @@
+"""TLS handshakes that are under way: bounded in all and of each address, for they precede every other bound.
+
+A server of asyncio or uvloop that is given a TLS context begins a handshake with everybody, and tells nobody
+whose it is. So ours listens without, and does here what theirs does behind ``ssl=``.
+
+What a handshake costs, a signature and an exchange of keys, the event loop pays for when the client's first
+bytes are read. They wait for their turn, so that a crowd does not hold the loop.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget
+from shared.tunnel.turns import Turns, TurnsFull
+
+HANDSHAKES = 256
+"""Of one address, which may be a proxy with a whole fleet behind it."""
+
+_LEAST_S = 0.01
+
+
+class TlsHandshakeLimiter:
+    """Of one server."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        places: PerAddressLimiter,
+        most: int,
+        handshake_s: float,
+        descriptors: DescriptorBudget | None = None,
+    ) -> None:
+        """``most`` handshakes at once in all, each of ``handshake_s`` at the longest; the time in which its
+        first bytes wait for their turn is not counted."""
+        self._context = context
+        self._places = places
+        self._most = most
+        self.handshake_s = handshake_s
+        self._turns: Turns | None = None
+        self._descriptors = descriptors
+        self._present: dict[asyncio.Transport, str] = {}
+
+    def before(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        """A factory for servers without TLS: what ``make`` makes gets its connection over TLS."""
+        return lambda: _Stranger(self, make)
+
+    def enter(self, transport: asyncio.Transport) -> bool:
+        """Count a connection; False, and it is to be closed, where there is no room for it."""
+        if len(self._present) >= self._most or not self._has_descriptors(transport):
+            return False
+        peer = transport.get_extra_info("peername")
+        group = self._places.group(peer[0]) if peer else ""
+        if not self._places.take(group):
+            return False
+        self._present[transport] = group
+        return True
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """It is counted no more, whatever became of it."""
+        self._places.leave(self._present.pop(transport))
+
+    def ask_for_turn(self, step: Callable[[], None]) -> None:
+        """Raises TurnsFull."""
+        if self._turns is None:
+            self._turns = Turns(asyncio.get_running_loop())
+        self._turns.ask(step)
+
+    def secure(
+        self, transport: asyncio.Transport, make: Callable[[], asyncio.Protocol], within_s: float
+    ) -> Any:
+        """Begin the handshake of one that was counted; what to give its bytes to. It leaves by itself."""
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        over.add_done_callback(lambda _: self._over(transport, over))
+        try:
+            secured = _protocol_of(loop)(
+                loop, make(), self._context, over, server_side=True, ssl_handshake_timeout=within_s
+            )
+            transport.set_protocol(secured)
+            secured.connection_made(transport)
+        except BaseException:
+            over.cancel()
+            transport.abort()
+            raise
+        return secured
+
+    def abort(self) -> None:
+        """End all that are under way."""
+        for transport in list(self._present):
+            transport.abort()
+
+    def _has_descriptors(self, transport: asyncio.Transport) -> bool:
+        raw = transport.get_extra_info("socket")
+        if raw is None or self._descriptors is None:
+            return True
+        return self._descriptors.room_for(raw.fileno()) is ConnectionVerdict.ENOUGH
+
+    def _over(self, transport: asyncio.Transport, over: "asyncio.Future[None]") -> None:
+        if not over.cancelled():
+            over.exception()  # who fails to shake hands is nobody's concern
+        self.leave(transport)
+
+
+class _Stranger(asyncio.Protocol):
+    """One connection, until its handshake begins: when its first bytes are there, and have their turn."""
+
+    def __init__(self, threshold: TlsHandshakeLimiter, make: Callable[[], asyncio.Protocol]) -> None:
+        self._threshold = threshold
+        self._make = make
+        self._transport: asyncio.Transport | None = None
+        """While it is counted and its handshake has not begun."""
+        self._patience: asyncio.TimerHandle | None = None
+        self._left_s = 0.0
+        """Of its time, without that in which it waits for its turn."""
+        self._unread = bytearray()
+        self._ended = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if not self._threshold.enter(transport):
+            transport.abort()
+            return
+        self._transport = transport
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(self._threshold.handshake_s, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Nothing more is read before they have had their turn."""
+        transport = self._transport
+        if transport is None:
+            return
+        waits = bool(self._unread)
+        self._unread += data
+        if waits:
+            return
+        self._stop_waiting()
+        transport.pause_reading()
+        try:
+            self._threshold.ask_for_turn(self._begin)
+        except TurnsFull:
+            transport.abort()
+
+    def eof_received(self) -> bool:
+        self._ended = bool(self._unread)
+        return self._ended
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_waiting()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            self._threshold.leave(transport)
+
+    def _begin(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        secured = self._threshold.secure(transport, self._make, self._left_s)
+        _feed(secured, bytes(self._unread))
+        if self._ended:
+            secured.eof_received()
+            transport.close()
+        elif not transport.is_closing():
+            transport.resume_reading()
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._left_s = max(_LEAST_S, self._patience.when() - asyncio.get_running_loop().time())
+            self._patience.cancel()
+            self._patience = None
+
+
+def _feed(secured: Any, data: bytes) -> None:
+    """Give ``data`` to a protocol that says itself where to put it (asyncio.BufferedProtocol)."""
+    while data:
+        room = secured.get_buffer(len(data))
+        taken = min(len(room), len(data))
+        room[:taken] = data[:taken]
+        secured.buffer_updated(taken)
+        data = data[taken:]
+
+
+def _protocol_of(loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
+    """What this loop itself puts between a socket and a protocol."""
+    uvloop = any(base.__module__.startswith("uvloop") for base in type(loop).__mro__)
+    found: Callable[..., Any] = import_module("uvloop.loop" if uvloop else "asyncio.sslproto").SSLProtocol
+    return found

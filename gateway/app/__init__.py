@@ -1,0 +1,1 @@
+"""Puts a gateway together from its settings, and lets it run."""

@@ -1,0 +1,177 @@
+"""The parts of a gateway, and the slices of the settings that each gets."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from gateway.api.exchange.exchange import HttpSettings
+from gateway.api.exchange.inbound import BodyLimits
+from gateway.api.server.cors import Cors
+from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.proxies import HeaderFields, TrustedProxies
+from gateway.api.server.tls import TlsFiles
+from gateway.dispatch.dispatcher import Dispatcher, DispatchSettings, QueueSettings
+from gateway.dispatch.placement import PlacementSettings
+from gateway.dispatch.unread import SpillSpace
+from gateway.domain.engine_paths import BadRule, EnginePaths
+from gateway.domain.request import Request
+from gateway.domain.scopes import AdminRole
+from gateway.fleet.endpoint import AgentEndpointSettings
+from gateway.fleet.registry import Registry
+from gateway.observability.audit import Retention
+from gateway.observability.audit.figures import AuditFigures
+from gateway.observability.audit.writer import AuditSettings, AuditWriter, audit_writer
+from gateway.observability.metrics import Metrics
+from gateway.pipeline.cache import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule
+from gateway.quota.usage import UsageLedger
+from gateway.runtime.config import ConfigError, Settings
+from gateway.scheduling.queue.queue import Fit
+from gateway.storage import Store
+
+
+def http_settings(settings: Settings) -> HttpSettings:
+    """The slice of the settings that the HTTP surface gets."""
+    table = settings.http
+    return HttpSettings(
+        body=BodyLimits(body_bytes=table.body_bytes, grace_s=table.body_silence_s),
+        comment_interval_s=table.comment_s,
+        facts=table.facts,
+        metrics_public=table.metrics_public,
+        proxies=trusted_proxies(settings),
+        refuse_plain=settings.behind_tls_terminator,
+        requests_per_ip=table.connections_per_ip,
+        cors=Cors(table.cors_origins) if table.cors_origins else None,
+    )
+
+
+def trusted_proxies(settings: Settings) -> TrustedProxies | None:
+    """None: what proxies say of their clients is not believed."""
+    networks = settings.trusted_proxies
+    return TrustedProxies(networks, settings.trusted_proxy_header) if networks else None
+
+
+def client_of(proxies: TrustedProxies | None) -> Callable[[str, HeaderFields], str]:
+    """Whose connection it is, by its address and its header."""
+    if proxies is None:
+        return lambda address, header: address
+    return lambda address, header: proxies.origin(address, header).address
+
+
+def agent_settings(settings: Settings) -> AgentEndpointSettings:
+    """The slice of the settings that agents' endpoint gets. Behind a terminator that is not known strangers
+    are not counted by address: they come from few."""
+    most = settings.agents.max_strangers
+    if settings.behind_tls_terminator and not settings.trusted_proxies:
+        return AgentEndpointSettings(max_strangers=most, max_strangers_per_address=most)
+    return AgentEndpointSettings(max_strangers=most)
+
+
+def places(settings: Settings, proxies: TrustedProxies | None) -> PerAddressLimiter:
+    """Of connections by address. Behind a terminator that is not known all come from few, and are not counted
+    by it."""
+    if proxies is not None:
+        return PerAddressLimiter(settings.http.connections_per_ip, proxies.trusts)
+    return PerAddressLimiter(None if settings.behind_tls_terminator else settings.http.connections_per_ip)
+
+
+def tls_files(settings: Settings) -> TlsFiles | None:
+    """None: TLS is not ended here."""
+    table = settings.tls
+    if table.cert is None or table.key is None:
+        return None
+    return TlsFiles(table.cert, table.key, table.client_ca, table.agents_required)
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    table = settings.http
+    return ConnectionLimits(table.head_bytes, table.head_s, table.connections)
+
+
+def dispatch_settings(settings: Settings) -> DispatchSettings:
+    """The slice of the settings that dispatch gets: what has the same name."""
+    names = {field.name for field in fields(DispatchSettings)}
+    return DispatchSettings(**settings.dispatch.model_dump(include=names))
+
+
+def placement_settings(settings: Settings) -> PlacementSettings | None:
+    """The slice of the settings that placement gets; None: nothing is loaded on demand."""
+    table = settings.placement
+    if not table.enabled:
+        return None
+    return PlacementSettings(
+        hold_s=table.hold_s,
+        min_residence_s=table.min_residence_s,
+        load_timeout_s=table.load_timeout_s,
+        pinned=tuple(table.pinned),
+    )
+
+
+def make_dispatcher(
+    settings: Settings, registry: Registry, metrics: Metrics, ledger: UsageLedger
+) -> Dispatcher:
+    queue, dispatch = settings.queue, settings.dispatch
+    paths = engine_paths(settings)
+    try:
+        dispatcher = Dispatcher(
+            registry,
+            metrics,
+            asyncio.get_running_loop(),
+            queue=QueueSettings(**queue.model_dump()),
+            settings=dispatch_settings(settings),
+            policy=dispatch.policy,
+            policies=dispatch.policies,
+            placement=placement_settings(settings),
+            ran=ledger.ran,
+        )
+    except ValueError as error:
+        raise no_such_policy(error) from error
+    dispatcher.set_engine_paths(paths)
+    return dispatcher
+
+
+def spill_space(settings: Settings, state_dir: Path, clock: Callable[[], float]) -> SpillSpace | None:
+    """A file for unread answers that memory has no room for; None where there is to be none."""
+    table = settings.dispatch
+    if not table.unread_disk_bytes:
+        return None
+    return SpillSpace(table.unread_directory or state_dir, table.unread_disk_bytes, clock)
+
+
+def engine_paths(settings: Settings) -> EnginePaths:
+    """Who may manage engines by their own paths. Raises ConfigError."""
+    table = settings.engines
+    role = None if table.manage_role == "none" else AdminRole(table.manage_role)
+    try:
+        return EnginePaths(role, table.manage, table.allow)
+    except BadRule as error:
+        raise ConfigError(f"engines.manage, engines.allow: {error}") from error
+
+
+def reuse_rules(settings: Settings) -> dict[str, Rule]:
+    """By model, what of its answers may be reused."""
+    return {model: Rule(**rule.model_dump()) for model, rule in settings.reuse.models.items()}
+
+
+def make_reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: Callable[[], float]) -> Reuse:
+    def serves(request: Request, version: str) -> bool:
+        fit = Fit(request.route, version=version, where=request.where)
+        return registry.index.someone_else(request.model, fit, patiently=True)
+
+    bounds = settings.reuse.model_dump(exclude={"models"})
+    cache = AnswerCache(settings.reuse.cache_bytes, settings.reuse.entries)
+    figures = ReuseFigures(metrics.registry, cache)
+    return Reuse(ReuseSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
+
+
+def make_audit(settings: Settings, store: Store, metrics: Metrics) -> AuditWriter:
+    table = settings.audit
+    chosen = AuditSettings(buffer_records=table.buffer_records)
+    writer = audit_writer(store, chosen, Retention(table.keep_days, table.keep_bytes))
+    AuditFigures(metrics.registry, writer)
+    return writer
+
+
+def no_such_policy(error: ValueError) -> ConfigError:
+    return ConfigError(f"dispatch.policy, dispatch.policies: {error}")

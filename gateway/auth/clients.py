@@ -1,0 +1,102 @@
+"""Everything about who clients are: the door they come in by, and what goes on beside it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from gateway.auth.keys import KeyRing
+from gateway.domain.oidc import OidcTable
+from gateway.domain.request import Principal
+from gateway.storage import Store
+from gateway.storage.errors import StateError
+
+if TYPE_CHECKING:
+    from gateway.auth.oidc import Issuer, KeySource
+
+USED_TICK_S = 15.0
+"""How often it is written down when keys were last used."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CredentialCheck(Protocol):
+    """Who holds what a client presents; :class:`KeyRing` and :class:`Authenticator`."""
+
+    async def identify(self, presented: str) -> Principal: ...
+
+
+class Clients:
+    """Create it on the event loop. ``door`` is for whoever lets clients in; :meth:`run` runs beside."""
+
+    def __init__(
+        self,
+        issuers: Sequence[OidcTable],
+        store: Store,
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock`` gives seconds of the event loop's clock, ``wall`` Unix time. Raises StateError."""
+        self.ring = KeyRing(store, wall)
+        self._store = store
+        self._sources: list[KeySource] = []
+        self.door: CredentialCheck = self.ring
+        if issuers:
+            self._trust(issuers, clock, wall)
+
+    def _trust(
+        self, issuers: Sequence[OidcTable], clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        """Let holders of these issuers' tokens in, too. Imported where there are any: each start waits for
+        every import."""
+        from gateway.auth.authenticator import Authenticator
+        from gateway.auth.oidc import KeySource, TokenAuthenticator
+
+        self._sources = [KeySource(issuer_of(table), clock) for table in issuers]
+        self.door = Authenticator(self.ring, TokenAuthenticator(self._sources, wall))
+
+    async def run(self) -> None:
+        """Fetch issuers' keys and note the use of ours, until cancelled; then nobody is let in any more."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for source in self._sources:
+                    tasks.create_task(source.run())
+                tasks.create_task(self._note_use())
+        finally:
+            self.ring.close()
+
+    async def _note_use(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(USED_TICK_S)
+                await self.write_use()
+        finally:
+            await self.write_use()
+
+    async def write_use(self) -> None:
+        """Write down when keys were last used. When that fails it is done next time; the log tells of the
+        database."""
+        used_s = self.ring.take_used()
+        if not used_s:
+            return
+        try:
+            await asyncio.to_thread(self._store.keys.touch, used_s)
+        except StateError as error:
+            _log.debug("last_use_not_written", error=str(error))
+            self.ring.put_back_used(used_s)
+
+
+def issuer_of(table: OidcTable) -> "Issuer":
+    """What is set of an issuer, as the door knows it."""
+    from gateway.auth.oidc import Issuer
+
+    same = table.model_dump(exclude={"issuer", "audience", "algorithms", "tenants"})
+    return Issuer(
+        table.issuer,
+        tuple(table.audience),
+        algorithms=tuple(table.algorithms),
+        tenants=tuple(table.tenants),
+        **same,
+    )

@@ -1,0 +1,183 @@
+"""Who holds a client API key: every key in memory by its digest, as fresh as the store."""
+
+import hmac
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gateway.auth.fresh import Fresh, Read
+from gateway.domain.errors import Unauthenticated
+from gateway.domain.request import Principal
+from gateway.storage import KeyRecord, Store
+from gateway.storage.keys import PREFIX, digest_of
+
+KEY_CHARS = 256
+"""Longest text that is looked up at all; a key has 49 characters."""
+
+IN_PLACE = 256
+"""So many changed keys are taken up one by one, in less than a millisecond; of more a new ring is made."""
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One secret. A key that is being rotated has two."""
+
+    digest: bytes = field(repr=False)
+    principal: Principal
+    until_s: float
+    """Unix time."""
+    end: str
+    """What is said of it from then on."""
+    revoked: bool
+
+
+class KeyRing:
+    """Looks keys up in a few microseconds, whatever their number.
+
+    A change made by another process (``trunkline key revoke``) counts from the next call on: each call
+    compares the store's data version, and only when it moved reads the keys that changed, in a thread.
+    Belongs to the event loop's thread.
+
+    A key is found by its SHA-256, so what a caller can learn from timing is about digests of keys that
+    nobody can choose, and the digest found is compared in constant time.
+    """
+
+    def __init__(self, store: Store, wall: Callable[[], float] = time.time) -> None:
+        """Reads every key. ``wall`` gives Unix time, for the ends of keys. Raises StateError."""
+        self._store = store
+        self._wall = wall
+        self._entries: dict[bytes, _Entry] = {}
+        self._digests: dict[str, tuple[bytes, ...]] = {}
+        """By the key's id."""
+        self._same: dict[Hashable, Hashable] = {}
+        """What many keys have in common is kept once. Belongs to whoever reads."""
+        self._used_s: dict[str, float] = {}
+        self._revision = 0
+        self._fresh = Fresh(store.data_version, "keys")
+        self._fresh.add(self._read)
+        self._fresh.refresh_here()
+
+    def also(self, read: Read) -> None:
+        """When anybody has changed the store, whatever it was that changed, ``read`` is called in a thread,
+        and what it gives on the event loop, before the next request is let in."""
+        self._fresh.add(read)
+
+    def close(self) -> None:
+        """Nobody is let in any more."""
+        self._fresh.close()
+
+    def __len__(self) -> int:
+        """Keys in memory, revoked ones too: as many as the store has."""
+        return len(self._digests)
+
+    async def identify(self, presented: str) -> Principal:
+        """Who holds the key ``presented``, by what the store says when it is called.
+
+        Raises Unauthenticated, and StateError when the store cannot be asked: nobody is let in on old news.
+        """
+        await self._fresh.refresh()
+        return self._holder(presented)
+
+    def authenticate(self, presented: str) -> Principal:
+        """The same, reading the store in this thread where it has changed: not for an event loop's."""
+        self._fresh.refresh_here()
+        return self._holder(presented)
+
+    def _holder(self, presented: str) -> Principal:
+        if not presented:
+            raise Unauthenticated(
+                "No API key was given. Send it as 'Authorization: Bearer sk-tl-…' "
+                "(in an OpenAI client: the api_key argument)."
+            )
+        if not presented.startswith(PREFIX) or len(presented) > KEY_CHARS:
+            raise Unauthenticated(
+                "This is not an API key of this gateway: its keys begin with 'sk-tl-'. "
+                "Ask whoever runs it for one (trunkline key create)."
+            )
+        digest = digest_of(presented)
+        entry = self._entries.get(digest)
+        if entry is None or not hmac.compare_digest(entry.digest, digest):
+            raise Unauthenticated("Incorrect API key: this gateway knows no such key. Was all of it copied?")
+        if entry.revoked:
+            raise Unauthenticated("This API key was revoked. Ask whoever runs this gateway for a new one.")
+        now_s = self._wall()
+        if now_s >= entry.until_s:
+            raise Unauthenticated(entry.end, code="key_expired")
+        self._used_s[entry.principal.key_id] = now_s
+        return entry.principal
+
+    def take_used(self) -> dict[str, float]:
+        """When keys were last used since the last call, by id."""
+        used_s, self._used_s = self._used_s, {}
+        return used_s
+
+    def put_back_used(self, used_s: dict[str, float]) -> None:
+        """What :meth:`take_used` gave could not be written."""
+        self._used_s = used_s | self._used_s
+
+    async def refresh(self) -> None:
+        """Take up what has changed in the store, if anything has. Raises StateError."""
+        await self._fresh.refresh()
+
+    def _read(self) -> Callable[[], None]:
+        """What has changed since the keys there are. Those of many are made and swapped whole, not one by
+        one: whoever is let in meanwhile is so by the keys of before."""
+        revision, changed = self._store.keys.changed_since(self._revision)
+        found = {record.id: tuple(_entries(record, self._principal(record))) for record in changed}
+        if len(found) <= IN_PLACE:
+            return lambda: self._take(revision, found)
+        entries, digests = dict(self._entries), dict(self._digests)
+        _put(entries, digests, found)
+        return lambda: self._swap(revision, entries, digests)
+
+    def _take(self, revision: int, found: Mapping[str, tuple[_Entry, ...]]) -> None:
+        _put(self._entries, self._digests, found)
+        self._revision = revision
+
+    def _swap(
+        self, revision: int, entries: dict[bytes, _Entry], digests: dict[str, tuple[bytes, ...]]
+    ) -> None:
+        self._entries, self._digests, self._revision = entries, digests, revision
+
+    def _principal(self, record: KeyRecord) -> Principal:
+        return Principal(
+            record.id,
+            record.name,
+            self._shared(record.tenant),
+            self._shared(record.where),
+            scopes=self._shared(record.scopes),
+            role=record.role,
+            rates=self._shared(record.rates),
+        )
+
+    def _shared(self, value: _T) -> _T:
+        return self._same.setdefault(value, value)  # type: ignore[return-value]
+
+
+def _put(
+    entries: dict[bytes, _Entry],
+    digests: dict[str, tuple[bytes, ...]],
+    found: Mapping[str, tuple[_Entry, ...]],
+) -> None:
+    """Keys that have changed in the place of what was known of them, by their ids."""
+    for key_id, its in found.items():
+        for digest in digests.get(key_id, ()):
+            del entries[digest]
+        entries.update((entry.digest, entry) for entry in its)
+        digests[key_id] = tuple(entry.digest for entry in its)
+
+
+def _entries(record: KeyRecord, principal: Principal) -> Iterator[_Entry]:
+    revoked = record.revoked_s is not None
+    until_s = math.inf if record.expires_s is None else record.expires_s
+    end = "This API key has expired. Ask whoever runs this gateway for a new one."
+    yield _Entry(record.digest, principal, until_s, end, revoked)
+    if record.previous_digest is not None and record.previous_until_s is not None:
+        if record.previous_until_s < until_s:
+            until_s = record.previous_until_s
+            end = "This API key was replaced by a new secret, and its time is over: use the new one."
+        yield _Entry(record.previous_digest, principal, until_s, end, revoked)

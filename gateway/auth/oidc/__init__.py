@@ -1,0 +1,11 @@
+"""Clients that show a JSON Web Token of an issuer we trust, in place of an API key (RFC 7519, RFC 8725).
+
+``issuer`` what is trusted · ``keyset`` an issuer's keys · ``fetch`` and ``source`` get them, outside any
+request · ``verify`` a token against keys and times, pure · ``claims`` what it grants · ``tokens`` joins them.
+"""
+
+from gateway.auth.oidc.issuer import Issuer
+from gateway.auth.oidc.source import KeySource
+from gateway.auth.oidc.tokens import TokenAuthenticator
+
+__all__ = ["Issuer", "KeySource", "TokenAuthenticator"]

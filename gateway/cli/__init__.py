@@ -1,0 +1,33 @@
+"""The gateway's part of the command line: which command is in which module."""
+
+from shared.process.cli import RootGroup
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "gateway.cli.gateway": {"gateway": "Run a gateway."},
+    "gateway.cli.tokens": {"token": "Join tokens: what lets a GPU host become an agent."},
+    "gateway.cli.keys": {"key": "API keys for clients."},
+    "gateway.cli.tenants": {
+        "tenant": "What tenants may have: limits, budgets, shares.",
+        "price": "What models cost, for budgets and usage.",
+    },
+    "gateway.cli.agents": {"agents": "The agents that joined."},
+    "gateway.cli.identity": {"identity": "The gateway's own key, which agents trust."},
+    "gateway.cli.aliases": {"alias": "Names that stand for models: canaries, shadows, fallbacks."},
+    "gateway.cli.usage": {"usage": "Requests, tokens, GPU-seconds and money used."},
+    "gateway.cli.live": {
+        "status": "Who is connected, what runs and what waits.",
+        "models": "Which models are served where, and how full they are.",
+        "drain": "Give an agent no new work, and wait until it is idle.",
+    },
+    "gateway.cli.audit": {"audit": "The audit log: who did what, and is it whole."},
+    "gateway.tools.quickstart": {"quickstart": "A gateway, an agent and a small model on this machine."},
+    "gateway.tools.bench": {"bench": "Load an OpenAI endpoint; report times and throughput."},
+    "gateway.tools.simulate": {"simulate": "Run scheduling policies on simulated GPUs."},
+}
+"""Module → its commands, each with a line for the list of commands. Each is imported when it is used."""
+
+
+def commands(root: RootGroup) -> None:
+    """Add every command of this package (entry point ``trunkline.commands``)."""
+    for module, summaries in COMMANDS.items():
+        root.later(module, summaries)

@@ -1,0 +1,140 @@
+"""Asks a gateway's admin API, for commands."""
+
+import math
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from gateway.domain.urls import BadUrl, check_url, is_own
+from shared.process.connection_errors import explain_http_error
+
+ANSWER_BYTES = 64 * 1024 * 1024
+"""Longest answer that is read: thousands of agents have a tenth of it."""
+
+TIMEOUT_S = 30.0
+
+
+class AdminFailed(Exception):
+    """The gateway cannot be asked, or does not do it. The message says why."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        """``status`` is what the gateway answered, None when it did not."""
+        super().__init__(message)
+        self.status = status
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The key is for the gateway named, and for nobody it names."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        return None
+
+
+class AdminClient:
+    """One gateway, and the key shown to it."""
+
+    def __init__(self, url: str, key: str, ca_file: Path | None = None) -> None:
+        """``ca_file`` holds the certificates to trust for its TLS, in place of the system's.
+
+        Raises AdminFailed for a URL over which a key would be sent in the clear, and for a file that holds no
+        certificates.
+        """
+        try:
+            parts = check_url(url)
+        except BadUrl as error:
+            raise AdminFailed(str(error)) from None
+        if not (key.isascii() and key.isprintable()):
+            raise AdminFailed("the key holds characters that no key has: was it copied right?")
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._key = key
+        here = is_own(parts.hostname or "")
+        self._proxy = None if here else _proxy_for(parts.scheme, parts.hostname or "")
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if here else []
+        if ca_file is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=_trusting(ca_file)))
+        self._opener = urllib.request.build_opener(_NoRedirect, *handlers)
+
+    def get(self, path: str, *members: str) -> dict[str, Any]:
+        """The JSON at ``/admin/PATH``, which has these ``members``. Raises AdminFailed."""
+        return self.ask("GET", path, *members)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *members: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """What the gateway says, with these ``members``, when it is sent ``body``. Raises AdminFailed."""
+        headers = {"authorization": f"Bearer {self._key}", "accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        request = urllib.request.Request(  # noqa: S310 (checked above)
+            f"{self._url}/admin/{path}",
+            method=method,
+            data=None if body is None else _encoded(body),
+            headers=headers,
+        )
+        try:
+            with self._opener.open(request, timeout=timeout_s) as response:
+                found = orjson.loads(response.read(ANSWER_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AdminFailed(_reason(error), error.code) from None
+        except (OSError, ValueError, HTTPException) as error:
+            raise AdminFailed(f"cannot ask the gateway at {self._url}: {self._why(error)}") from error
+        if not isinstance(found, dict) or not found.keys() >= set(members):
+            raise AdminFailed(f"{self._url} does not answer as a gateway does")
+        return found
+
+    def _why(self, error: Exception) -> str:
+        reason = getattr(error, "reason", error)
+        cause = reason if isinstance(reason, OSError) else error
+        return explain_http_error(self._url, cause, self._proxy)
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """As JSON. Raises AdminFailed for numbers that it has not: orjson writes infinity as null, which takes
+    limits away."""
+    _check_numbers(body)
+    try:
+        return orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise AdminFailed(f"this cannot be sent: {error}", 400) from None
+
+
+def _check_numbers(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise AdminFailed(f"{value} is no number that can be sent", 400)
+    if isinstance(value, Mapping):
+        for each in value.values():
+            _check_numbers(each)
+
+
+def _proxy_for(scheme: str, host: str) -> str | None:
+    """The proxy of the environment that requests to ``host`` go through."""
+    return None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
+
+
+def _trusting(ca_file: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        reason = "it holds none in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        raise AdminFailed(f"cannot take certificates to trust from {ca_file}: {reason}") from error
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(orjson.loads(error.read(ANSWER_BYTES))["error"]["message"])
+    except (OSError, ValueError, KeyError, TypeError, HTTPException):
+        return f"the gateway answers with status {error.code}"

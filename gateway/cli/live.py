@@ -1,0 +1,153 @@
+"""``trunkline status``, ``models`` and ``drain``: a running gateway, by its admin API."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from gateway.cli.access import DEFAULT_URL, asking
+from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
+from gateway.tools.console import note, print_json, print_table
+from shared.process.excerpt import printable
+
+if TYPE_CHECKING:
+    from gateway.cli.admin_client import AdminClient
+
+LOOK_S = 1.0
+"""How often it is looked whether an agent's requests are over."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to a command line."""
+    app.command("status")(status)
+    app.command("models")(models)
+    app.command("drain")(drain)
+
+
+def status(
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca_file: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who is connected to a running gateway, what runs and what waits. Takes the role viewer.
+
+    Example: trunkline status --url https://gateway.example.com
+    """
+    with asking(url, key, ca_file) as client:
+        agents, queue = client.get("agents", "agents")["agents"], client.get("queue", "waiting")
+    if as_json:
+        print_json({"agents": agents, "queue": queue})
+        return
+    connected = [each for each in agents if each["connected"]]
+    running = sum(each["streams"] for each in connected)
+    note(
+        f"{len(connected)} of {len(agents)} agents connected, {running} requests run, {queue['waiting']} wait"
+    )
+    columns = ["AGENT", "STATE", "RUNNING", "RTT", "MODELS"]
+    print_table(columns, [_agent_row(each) for each in agents], "no agents have joined")
+    if engines := [row for each in connected for row in _engine_rows(each)]:
+        typer.echo()
+        print_table(["AGENT", "ENGINE", "KIND", "STATE", "MODELS", "WHY"], engines, "")
+
+
+def models(
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca_file: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the models of a running gateway: where they are served, how full they are. Takes the role viewer.
+
+    Example: trunkline models --json
+    """
+    with asking(url, key, ca_file) as client:
+        found = client.get("models", "models")["models"]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [
+            each["id"],
+            "ready" if each["ready"] else "loadable" if each["loadable"] else "not served",
+            f"{each['in_flight']}/{each['slots']}",
+            str(each["waiting"]),
+            " ".join(sorted({deployment["agent"] for deployment in each["deployments"]})),
+        ]
+        for each in found
+    ]
+    print_table(["MODEL", "STATE", "SLOTS USED", "WAITING", "AGENTS"], rows, "no model was ever served")
+
+
+def drain(
+    agent: Annotated[str, typer.Argument(help="The agent's name.")],
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca_file: CaOption = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it have work again.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until what runs there is over.")] = True,
+) -> None:
+    """Give an agent no new work, and wait until what runs there is over. Takes the role operator.
+
+    It lasts until --undo, or until the gateway starts again.
+
+    Example: trunkline drain gpu-7
+    """
+    with asking(url, key, ca_file) as client:
+        name = quote(agent, safe="", errors="surrogateescape")
+        found = client.ask("DELETE" if undo else "POST", f"agents/{name}/drain", "streams")
+        if undo:
+            note(f"Agent {agent!r} gets work again.")
+            return
+        note(f"Agent {agent!r} gets no new work; {found['streams']} requests run there.")
+        while wait and _streams(client, agent):
+            time.sleep(LOOK_S)
+    if wait:
+        note("Nothing runs there any more.")
+
+
+def _streams(client: "AdminClient", agent: str) -> int:
+    """Requests that run on an agent; none on one that has gone."""
+    agents = client.get("agents", "agents")["agents"]
+    return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)
+
+
+def _agent_row(facts: dict[str, Any]) -> list[str]:
+    if not facts["connected"]:
+        return [facts["name"], "away", "", "", ""]
+    rtt = "" if facts["rtt_s"] is None else f"{facts['rtt_s'] * 1000:.1f} ms"
+    state = "draining" if facts["draining"] else _working_state(facts)
+    served = sorted({each["model"] for each in facts["deployments"]})
+    return [facts["name"], state, str(facts["streams"]), rtt, " ".join(served)]
+
+
+def _working_state(facts: dict[str, Any]) -> str:
+    """An agent that could take work and has nothing that does it is not ready."""
+    status = str(facts["status"]).lower()
+    if status not in ("ready", "failed"):
+        return status
+    if not facts.get("engines"):  # it has none, or is of an earlier version
+        return status if facts["deployments"] else "no engine" if facts.get("reason") else "no models"
+    said = {str(each["status"]) for each in facts["engines"]}
+    if said & {"loaded", "loadable"}:
+        return status
+    return "loading" if "loading" in said else "failed"
+
+
+def _engine_rows(facts: dict[str, Any]) -> list[list[str]]:
+    """A line for each engine, and one for an agent that has none; none for agents of earlier versions."""
+    engines = facts.get("engines", ())
+    if not engines and facts.get("reason"):
+        return [[facts["name"], "", "", "none", "", printable(facts["reason"])]]
+    return [
+        [
+            facts["name"],
+            printable(each["name"]),
+            printable(each["kind"]),
+            each["status"],
+            str(len(each["models"])),
+            printable(", ".join(filter(None, (each["reason"], each["loading"])))),
+        ]
+        for each in engines
+    ]

@@ -1,0 +1,108 @@
+"""``trunkline usage``: what was used, by whom, of what."""
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.access import GatewayAccess, on_a_gateway
+from gateway.cli.options import JsonOption, duration_s
+from gateway.domain.quotas import By
+from gateway.tools.console import print_json, print_table
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``usage`` to a command line."""
+    parent.command("usage")(usage)
+
+
+@on_a_gateway
+def usage(
+    gateway: GatewayAccess,
+    by: Annotated[By, typer.Option(help="What to add up by.")] = By.KEY,
+    since: Annotated[
+        str,
+        typer.Option(
+            help="The first day to count (UTC), or how long ago that was: 7d. Without it, all.",
+            metavar="YYYY-MM-DD",
+        ),
+    ] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show requests, tokens, GPU-seconds and money used: by key, tenant, model, deployment or day.
+
+    Counts requests that were begun to be answered, on the day they ended.
+    Tokens are what engines reported. A running gateway adds every second. Over HTTP it takes the role admin.
+
+    Example: trunkline usage --by tenant --since 2026-11-01 --csv
+    """
+    if as_csv and as_json:
+        raise typer.BadParameter("one of --csv and --json", param_hint="--csv")
+    first = _day(since) if since else ""
+    facts = list(_pages(gateway, by, first))
+    if as_json:
+        print_json(facts)
+    elif as_csv:
+        _print_csv(by, facts)
+    else:
+        tenant = ["TENANT"] if by is By.KEY else []
+        columns = [by.value.upper(), *tenant, *_COLUMNS.values()]
+        print_table(columns, [_row(by, each) for each in facts], "nothing was used")
+
+
+_COLUMNS = {
+    "requests": "REQUESTS",
+    "prompt_tokens": "PROMPT",
+    "completion_tokens": "COMPLETION",
+    "cached_tokens": "CACHED",
+    "gpu_s": "GPU-S",
+    "cost": "COST",
+}
+
+
+def _day(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        pass
+    try:
+        ago_s = duration_s(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{text!r} is no day; write for example 2026-11-01, or 7d", param_hint="--since"
+        ) from None
+    return datetime.fromtimestamp(max(0.0, time.time() - ago_s), UTC).date().isoformat()
+
+
+def _pages(gateway: GatewayAccess, by: By, since: str) -> Iterator[dict[str, Any]]:
+    """The rows of all of them."""
+    after = None
+    while True:
+        page = gateway.do("show_usage", by=by.value, since=since, after=after)
+        yield from page["usage"]
+        after = page["next"]
+        if after is None:
+            return
+
+
+def _row(by: By, facts: dict[str, Any]) -> list[str]:
+    tenant = [facts["tenant"]] if by is By.KEY else []
+    name = facts[by.value] or "(before they were told apart, or none)"
+    return [name, *tenant, *(f"{facts[each]:g}" if each == "cost" else str(facts[each]) for each in _COLUMNS)]
+
+
+def _print_csv(by: By, rows: list[dict[str, Any]]) -> None:
+    ids = ["tenant", "key_id"] if by is By.KEY else []
+    writer = csv.DictWriter(sys.stdout, [by.value, *ids, *_COLUMNS], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
+
+
+def _no_formula(value: Any) -> Any:
+    """Spreadsheets work out what begins like a formula; a name that does is text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -1,0 +1,1 @@
+"""Carries requests out: admission, assignment, attempts, failover, recovery, preemption, loading."""

@@ -1,0 +1,274 @@
+"""Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import orjson
+
+from gateway.domain.engine_paths import EnginePaths
+from gateway.domain.errors import (
+    NO_DEPLOYMENT_RETRY_S,
+    ContextTooLong,
+    DeadlineExceeded,
+    HeadersTooLarge,
+    ModelNotFound,
+    NoDeployment,
+    QueueFull,
+    RouteNotSupported,
+)
+from gateway.domain.request import Request, Tier
+from gateway.fleet.deployments import Availability, ModelIndex
+from gateway.scheduling.base import ANY_ROUTE
+from gateway.scheduling.queue.queue import Capacity, Fit, Ticket, WaitingRoom
+from shared.protocol.limits import CONTROL_PAYLOAD_BYTES
+
+HEAD_ROOM_BYTES = CONTROL_PAYLOAD_BYTES - 4096
+"""What path and header fields may take in an OPEN frame; the rest is for its other members."""
+
+FIELD_BYTES = 8
+"""Quotes, brackets and commas around one header field in JSON."""
+
+
+BYTES_A_TOKEN = 8
+"""No prompt has fewer tokens than one in so many bytes, but for long runs of blanks."""
+
+FILL_SHARE = 0.9
+"""What is expected to need more of the largest deployment's room is taken to need so much: estimates err."""
+
+_ONE_CONTEXT = frozenset({"chat", "messages"})
+"""Routes whose prompt is one text; others may have many in one request, each with the context to itself."""
+
+_NOT_TEXT = (b"base64", b'"image', b'"input_audio', b'"file', b'"document', b'"video')
+"""In a body that holds one of these, bytes say little of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossHold:
+    """How long a request may wait until its model is loaded, and in how many seconds how many slots are
+    expected then; 0 slots: who knows."""
+
+    hold_s: float
+    coming: int
+    ready_s: float
+
+
+class LoadStates(Protocol):
+    """Who sees to it that models are loaded; :class:`gateway.dispatch.placement.Placer`."""
+
+    def prospect(self, request: Request, now: float) -> LossHold: ...
+    def hold(self, request: Request, now: float) -> LossHold: ...
+    def asked(self, request: Request, now: float) -> None: ...
+
+
+class Admission:
+    """Lets requests into the waiting room, or says at once why not."""
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        room: WaitingRoom,
+        reconnect_grace_s: float,
+        yielding: Callable[[str, int], int] = lambda model, slots: 0,
+    ) -> None:
+        """Requests are let in for ``reconnect_grace_s`` after a model's last deployment went away: an agent
+        whose tunnel broke redials at once. ``yielding(model, slots)`` is how many of the model's slots others
+        would give back for realtime requests."""
+        self._yielding = yielding
+        self._index = index
+        self._room = room
+        self._grace_s = reconnect_grace_s
+        self.engine_paths = EnginePaths()
+        """Who may manage engines by their own paths."""
+        self.loads: LoadStates | None = None
+        """None: nothing is loaded on demand."""
+
+    def admit(self, request: Request, now: float) -> Ticket:
+        """A place in the queue of the request's model.
+
+        Raises HeadersTooLarge, ModelNotFound, NoDeployment (also when the model is served, but only where the
+        request may not run, and when it cannot be loaded), RouteNotSupported when the model is served but not
+        for this route, Forbidden when it manages its engine and its key may not, ContextTooLong,
+        DeadlineExceeded when it is too late already, and QueueFull when the queue is at a bound or the wait
+        predicted is longer than the request may wait.
+        """
+        _check_head(request)
+        model = request.model
+        availability = self._index.availability(model, request.need, request.where, request.agent)
+        if availability is Availability.UNKNOWN:
+            raise ModelNotFound(
+                f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
+            )
+        if availability is Availability.OTHER_ROUTES and now >= self.hopeless_there_at(model):
+            raise self.not_for_this(request)
+        if availability is Availability.GONE and self.gone_for_good(model, now):
+            raise no_deployment(request)
+        if availability is Availability.ELSEWHERE and now >= self.hopeless_there_at(model):
+            raise not_there(request)
+        if request.deadline_s is not None and request.deadline_s <= now:
+            raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
+        self._check_context(request)
+        self._check_managing(request)
+        capacity = self._capacity(request)
+        if request.tier is Tier.REALTIME and not capacity.free:
+            capacity = replace(capacity, yielding=self._yielding(model, capacity.slots))
+        if capacity.free or self.loads is None or not self.awaits_load(request):
+            return self._room.enter(request, capacity, now)
+        return self._enter_for_load(request, capacity, self.loads, now)
+
+    def not_for_this(self, request: Request) -> RouteNotSupported:
+        """The model is served, but by no engine that has the request's path."""
+        if request.route == ANY_ROUTE:
+            asked = "no engine that serves it opens its own paths (/engines/…)"
+        else:
+            asked = f"no engine that serves it has {request.method} {request.path.partition('?')[0]}"
+        routes = sorted(self._index.routes(request.model) - {ANY_ROUTE})
+        offers = f"; it is offered for: {', '.join(routes)}" if routes else ""
+        return RouteNotSupported(
+            f"The model {request.model!r} is served, but {asked}{offers}.", param="model"
+        )
+
+    def awaits_load(self, request: Request) -> bool:
+        """Whether it has to wait until its model is loaded."""
+        return self.loads is not None and self._index.awaits_load(request.model, Fit.of(request))
+
+    def capacity(self, request: Request, now: float) -> Capacity:
+        """What there is for it, or will be."""
+        capacity = self._capacity(request)
+        if capacity.slots or self.loads is None or not self.awaits_load(request):
+            return capacity
+        return _with(capacity, self.loads.prospect(request, now))
+
+    def expiry(self, request: Request, now: float) -> float:
+        """Until when it may wait that comes back now."""
+        if self.loads is None or not self.awaits_load(request):
+            return self._room.expiry(request, now)
+        return self._room.expiry(request, now, self.loads.prospect(request, now).hold_s)
+
+    def _capacity(self, request: Request) -> Capacity:
+        enough = self._room.depth(request.model) + 1
+        return self._index.capacity(
+            request.model, request.need, enough, request.where, request.version, request.agent
+        )
+
+    def _enter_for_load(self, request: Request, capacity: Capacity, loads: LoadStates, now: float) -> Ticket:
+        hold = loads.hold(request, now)
+        try:
+            return self._room.enter(request, _with(capacity, hold), now, hold.hold_s)
+        except QueueFull:
+            loads.asked(request, now)
+            raise
+
+    def _check_context(self, request: Request) -> None:
+        """Raises ContextTooLong where no deployment can hold the prompt, whatever its tokenizer. What is only
+        estimated to be too much is taken for what fits when nothing else is there: the engine will say."""
+        limit, tokens = self._index.context_limit(request.model), request.input_tokens + request.output_tokens
+        if limit is None or tokens < FILL_SHARE * limit:
+            return
+        least_tokens = min(request.prompt_bytes // BYTES_A_TOKEN, request.input_tokens // 2)
+        if least_tokens > limit and request.route in _ONE_CONTEXT and _is_text(request.body.prefix):
+            raise ContextTooLong(
+                f"The model {request.model!r} takes {limit} tokens here, and the messages have "
+                f"{request.prompt_bytes} bytes, {least_tokens} tokens at least; shorten them.",
+                param="messages",
+            )
+        most_tokens = int(FILL_SHARE * limit)
+        request.input_tokens = min(request.input_tokens, most_tokens)
+        request.output_tokens = most_tokens - request.input_tokens
+
+    def _check_managing(self, request: Request) -> None:
+        """Raises Forbidden where it manages an engine and its key may not."""
+        if request.route == ANY_ROUTE:
+            self.engine_paths.check(request, self._index.kinds(request.model))
+            request.barred = self.engine_paths.bars
+
+    def misses_version(self, model: str, fit: Fit) -> bool:
+        """Whether nothing serves the version of ``model`` that such requests are for, or could be loaded for
+        them."""
+        if fit.version is None:
+            return False
+        if self._index.capacity(model, fit.route, 0, fit.where, fit.version, fit.agent).slots:
+            return False
+        return not self._index.someone_else(model, fit._replace(avoid=frozenset()), patiently=True)
+
+    def gone_for_good(self, model: str, now: float) -> bool:
+        """Whether nothing serves ``model``, and the time to wait for it to come back is over."""
+        gone_at_s = self.hopeless_at(model)
+        return gone_at_s is not None and now >= gone_at_s
+
+    def hopeless_there_at(self, model: str) -> float:
+        """The same for those who may not run where it is served, or want another version: what went last may
+        have been for them."""
+        record = self._index.models.get(model)
+        return 0.0 if record is None else record.left_s + self._grace_s
+
+    def hopeless_at(self, model: str) -> float | None:
+        """When those who wait for a model nothing serves are to be sent away. None while it is served."""
+        record = self._index.models.get(model)
+        if record is None:
+            return 0.0
+        return None if record.lost_s is None else record.lost_s + self._grace_s
+
+
+def _with(capacity: Capacity, hold: LossHold) -> Capacity:
+    return replace(capacity, coming=hold.coming, ready_s=hold.ready_s)
+
+
+def _is_text(body: bytes) -> bool:
+    return not any(sign in body for sign in _NOT_TEXT)
+
+
+def no_deployment(request: Request) -> NoDeployment:
+    """Nothing serves the model."""
+    return NoDeployment(
+        f"The model {request.model!r} is known, but no agent serves it now; try again later.",
+        param="model",
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
+    )
+
+
+def not_there(request: Request) -> NoDeployment:
+    """The model is served, but not where the request may run, or not by the agent it is for."""
+    if request.agent is not None and request.session_pin is not None:
+        return no_deployment(request)
+    if request.agent is not None:
+        # Nothing here tells agents that are away from those that the key may not use, or that never were.
+        return NoDeployment(
+            f"The agent {request.agent!r} does not serve the model {request.model!r} to this key now; leave "
+            f"'@{request.agent}' out to have any agent answer, or try again later.",
+            param="model",
+            code="agent_unavailable",
+            retry_after_s=NO_DEPLOYMENT_RETRY_S,
+        )
+    return NoDeployment(
+        f"The model {request.model!r} is served, but by no agent with {request.where} now, and this request "
+        "may run nowhere else; try again later.",
+        code="residency_unavailable",
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
+    )
+
+
+def not_in_version(request: Request) -> NoDeployment:
+    """The model is served, but not in the version that the request is for."""
+    return NoDeployment(
+        f"The model {request.model!r} is served, but by no agent in its version {request.version!r} now; try "
+        "again later.",
+        param="model",
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
+    )
+
+
+def _check_head(request: Request) -> None:
+    """Raises HeadersTooLarge when the request's head might not go into one frame (PROTOCOL §4.1).
+
+    In JSON a character of it takes two bytes at most: what must be quoted, and what is not ASCII.
+    """
+    size_bytes = len(request.path) + len(request.trace or "")
+    for name, value in request.headers:
+        size_bytes += len(name) + len(value) + FIELD_BYTES
+    if 2 * size_bytes <= HEAD_ROOM_BYTES:
+        return
+    pieces = (request.path, request.trace or "", *(piece for field in request.headers for piece in field))
+    quoted_bytes = sum(len(orjson.dumps(piece)) for piece in pieces) + 4 * len(request.headers)
+    if quoted_bytes > HEAD_ROOM_BYTES:
+        raise HeadersTooLarge("The request's path and header fields are more than a tunnel carries at once.")

@@ -1,0 +1,245 @@
+"""Binds requests that wait to deployments, late: when a slot is free, and to the one the policy chooses.
+
+Decide, then act: whatever happens in a turn of the event loop only marks models as worth a look; once the
+turn is over the policy is asked about each, and its assignments are carried out. Belongs to the event
+loop's thread.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+import structlog
+
+from gateway.dispatch.admission import Admission, no_deployment, not_in_version, not_there
+from gateway.dispatch.decisions import Decisions
+from gateway.dispatch.exchange import RequestExchange
+from gateway.dispatch.placement import Placer
+from gateway.dispatch.preemption import LOOK_AGAIN_S, Preemption
+from gateway.dispatch.slow_readers import SlowReaders
+from gateway.domain.errors import EngineError, NoDeployment, RequestError
+from gateway.domain.request import Request
+from gateway.domain.timers import Cancellable, Timers
+from gateway.fleet.deployments import Availability, Deployment, ModelIndex
+from gateway.observability.metrics import Metrics
+from gateway.scheduling.base import Assignment, Waiting
+from gateway.scheduling.policies.handover import shown
+from gateway.scheduling.queue.queue import Fit, WaitingRoom
+from shared.protocol.errors import SessionClosed, TooManyStreams
+
+_log = structlog.get_logger(__name__)
+
+SHUN_S = 10.0
+"""So long a request waits for a deployment whose tunnel or health may come back, rather than go once more to
+one that failed on it."""
+
+
+class Assigner:
+    """One for a dispatcher."""
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        room: WaitingRoom,
+        decisions: Decisions,
+        admission: Admission,
+        preemption: Preemption,
+        metrics: Metrics,
+        timers: Timers,
+        slow_readers: SlowReaders,
+    ) -> None:
+        self.waiting: dict[int, RequestExchange] = {}
+        """By ticket's number, those in ``room``; its owner puts them in and takes them out."""
+        self.placer: Placer | None = None
+        """Told who waits, where models are loaded on demand."""
+        self.moves: Callable[[RequestExchange], bool] = lambda exchange: False
+        """Has somebody who waits in vain where it waits wait elsewhere, if it may."""
+        self._index = index
+        self._room = room
+        self._decisions = decisions
+        self._admission = admission
+        self._preemption = preemption
+        self._metrics = metrics
+        self._timers = timers
+        self._slow_readers = slow_readers
+        self._marked: dict[str, None] = {}
+        self._turn: Cancellable | None = None
+        self._grace: dict[str, Cancellable] = {}
+        self._looks: dict[str, tuple[float, Cancellable]] = {}
+        """When models are looked at again though nothing has happened."""
+        index.subscribe(self.changed)
+
+    @property
+    def timers_set(self) -> int:
+        """Looks that are to come by themselves."""
+        return len(self._grace) + len(self._looks)
+
+    def mark(self, model: str) -> None:
+        """Look at ``model`` once this turn of the loop is over."""
+        self._marked[model] = None
+        if self._turn is None:
+            self._turn = self._timers.call_soon(self._take_turn)
+
+    def changed(self, model: str) -> None:
+        """Something of what serves ``model`` is another than it was: who waits for it may go now."""
+        if self._room.depth(model):
+            self.mark(model)
+
+    def close(self) -> None:
+        """Nobody is bound any more."""
+        looks = (timer for _, timer in self._looks.values())
+        for timer in (self._turn, *self._grace.values(), *looks):
+            if timer is not None:
+                timer.cancel()
+        self._grace.clear()
+        self._looks.clear()
+        self._marked.clear()
+
+    def refuse(self, model: str, fits: Collection[Fit], error: NoDeployment) -> None:
+        """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
+        vain = [
+            each
+            for each in self.waiting.values()
+            if each.request.model == model and each.ticket.fit._replace(avoid=frozenset()) in fits
+        ]
+        self._send_away(vain, lambda _: error)
+
+    # --- Within ---
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        marked, self._marked = self._marked, {}
+        for model in marked:
+            self._assign(model)
+
+    def _assign(self, model: str) -> None:
+        now = self._timers.time()
+        if not self._decisions.rests(model, now):
+            depth = self._room.depth(model)
+            front = shown(depth)
+            if self._assign_front(model, front, now) and front < depth:
+                self._assign_front(model, depth, now)
+        if self._room.depth(model):
+            placer = self.placer
+            self._room.still_waiting(model, now, slots=placer is None or self._index.slots(model) > 0)
+            if placer is not None:
+                placer.waiting(model)
+            self._watch_for_loss(model)
+            if self._preemption.make_room(model, now):
+                self._look_again(model, now + LOOK_AGAIN_S)
+            self._end_slow_readers(model, now)
+
+    def _end_slow_readers(self, model: str, now: float) -> None:
+        """Those who wait get the slots of answers whose engines wait for their readers, if these are slow."""
+        lanes = self._room.lanes(model)
+
+        def suits(view: Deployment) -> bool:
+            return any(view.suits(fit.route, fit.version, fit.continuing, fit.where) for fit in lanes)
+
+        again_s = self._slow_readers.make_room(model, self._room.depth(model), suits, now)
+        if again_s is not None:
+            self._look_again(model, again_s)
+
+    def _assign_front(self, model: str, most: int, now: float) -> bool:
+        """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so
+        that those behind may be asked too."""
+        tickets = self._candidates(model, most, now)
+        if not tickets:
+            return True
+        open_now = self._index.open(model)
+        for assignment in self._decisions.assign(model, tickets, open_now, now):
+            self._carry_out(assignment, open_now.get(assignment.key), now)
+        again_s = self._decisions.look_again_s(model)
+        if again_s is not None:
+            self._look_again(model, again_s)
+        return again_s is None
+
+    def _candidates(self, model: str, most: int, now: float) -> list[Waiting]:
+        """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
+        there are slots, ``most`` of them."""
+        room, index = self._room, self._index
+        if not most or not index.open(model):
+            return []
+        limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
+        tickets = room.front(model, limits, now)
+        avoiding: dict[int, frozenset[str]] = {}
+        for fit in {ticket.fit for ticket in tickets if ticket.fit.avoid}:
+            if not index.someone_else(model, fit, patiently=True):
+                continue
+            at_once = index.someone_else(model, fit)
+            front = [each for each in tickets if each.fit == fit]
+            shunning = [each for each in front if at_once or now < each.entered_s + SHUN_S]
+            avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
+            if shunning and not at_once:
+                self._look_again(model, min(each.entered_s for each in shunning) + SHUN_S)
+        return [ticket.as_waiting(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
+
+    def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
+        exchange = self.waiting.get(assignment.number)
+        if exchange is None or deployment is None or not deployment.free:
+            return
+        try:
+            exchange.begin(deployment, now)
+        except SessionClosed:
+            deployment.session.end()
+        except TooManyStreams:
+            deployment.session.set_full(True)
+        except Exception:
+            _log.exception("dispatch_failed", deployment=deployment.key)
+            exchange.fail(EngineError("The request could not be passed on."))
+
+    # --- Time ---
+
+    def _look_again(self, model: str, at_s: float) -> None:
+        look = self._looks.get(model)
+        if look is None or look[0] > at_s:
+            if look is not None:
+                look[1].cancel()
+            self._looks[model] = at_s, self._timers.call_at(at_s, lambda: self._look(model))
+
+    def _look(self, model: str) -> None:
+        del self._looks[model]
+        self.mark(model)
+
+    def _watch_for_loss(self, model: str) -> None:
+        """Those who wait for a model that nothing serves, or not where they may run or in their version, are
+        sent away once the grace is over."""
+        at_s = self._admission.hopeless_at(model)
+        if at_s is None and any(self._stranded(model, fit) for fit in self._room.lanes(model)):
+            at_s = self._admission.hopeless_there_at(model)
+        if at_s is not None and model not in self._grace:
+            self._grace[model] = self._timers.call_at(at_s, lambda: self._grace_over(model))
+
+    def _grace_over(self, model: str) -> None:
+        del self._grace[model]
+        now = self._timers.time()
+        waiting = [each for each in self.waiting.values() if each.request.model == model]
+        if self._admission.gone_for_good(model, now):
+            self._send_away(waiting, no_deployment)
+            return
+        if now >= self._admission.hopeless_there_at(model):
+            stranded = {fit: self._stranded(model, fit) for fit in self._room.lanes(model)}
+            for each in waiting:
+                because = stranded.get(each.ticket.fit)
+                if because is not None and not self.moves(each):
+                    self._send_away([each], because)
+        self.mark(model)
+
+    def _stranded(self, model: str, fit: Fit) -> Callable[[Request], RequestError] | None:
+        """What to say to such requests when the model is served, but not where they may run, not by the
+        agent they are for, by no engine that has what they need, or not in their version. Answers that have
+        begun have a patience of their own."""
+        if fit.continuing:
+            return None
+        availability = self._index.availability(model, fit.route, fit.where, fit.agent)
+        if availability is Availability.ELSEWHERE:
+            return not_there
+        if availability is Availability.OTHER_ROUTES:
+            return self._admission.not_for_this
+        return not_in_version if self._admission.misses_version(model, fit) else None
+
+    def _send_away(
+        self, waiting: Sequence[RequestExchange], because: Callable[[Request], RequestError]
+    ) -> None:
+        for exchange in waiting:
+            error = because(exchange.request)
+            self._metrics.refused(exchange.request.model, error.code)
+            exchange.fail(error)

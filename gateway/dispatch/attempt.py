@@ -1,0 +1,230 @@
+"""One try of one request: a stream on one deployment, and the slot it holds."""
+
+from typing import Protocol
+
+from gateway.dispatch.recovery import SpliceFailed
+from gateway.dispatch.response import EngineResponse
+from gateway.dispatch.upload import StreamUpload
+from gateway.domain.request import Request
+from gateway.fleet.deployments import Deployment
+from gateway.scheduling.base import estimated_work
+from shared.protocol.endpoint import Stream
+from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import RequestHead, ResponseHead, Trailers, Usage
+
+EVENT_BYTES = 256
+"""Of an event with one token, or a bit more; pieces that hold several came together."""
+
+
+class AttemptOwner(Protocol):
+    """Who is told what becomes of an attempt; :class:`gateway.dispatch.exchange.RequestExchange`."""
+
+    @property
+    def request(self) -> Request: ...
+
+    def answered(self, attempt: "Attempt", head: ResponseHead) -> None:
+        """The response's head is there. Sets ``attempt.response``."""
+
+    def began(self, attempt: "Attempt") -> None:
+        """The first of the response's body is there."""
+
+    def complete(self, attempt: "Attempt", trailers: Trailers | None) -> None:
+        """The response is complete."""
+
+    def lost(self, attempt: "Attempt", code: ErrorCode, reason: str) -> None:
+        """The stream was reset from the other side."""
+
+    def unjoinable(self, attempt: "Attempt", reason: str) -> None:
+        """What came cannot be joined to the answer that another engine began."""
+
+    def suspended(self, attempt: "Attempt") -> None:
+        """The tunnel is gone or silent; the stream may go on."""
+
+    def resumed(self, attempt: "Attempt") -> None:
+        """It goes on."""
+
+    def engine_lost(self, attempt: "Attempt") -> None:
+        """Its agent says that its engine is lost. The stream may yet go on."""
+
+    def body_failed(self, error: Exception) -> None:
+        """The rest of the request's body could not be read."""
+
+    def closed(self, attempt: "Attempt") -> None:
+        """The stream is closed at both ends. Always last; alone after :meth:`Attempt.give_up`."""
+
+
+class Attempt:
+    """One stream on one deployment (a StreamHandler). It holds its slot until both ends have let go."""
+
+    __slots__ = (
+        "_noted",
+        "_noted_bytes",
+        "_owner",
+        "_wanted",
+        "asked_s",
+        "away_s",
+        "deployment",
+        "first_byte_s",
+        "first_piece_s",
+        "heard",
+        "opened_s",
+        "pieces",
+        "quiet_s",
+        "received_bytes",
+        "refused",
+        "response",
+        "stalled",
+        "stream",
+        "suspended_s",
+        "upload",
+        "work",
+    )
+
+    def __init__(
+        self, owner: AttemptOwner, deployment: Deployment, head: RequestHead, work: float, now: float
+    ) -> None:
+        """Opens the stream. Raises SessionClosed or TooManyStreams; nothing is held then."""
+        self.deployment = deployment
+        self.work = work
+        self.opened_s = now
+        self.heard = False
+        """Whether bytes came since somebody last looked and set this back."""
+        self.refused = False
+        """Its engine had enough to do and did not begin on it."""
+        self.received_bytes = 0
+        """Of the response's body."""
+        self.pieces = 0
+        """In which they came."""
+        self.first_byte_s: float | None = None
+        """When the head came."""
+        self.first_piece_s: float | None = None
+        """When the first of a streamed body came."""
+        self.quiet_s = now
+        """When somebody last looked and bytes had come."""
+        self.asked_s: float | None = None
+        """When its tunnel was asked whether it lives, while nobody knows."""
+        self.away_s = 0.0
+        """How long its tunnel was away, all told."""
+        self.stalled = False
+        """It was quiet for longer than its rhythm explains."""
+        self.suspended_s: float | None = None
+        """Since when its tunnel is gone or silent; None while it is not."""
+        self.response: EngineResponse | None = None
+        self.upload: StreamUpload | None = None
+        self._noted = self._noted_bytes = 0
+        self._owner = owner
+        self._wanted = True
+        self.stream: Stream = deployment.session.endpoint.open(head, self)
+
+    @property
+    def request(self) -> Request:
+        """Whose attempt it is."""
+        return self._owner.request
+
+    @property
+    def given_up(self) -> bool:
+        """Nobody wants its answer; it holds its slot until the engine has let go."""
+        return not self._wanted
+
+    def give_up(self, code: ErrorCode, reason: str = "") -> None:
+        """Nobody wants the answer of this attempt any more."""
+        self._wanted = False
+        self.response = None
+        self._note_tokens()
+        self._stop_upload()
+        self.stream.reset(code, reason)
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.heard = True
+        if self._wanted:
+            self._owner.answered(self, head)
+
+    def on_data(self, data: bytes) -> None:
+        self.heard = True
+        self.received_bytes += len(data)
+        if not self.pieces:
+            self._owner.began(self)
+        self.pieces += 1
+        if self.response is None:
+            self.stream.consumed(len(data))
+            return
+        try:
+            self.response.feed(data)
+        except SpliceFailed as error:
+            self._owner.unjoinable(self, error.reason)
+
+    def on_end(self, trailers: Trailers | None) -> None:
+        self._stop_upload()
+        if self._wanted:
+            self._note_tokens()
+            self._owner.complete(self, trailers)
+
+    def on_reset(self, code: ErrorCode, reason: str) -> None:
+        self._stop_upload()
+        if self._wanted:
+            self._wanted = False
+            self._note_tokens()
+            self._owner.lost(self, code, reason)
+
+    def on_writable(self) -> None:
+        if self.upload is not None:
+            self.upload.writable()
+
+    def suspend(self, now: float) -> None:
+        """No time counts against the engine while its tunnel is away."""
+        if self.suspended_s is None:
+            self.suspended_s = now
+
+    def resume(self, now: float) -> float:
+        """How long it was away; what it was waited for until then is waited for that much longer."""
+        away_s = 0.0 if self.suspended_s is None else now - self.suspended_s
+        self.suspended_s = self.asked_s = None
+        self.away_s += away_s
+        self.quiet_s += away_s
+        return away_s
+
+    def on_suspended(self) -> None:
+        if self._wanted:
+            self._owner.suspended(self)
+
+    def on_resumed(self) -> None:
+        if self._wanted:
+            self._owner.resumed(self)
+
+    def on_engine_lost(self) -> None:
+        """Its agent has declared its engine lost."""
+        if self._wanted:
+            self._owner.engine_lost(self)
+
+    def on_closed(self) -> None:
+        self._stop_upload()
+        self.upload = None
+        self._owner.closed(self)
+
+    def upload_failed(self, error: Exception) -> None:
+        if self._wanted:
+            self._owner.body_failed(error)
+
+    def _note_tokens(self) -> None:
+        """The request has had what came; each piece is noted once, as a token, or as several."""
+        seen = max(self.pieces, self.received_bytes // EVENT_BYTES)
+        request = self._owner.request
+        request.seen_tokens += seen - self._noted
+        request.seen_bytes += self.received_bytes - self._noted_bytes
+        self._noted, self._noted_bytes = seen, self.received_bytes
+
+    def _stop_upload(self) -> None:
+        if self.upload is not None:
+            self.upload.stop()
+
+
+def work_done(usage: Usage) -> float:
+    """What a request cost, by what its engine counted. What was cached cost nothing."""
+    return estimated_work(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
+
+
+def work_so_far(attempt: Attempt) -> float:
+    """What a streamed answer cost that was not finished, so that nobody counted: a piece is taken for a
+    token."""
+    request = attempt.request
+    return estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))

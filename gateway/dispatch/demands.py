@@ -1,0 +1,162 @@
+"""What placement has to decide about, as plain data: who waits for what, and what agents could load
+(SCHEDULING §5). Belongs to the event loop's thread."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from gateway.dispatch.load_commands import LoadCommands
+from gateway.domain.request import Tier
+from gateway.domain.scopes import matches
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployment import DeploymentOwner as Session
+from gateway.fleet.deployments import ModelIndex
+from gateway.scheduling.learning.devices import device_class, figures_of
+from gateway.scheduling.placement.data import AgentPlaces, Demand, LoadablePlace, Residence
+from gateway.scheduling.queue.queue import Backlog, Fit, WaitingRoom
+
+UNWELL_S = 15.0
+"""Who has waited so long for a deployment whose tunnel is away or whose circuit is open waits for nothing."""
+
+ASKED_S = 30.0
+"""A request that was sent away because loading takes too long for it counts as waiting for so long."""
+
+
+class Demands:
+    """Of one gateway. What waits is looked for only among models that somebody was said to wait for."""
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        room: WaitingRoom,
+        loading: LoadCommands,
+        load_s: Callable[[Deployment], tuple[float, bool]],
+        pinned: Sequence[str],
+    ) -> None:
+        self._index = index
+        self._room = room
+        self._loading = loading
+        self._load_s = load_s
+        self._pinned = pinned
+        self.wanted: dict[str, None] = {}
+        """Models that somebody waits for and agents could load; forgotten once nobody does."""
+        self._asked: dict[str, tuple[Fit, float, float]] = {}
+        """Models for which somebody was sent away: for what, since when, and until when it counts."""
+
+    def asked(self, model: str, fit: Fit, now: float) -> None:
+        """Somebody was sent away who will come again."""
+        since_s = self._asked[model][1] if model in self._asked else now
+        self._asked[model] = whoever(fit), since_s, now + ASKED_S
+
+    def give_up(self, model: str) -> None:
+        """It is no use for those who were sent away."""
+        self._asked.pop(model, None)
+
+    @property
+    def asked_until_s(self) -> float | None:
+        """When the first of those who were sent away no longer counts."""
+        return min((until_s for _, _, until_s in self._asked.values()), default=None)
+
+    def look(self, now: float) -> tuple[list[Demand], dict[str, list[Fit]]]:
+        """What waits, by model; and those kinds of requests among them that nothing serves."""
+        demands, unserved = [], dict[str, list[Fit]]()
+        self._asked = {model: each for model, each in self._asked.items() if now < each[2]}
+        for model in list(self.wanted):
+            record, fits, backlog = self._index.models.get(model), *self._waiting(model)
+            if record is None or backlog is None:
+                del self.wanted[model]
+                continue
+            managed = record.managed
+            unserved[model] = [fit for fit in fits if not self._served(model, fit, managed, backlog, now)]
+            if unserved[model]:
+                demands.append(_demand(model, unserved[model], managed, backlog))
+            else:
+                demands.append(
+                    _demand(model, fits, managed, backlog, self._wait_s(model, fits, backlog, now))
+                )
+        return demands, unserved
+
+    def hosts(self, demands: Iterable[Demand]) -> tuple[list[AgentPlaces], Mapping[str, Deployment]]:
+        """The agents that have places of what waits, each with all its places; and the deployments that these
+        stand for."""
+        sessions: dict[Session, None] = {}
+        for demand in demands:
+            managed = self._index.models[demand.model].managed
+            sessions.update((managed[key].session, None) for key in demand.keys)
+        there: dict[str, Deployment] = {}
+        return [self._host(session, there) for session in sessions], there
+
+    # --- Within ---
+
+    def _waiting(self, model: str) -> tuple[list[Fit], Backlog | None]:
+        """The kinds of requests that wait for ``model``, whomever they avoid, and how many there are."""
+        asked, backlog = self._asked.get(model), self._room.backlog(model)
+        fits = dict.fromkeys(map(whoever, self._room.lanes(model)))
+        if asked is not None:
+            fits.setdefault(asked[0])
+            backlog = backlog or Backlog(0, asked[1], Tier.STANDARD)
+        return list(fits), backlog
+
+    def _served(
+        self, model: str, fit: Fit, managed: Mapping[str, Deployment], backlog: Backlog, now: float
+    ) -> bool:
+        """Whether something serves requests of this fit, or is about to."""
+        if self._index.served(model, fit, patiently=now - backlog.oldest_s < UNWELL_S):
+            return True
+        return any(
+            self._loading.residence(each) is Residence.LOADING and _suits(each, fit)
+            for each in managed.values()
+        )
+
+    def _wait_s(self, model: str, fits: Sequence[Fit], backlog: Backlog, now: float) -> float:
+        """How long the last in line will probably wait for what is loaded."""
+        capacity = self._index.capacity(model, fits[0].route, 1)
+        rate = self._room.departures_per_s(model, capacity, now)
+        return backlog.requests / rate if rate > 0 else 0.0
+
+    def _host(self, session: Session, there: dict[str, Deployment]) -> AgentPlaces:
+        listed = [each for each in session.deployments.values() if each.listed]
+        managed = [each for each in listed if each.managed]
+        there.update((each.key, each) for each in managed)
+        running = sum(each.in_flight for each in listed)
+        places = tuple(map(self._place, managed))
+        return AgentPlaces(managed[0].agent, session.model_memory_bytes, places, running)
+
+    def _place(self, deployment: Deployment) -> LoadablePlace:
+        return LoadablePlace(
+            deployment.key,
+            deployment.agent,
+            deployment.model,
+            self._loading.residence(deployment),
+            deployment.memory_bytes,
+            self._load_s(deployment)[0],
+            figures_of(device_class(deployment.device)).tflops,
+            deployment.in_flight,
+            deployment.used_s,
+            deployment.loaded_s,
+            any(matches(deployment.model, pattern) for pattern in self._pinned),
+        )
+
+
+def whoever(fit: Fit) -> Fit:
+    """The same, whatever it avoids: what failed on one engine may do on the same one loaded elsewhere."""
+    return fit._replace(avoid=frozenset())
+
+
+def _demand(
+    model: str,
+    fits: Collection[Fit],
+    managed: Mapping[str, Deployment],
+    backlog: Backlog,
+    wait_s: float | None = None,
+) -> Demand:
+    keys = frozenset(
+        key
+        for key, each in managed.items()
+        if each.session.takes_work and not each.session.suspended and any(_suits(each, fit) for fit in fits)
+    )
+    return Demand(
+        model, keys, backlog.oldest_s, backlog.requests, backlog.tier, wait_s is not None, wait_s or 0.0
+    )
+
+
+def _suits(deployment: Deployment, fit: Fit) -> bool:
+    return deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)

@@ -1,0 +1,233 @@
+"""Tells agents to load and to unload models, and follows what becomes of it (PROTOCOL §4.8).
+
+A RESULT says at once whether an agent takes a command on; what comes of it is in its STATEs. A command that
+is not answered, or whose work does not end in time, has failed. Belongs to the event loop's thread.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.domain.timers import Timers
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.session import AgentSession
+from gateway.observability.metrics import Metrics
+from gateway.scheduling.placement.data import Residence
+from gateway.scheduling.placement.memory import Memory
+from shared.protocol.errors import TrunklineError
+from shared.protocol.messages import Command, CommandResult, CommandVerb, DeploymentStatus
+
+ANSWER_S = 10.0
+"""A command is answered at once; this is for a slow tunnel."""
+
+UNLOAD_S = 60.0
+"""An engine that has not let go of its memory after so long will not."""
+
+_log = structlog.get_logger(__name__)
+
+_OUT = frozenset({DeploymentStatus.LOADABLE, DeploymentStatus.FAILED})
+
+
+@dataclass(slots=True)
+class _Order:
+    """One command that is under way."""
+
+    id: int
+    verb: CommandVerb
+    deployment: Deployment
+    sent_s: float
+    due_s: float
+
+
+class LoadCommands:
+    """All commands of one gateway, at most one for each deployment."""
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        memory: Memory,
+        metrics: Metrics,
+        timers: Timers,
+        *,
+        load_timeout_s: float,
+        changed: Callable[[Deployment], None],
+        loaded: Callable[[Deployment, float], None],
+    ) -> None:
+        """``changed`` is called with what may be decided on anew, ``loaded`` when a model was loaded and in
+        how many seconds."""
+        self._index = index
+        self._memory = memory
+        self._metrics = metrics
+        self._timers = timers
+        self._load_timeout_s = load_timeout_s
+        self._changed = changed
+        self._loaded = loaded
+        self._ids = itertools.count(1)
+        self._orders: dict[str, _Order] = {}
+        """By deployment's key."""
+        index.watch_loading(self._moved)
+
+    @property
+    def busy(self) -> bool:
+        """Something is under way."""
+        return bool(self._orders)
+
+    def residence(self, deployment: Deployment) -> Residence:
+        """Where its model is in its life, what was commanded included."""
+        order = self._orders.get(deployment.key)
+        verb = order.verb if order is not None and order.deployment is deployment else None
+        status = deployment.status
+        if status in _OUT:
+            return Residence.LOADING if verb is CommandVerb.LOAD else Residence.OUT
+        if deployment.leaving or verb is CommandVerb.UNLOAD:
+            return Residence.LEAVING
+        return Residence.LOADED if status is DeploymentStatus.LOADED else Residence.LOADING
+
+    def load(self, deployment: Deployment, why: str) -> None:
+        """Have it loaded."""
+        _log.info("model_load", deployment=deployment.key, model=deployment.model, why=why)
+        self._send(CommandVerb.LOAD, deployment)
+
+    def unload(self, deployment: Deployment, why: str) -> None:
+        """Have it unloaded. It must run nothing, and gets nothing from now on."""
+        assert not deployment.in_flight, deployment.key
+        _log.info("model_unload", deployment=deployment.key, model=deployment.model, why=why)
+        self._send(CommandVerb.UNLOAD, deployment)
+
+    def began_s(self, deployment: Deployment) -> float:
+        """When it began loading."""
+        order = self._orders.get(deployment.key)
+        return deployment.loading_s if order is None else max(deployment.loading_s, order.sent_s)
+
+    @property
+    def due_s(self) -> float | None:
+        """When to look whether something takes too long."""
+        return min((order.due_s for order in self._orders.values()), default=None)
+
+    def look(self, now: float) -> None:
+        """Give up what has taken too long, or has lost its agent."""
+        for order in list(self._orders.values()):
+            deployment = order.deployment
+            if not deployment.listed:
+                self._over(order)
+                if order.verb is CommandVerb.LOAD and deployment.session.closed:
+                    self._failed(deployment, "its agent was lost meanwhile", now, deadly=True)
+            elif now >= order.due_s and order.verb is CommandVerb.LOAD:
+                self._over(order)
+                self._failed(deployment, "it took too long", now)
+                if deployment.status is DeploymentStatus.LOADING:
+                    self.unload(deployment, "loading took too long")
+            elif now >= order.due_s:
+                self._stays(order, "it took too long", now)
+
+    # --- What agents say ---
+
+    def answered(self, session: AgentSession, result: CommandResult) -> None:
+        """An agent takes a command on, or does not."""
+        now = self._timers.time()
+        for order in self._orders.values():
+            if order.id == result.id and order.deployment.session is session:
+                break
+        else:
+            return
+        if result.ok:
+            load = order.verb is CommandVerb.LOAD
+            order.due_s = order.sent_s + (self._load_timeout_s if load else UNLOAD_S)
+        elif order.verb is CommandVerb.LOAD:
+            self._over(order)
+            self._refused(order.deployment, result.error, now)
+        else:
+            self._stays(order, result.error, now)
+        self._changed(order.deployment)
+
+    def _moved(self, deployment: Deployment, before: DeploymentStatus | None) -> None:
+        """Its agent says another status of it, or (``before`` is None) names it for the first time."""
+        if before is None:
+            self._memory.troubles.anew(deployment.key)
+            self._changed(deployment)
+            return
+        now, order = self._timers.time(), self._orders.get(deployment.key)
+        loading = before is DeploymentStatus.LOADING
+        commanded = order is not None and order.verb is CommandVerb.LOAD
+        if deployment.status is DeploymentStatus.LOADED:
+            self._done(deployment, order, now)
+        elif deployment.status in _OUT and (loading or commanded) and not deployment.told_to_go:
+            self._failed(deployment, deployment.reason or "its agent gave up", now)
+        elif deployment.status is DeploymentStatus.LOADABLE:
+            self._metrics.unloaded(deployment.model)
+            _log.info("model_unloaded", deployment=deployment.key, model=deployment.model)
+        out = deployment.status in _OUT
+        if order is not None and (out or (commanded and deployment.status is DeploymentStatus.LOADED)):
+            self._over(order)
+        self._changed(deployment)
+
+    # --- What becomes of it ---
+
+    def _done(self, deployment: Deployment, order: _Order | None, now: float) -> None:
+        began_s = self.began_s(deployment)
+        self._memory.troubles.over(deployment.key)
+        if order is None and began_s < 0:
+            return
+        took_s = now - began_s
+        self._metrics.loaded(deployment.model, took_s)
+        _log.info("model_loaded", deployment=deployment.key, model=deployment.model, took_s=round(took_s, 1))
+        self._loaded(deployment, took_s)
+
+    def _failed(self, deployment: Deployment, why: str, now: float, *, deadly: bool = False) -> None:
+        again_s = self._memory.troubles.failed(deployment.key, why, now, deadly=deadly)
+        self._metrics.load_failed(deployment.model)
+        _log.warning(
+            "model_load_failed",
+            deployment=deployment.key,
+            model=deployment.model,
+            reason=why,
+            again_in_s=again_s,
+        )
+
+    def _refused(self, deployment: Deployment, why: str, now: float) -> None:
+        """Its agent would not load it: for want of memory, where it may be so."""
+        session = deployment.session
+        beside = frozenset(
+            each.key
+            for each in session.deployments.values()
+            if each is not deployment and each.managed and self.residence(each) is not Residence.OUT
+        )
+        known = session.model_memory_bytes is not None and deployment.memory_bytes is not None
+        if known or not beside:
+            self._failed(deployment, why, now)
+            return
+        self._memory.troubles.crowded(deployment.key, beside)
+        _log.info("model_does_not_fit", deployment=deployment.key, reason=why, beside=len(beside))
+
+    def _stays(self, order: _Order, why: str, now: float) -> None:
+        """Its agent does not unload it."""
+        self._over(order)
+        self._memory.keep(order.deployment.key, now)
+        _log.warning("model_unload_failed", deployment=order.deployment.key, reason=why)
+
+    def _send(self, verb: CommandVerb, deployment: Deployment) -> None:
+        now = self._timers.time()
+        order = _Order(next(self._ids), verb, deployment, now, now + ANSWER_S)
+        try:
+            command = Command(order.id, verb, deployment.id)
+            deployment.session.endpoint.send_command(command.to_dict())
+        except TrunklineError as error:
+            _log.warning("model_command_failed", deployment=deployment.key, error=str(error))
+            self._memory.keep(deployment.key, now)
+            self._memory.troubles.pause(deployment.key, now)
+            return
+        self._orders[deployment.key] = order
+        if verb is CommandVerb.UNLOAD:
+            deployment.closing = deployment.told_to_go = True
+            self._index.update(deployment)
+
+    def _over(self, order: _Order) -> None:
+        deployment = order.deployment
+        if self._orders.get(deployment.key) is order:
+            del self._orders[deployment.key]
+        if deployment.told_to_go:
+            deployment.closing = deployment.told_to_go = False
+            self._index.update(deployment)

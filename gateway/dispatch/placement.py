@@ -1,0 +1,300 @@
+"""Placement at work: told what waits and what changes, has agents load and unload (SCHEDULING §5).
+
+What goes where is decided in :mod:`gateway.scheduling.placement.placement`; commands are followed in
+:mod:`gateway.dispatch.load_commands`. It decides when somebody begins to wait for a model that could be
+loaded, when anything of the fleet changes while somebody does, and when a plan says that time alone will
+change something. Belongs to the event loop's thread.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from gateway.dispatch.admission import LossHold
+from gateway.dispatch.demands import Demands
+from gateway.dispatch.load_commands import LoadCommands
+from gateway.domain.errors import NoDeployment
+from gateway.domain.request import Request
+from gateway.domain.timers import Cancellable, Timers
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.registry import Registry
+from gateway.observability.metrics import Metrics
+from gateway.scheduling.placement.data import (
+    Hopeless,
+    LoadDecision,
+    PlacementPlan,
+    Residence,
+    UnloadDecision,
+)
+from gateway.scheduling.placement.load_options import PlacementRules
+from gateway.scheduling.placement.placement import Placement
+from gateway.scheduling.queue.queue import Fit, WaitingRoom
+
+SPACING_S, SPACING_HOST_S = 0.1, 0.0005
+"""It is not decided more often than this: much changes at once. So much longer for each agent that was looked
+at: a round over a thousand takes 26 ms."""
+
+RECHECK_S = 30.0
+"""What fits no agent may fit one that comes."""
+
+MARGIN, MARGIN_S = 1.5, 15.0
+"""Loads may take so many times what is expected, and so much longer."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """How long models stay, how long requests are held for them."""
+
+    hold_s: float = 300.0
+    """A request waits for its model to be loaded for so long at most."""
+    min_residence_s: float = 30.0
+    """A model stays loaded for so long at least."""
+    load_timeout_s: float = 600.0
+    """A load that takes longer has failed."""
+    pinned: tuple[str, ...] = ()
+    """Models, as shell patterns, that are never unloaded for others."""
+
+
+class Placer:
+    """One for a dispatcher."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        room: WaitingRoom,
+        metrics: Metrics,
+        timers: Timers,
+        settings: PlacementSettings,
+        *,
+        load_s: Callable[[Deployment], tuple[float, bool]],
+        loaded: Callable[[Deployment, float], None],
+        refuse: Callable[[str, Collection[Fit], NoDeployment], None],
+    ) -> None:
+        """``load_s`` says how long loading takes and whether that is known or a guess; ``loaded`` is told
+        when a model was loaded and how long it took; ``refuse`` sends away those of these fits that wait for
+        a model."""
+        self._index = registry.index
+        self._room = room
+        self._metrics = metrics
+        self._timers = timers
+        self._settings = settings
+        self._load_s = load_s
+        self._refuse = refuse
+        self._placement = Placement(PlacementRules(settings.hold_s, settings.min_residence_s))
+        self._loading = LoadCommands(
+            registry.index,
+            self._placement.memory,
+            metrics,
+            timers,
+            load_timeout_s=settings.load_timeout_s,
+            changed=self._moved,
+            loaded=loaded,
+        )
+        registry.watch_results(self._loading.answered)
+        registry.index.subscribe(self._model_changed)
+        self._demands = Demands(registry.index, room, self._loading, load_s, settings.pinned)
+        self._closing: dict[str, Deployment] = {}
+        self._ready_s: dict[str, float] = {}
+        """When models will be loaded that nothing serves, on the clock, as was planned last."""
+        self._hopeless: dict[str, tuple[Hopeless, float]] = {}
+        """Models that cannot be loaded, and until when that holds."""
+        self._spacing_s = SPACING_S
+        self._decided_s = float("-inf")
+        self._due: tuple[float, Cancellable] | None = None
+
+    # --- For the request path ---
+
+    def arrived(self, request: Request, now: float) -> None:
+        """A request came. From now on it can say what it waits for."""
+        record = self._index.models.get(request.model)
+        if record is not None and record.managed:
+            self._placement.memory.popularity.arrived(request.model, now)
+            request.load_note = partial(self._note, request)
+
+    def waiting(self, model: str) -> None:
+        """Somebody waits for ``model``."""
+        record = self._index.models.get(model)
+        if record is not None and record.managed:
+            self._demands.wanted[model] = None
+            self._soon()
+
+    def hold(self, request: Request, now: float) -> LossHold:
+        """How long a request may wait that has to until its model is loaded. Raises NoDeployment when nothing
+        can load it."""
+        model = request.model
+        self._check_hope(model, now)
+        self._metrics.held(model)
+        return self.prospect(request, now)
+
+    def prospect(self, request: Request, now: float) -> LossHold:
+        """When a model will be loaded for it, and how long it may wait for that."""
+        model = request.model
+        record = self._index.models[model]
+        expected_s = self.expected_s(model, now)
+        slots = sum(each.promised_slots for each in record.managed.values() if self._is_loading(each))
+        slots = slots or max((each.promised_slots for each in record.loadable.values()), default=0)
+        if expected_s is None:
+            return LossHold(self._settings.hold_s, 0, 0.0)
+        hold_s = min(self._settings.hold_s, MARGIN * expected_s + MARGIN_S)
+        return LossHold(hold_s, slots, expected_s)
+
+    def hold_longer(self, request: Request, entered_s: float, now: float) -> float | None:
+        """Until when a request may wait on that has waited as long as it was to, and whose model is still to
+        be loaded; None: no longer."""
+        until_s = entered_s + self._settings.hold_s
+        if request.deadline_s is not None:
+            until_s = min(until_s, request.deadline_s)
+        return until_s if now < until_s else None
+
+    def asked(self, request: Request, now: float) -> None:
+        """A request was sent away because its model is not loaded: it is loaded all the same."""
+        self._demands.asked(request.model, Fit.of(request), now)
+        self.waiting(request.model)
+
+    def expected_s(self, model: str, now: float) -> float | None:
+        """In how many seconds ``model`` is loaded somewhere, as far as is known."""
+        record = self._index.models.get(model)
+        if record is None:
+            return None
+        loading = [each for each in record.managed.values() if self._is_loading(each)]
+        if loading:
+            left = [left_s for each in loading if (left_s := self._left_s(each, now)) is not None]
+            return min(left, default=None)
+        known = [load_s for load_s, said in map(self._load_s, record.loadable.values()) if said]
+        if known and model in self._ready_s:
+            return max(1.0, self._ready_s[model] - now)
+        return min(known, default=None)
+
+    # --- Deciding ---
+
+    def close(self) -> None:
+        """Decides no more."""
+        if self._due is not None:
+            self._due[1].cancel()
+            self._due = None
+        self._demands.wanted.clear()
+
+    def _model_changed(self, model: str) -> None:
+        if self._demands.wanted or self._closing:
+            self._soon()
+
+    def _moved(self, deployment: Deployment) -> None:
+        """Something has become of it."""
+        self._hopeless.pop(deployment.model, None)
+        self._soon()
+
+    def _soon(self) -> None:
+        if self._demands.wanted or self._closing or self._loading.busy:
+            self._look_at(self._decided_s + self._spacing_s)
+
+    def _look_at(self, at_s: float) -> None:
+        """Decide at this time, or earlier."""
+        if self._due is not None:
+            if self._due[0] <= at_s:
+                return
+            self._due[1].cancel()
+        now = self._timers.time()
+        timer = (
+            self._timers.call_at(at_s, self._decide) if at_s > now else self._timers.call_soon(self._decide)
+        )
+        self._due = at_s, timer
+
+    def _decide(self) -> None:
+        now = self._timers.time()
+        self._due, self._decided_s = None, now
+        self._loading.look(now)
+        demands, unserved = self._demands.look(now)
+        hosts, managed = self._demands.hosts(demands)
+        self._spacing_s = SPACING_S + SPACING_HOST_S * len(hosts)
+        plan = self._placement.decide(demands, hosts, now)
+        self._ready_s = {model: now + wait_s for model, wait_s in plan.ready_s.items()}
+        self._close_and_open(plan, managed)
+        for decision in plan.decisions:
+            self._carry_out(decision, managed[decision.key])
+        self._say_hopeless(plan, unserved, now)
+        times = [
+            at_s
+            for at_s in (self._loading.due_s, plan.look_again_s, self._demands.asked_until_s)
+            if at_s is not None
+        ]
+        if times:
+            self._look_at(max(min(times), now + self._spacing_s))
+
+    def _carry_out(self, decision: LoadDecision | UnloadDecision, deployment: Deployment) -> None:
+        if isinstance(decision, LoadDecision):
+            self._loading.load(deployment, decision.why)
+        else:
+            self._loading.unload(deployment, decision.why)
+
+    def _close_and_open(self, plan: PlacementPlan, managed: Mapping[str, Deployment]) -> None:
+        """What is to go for another gets nothing new; what no longer is gets requests again."""
+        for key, deployment in list(self._closing.items()):
+            if key not in plan.closing:
+                del self._closing[key]
+                if not deployment.told_to_go:
+                    deployment.closing = False
+                    self._index.update(deployment)
+        for key in plan.closing:
+            deployment = managed[key]
+            if key not in self._closing:
+                self._closing[key] = deployment
+                deployment.closing = True
+                self._index.update(deployment)
+                _log.info(
+                    "model_closing", deployment=key, model=deployment.model, running=deployment.in_flight
+                )
+
+    def _say_hopeless(self, plan: PlacementPlan, unserved: Mapping[str, Collection[Fit]], now: float) -> None:
+        for model, hopeless in plan.hopeless.items():
+            until_s = now + (RECHECK_S if hopeless.retry_s is None else hopeless.retry_s)
+            self._hopeless[model] = hopeless, until_s
+            self._demands.give_up(model)
+            _log.warning("model_cannot_be_loaded", model=model, reason=hopeless.why)
+            self._refuse(model, unserved[model], _not_loadable(model, hopeless, until_s - now))
+
+    def _check_hope(self, model: str, now: float) -> None:
+        hopeless = self._hopeless.get(model)
+        if hopeless is None:
+            return
+        if now < hopeless[1]:
+            raise _not_loadable(model, hopeless[0], hopeless[1] - now)
+        del self._hopeless[model]
+
+    def _is_loading(self, deployment: Deployment) -> bool:
+        return self._loading.residence(deployment) is Residence.LOADING
+
+    # --- What is said of it ---
+
+    def _left_s(self, deployment: Deployment, now: float) -> float | None:
+        """Until it is loaded that is being loaded."""
+        load_s, known = self._load_s(deployment)
+        ran_s, done = now - self._loading.began_s(deployment), deployment.load_progress
+        if done:
+            return max(1.0, load_s * (1 - done) if known else ran_s * (1 - done) / done)
+        return max(1.0, load_s - ran_s) if known else None
+
+    def _note(self, request: Request) -> str | None:
+        """What it waits for."""
+        model = request.model
+        if not self._index.awaits_load(model, Fit.of(request)):
+            return None
+        managed = self._index.models[model].managed.values()
+        loading = any(map(self._is_loading, managed))
+        words = "loading the model" if loading else "waiting for room to load the model"
+        left_s = self.expected_s(model, self._timers.time())
+        return words if left_s is None else f"{words}, about {left_s:.0f} s left"
+
+
+def _not_loadable(model: str, hopeless: Hopeless, retry_s: float) -> NoDeployment:
+    """What is told to clients: of reasons that an engine gives only that there are some."""
+    why = "loading it failed everywhere" if hopeless.retry_s is not None else hopeless.why
+    return NoDeployment(
+        f"The model {model!r} cannot be loaded now: {why}; try again later.",
+        param="model",
+        code="model_not_loadable",
+        retry_after_s=retry_s,
+    )

@@ -1,0 +1,254 @@
+"""Keeps what runs of lower tiers and has it give way to realtime requests (SCHEDULING §3).
+
+Who gives way is decided by :mod:`gateway.scheduling.preempt`; here is what that needs to know, and the
+carrying out. A slot that was given back is free only once the agent has said that the engine let go, so
+until then it counts as coming free, and nobody else gives way for the same request.
+"""
+
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.exchange import RequestExchange
+from gateway.dispatch.settings import DispatchSettings
+from gateway.domain.request import Tier
+from gateway.fleet.deployments import ModelIndex
+from gateway.scheduling.base import PREFILL_WORK, Waiting
+from gateway.scheduling.health.failover import Effect, may_be_repeated
+from gateway.scheduling.preempt import PreemptRules, Running, give_way
+from gateway.scheduling.queue.queue import Ticket, WaitingRoom
+
+MOST_AT_ONCE = 16
+"""Realtime requests for whom others give way in one go."""
+
+LOOKED_AT = 128
+"""So many of a model's running requests of each tier are looked at, the latest: they lose least."""
+
+ROUNDS = 4
+"""So often somebody else is asked, in one go, when one could not give way soundly."""
+
+LOOK_AGAIN_S = 1.0
+"""While realtime requests wait for those who run, it is looked so often whether that has become too long."""
+
+PACE_WEIGHT = 0.05
+"""Weight of the latest request in the mean time a unit of work takes."""
+
+PACES = 4096
+"""Models whose pace is remembered."""
+
+PACE_GUESS_S = 0.02
+"""Seconds a unit of work takes (an output token) before any request has shown it."""
+
+VAIN = 4
+"""So many requests of a tenant may leave within ``VAIN_S`` after somebody gave way for them; then nobody
+gives way for its requests until the first of them is so long ago. Waiting costs nothing, giving way work."""
+
+VAIN_S = 60.0
+
+TENANTS = 4096
+"""Tenants of whom that is remembered; the one that was first to do so is forgotten first."""
+
+_LOWER = (Tier.BATCH, Tier.STANDARD)
+
+_Attempts = dict[tuple[str, Tier], dict[Attempt, RequestExchange]]
+"""By model and tier."""
+
+
+class Preemption:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, settings: DispatchSettings, index: ModelIndex, room: WaitingRoom) -> None:
+        self._index = index
+        self._room = room
+        self._rules = PreemptRules(
+            settings.preempt_batch,
+            settings.preempt_standard,
+            settings.preempt_after_s,
+            settings.reserved_share,
+        )
+        self._most = settings.max_preemptions
+        self._running: _Attempts = {}
+        """Those that could give way, as far as is known, the latest last."""
+        self._freeing: _Attempts = {}
+        """Those that gave way and still hold their slots, or whose answers are being read for whether they
+        can."""
+        self.mark: Callable[[str], None] = lambda model: None
+        """Has a model looked at once this turn of the loop is over."""
+        self._realtime = Tally[str]()
+        """By model, slots that realtime requests hold."""
+        self._paces: dict[str, float] = {}
+        self._gave_way_for: set[int] = set()
+        """Numbers of those who wait and for whom somebody gave way."""
+        self._vain: dict[str, deque[float]] = {}
+        """By tenant, when the latest of these left without a slot."""
+
+    # --- What runs ---
+
+    def taken(self, exchange: RequestExchange, attempt: Attempt) -> None:
+        """A request got a slot."""
+        request = exchange.request
+        if request.tier is Tier.REALTIME:
+            self._gave_way_for.discard(exchange.ticket.number)
+            self._realtime[request.model] += 1
+        elif request.preempted < self._most and may_be_repeated(request, Effect.HARMLESS):
+            self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
+
+    def released(self, attempt: Attempt) -> None:
+        """Its slot is free."""
+        model = attempt.request.model
+        if attempt.request.tier is Tier.REALTIME:
+            self._realtime[model] -= 1
+            if not self._realtime[model]:
+                del self._realtime[model]
+        else:
+            _drop(self._running, attempt)
+            _drop(self._freeing, attempt)
+
+    def left(self, ticket: Ticket, now: float) -> None:
+        """It waits no more, and got no slot."""
+        if ticket.number not in self._gave_way_for:
+            return
+        self._gave_way_for.discard(ticket.number)
+        if now >= ticket.expires_s:
+            return  # others took the slots: that is not its doing
+        if ticket.tenant not in self._vain and len(self._vain) >= TENANTS:
+            del self._vain[next(iter(self._vain))]
+        self._vain.setdefault(ticket.tenant, deque(maxlen=VAIN)).append(now)
+
+    def succeeded(self, attempt: Attempt, total_s: float) -> None:
+        """An answer came whole: what a unit of work takes."""
+        model, pace = attempt.request.model, total_s / max(attempt.work, 1.0)
+        before = self._paces.get(model)
+        if before is None and len(self._paces) >= PACES:
+            self._paces.clear()
+        self._paces[model] = pace if before is None else before + PACE_WEIGHT * (pace - before)
+
+    # --- Giving way ---
+
+    def yielding(self, model: str, slots: int) -> int:
+        """Of so many slots of ``model``, those that would be given back if realtime requests waited."""
+        batch, standard = (len(self._running.get((model, tier), ())) for tier in _LOWER)
+        by_rule = batch * self._rules.preempt_batch + standard * self._rules.preempt_standard
+        borrowed = self._rules.reserved(slots) - self._realtime[model]
+        return max(by_rule, min(borrowed, batch + standard))
+
+    def make_room(self, model: str, now: float) -> bool:
+        """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.
+        True when there are any: to be asked again after ``LOOK_AGAIN_S``."""
+        lower = any((model, tier) in self._running for tier in _LOWER)
+        if not lower or not self._room.realtime_waits(model):
+            return False
+        waiting = self._next_in_vain(model, now)
+        if waiting:
+            route, where = waiting[0].route, waiting[0].where
+            there = self._index.capacity(model, route, 1, where)
+            rate = self._room.departures_per_s(model, there, now)
+            whole = there if where is None else self._index.capacity(model, route, 1)
+            self._have_given_way(model, waiting, whole.slots, rate, now)
+        return bool(waiting)
+
+    def _next_in_vain(self, model: str, now: float) -> list[Waiting]:
+        """The realtime requests that are next and fit no free slot."""
+        waiting: list[Waiting] = []
+        limits = dict.fromkeys(self._room.lanes(model), MOST_AT_ONCE)
+        for ticket in self._room.front(model, limits, now):
+            if ticket.request.tier is not Tier.REALTIME:
+                break
+            if not self._index.free(model, ticket.fit, 1) and not self._wastes(ticket.tenant, now):
+                waiting.append(ticket.as_waiting(ticket.fit.avoid))
+        return waiting
+
+    def _wastes(self, tenant: str, now: float) -> bool:
+        """Whether too many of its requests have left of late for whom somebody had given way."""
+        times = self._vain.get(tenant)
+        return times is not None and len(times) == VAIN and now - times[0] < VAIN_S
+
+    def _have_given_way(
+        self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
+    ) -> None:
+        for _ in range(ROUNDS):
+            latest = [
+                each
+                for tier in _LOWER
+                for each in islice(reversed(self._running.get((model, tier), {}).items()), LOOKED_AT)
+            ]
+            running = {
+                exchange.ticket.number: (attempt, self._as_running(exchange, attempt, now))
+                for attempt, exchange in latest
+                if not attempt.given_up
+            }
+            freeing = [each for tier in _LOWER for each in self._freeing.get((model, tier), ())]
+            freeing += [each for each, _ in latest if each.given_up]
+            served = _without(waiting, freeing)
+            numbers = give_way(
+                served,
+                [each for _, each in running.values()],
+                rules=self._rules,
+                borrowed=self._rules.reserved(slots) - self._realtime[model] - len(freeing),
+                departures_per_s=departures_per_s,
+                now=now,
+            )
+            # Each for one who waits, in their order; who of several was passed over does not matter here.
+            self._gave_way_for.update(item.number for item, _ in zip(served, numbers, strict=False))
+            if all(self._preempt(running[number][0], now) for number in numbers):
+                return
+
+    def _as_running(self, exchange: RequestExchange, attempt: Attempt, now: float) -> Running:
+        request, pace = exchange.request, self._paces.get(exchange.request.model, PACE_GUESS_S)
+        ran_s = now - attempt.opened_s
+        lost_s = ran_s
+        if exchange.answering:
+            lost_s = min(ran_s, pace * PREFILL_WORK * (request.input_tokens + attempt.pieces))
+        # One that is late is taken to need as long again as it is late.
+        remaining_s = abs(attempt.work * pace - ran_s)
+        return Running(exchange.ticket.number, attempt.deployment, request.tier, remaining_s, lost_s)
+
+    def _preempt(self, attempt: Attempt, now: float) -> bool:
+        exchange = _drop(self._running, attempt)  # what cannot give way soundly now is not asked again
+        if exchange is None:
+            return False
+        request = attempt.request
+        self._freeing.setdefault((request.model, request.tier), {})[attempt] = exchange
+        if exchange.reads_first(attempt, lambda: self._ask_again(attempt)):
+            return True
+        given_back = exchange.preempt(attempt, now)
+        if not given_back:
+            _drop(self._freeing, attempt)
+        return given_back
+
+    def _ask_again(self, attempt: Attempt) -> None:
+        """Whether it can give way soundly is known now."""
+        exchange = _drop(self._freeing, attempt)
+        if exchange is not None:
+            request = attempt.request
+            self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
+            self.mark(request.model)
+
+
+def _drop(attempts: _Attempts, attempt: Attempt) -> RequestExchange | None:
+    request = attempt.request
+    alike = attempts.get((request.model, request.tier))
+    if alike is None or attempt not in alike:
+        return None
+    exchange = alike.pop(attempt)
+    if not alike:
+        del attempts[request.model, request.tier]
+    return exchange
+
+
+def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Waiting]:
+    """Those for whom no slot is coming free."""
+    left = list(waiting)
+    for attempt in freeing:
+        view = attempt.deployment
+        if view.session.suspended:
+            continue
+        for item in left:
+            if view.key not in item.avoid and view.suits(
+                item.route, item.version, item.continuing, item.where, item.agent
+            ):
+                left.remove(item)
+                break
+    return left

@@ -1,0 +1,23 @@
+"""Going on with a streamed answer at another engine when the first one is lost.
+
+Pure: bytes in, bytes out. While all is well an answer is only recorded (:class:`AnswerRecord`); its request
+and what came of it are parsed when the worker is lost (:class:`ContinuationReading`), a slice at a time, and
+only then is JSON read of the events that come after (:class:`Splicer`). What cannot be continued soundly is
+refused with a reason.
+"""
+
+from gateway.dispatch.recovery.errors import NotContinuable, SpliceFailed
+from gateway.dispatch.recovery.interface import Progress, Splicer
+from gateway.dispatch.recovery.reading import ContinuationReading, read_progress
+from gateway.dispatch.recovery.record import AnswerRecord, RecordBudget
+
+__all__ = (
+    "AnswerRecord",
+    "ContinuationReading",
+    "NotContinuable",
+    "Progress",
+    "RecordBudget",
+    "SpliceFailed",
+    "Splicer",
+    "read_progress",
+)

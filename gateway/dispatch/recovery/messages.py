@@ -1,0 +1,225 @@
+"""Answers of Anthropic's messages: blocks with a start and a stop, ``message_delta``, ``message_stop``."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.dispatch.recovery.errors import NotContinuable, SpliceFailed
+from gateway.dispatch.recovery.events import COMMENT, ServerEvent, ServerEventReader, written
+from gateway.dispatch.recovery.finish import MESSAGE_STOP
+from gateway.dispatch.recovery.interface import Splicer
+from gateway.dispatch.recovery.placing import PlacedContent, in_messages
+from gateway.dispatch.recovery.progress import TextProgress
+from gateway.dispatch.recovery.question import Question
+from gateway.dispatch.recovery.seam import CountedText, Seam
+from gateway.dispatch.recovery.tally import ContinuedUsage
+from shared.protocol.messages import Usage
+
+_STRANGE = "the engine that went on with the answer sent something else than its events"
+
+
+@dataclass(slots=True)
+class MessagesRead:
+    """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
+
+    transcript: CountedText = field(default_factory=CountedText)
+    first: dict[str, Any] | None = None
+    """The message as it was announced."""
+    started: bool = False
+    """The text's block was announced."""
+    stopped: bool = False
+    """The text's block is over."""
+    ended: bool = False
+    done: bool = False
+    trouble: str | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self.started or bool(self.transcript.events)
+
+    def read(self, event: ServerEvent) -> None:
+        if event.data is None or self.done:
+            return
+        value = event.value() or {}
+        kind = value.get("type")
+        if kind == "message_start" and isinstance(value.get("message"), dict):
+            self.first = self.first or value["message"]
+            if value["message"].get("content"):
+                self._stop("the answer did not begin at its beginning")
+        elif kind in ("content_block_start", "content_block_delta", "content_block_stop"):
+            self._read_block(kind, value)
+        elif kind == "message_delta":
+            self.ended = True
+        elif kind == "message_stop":
+            self.done = True
+        elif kind != "ping":
+            self._stop("the engine sent something else than the events of an answer")
+
+    def _read_block(self, kind: str, value: dict[str, Any]) -> None:
+        if value.get("index") != 0:
+            self._stop("the answer has more than one block of content")
+            return
+        if kind == "content_block_stop":
+            self.stopped = True
+            return
+        block = value.get("content_block" if kind == "content_block_start" else "delta")
+        wanted = "text" if kind == "content_block_start" else "text_delta"
+        text = block.get("text", "") if isinstance(block, dict) and block.get("type") == wanted else None
+        if not isinstance(text, str):
+            self._stop("the answer holds more than text")
+            return
+        self.started = self.started or kind == "content_block_start"
+        self.transcript.add(text)
+
+    def copy(self) -> "MessagesRead":
+        return replace(self, transcript=self.transcript.copy())
+
+    def _stop(self, why: str) -> None:
+        self.trouble = self.trouble or why
+
+    def ending(self, tokens: int) -> bytes:
+        """The events of an answer that is as long as it may be."""
+        delta = {"stop_reason": "max_tokens", "stop_sequence": None}
+        end = (
+            _event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": tokens}})
+            + MESSAGE_STOP
+        )
+        return end if self.stopped or not self.started else BLOCK_STOP + end
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return written(value, value["type"])
+
+
+BLOCK_STOP = _event({"type": "content_block_stop", "index": 0})
+
+
+class MessagesProgress(TextProgress):
+    """How far a message came."""
+
+    def __init__(self, question: Question, said: MessagesRead) -> None:
+        super().__init__(question, said.transcript)
+        self._said = said
+        self.finished = said.ended or said.done
+        self.closing = None
+        if self.finished:
+            self.closing = b"" if said.done else MESSAGE_STOP
+            return
+        if said.trouble is not None:
+            raise NotContinuable(said.trouble)
+        question.check(begun=bool(self.text))
+        if self._exhausted:
+            self.finished = True
+            self.closing = said.ending(self.tokens)
+
+    def _place(self, way: str, text: str) -> PlacedContent:
+        return in_messages(self._question, way, text)
+
+    def splicer(self) -> "MessagesSplicer":
+        seam = self._seam()
+        assert seam is not None
+        return MessagesSplicer(self._said, seam, self._tally())
+
+
+class MessagesSplicer(Splicer):
+    """Joins a continuation to what was ``said``."""
+
+    def __init__(self, said: MessagesRead, seam: Seam, tally: ContinuedUsage) -> None:
+        self._said = said
+        self._seam = seam
+        self._tally = tally
+        self._reader = ServerEventReader()
+        self._stopped = said.stopped
+        self._text_index: int | None = None
+        """The block of the continuation that goes on with the text."""
+        self._shift = 0
+        """How many more blocks the answer has than the continuation."""
+
+    def feed(self, data: bytes) -> bytes:
+        return b"".join(map(self._event, self._reader.feed(data)))
+
+    def finish(self) -> bytes:
+        out = b"".join(map(self._event, self._reader.finish()))
+        return out if self._stopped else out + self._text(self._seam.finish())
+
+    def add_up(self, usage: Usage) -> Usage:
+        return self._tally.add_up(usage)
+
+    def _event(self, event: ServerEvent) -> bytes:
+        if event.data is None:
+            return COMMENT
+        value = event.value()
+        kind = None if value is None else value.get("type")
+        if value is None or not isinstance(kind, str) or kind == "error":
+            raise SpliceFailed(_STRANGE)
+        if kind == "message_start":
+            return b"" if self._said.first is not None else _event(value)
+        if kind == "message_delta":
+            return self._stop() + _event(self._with_usage(value))
+        if kind in ("ping", "message_stop"):
+            return _event(value)
+        if kind not in ("content_block_start", "content_block_delta", "content_block_stop"):
+            raise SpliceFailed(_STRANGE)
+        return self._block(kind, value) if self._said.begun else _event(value)
+
+    def _block(self, kind: str, value: dict[str, Any]) -> bytes:
+        index = value.get("index")
+        if not isinstance(index, int):
+            raise SpliceFailed(_STRANGE)
+        if kind == "content_block_start":
+            return self._block_start(index, value)
+        if self._text_index is None and not self._shift:
+            self._text_index = index  # an engine that announces no blocks
+        if index != self._text_index:
+            return _event(value | {"index": index + self._shift})
+        if kind == "content_block_stop":
+            return self._stop()
+        delta = value.get("delta")
+        if not isinstance(delta, dict) or delta.get("type") != "text_delta":
+            raise SpliceFailed("the engine that went on with the answer sent more than text")
+        return self._piece(delta.get("text"))
+
+    def _block_start(self, index: int, value: dict[str, Any]) -> bytes:
+        block = value.get("content_block")
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "text" and self._text_index is None and not self._shift:
+            assert isinstance(block, dict)
+            self._text_index = index
+            return self._piece(block.get("text", ""))
+        if kind != "tool_use":
+            raise SpliceFailed("the engine that went on with the answer sent more than text")
+        if self._text_index is None:
+            self._shift = 1
+        return self._stop() + _event(value | {"index": index + self._shift})
+
+    def _piece(self, text: Any) -> bytes:
+        if not isinstance(text, str):
+            raise SpliceFailed(_STRANGE)
+        return self._text(self._seam.feed(text))
+
+    def _text(self, text: str) -> bytes:
+        if not text:
+            return b""
+        if self._stopped:
+            raise SpliceFailed("the engine that went on with the answer had more to say after its end")
+        delta = {"type": "text_delta", "text": text}
+        return _event({"type": "content_block_delta", "index": 0, "delta": delta})
+
+    def _stop(self) -> bytes:
+        """The end of the text's block, unless the client has it."""
+        if self._stopped or not self._said.begun:
+            return b""
+        out = self._text(self._seam.finish())
+        self._stopped = True
+        return out + BLOCK_STOP if self._said.started else out
+
+    def _with_usage(self, value: dict[str, Any]) -> dict[str, Any]:
+        usage = value.get("usage")
+        if not isinstance(usage, dict):
+            return value
+        first = (self._said.first or {}).get("usage")
+        return value | {"usage": self._tally.messages(usage, first if isinstance(first, dict) else {})}
+
+
+def messages_progress(question: Question, said: MessagesRead, usage_wanted: bool | None) -> MessagesProgress:
+    """Usage is always part of a message, so ``usage_wanted`` says nothing here."""
+    return MessagesProgress(question, said)

@@ -1,0 +1,116 @@
+"""Where the text so far goes in the next engine's request, for every route and way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.dispatch.recovery.editing import dumped, last, member, values, with_last, with_members
+from gateway.dispatch.recovery.errors import NotContinuable
+from gateway.dispatch.recovery.question import Question
+
+FINAL_MESSAGE = "final_message"
+PREFILL = "prefill"
+PROMPT = "prompt"
+
+MOST_BEGUN_BYTES = 256 * 1024
+"""Of a message, or an item, that the client began and the answer goes on with."""
+
+_THOUGHTS = ("<think>", "</think>")
+"""Chat templates cut what lies between out of an assistant's earlier words."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedContent:
+    """``changes`` to the request's members. ``before``: what the client itself let the answer begin with."""
+
+    changes: Mapping[str, bytes]
+    before: str = field(default="", repr=False)
+
+
+def in_prompt(question: Question, way: str, text: str) -> PlacedContent:
+    """Completions: the text follows the prompt."""
+    if way != PROMPT:
+        raise NotContinuable(f"completions cannot go on by the way {way!r}")
+    prompt = question.members.get("prompt")
+    if isinstance(prompt, str):
+        return PlacedContent({"prompt": dumped(prompt + text)})
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+        return PlacedContent({"prompt": dumped([prompt[0] + text])})
+    raise NotContinuable("the prompt is not one text")
+
+
+def in_messages(question: Question, way: str, text: str) -> PlacedContent:
+    """Chat and Anthropic's messages: the last message is the assistant's and unfinished.
+
+    One that the client began itself is written on. For an engine that must be told to continue
+    (``final_message``) that is one of which the client told it so; otherwise its answer was a new message.
+    """
+    changes = _telling(question, way, text)
+    messages = question.members.get("messages")
+    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
+        raise NotContinuable("the request has no list of messages")
+    if not _is_begun(question, messages[-1], way):
+        new = {"role": "assistant", "content": text}
+        return PlacedContent(changes | {"messages": question.outline.with_another("messages", dumped(new))})
+    if messages[-1].get("tool_calls") or messages[-1].get("reasoning_content"):
+        raise NotContinuable("the answer was begun by the client with more than text")
+    message, before = _longer(question.outline.last("messages"), messages[-1].get("content"), text, "text")
+    return PlacedContent(changes | {"messages": question.outline.with_last("messages", message)}, before)
+
+
+def in_input(question: Question, way: str, text: str, item_id: str) -> PlacedContent:
+    """Responses: the last item of the input is the assistant's and incomplete, with the id it has already."""
+    changes = _telling(question, way, text)
+    given = question.members.get("input")
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item: dict[str, Any] = {"type": "message", "id": item_id, "role": "assistant", "status": "incomplete"}
+    item["content"] = [part]
+    if isinstance(given, str):
+        items: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": given}, item]
+        return PlacedContent(changes | {"input": dumped(items)})
+    if not isinstance(given, list):
+        raise NotContinuable("the request has no input that could be written on")
+    if not given or not isinstance(given[-1], dict) or not _is_begun(question, given[-1], way):
+        return PlacedContent(changes | {"input": question.outline.with_another("input", dumped(item))})
+    longer, before = _longer(question.outline.last("input"), given[-1].get("content"), text, "output_text")
+    return PlacedContent(changes | {"input": question.outline.with_last("input", longer)}, before)
+
+
+def _telling(question: Question, way: str, text: str) -> dict[str, bytes]:
+    """The members that tell an engine to continue. Raises for texts that templates change."""
+    if way not in (FINAL_MESSAGE, PREFILL):
+        raise NotContinuable(f"a chat cannot go on by the way {way!r}")
+    if question.members.get("continue_final_message") not in (None, False, True):
+        raise NotContinuable("the request sets 'continue_final_message' to more than true or false")
+    if any(mark in text for mark in _THOUGHTS):
+        raise NotContinuable("the answer holds reasoning")
+    if way == PREFILL:
+        return {}
+    return {"continue_final_message": b"true", "add_generation_prompt": b"false"}
+
+
+def _is_begun(question: Question, message: Mapping[str, Any], way: str) -> bool:
+    """Whether the last message is the beginning of the answer, by the client's own will."""
+    if message.get("role") != "assistant":
+        return False
+    if way == PREFILL or question.members.get("continue_final_message") is True:
+        return True
+    return message.get("status") in ("in_progress", "incomplete")
+
+
+def _longer(raw: bytes, content: Any, text: str, kind: str) -> tuple[bytes, str]:
+    """The message with more text, and the text it had."""
+    if len(raw) > MOST_BEGUN_BYTES:
+        raise NotContinuable("what the request lets the answer begin with is too long")
+    values(raw)  # raises for more than is gone through here
+    if isinstance(content, str):
+        return with_members(raw, {"content": dumped(content + text)}), content
+    parts = content if isinstance(content, list) else []
+    if not parts or any(not isinstance(part, dict) or part.get("type") != kind for part in parts):
+        raise NotContinuable("the answer was begun by the client with more than text")
+    texts = [part.get("text") for part in parts]
+    if not all(isinstance(item, str) for item in texts):
+        raise NotContinuable("the answer was begun by the client with more than text")
+    listed = member(raw, "content")
+    part = with_members(last(listed), {"text": dumped(texts[-1] + text)})
+    return with_members(raw, {"content": with_last(listed, part)}), "".join(texts)

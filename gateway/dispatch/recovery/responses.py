@@ -1,0 +1,246 @@
+"""Answers of the Responses API: numbered events, items with ids, a last event that holds all once more."""
+
+from typing import Any
+
+from gateway.dispatch.recovery.errors import NotContinuable, SpliceFailed
+from gateway.dispatch.recovery.events import COMMENT, DONE, ServerEvent, ServerEventReader, written
+from gateway.dispatch.recovery.interface import Splicer
+from gateway.dispatch.recovery.placing import PlacedContent, in_input
+from gateway.dispatch.recovery.progress import TextProgress
+from gateway.dispatch.recovery.question import Question
+from gateway.dispatch.recovery.responses_reading import (
+    ANNOUNCEMENTS,
+    DELTA,
+    ENDS,
+    ITEM_ADDED,
+    ITEM_DONE,
+    PART_ADDED,
+    PART_DONE,
+    TEXT_DONE,
+    ResponsesRead,
+)
+from gateway.dispatch.recovery.seam import Seam
+from gateway.dispatch.recovery.tally import ContinuedUsage
+from shared.protocol.messages import Usage
+
+_STRANGE = "the engine that went on with the answer sent something else than its events"
+_MORE = "the engine that went on with the answer sent more than text"
+
+_OWN = frozenset(
+    ("status", "output", "output_text", "usage", "error", "incomplete_details", "completed_at", "metrics")
+)
+"""Members of a response that come about by answering; all others were announced with the first event."""
+
+_LATER = ("function_call", "custom_tool_call")
+"""Items that may follow a text: they are whole in the continuation."""
+
+
+class ResponsesProgress(TextProgress):
+    """How far a response came."""
+
+    limit_name = "max_output_tokens"
+
+    def __init__(self, question: Question, said: ResponsesRead) -> None:
+        super().__init__(question, said.transcript)
+        self._said = said
+        self.finished = said.done
+        self.closing = b"" if said.done else None
+        if said.done:
+            return
+        if said.trouble is not None:
+            raise NotContinuable(said.trouble)
+        question.check(begun=bool(self.text))
+        self.finished = self._exhausted
+
+    def _place(self, way: str, text: str) -> PlacedContent:
+        return in_input(self._question, way, text, self._said.item_id or "msg_0")
+
+    def splicer(self) -> "ResponsesSplicer":
+        return ResponsesSplicer(self._said, self._seam(), self._tally())
+
+
+class ResponsesSplicer(Splicer):
+    """Joins a continuation to what was ``said``. ``seam`` None: the text is as long as it may be, and only
+    usage is wanted."""
+
+    def __init__(self, said: ResponsesRead, seam: Seam | None, tally: ContinuedUsage) -> None:
+        self._said = said
+        self._seam = seam
+        self._tally = tally
+        self._reader = ServerEventReader()
+        self._number = said.number
+        self._text = said.transcript.text
+        self._over = set(said.over)
+        self._part = said.part
+        self._status = "completed" if seam is not None else "incomplete"
+        self._ours: int | None = None
+        """The item of the continuation that goes on with the text."""
+        self._shift = 0
+        """How many more items the answer has than the continuation."""
+
+    def feed(self, data: bytes) -> bytes:
+        return b"".join(map(self._event, self._reader.feed(data)))
+
+    def finish(self) -> bytes:
+        out = b"".join(map(self._event, self._reader.finish()))
+        return out if self._seam is None or self._over else out + self._piece(self._seam.finish())
+
+    def add_up(self, usage: Usage) -> Usage:
+        return self._tally.add_up(usage)
+
+    def _event(self, event: ServerEvent) -> bytes:
+        if event.data is None:
+            return COMMENT
+        if event.is_done:
+            return DONE
+        value = event.value()
+        kind = None if value is None else value.get("type")
+        if value is None or not isinstance(kind, str) or kind in ("error", "response.failed"):
+            raise SpliceFailed(_STRANGE)
+        if kind in ANNOUNCEMENTS:
+            return b"" if self._said.first is not None else self._written(value)
+        if kind in ENDS:
+            return self._end(value)
+        if not self._said.begun:
+            return self._written(value)
+        return self._in_item(kind, value)
+
+    def _in_item(self, kind: str, value: dict[str, Any]) -> bytes:
+        """An event of an item: of the text's, or of one that follows it."""
+        index = value.get("output_index")
+        if not isinstance(index, int):
+            raise SpliceFailed(_STRANGE)
+        if kind == ITEM_ADDED:
+            return self._item_added(index, value)
+        if self._ours is None and not self._shift:
+            self._ours = index  # an engine that announces no items
+        if index != self._ours:
+            return b"" if self._seam is None else self._written(value | {"output_index": index + self._shift})
+        if kind == PART_ADDED:
+            return self._part_added(value)
+        if kind == DELTA:
+            return self._delta(value)
+        if kind in (TEXT_DONE, PART_DONE, ITEM_DONE):
+            item = value.get("item")
+            if isinstance(item, dict) and item.get("status") == "incomplete":
+                self._status = "incomplete"
+            return self._done_until(kind)
+        raise SpliceFailed(_MORE)
+
+    def _item_added(self, index: int, value: dict[str, Any]) -> bytes:
+        item = value.get("item")
+        kind = item.get("type") if isinstance(item, dict) else None
+        if kind == "message" and self._ours is None and not self._shift:
+            self._ours = index
+            return b""
+        if self._seam is None:
+            return b""
+        if kind not in _LATER:
+            raise SpliceFailed(_MORE)
+        if self._ours is None:
+            self._shift = 1
+        out = self._done_until(ITEM_DONE)
+        return out + self._written(value | {"output_index": index + self._shift})
+
+    def _part_added(self, value: dict[str, Any]) -> bytes:
+        part = value.get("part")
+        if not isinstance(part, dict) or part.get("type") != "output_text":
+            raise SpliceFailed(_MORE)
+        if self._part or self._text:
+            return self._delta({"delta": part.get("text", "")})
+        self._part = True
+        place = {"item_id": self._said.item_id, "output_index": 0, "content_index": 0}
+        return self._written(value | place)
+
+    def _delta(self, value: dict[str, Any]) -> bytes:
+        text = value.get("delta")
+        if not isinstance(text, str) or value.get("logprobs"):
+            raise SpliceFailed(_MORE)
+        return b"" if self._seam is None else self._piece(self._seam.feed(text))
+
+    def _piece(self, text: str) -> bytes:
+        if not text:
+            return b""
+        if self._over:
+            raise SpliceFailed("the engine that went on with the answer had more to say after its end")
+        self._text += text
+        return self._of_text({"type": DELTA, "delta": text, "logprobs": []})
+
+    def _done_until(self, last: str) -> bytes:
+        """The events that say that text, part and item are whole, up to ``last``, without those that the
+        client has, or that its first engine never announced."""
+        out = b""
+        if TEXT_DONE not in self._over and self._seam is not None:
+            out = self._piece(self._seam.finish())
+        part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
+        events: dict[str, dict[str, Any]] = {
+            TEXT_DONE: {"text": self._text, "logprobs": []},
+            PART_DONE: {"part": part},
+            ITEM_DONE: {"item": self._item(self._status)},
+        }
+        for kind, more in events.items():
+            wanted = self._said.item is not None if kind == ITEM_DONE else self._part
+            if kind not in self._over:
+                self._over.add(kind)
+                out += self._of_text({"type": kind, **more}, whole_item=kind == ITEM_DONE) if wanted else b""
+            if kind == last:
+                break
+        return out
+
+    def _item(self, status: str) -> dict[str, Any]:
+        """The text's item, whole."""
+        item = self._said.item or {"type": "message", "role": "assistant"}
+        part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
+        return {**item, "id": self._said.item_id, "status": status, "content": [part]}
+
+    def _end(self, value: dict[str, Any]) -> bytes:
+        response = value.get("response")
+        if not isinstance(response, dict):
+            raise SpliceFailed(_STRANGE)
+        whole = response | {name: item for name, item in (self._said.first or {}).items() if name not in _OWN}
+        usage = response.get("usage")
+        if isinstance(usage, dict):
+            whole["usage"] = self._tally.responses(usage)
+        if not self._said.begun:
+            return self._written(value | {"response": whole})
+        if value["type"] != "response.completed":
+            self._status = "incomplete"
+        out = self._done_until(ITEM_DONE)
+        items = [] if self._seam is None else self._items_after(response.get("output"))
+        whole["output"] = [self._item(self._status), *items]
+        if self._seam is None:
+            value = value | {"type": "response.incomplete"}
+            whole |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+        return out + self._written(value | {"response": whole})
+
+    def _items_after(self, output: Any) -> list[Any]:
+        """Of the continuation's items those that follow the text."""
+        items = output if isinstance(output, list) else []
+        later = [item for item in items if isinstance(item, dict) and item.get("type") in _LATER]
+        if len(later) + any(
+            isinstance(item, dict) and item.get("type") == "message" for item in items
+        ) != len(items):
+            raise SpliceFailed(_MORE)
+        return later
+
+    def _of_text(self, value: dict[str, Any], *, whole_item: bool = False) -> bytes:
+        """An event of the text's item."""
+        if whole_item:
+            return self._written(value | {"output_index": 0})
+        return self._written(value | {"item_id": self._said.item_id, "output_index": 0, "content_index": 0})
+
+    def _written(self, value: dict[str, Any]) -> bytes:
+        """The event under the next number, if the answer's events have one."""
+        if self._number is not None:
+            self._number += 1
+            value = value | {"sequence_number": self._number}
+        elif self._said.first is not None:
+            value = {name: item for name, item in value.items() if name != "sequence_number"}
+        return written(value, value["type"])
+
+
+def responses_progress(
+    question: Question, said: ResponsesRead, usage_wanted: bool | None
+) -> ResponsesProgress:
+    """Usage is always part of a response, so ``usage_wanted`` says nothing here."""
+    return ResponsesProgress(question, said)

@@ -1,0 +1,110 @@
+"""Where the text that the client has meets the text that comes after: what is there twice goes once."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import itemgetter
+
+from gateway.dispatch.recovery.errors import SpliceFailed
+
+ECHO_EVENTS = 3
+"""A text of fewer events is taken for repeated only where the continuation must begin with white space and
+does not: a model may well say so little again."""
+
+
+class CountedText:
+    """A text as it came, and how many tokens each front part of it has."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._marks: list[tuple[int, int]] = [(0, 0)]
+        """Characters and tokens after each event."""
+
+    def copy(self) -> "CountedText":
+        copy = CountedText()
+        copy._pieces, copy._marks = self._pieces[:], self._marks[:]
+        return copy
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def tokens(self) -> int:
+        return self._marks[-1][1]
+
+    @property
+    def events(self) -> int:
+        return len(self._pieces)
+
+    def add(self, piece: str, tokens_so_far: int | None = None) -> None:
+        """One event's text; ``tokens_so_far`` when the engine said how many tokens that makes."""
+        if piece:
+            chars, tokens = self._marks[-1]
+            self._pieces.append(piece)
+            self._marks.append((chars + len(piece), max(tokens + 1, tokens_so_far or 0)))
+
+    def tokens_within(self, chars: int) -> int:
+        """The tokens of the events that end within the first ``chars`` characters."""
+        return self._marks[bisect_right(self._marks, chars, key=itemgetter(0)) - 1][1]
+
+
+class Seam:
+    """The continuation's text, joined to ``text``.
+
+    ``head``: white space at the end of ``text`` that the engine was not sent. It must begin with it; what an
+    engine says instead was said to another beginning, and joining it would make a text that nobody wrote.
+
+    ``echo``: what the engine was sent and may send back before it goes on; empty for engines that do not.
+    It is taken for repeated only when the first event of the continuation begins with the whole of it. An
+    engine that repeats what it was sent has all of it at once, while a model that happens to say the same
+    again says it token by token; so the right words of a text that goes round in circles are never dropped,
+    and nothing need be held back. (For short texts see :data:`ECHO_EVENTS`; the caller then names no echo.)
+
+    ``stops``: engines look for stop strings in what they write, not in what they were sent. When one lies
+    across the seam the answer should have ended before what the client has: then the joining fails. As long
+    as one still may, the text is held back.
+    """
+
+    def __init__(self, text: str, *, head: str = "", echo: str = "", stops: Sequence[str] = ()) -> None:
+        self._head = head
+        self._echo = echo
+        self._held = ""
+        self._rests = [
+            stop[size:] for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])
+        ]
+        """What of a stop string would have to follow."""
+
+    def feed(self, piece: str) -> str:
+        """Takes the next text; gives what belongs to the answer now. Raises :class:`SpliceFailed`."""
+        if self._echo and piece:
+            piece, self._echo = piece.removeprefix(self._echo), ""
+        self._held += piece
+        if self._head and not self._drop_head():
+            return ""
+        if self._held:
+            self._rests = [rest for rest in self._rests if _agree(rest, self._held)]
+        if any(self._held.startswith(rest) for rest in self._rests):
+            raise SpliceFailed("a stop string lies across the place where the answer was continued")
+        if self._rests:
+            return ""
+        out, self._held = self._held, ""
+        return out
+
+    def finish(self) -> str:
+        """The continuation's text is over. Raises :class:`SpliceFailed`."""
+        if self._head:
+            raise SpliceFailed("the engine that went on with the answer ended it before where it had come to")
+        out, self._held, self._rests = self._held, "", []
+        return out
+
+    def _drop_head(self) -> bool:
+        if self._held.startswith(self._head):
+            self._held, self._head = self._held[len(self._head) :], ""
+            return True
+        if not self._head.startswith(self._held):
+            raise SpliceFailed("the engine that went on with the answer wrote other white space")
+        return False
+
+
+def _agree(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)

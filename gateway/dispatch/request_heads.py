@@ -1,0 +1,44 @@
+"""The head of the request that goes to a deployment (PROTOCOL §4.1). Pure."""
+
+from gateway.domain.request import Request
+from gateway.fleet.deployments import Deployment
+from shared.protocol.messages import RequestHead
+
+
+class Misplaced(Exception):
+    """The request may not run there. Whoever chose the deployment is at fault; nothing is sent."""
+
+
+def head_for(
+    request: Request, deployment: Deployment, now: float, length_bytes: int | None = None
+) -> RequestHead:
+    """``length_bytes`` is that of the body when it is another than the client's.
+
+    Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong
+    (SCHEDULING §7). Raises Misplaced.
+    """
+    for where in (request.where, request.principal.where):
+        if where is not None and not where.allows(deployment.labels):
+            raise Misplaced(f"{deployment.key} is not where {request.id} may run")
+    if request.barred is not None and request.barred(request, deployment.kind):
+        raise Misplaced(f"{request.id} manages {deployment.key} and its key may not")
+    left_s = None
+    if request.deadline_s is not None and not request.streaming:
+        left_s = max(0.0, request.deadline_s - now)
+    headers = request.headers
+    if length_bytes is not None:
+        kept = tuple((name, value) for name, value in headers if name != "content-length")
+        headers = (*kept, ("content-length", str(length_bytes)))
+    return RequestHead(
+        deployment=deployment.id,
+        method=request.method,
+        path=request.path,
+        headers=headers,
+        model=request.model,
+        request_id=request.id,
+        streaming=request.streaming,
+        usage=request.usage,
+        tier=request.tier.value,
+        deadline_s=left_s,
+        trace=request.trace,
+    )

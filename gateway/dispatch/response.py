@@ -1,0 +1,426 @@
+"""A response on its way from a stream to its reader: a buffer bounded by credit, one wake a batch."""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from gateway.dispatch.unread import UnreadBuffer, UnreadShare
+from gateway.domain.errors import StreamBroken
+from shared.protocol.endpoint import Stream
+from shared.protocol.errors import ErrorCode
+from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
+from shared.protocol.messages import Headers, ResponseHead, Trailers
+
+READ_BYTES = 64 * 1024
+"""A reader gets so much at a time, so that it is known how far its client came."""
+
+HOLD_BACK_BYTES = STREAM_WINDOW_FLOOR_BYTES // 2
+"""A reader that leaves less than this unread holds no engine back: at half the smallest window more is
+granted."""
+
+HELD_BYTES = 8 * 1024
+"""An answer in one piece is kept back until it is whole or so much of it is there, so that most can be asked
+for again when the engine is lost in the middle. Half of what every stream may send unasked."""
+
+
+def is_event_stream(headers: Headers) -> bool:
+    """Whether the body is server-sent events as they stand: in an encoded one nothing can be read, and to it
+    nothing be added."""
+    return not is_encoded(headers) and any(
+        name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
+    )
+
+
+def is_encoded(headers: Headers) -> bool:
+    """Whether the body is compressed, or encoded otherwise (RFC 9110 §8.4). Engines are asked not to."""
+    return any(
+        name == "content-encoding" and value.strip().lower() not in ("", "identity")
+        for name, value in headers
+    )
+
+
+Sink = Callable[[bytes], bool]
+"""Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises."""
+
+CREDIT_STEP_BYTES = 4 * 1024
+"""What a sink took is said to be consumed, and kept in the record, in such steps: small beside the smallest
+window (16 KiB), so the engine never waits for them, and large beside a token."""
+
+_WHOLE = (b"\n\n", b"\r\n\r\n")
+"""How nearly everybody ends events."""
+
+
+class Recorder(Protocol):
+    """What keeps an answer as it passes; :class:`gateway.dispatch.recovery.AnswerRecord`."""
+
+    fresh: list[bytes]
+
+    @property
+    def between(self) -> bool: ...
+    def settle(self) -> None: ...
+    def feed(self, data: bytes) -> bytes: ...
+    def finish(self) -> bytes: ...
+
+
+class Joiner(Protocol):
+    """What makes another engine's answer this one's; :class:`gateway.dispatch.recovery.Splicer`."""
+
+    def feed(self, data: bytes) -> bytes: ...
+    def finish(self) -> bytes: ...
+
+
+_COMMENT = b": waiting\n\n"
+
+
+class Ending(Enum):
+    """How a response was done with."""
+
+    COMPLETE = auto()
+    """Its reader was told of its end."""
+    BROKEN = auto()
+    """Its reader was told that it broke."""
+    ABORTED = auto()
+    """Its reader went away."""
+
+
+class EngineResponse:
+    """One response, whatever number of attempts it took. Made by ``Dispatcher.run``.
+
+    Its reader must call :meth:`abort` whenever it stops before the end (``finally:`` is a good place; after
+    the end it does no harm), and :meth:`consumed` for what the client's socket took: that is what lets the
+    engine go on sending. The buffer holds no more than the credit granted, and what ``unread`` allows
+    besides, in memory and in a file: for that the engine is given credit at once, so that it can finish and
+    its slot be free.
+    """
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        stream: Stream,
+        *,
+        agent: str,
+        deployment: str,
+        queue_s: float,
+        attempts: int,
+        on_done: Callable[[Ending], None],
+        record: Recorder | None = None,
+        on_full: Callable[[], None] | None = None,
+        version: str = "",
+        unread: UnreadShare | None = None,
+        on_held_up: Callable[[bool], None] | None = None,
+    ) -> None:
+        """``on_done`` is called once, when the reader is done with the response one way or the other;
+        ``on_full`` once, when ``HELD_BYTES`` are there. What comes passes through ``record``.
+        ``on_held_up`` is told each time that the engine has to wait for the reader, because ``unread`` has no
+        room for more, and with False when it need not any more."""
+        self.status: int = head.status
+        self.headers: Headers = head.headers
+        self.agent = agent
+        self.deployment = deployment
+        """The deployment's key, ``agent/id``."""
+        self.version = version
+        """The deployment's; empty if it says none."""
+        self.queue_s = queue_s
+        """Seconds spent waiting for a slot, all attempts together."""
+        self.attempts = attempts
+        """How many deployments were asked, 1 when all went well."""
+        self.trailers: Trailers | None = None
+        """What the agent reports after the end; None before it, and when the agent had nothing to say."""
+        self._stream = stream
+        self._on_done = on_done
+        self.taken_bytes = 0
+        """How much its client took."""
+        self._buffer = UnreadBuffer(unread)
+        self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        """Only while the reader waits: then nothing is buffered, and nothing is joined."""
+        self._sunk_bytes = 0
+        """Of the stream, bytes that the sink took and are not yet said consumed."""
+        self._outstanding_bytes = 0
+        self._record = record
+        self._on_full = on_full
+        self._joiner: Joiner | None = None
+        self._owed_bytes = 0
+        """Of the stream now joined, bytes that came and are not yet said consumed."""
+        self._older_bytes = 0
+        """Outstanding bytes that the stream there is now does not wait for: they came from another, or there
+        is room for them in ``_buffer``."""
+        self._no_room = False
+        """The buffer had no room for what its reader has not taken."""
+        self._on_held_up = on_held_up
+        self._ended = False
+        self._broken: StreamBroken | None = None
+        self._ending: Ending | None = None
+
+    # --- The reader's side ---
+
+    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
+        """What has arrived since the last call, about ``READ_BYTES`` at most, waiting for at least one chunk.
+
+        While it waits, what comes is offered to ``sink``. What that takes is consumed, is in no list, and
+        wakes nobody.
+
+        An empty list says the response ended in order. Chunks are never empty. Raises
+        :class:`~gateway.domain.errors.StreamBroken` when the response cannot be finished; whatever came
+        before the break is returned first. One reader at a time. Cancelling the call loses nothing.
+        """
+        assert self._waiter is None, "one reader at a time"
+        buffer = self._buffer
+        while not (buffer.ready(self._wake) or (self._over and not buffer)):
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._sink = sink if self._joiner is None and not buffer else None
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                self._close_sink()
+        if buffer:
+            return self._take()
+        if self._broken is not None:
+            self._done(Ending.BROKEN)
+            raise self._broken
+        self._done(Ending.COMPLETE)
+        return []
+
+    def _take(self) -> list[bytes]:
+        try:
+            return self._buffer.take(READ_BYTES)
+        except OSError as error:
+            reason = "What was kept of the answer until it is read could not be read back."
+            raise StreamBroken(ErrorCode.INTERNAL, reason) from error
+
+    def consumed(self, size_bytes: int) -> None:
+        """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
+        self.taken_bytes += size_bytes
+        self._buffer.read(size_bytes)
+        if self._older_bytes:
+            older = min(size_bytes, self._older_bytes)
+            self._older_bytes -= older
+            self._outstanding_bytes -= older
+            size_bytes -= older
+        if self._joiner is None:
+            self._outstanding_bytes -= size_bytes
+            self._stream.consumed(size_bytes)
+        else:
+            self._consumed_joined(size_bytes)
+        if self._no_room and not self.behind:
+            self._has_room()
+
+    def abort(self) -> None:
+        """Nobody reads on: reset the stream, drop what is buffered. Idempotent, safe after the end.
+
+        The deployment's slot is free once the agent has confirmed that the engine let go.
+        """
+        self._buffer.clear()
+        self._outstanding_bytes = self._older_bytes = 0
+        if not (self._ended or self._broken):
+            self._broken = StreamBroken(ErrorCode.CANCELLED, "The response was given up.")
+            self._wake()
+        self._stream.reset(ErrorCode.CANCELLED)
+        self._done(Ending.ABORTED)
+
+    # --- The stream's side ---
+
+    @property
+    def continued(self) -> bool:
+        """Whether more than one engine wrote it."""
+        return self._joiner is not None
+
+    @property
+    def _over(self) -> bool:
+        return self._ended or self._broken is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the engine may be waiting for its reader, or for a file: then silence is not its own."""
+        return self._outstanding_bytes - self._older_bytes >= HOLD_BACK_BYTES
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the engine waits for the reader, and for nothing else."""
+        return self._no_room and self.behind
+
+    def feed(self, data: bytes) -> None:
+        """Body bytes came."""
+        sink, record = self._sink, self._record
+        if sink is None:
+            self._feed_reader(data)
+            return
+        if record is not None and record.between and data.endswith(_WHOLE) and sink(data):
+            record.fresh.append(data)  # the way of every token
+        else:
+            passed = data if record is None else record.feed(data)
+            if passed and not sink(passed):
+                self._put_passed(data, passed)
+                return
+        self._sunk_bytes += len(data)
+        if self._sunk_bytes >= CREDIT_STEP_BYTES:
+            self._credit_sunk()
+
+    def _feed_reader(self, data: bytes) -> None:
+        if self._broken is not None or self._ending is not None:
+            self._stream.consumed(len(data))
+            return
+        if self._joiner is not None:
+            self._owed_bytes += len(data)
+            data = self._joiner.feed(data)
+        self._put_passed(data, data if self._record is None else self._record.feed(data))
+        if self._owed_bytes and self._outstanding_bytes <= self._older_bytes:
+            self._consumed_joined(0)
+
+    def flush_joined(self) -> None:
+        """The joined stream is over for HTTP: what was held back of it comes now. May raise SpliceFailed."""
+        if self._joiner is not None and self._record is not None:
+            data = self._joiner.finish()
+            self._older_bytes += len(data)
+            self._put(self._record.feed(data))
+
+    def flush(self) -> None:
+        """The body is whole: so is what was held back of it."""
+        if self._record is not None:
+            data = self._record.finish()
+            self._older_bytes += len(data)
+            self._put(data)
+
+    def _put_passed(self, data: bytes, passed: bytes) -> None:
+        """``data`` came, and the record lets ``passed`` go on."""
+        if len(passed) != len(data):
+            self._held_back(len(data) - len(passed))
+        self._put(passed)
+
+    def _close_sink(self) -> None:
+        """From now on everything waits for the reader."""
+        self._sink = None
+        if self._sunk_bytes:
+            self._credit_sunk()
+
+    def _credit_sunk(self) -> None:
+        size_bytes, self._sunk_bytes = self._sunk_bytes, 0
+        if self._record is not None:
+            self._record.settle()
+        self.taken_bytes += size_bytes
+        self._stream.consumed(size_bytes)
+
+    def _held_back(self, size_bytes: int) -> None:
+        """The record holds so many bytes more, or fewer. They count as consumed when they came: an event
+        longer than the stream's window would never be whole otherwise."""
+        if size_bytes < 0:
+            self._older_bytes -= size_bytes
+        elif self._joiner is None:
+            self._stream.consumed(size_bytes)
+
+    def add(self, data: bytes) -> None:
+        """Whole events of our own that belong to the answer."""
+        assert self._record is not None
+        self._older_bytes += len(data)
+        self._put(self._record.feed(data))
+
+    def comment(self) -> None:
+        """A comment between events, no part of the answer. Only while all that came was whole events."""
+        if not self._buffer and self._broken is None and self._ending is None:
+            self._older_bytes += len(_COMMENT)
+            self._put(_COMMENT)
+
+    def go_on(self, stream: Stream, joiner: Joiner) -> None:
+        """From here on the answer comes from another stream, through ``joiner``."""
+        self._close_sink()
+        self._stream, self._joiner = stream, joiner
+        self._older_bytes, self._owed_bytes = self._outstanding_bytes, 0
+
+    def _put(self, data: bytes) -> None:
+        if not data:
+            return
+        self._buffer.put(data)
+        self._outstanding_bytes += len(data)
+        if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
+            on_full, self._on_full = self._on_full, None
+            on_full()
+        if self.behind and self._on_full is None:  # what is kept back may yet be dropped for another's
+            self._read_ahead()
+        self._wake()
+
+    def _read_ahead(self) -> None:
+        """Have memory or a file take what the client has not, so that the engine need not wait for it."""
+        if self._ending is not None:
+            return
+        own_bytes = self._outstanding_bytes - self._older_bytes
+        self._kept(self._buffer.hold(own_bytes))
+        if not self.behind:
+            self._has_room()
+            return
+        stream = self._stream
+        left_bytes = self._outstanding_bytes - self._older_bytes
+        if self._buffer.spill(left_bytes, lambda size_bytes: self._spilled(stream, size_bytes)):
+            self._has_room()
+            return
+        self._no_room = True
+        self._buffer.ask_again(self._read_ahead)
+        if self._on_held_up is not None:
+            self._on_held_up(True)
+
+    def _spilled(self, stream: Stream, size_bytes: int) -> None:
+        """So many bytes went to the file, of ``stream`` if it is still the one there was."""
+        if stream is self._stream:
+            self._kept(min(size_bytes, self._outstanding_bytes - self._older_bytes))
+        if self.behind:
+            self._read_ahead()
+
+    def _kept(self, size_bytes: int) -> None:
+        """Of what came and was not taken, so much need not hold the engine back any more."""
+        if size_bytes:
+            self._count_consumed(size_bytes, self._outstanding_bytes - self._older_bytes)
+            self._older_bytes += size_bytes
+
+    def _has_room(self) -> None:
+        if self._no_room:
+            self._no_room = False
+            if self._on_held_up is not None:
+                self._on_held_up(False)
+
+    def _count_consumed(self, size_bytes: int, own_bytes: int) -> None:
+        """Of a joined stream as large a share counts as consumed as of what was made of it."""
+        if self._joiner is None:
+            self._stream.consumed(size_bytes)
+            return
+        share = self._owed_bytes if size_bytes >= own_bytes else self._owed_bytes * size_bytes // own_bytes
+        self._owed_bytes -= share
+        self._stream.consumed(share)
+
+    def _consumed_joined(self, size_bytes: int) -> None:
+        own_bytes = self._outstanding_bytes - self._older_bytes
+        self._outstanding_bytes -= size_bytes
+        self._count_consumed(size_bytes, own_bytes)
+
+    def end(self, trailers: Trailers | None) -> None:
+        """The body is complete."""
+        if self._waiter is None and self._outstanding_bytes > self._older_bytes:
+            self._read_ahead()  # or the stream's window would be held until the last byte is read
+        self._ended = True
+        self.trailers = trailers
+        self._wake()
+
+    def break_off(
+        self, code: ErrorCode, reason: str, *, not_continued: bool = False, read_slowly: bool = False
+    ) -> None:
+        """The response cannot be finished. Without effect once it has ended."""
+        if not self._ended and self._broken is None:
+            self._broken = StreamBroken(code, reason, not_continued=not_continued, read_slowly=read_slowly)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+            self._close_sink()
+
+    def _done(self, ending: Ending) -> None:
+        if self._ending is None:
+            self._ending = ending
+            on_done, self._on_done, self._on_full = self._on_done, _nothing, None
+            self._on_held_up = None
+            self._buffer.ask_no_more()
+            on_done(ending)
+
+
+def _nothing(ending: Ending) -> None:
+    """There is nobody any more to be told."""

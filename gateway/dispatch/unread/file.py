@@ -1,0 +1,116 @@
+"""A file without a name for what waits for slow readers. Blocks the thread: for worker threads alone.
+
+What is written can be read by nobody else, nor after the process has ended: the file has no name, and its
+blocks are encrypted with a key that is in this process's memory and nowhere else.
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from shared.protocol.limits import KIB, MIB
+
+BLOCK_BYTES = 16 * KIB
+"""The file is shared out in pieces of this size."""
+
+_TAG_BYTES = 16
+_NONCE_BYTES = 12
+
+PAYLOAD_BYTES = BLOCK_BYTES - _TAG_BYTES
+"""What one block takes: the rest says that it is what was written."""
+
+LEFT_FREE_BYTES = 1024 * MIB
+LEFT_FREE_PARTS = 20
+"""A disk is left with so much free, or one part in so many of it if that is more: others write there, too,
+the gateway's own state among them."""
+
+
+class NoDiskSpace(OSError):
+    """The disk has too little free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes of one answer, in order, and where they are. ``serial`` is the first of as many numbers as there
+    are blocks, none of which is ever used again."""
+
+    blocks: Sequence[int]
+    serial: int
+    size_bytes: int
+
+
+class SpillFile:
+    """Blocks of an answer's bytes each. Two threads may use it at once, for different blocks."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        self._file = tempfile.TemporaryFile(prefix="unread-", dir=directory, buffering=0)  # noqa: SIM115
+        self._cipher = AESGCM(AESGCM.generate_key(256))
+        self._blocks = 0
+        """Whose place on the disk was asked for."""
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, extents: Sequence[Extent], pieces: Sequence[bytes]) -> None:
+        """Write ``pieces``, which are as long together as the extents. Raises OSError."""
+        data = memoryview(b"".join(pieces))
+        self._ask_for_space(1 + max(block for extent in extents for block in extent.blocks))
+        at = 0
+        for extent in extents:
+            end = at + extent.size_bytes
+            for number, block in enumerate(extent.blocks):
+                payload = data[at : min(end, at + PAYLOAD_BYTES)]
+                sealed = self._cipher.encrypt(_nonce(extent.serial + number), payload, None)
+                self._write_at(block * BLOCK_BYTES, sealed)
+                at += len(payload)
+
+    def read(self, extent: Extent) -> bytes:
+        """What was written there. Raises OSError, also when it is not that any more."""
+        payloads, left_bytes = [], extent.size_bytes
+        for number, block in enumerate(extent.blocks):
+            size_bytes = min(left_bytes, PAYLOAD_BYTES) + _TAG_BYTES
+            sealed = os.pread(self._file.fileno(), size_bytes, block * BLOCK_BYTES)
+            try:
+                payloads.append(self._cipher.decrypt(_nonce(extent.serial + number), sealed, None))
+            except InvalidTag as error:
+                raise OSError("what was read is not what was written") from error
+            left_bytes -= len(payloads[-1])
+            self._forget(block)
+        return b"".join(payloads)
+
+    def close(self) -> None:
+        """Give the disk's space back."""
+        self._file.close()
+
+    def _forget(self, block: int) -> None:
+        """Nobody reads the block again: the system need not keep it in memory."""
+        if hasattr(os, "posix_fadvise"):
+            where = block * BLOCK_BYTES, BLOCK_BYTES
+            os.posix_fadvise(self._file.fileno(), *where, os.POSIX_FADV_DONTNEED)
+
+    def _write_at(self, offset: int, data: bytes) -> None:
+        written = os.pwrite(self._file.fileno(), data, offset)
+        if written < len(data):
+            raise NoDiskSpace(f"{written} of {len(data)} bytes were written")
+
+    def _ask_for_space(self, blocks: int) -> None:
+        """The file is to have so many. Raises :class:`NoDiskSpace`."""
+        if blocks <= self._blocks:
+            return
+        disk = os.fstatvfs(self._file.fileno())
+        total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        free_bytes -= (blocks - self._blocks) * BLOCK_BYTES
+        if free_bytes < max(LEFT_FREE_BYTES, total_bytes // LEFT_FREE_PARTS):
+            raise NoDiskSpace("the disk has too little free")
+        self._blocks = blocks
+
+
+def _nonce(serial: int) -> bytes:
+    return serial.to_bytes(_NONCE_BYTES, "big")

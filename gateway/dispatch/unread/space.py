@@ -1,0 +1,238 @@
+"""The file that takes what memory has no room for: who may have how much of it, and the threads that use it.
+
+It is made when it is first needed, and closed, so that the disk has its space back, once nothing is in it.
+If it cannot be used (no space, read-only, an error of the disk) it is left alone for a while, and engines
+wait for their readers as if there were none.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from heapq import heappop, heappush
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from gateway.dispatch.unread.file import BLOCK_BYTES, PAYLOAD_BYTES, Extent, SpillFile
+from gateway.dispatch.unread.tally import FairTally
+
+_Result = TypeVar("_Result")
+
+EXTENT_BLOCKS = 4
+"""What is read at once: as much as a reader takes at once."""
+
+REST_S = 10.0
+"""So long nothing is written after it could not be."""
+
+THREADS = 2
+"""One may read while the other writes."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Worker(Protocol):
+    """Runs what blocks away from the event loop."""
+
+    def run(
+        self, work: Callable[[], _Result], done: Callable[[_Result | None, Exception | None], None], /
+    ) -> None:
+        """``done`` is called on the event loop with what ``work`` gave or raised."""
+
+    def close(self) -> None:
+        """Nothing more is to be run."""
+
+
+class Threads:
+    """A worker with threads of its own; none before they are needed. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def run(
+        self, work: Callable[[], _Result], done: Callable[[_Result | None, Exception | None], None], /
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            loop.call_soon(done, None, OSError("the gateway stops"))
+            return
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="unread")
+
+        def tell(future: "asyncio.Future[_Result]") -> None:
+            if future.cancelled():
+                done(None, OSError("the gateway stops"))
+                return
+            error = future.exception()
+            assert error is None or isinstance(error, Exception)
+            done(None if error is not None else future.result(), error)
+
+        loop.run_in_executor(self._executor, work).add_done_callback(tell)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+
+
+class SpillSpace:
+    """One for a gateway. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        total_bytes: int,
+        clock: Callable[[], float],
+        worker: Worker | None = None,
+        make_file: Callable[[Path], SpillFile] = SpillFile,
+    ) -> None:
+        self._directory = directory
+        self._tally = FairTally(total_bytes)
+        self._clock = clock
+        self._worker: Worker = worker or Threads()
+        self._make_file = make_file
+        self._file: SharedFile | None = None
+        self._rests_until_s = float("-inf")
+        self._failing = False
+        self._freed: Callable[[], None] = lambda: None
+
+    @property
+    def used_bytes(self) -> int:
+        """What all answers hold."""
+        return self._tally.used_bytes
+
+    def when_freed(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called each time that some was given back."""
+        self._freed = callback
+
+    def close(self) -> None:
+        """Nothing is written or read any more."""
+        self._rests_until_s = float("inf")
+        self._worker.close()
+
+    def allocate(
+        self, key: str, tenant: str, held_bytes: int, size_bytes: int
+    ) -> "tuple[SharedFile, list[Extent]] | None":
+        """Places for so many bytes of an answer that holds ``held_bytes`` of the file; None: there is no room
+        for all of them. As long as somebody holds a place in it, it is the same file."""
+        count = -(-size_bytes // PAYLOAD_BYTES)
+        room_bytes = self._tally.room_bytes(key, tenant, held_bytes)
+        if count * BLOCK_BYTES > room_bytes or self._clock() < self._rests_until_s:
+            return None
+        self._tally.count(key, tenant, count * BLOCK_BYTES)
+        if self._file is None:
+            self._file = SharedFile()
+        return self._file, self._file.allocate(count, size_bytes)
+
+    def free(self, key: str, tenant: str, file: "SharedFile", extents: Sequence[Extent]) -> None:
+        """Nobody needs what is there any more, and nobody writes it."""
+        self._tally.count(key, tenant, -BLOCK_BYTES * sum(len(each.blocks) for each in extents))
+        for each in extents:
+            file.free(each)
+        self._close_unused(file)
+        self._freed()
+
+    def write(
+        self,
+        file: "SharedFile",
+        extents: Sequence[Extent],
+        pieces: Sequence[bytes],
+        done: Callable[[bool], None],
+    ) -> None:
+        """``done`` is told whether it was written."""
+
+        def tell(_: None, error: Exception | None) -> None:
+            file.jobs -= 1
+            self._note(error)
+            done(error is None)
+            self._close_unused(file)
+
+        file.jobs += 1
+        self._worker.run(lambda: file.open(self._make_file, self._directory).write(extents, pieces), tell)
+
+    def read(
+        self, file: "SharedFile", extent: Extent, done: Callable[[bytes | None, Exception | None], None]
+    ) -> None:
+        """``done`` is told what was written there, or why it cannot be read."""
+        opened = file.opened
+        assert opened is not None
+
+        def tell(data: bytes | None, error: Exception | None) -> None:
+            file.jobs -= 1
+            self._note(error)
+            done(data, error)
+            self._close_unused(file)
+
+        file.jobs += 1
+        self._worker.run(lambda: opened.read(extent), tell)
+
+    def _note(self, error: Exception | None) -> None:
+        """Whether the file can be used, as was just seen."""
+        if error is not None:
+            self._rests_until_s = max(self._rests_until_s, self._clock() + REST_S)
+            if not self._failing:
+                _log.warning("unread_not_spilled", directory=str(self._directory), error=str(error))
+            self._failing = True
+        elif self._failing:
+            self._failing = False
+            _log.warning("unread_spilled_again", directory=str(self._directory))
+
+    def _close_unused(self, file: "SharedFile") -> None:
+        if not file.used and not file.jobs and self._file is file:
+            self._file = None
+            if file.opened is not None:
+                self._worker.run(file.opened.close, _ignore)
+
+
+class SharedFile:
+    """Which blocks of a file are free, and how many use it. The file itself is made by the first to write."""
+
+    def __init__(self) -> None:
+        self.opened: SpillFile | None = None
+        self.jobs = 0
+        """Writes and reads under way."""
+        self.used = 0
+        """Blocks that somebody holds."""
+        self._free: list[int] = []
+        """A heap: the first free ones are used first, so that the file stays short."""
+        self._end = 0
+        self._serial = 0
+        self._opening = Lock()
+
+    def open(self, make: Callable[[Path], SpillFile], directory: Path) -> SpillFile:
+        """For worker threads. Raises OSError."""
+        with self._opening:
+            if self.opened is None:
+                self.opened = make(directory)
+            return self.opened
+
+    def allocate(self, count: int, size_bytes: int) -> list[Extent]:
+        """So many blocks, for so many bytes."""
+        extents = []
+        self.used += count
+        while count:
+            some = min(count, EXTENT_BLOCKS)
+            blocks = array("I", (self._block() for _ in range(some)))
+            extents.append(Extent(blocks, self._serial, min(size_bytes, some * PAYLOAD_BYTES)))
+            self._serial += some
+            size_bytes -= extents[-1].size_bytes
+            count -= some
+        return extents
+
+    def free(self, extent: Extent) -> None:
+        for block in extent.blocks:
+            heappush(self._free, block)
+        self.used -= len(extent.blocks)
+
+    def _block(self) -> int:
+        if self._free:
+            return heappop(self._free)
+        self._end += 1
+        return self._end - 1
+
+
+def _ignore(_: Any, __: Exception | None) -> None:
+    """It was closed, or could not be."""

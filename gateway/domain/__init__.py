@@ -1,0 +1,1 @@
+"""Plain data and errors that several rooms speak of."""

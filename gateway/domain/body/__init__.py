@@ -1,0 +1,1 @@
+"""Edits of a request's body, as places in its bytes. Pure."""

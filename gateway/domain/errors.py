@@ -1,0 +1,297 @@
+"""What can go wrong with a request, as the client sees it (SURFACE, HTTP).
+
+One exception per cause; ``gateway.api.errors`` is the one place that turns them into responses.
+
+The tree::
+
+    RequestError                      status  type                    code
+    ├── BadRequest                    400     invalid_request_error   (given)
+    │   └── ContextTooLong            400     invalid_request_error   context_length_exceeded
+    ├── Unauthenticated               401     authentication_error    invalid_api_key
+    ├── Forbidden                     403     permission_error        (given)
+    ├── ModelNotFound                 404     invalid_request_error   model_not_found
+    ├── RouteNotFound                 404     invalid_request_error   unknown_url
+    ├── RouteNotSupported             404     invalid_request_error   route_not_supported
+    ├── RecordNotFound                404     invalid_request_error   not_found
+    ├── MethodNotAllowed              405     invalid_request_error   method_not_allowed
+    ├── BodyTimeout                   408     timeout_error           request_timeout
+    ├── NameInUse                     409     invalid_request_error   name_in_use
+    ├── ReadTooSlowly                 408     timeout_error           read_too_slowly
+    ├── BodyTooLarge                  413     invalid_request_error   request_too_large
+    ├── PathTooLong                   414     invalid_request_error   path_too_long
+    ├── UnsupportedEncoding           415     invalid_request_error   unsupported_content_encoding
+    ├── UpgradeRequired               426     invalid_request_error   upgrade_required
+    ├── QueueFull                     429     overloaded_error        queue_full
+    ├── QueueTimeout                  429     overloaded_error        queue_timeout
+    ├── RateLimited                   429     requests or tokens      rate_limit_exceeded
+    ├── QuotaExceeded                 429     insufficient_quota      insufficient_quota
+    ├── HeadersTooLarge               431     invalid_request_error   headers_too_large
+    ├── ClientGone                    499     (log only)
+    ├── InternalError                 500     server_error            internal_error
+    ├── EngineRefused                 (given) (given)                 engine_refused (or given)
+    ├── EngineBusy                    429/503 overloaded_error        engine_busy
+    ├── EngineError                   502     server_error            engine_failed
+    ├── BuffersFull                   503     overloaded_error        buffers_full
+    ├── Overloaded                    503     overloaded_error        overloaded
+    ├── StateUnavailable              503     server_error            state_unavailable
+    ├── IssuerUnavailable             503     server_error            issuer_unavailable
+    ├── NoDeployment                  503     server_error            no_deployment (or given)
+    ├── ShuttingDown                  503     server_error            shutting_down
+    └── DeadlineExceeded              504     timeout_error           deadline_exceeded
+"""
+
+from shared.protocol.errors import ErrorCode
+
+NO_DEPLOYMENT_RETRY_S = 2.0
+"""After how long a client may ask again for a model that no agent serves now."""
+
+
+class RequestError(Exception):
+    """A request that gets no answer from an engine. ``message`` tells the client what to do."""
+
+    status: int = 500
+    type: str = "server_error"
+    code: str = "internal_error"
+    retry_after_s: float | None = None
+    """When to come back, in seconds; becomes ``Retry-After`` and ``retry-after-ms`` (≤ 120 s)."""
+    should_retry: bool | None = None
+    """Told to SDKs as ``x-should-retry`` where their rule of thumb by status would be wrong."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
+
+
+class BadRequest(RequestError):
+    status, type, code = 400, "invalid_request_error", "bad_request"
+
+
+class ContextTooLong(BadRequest):
+    """The prompt has more tokens than any deployment of the model can hold."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthenticated(RequestError):
+    status, type, code = 401, "authentication_error", "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    status, type, code = 403, "permission_error", "forbidden"
+
+
+class ModelNotFound(RequestError):
+    """Nothing ever served this model here."""
+
+    status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class RouteNotFound(RequestError):
+    status, type, code = 404, "invalid_request_error", "unknown_url"
+
+
+class RouteNotSupported(RequestError):
+    """The model is served, but by no engine that has what was asked for."""
+
+    status, type, code = 404, "invalid_request_error", "route_not_supported"
+
+
+class RecordNotFound(RequestError):
+    """Nothing that is administered has this name."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class NameInUse(RequestError):
+    """Something that is administered has this name already."""
+
+    status, type, code = 409, "invalid_request_error", "name_in_use"
+
+
+class MethodNotAllowed(RequestError):
+    """``allowed`` are the methods the path does take."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class BodyTimeout(RequestError):
+    status, type, code = 408, "timeout_error", "request_timeout"
+
+
+class ReadTooSlowly(RequestError):
+    """The client read its answer too slowly while others waited for the engine that writes it."""
+
+    status, type, code = 408, "timeout_error", "read_too_slowly"
+
+
+class BodyTooLarge(RequestError):
+    status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class PathTooLong(RequestError):
+    status, type, code = 414, "invalid_request_error", "path_too_long"
+
+
+class UnsupportedEncoding(RequestError):
+    """A compressed request body."""
+
+    status, type, code = 415, "invalid_request_error", "unsupported_content_encoding"
+
+
+class UpgradeRequired(RequestError):
+    """A plain request to the path at which agents open their WebSocket."""
+
+    status, type, code = 426, "invalid_request_error", "upgrade_required"
+
+
+class QueueFull(RequestError):
+    """The waiting room of the model is full, or the wait predicted is longer than allowed."""
+
+    status, type, code = 429, "overloaded_error", "queue_full"
+
+
+class QueueTimeout(RequestError):
+    """The request waited as long as it may and no slot came free."""
+
+    status, type, code = 429, "overloaded_error", "queue_timeout"
+
+
+class RateLimited(RequestError):
+    """The key or its tenant has had what it may have for now; ``kind`` says of what, as OpenAI does."""
+
+    status, code = 429, "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, *, kind: str, retry_after_s: float | None = None, should_retry: bool | None = None
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.type = kind
+        self.should_retry = should_retry
+
+
+class QuotaExceeded(RequestError):
+    """The tenant's budget of the day or month is used up: a retry in a moment would do no better."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
+    should_retry = False
+
+
+class HeadersTooLarge(RequestError):
+    """More or longer header fields than are taken, or than a tunnel carries."""
+
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
+
+
+class ClientGone(RequestError):
+    """The client disconnected. Never sent, only logged and counted."""
+
+    status, type, code = 499, "client_error", "client_closed_request"
+
+
+class InternalError(RequestError):
+    """A fault of the gateway itself; its log has the traceback under the request's id."""
+
+    status, type, code = 500, "server_error", "internal_error"
+
+
+class EngineRefused(RequestError):
+    """An engine's own error for a client whose stream had begun. ``message`` is the engine's: it may quote
+    the request, so it is told to the client and to nobody else."""
+
+    status, type, code = 502, "server_error", "engine_refused"
+
+
+class EngineBusy(RequestError):
+    """Engines refused the request, as one too many, for as long as it may wait. ``status`` is the last one's,
+    429 or 503."""
+
+    status, type, code = 503, "overloaded_error", "engine_busy"
+
+    def __init__(self, message: str, *, status: int, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.status = status
+
+
+class EngineError(RequestError):
+    """The engine failed and nobody else could take the request."""
+
+    status, type, code = 502, "server_error", "engine_failed"
+
+
+class BuffersFull(RequestError):
+    """The memory for request bodies is taken by other requests at this moment."""
+
+    status, type, code = 503, "overloaded_error", "buffers_full"
+    retry_after_s = 1.0
+
+
+class Overloaded(RequestError):
+    """The gateway's machine is short of memory."""
+
+    status, type, code = 503, "overloaded_error", "overloaded"
+    retry_after_s = 5.0
+
+
+class StateUnavailable(RequestError):
+    """The gateway's database cannot be asked who holds a key, so nobody is let in; or it cannot be read or
+    written for the admin API."""
+
+    status, type, code = 503, "server_error", "state_unavailable"
+    retry_after_s = 5.0
+
+
+class IssuerUnavailable(RequestError):
+    """A token cannot be verified, because its issuer's keys could not be fetched."""
+
+    status, type, code = 503, "server_error", "issuer_unavailable"
+    retry_after_s = 5.0
+
+
+class NoDeployment(RequestError):
+    """The model is known, but nothing serves it at present."""
+
+    status, type, code = 503, "server_error", "no_deployment"
+
+
+class ShuttingDown(RequestError):
+    status, type, code = 503, "server_error", "shutting_down"
+
+
+class DeadlineExceeded(RequestError):
+    """The client's own deadline passed; it has most likely stopped waiting, so a retry would do no better."""
+
+    status, type, code = 504, "timeout_error", "deadline_exceeded"
+    should_retry = False
+
+
+class StreamBroken(Exception):
+    """A response that had begun and cannot be finished.
+
+    ``code`` is the wire code of what happened; ``reason`` is fit for the client to read. ``not_continued``:
+    it was looked into whether another engine could go on with it. ``read_slowly``: its client was the reason.
+    """
+
+    def __init__(
+        self, code: ErrorCode, reason: str, *, not_continued: bool = False, read_slowly: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.not_continued = not_continued
+        self.read_slowly = read_slowly

@@ -1,0 +1,251 @@
+"""The plain data of a request on its way through the gateway, and where it should not go again."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gateway.domain.quotas import Rates
+from gateway.domain.residency import Residency
+from gateway.domain.scopes import AdminRole, Scopes
+from shared.protocol.messages import Headers, UsageMode
+
+PREEMPTED = "preempted"
+"""Why a deployment did not bring a request to its end that gave its slot back, and was well there."""
+
+REMEMBERED_S = 10.0
+"""So long a request keeps away from a deployment whose engine failed on it."""
+
+
+class Tier(StrEnum):
+    """How urgent a request is (ARCHITECTURE, Words)."""
+
+    REALTIME = "realtime"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: the API key presented and the tenant it belongs to."""
+
+    key_id: str
+    key_name: str
+    tenant: str
+    where: Residency | None = None
+    """Its requests run nowhere else (SCHEDULING §7)."""
+    scopes: Scopes | None = None
+    """What it may ask for; None: anything."""
+    role: AdminRole | None = None
+    """On the admin API; None: nothing."""
+    rates: Rates | None = None
+    """How much it may have at once; None: as much as its tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPrincipal:
+    """Which agent a tunnel belongs to and what its identity allows (PROTOCOL, Identity).
+
+    ``models`` are shell patterns (``fnmatch``, case counts) of the model names it may serve;
+    ``("*",)`` allows every name, an empty tuple none. ``serial`` is its certificate's.
+    """
+
+    name: str
+    models: tuple[str, ...] = ("*",)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    serial: str = ""
+
+
+Edit = tuple[int, int, bytes]
+"""Start and end of some bytes, and what is to stand there."""
+
+
+class RequestBody:
+    """A request's body: what has been read so far and, when it was not read whole, the rest.
+
+    ``rest`` yields the remaining bytes once; a body with a ``rest`` that was begun cannot be replayed.
+    ``size_bytes`` is the declared length, or None when the client sent it chunked. ``models`` is where the
+    values of a long JSON body's own members ``model`` stand, None where nobody has looked.
+
+    What has been read is held in ``pieces``, so that changing a long body costs no copy of it.
+    """
+
+    __slots__ = ("held_bytes", "models", "pieces", "rest", "rest_begun", "size_bytes")
+
+    def __init__(
+        self,
+        prefix: bytes | Sequence[bytes],
+        rest: AsyncIterator[bytes] | None = None,
+        size_bytes: int | None = None,
+        models: Sequence[tuple[int, int]] | None = None,
+        rest_begun: bool = False,
+    ) -> None:
+        self.pieces: Sequence[bytes] = (prefix,) if isinstance(prefix, bytes) else prefix
+        self.held_bytes = sum(map(len, self.pieces))
+        self.rest = rest
+        self.size_bytes = size_bytes
+        self.models = models
+        self.rest_begun = rest_begun
+
+    @property
+    def prefix(self) -> bytes:
+        """What has been read, in one piece: for those who know that it is short (``held_bytes``)."""
+        if len(self.pieces) != 1:
+            self.pieces = (b"".join(self.pieces),)
+        return self.pieces[0]
+
+    @prefix.setter
+    def prefix(self, data: bytes) -> None:
+        self.pieces, self.held_bytes, self.models = (data,), len(data), None
+
+    @property
+    def replayable(self) -> bool:
+        """True while the whole body can still be sent (again) to a deployment."""
+        return not self.rest_begun
+
+    def again(self) -> "RequestBody":
+        """The same body, to be changed without changing this one."""
+        return RequestBody(self.pieces, self.rest, self.size_bytes, self.models)
+
+    def edit(self, edits: Sequence[Edit]) -> None:
+        """Change what has been read. ``edits`` are in order and do not overlap."""
+        if not edits:
+            return
+        pieces: list[bytes] = []
+        todo, offset = list(reversed(edits)), 0
+        for piece in self.pieces:
+            end, position = offset + len(piece), 0
+            while todo and todo[-1][0] - offset <= len(piece):
+                start, stop, new = todo.pop()
+                pieces += [piece[position : max(position, start - offset)], new]
+                position = max(0, min(stop, end) - offset)
+                if stop > end:
+                    todo.append((end, stop, b""))
+                    break
+            pieces.append(piece[position:] if position else piece)
+            offset = end
+        if self.models is not None:
+            self.models = [_moved(place, edits) for place in self.models]
+        self.pieces = [piece for piece in pieces if piece] or (b"",)
+        grown = sum(map(len, self.pieces)) - self.held_bytes
+        self.held_bytes += grown
+        if self.size_bytes is not None:
+            self.size_bytes += grown
+
+
+def _moved(place: tuple[int, int], edits: Sequence[Edit]) -> tuple[int, int]:
+    """Where a place is after ``edits``, be it one that was replaced itself."""
+    start, end = place
+    by = sum(len(new) - (to - begin) for begin, to, new in edits if to <= start)
+    grown = sum(len(new) - (to - begin) for begin, to, new in edits if (begin, to) == place)
+    return start + by, end + by + grown
+
+
+@dataclass(slots=True)
+class Request:
+    """A classified request: everything queue, scheduler and dispatch need to know.
+
+    Times are seconds of the gateway's monotonic clock; token counts are estimates (SCHEDULING §1).
+    """
+
+    id: str
+    principal: Principal
+    method: str
+    path: str
+    """The engine's path, with the query string when there is one."""
+    headers: Headers
+    """For the engine: lower-case, without hop-by-hop headers and without the client's credentials."""
+    model: str
+    route: str
+    """What the deployment must be able to do: chat, completions, embeddings, … or ``any``."""
+    streaming: bool
+    body: RequestBody
+    arrived_s: float
+    variant: str = ""
+    """What it needs where that is one of its route's further paths (:mod:`shared.protocol.routes`)."""
+    usage: UsageMode = UsageMode.NONE
+    tier: Tier = Tier.STANDARD
+    deadline_s: float | None = None
+    """Absolute, on the same clock as ``arrived_s``."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    session_key: str | None = None
+    prompt_bytes: int = 0
+    """Of what its engine reads as the prompt; 0 where nothing is known of it."""
+    most_tokens: int | None = None
+    """What the request allows its answer to have, all choices together; None: it does not say."""
+    choices: int = 1
+    """Answers that it makes its engine write."""
+    endless: bool = False
+    """Where it does not say, each of them is as long as there is room."""
+    prefix: tuple[int, ...] = ()
+    """The prompt's chain of fingerprints (:mod:`gateway.scheduling.learning.prefix`)."""
+    ttft_s: float | None = None
+    """Seconds from ``arrived_s`` within which the client wants its first token."""
+    trace: str | None = None
+    attempts: list[str] = field(default_factory=list)
+    """Deployments this request was given to so far, oldest first."""
+    failed: dict[str, float] = field(default_factory=dict)
+    """Those whose engine failed on it since its answer last got further, oldest first, and when."""
+    version: str | None = None
+    """Only deployments of this version will do: it was asked for, or an answer has begun that must go on."""
+    alias: str | None = None
+    """What the client asked for, where that does not simply stand for ``model``."""
+    target: str = ""
+    """With an alias, the model or the version of it that was chosen."""
+    shadow: bool = False
+    """A copy whose answer nobody gets: it is not gone on with elsewhere."""
+    where: Residency | None = None
+    """Only deployments will do that carry these labels: what the key allows, or less."""
+    agent: str | None = None
+    """Only this agent's deployments will do: the client named it, or its session is there."""
+    session_pin: str | None = None
+    """Where the gateway remembers at which agent its session is
+    (:mod:`gateway.scheduling.policies.affinity`); None: no session decides, or the client named the agent."""
+    continuing: bool = False
+    """Only deployments will do that can go on with an answer of this route which another one began."""
+    load_note: Callable[[], str | None] | None = None
+    """What it waits for while its model is being loaded, and None else; set where agents load its model when
+    they are told."""
+    preempted: int = 0
+    """How often it gave its slot back for a more urgent one."""
+    seen_tokens: int = 0
+    """Of answers to it that were streamed, as far as they came; for when nobody counts them."""
+    seen_bytes: int = 0
+    """Of the bodies of answers to it."""
+    barred: Callable[["Request", str], bool] | None = None
+    """Says of a kind of engine whether it manages such, and may not go there; None: it may go to all."""
+    gpu_s: float = 0.0
+    """GPU-seconds it used in attempts that are over (:mod:`gateway.quota.gpu_time`)."""
+    troubles: list[tuple[str, str]] | None = None
+    """Deployments that did not bring it to its end, in order, and why; None: there was none."""
+
+    @property
+    def need(self) -> str:
+        """What a deployment must be able to do for it (:mod:`shared.protocol.routes`)."""
+        return self.variant or self.route
+
+    def note_trouble(self, deployment: str, why: str) -> None:
+        """An attempt at ``deployment`` came to nothing, or to no more."""
+        self.troubles = [*(self.troubles or ()), (deployment, why)]
+
+    @property
+    def was_worked_on(self) -> bool:
+        """Whether an engine has it, or had and did not fail on it."""
+        failed = sum(why != PREEMPTED for _, why in self.troubles or ())
+        return len(self.attempts) > failed
+
+    def note_failure(self, deployment: str, now: float) -> None:
+        """The engine of ``deployment`` failed on it."""
+        self.failed.pop(deployment, None)
+        self.failed[deployment] = now
+
+    def forget_failures(self, *, but_last: bool) -> None:
+        """It got further: what failed before that says nothing of what comes."""
+        kept = list(self.failed.items())[-1:] if but_last else []
+        self.failed = dict(kept)
+
+    def shunned(self, now: float) -> list[str]:
+        """Deployments to which it goes again only when there is no other: where it failed not long ago, and
+        where it was last."""
+        lately = [key for key, at_s in self.failed.items() if now - at_s < REMEMBERED_S]
+        return [*lately, *self.attempts[-1:]]

@@ -1,0 +1,300 @@
+"""Which paths clients may ask for and what each one means (SURFACE, HTTP). Pure: strings in, endpoints out.
+
+The built-in paths are constants, so nothing a client writes can turn one into another path of an engine.
+``/engines/{model}/…`` reaches every other path of an engine. There the model is one path segment,
+percent-encoded when it holds a slash (``/engines/meta-llama%2FLlama-3-8B/tokenize``), and what follows goes
+to the engine byte for byte, after :func:`engine_target` has made sure that no reader of it could see another
+path in it.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from urllib.parse import unquote_to_bytes
+
+from gateway.domain.errors import BadRequest, PathTooLong
+from shared.identity.names import is_name
+from shared.process.frozen import frozen
+from shared.protocol.limits import MODEL_NAME_CHARS
+from shared.protocol.routes import PATHS
+
+PATH_BYTES = 8192
+"""Longest path and query that a tunnel carries (PROTOCOL §4.1)."""
+
+ENGINES = "/engines/"
+ENGINE_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""TRACE and CONNECT are for whoever is asked, not for somebody behind it."""
+MODELS = "/v1/models"
+TUNNEL = "/tunnel"
+
+_TAIL = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*\Z")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_ESCAPED_TWICE = re.compile(rb"%(2[ef]|5c)", re.IGNORECASE)
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_DOTS = frozenset((".", ".."))
+_QUERY = re.compile(rb"[\x21\x22\x24-\x5b\x5d-\x7e]*\Z")
+"""Printable, without the backslash and the fragment's sign, which agents pass to no engine."""
+
+SLIP = 0.85
+"""Words at least so much alike (:mod:`difflib`) differ by a slip of the hand."""
+
+_VERSION = re.compile(r"v\d+|api|openai")
+"""What stands before a path's words here and elsewhere."""
+
+READINGS = 3
+"""So often a path may be decoded behind us: by a proxy, a framework and a handler."""
+
+
+class Dialect(StrEnum):
+    """Whose error shape and whose end of a stream a client expects."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceEndpoint:
+    """One path of the surface that is served by engines.
+
+    A ``path`` that ends in a slash stands for everything below it.
+    """
+
+    path: str
+    route: str
+    """What a deployment must be able to do."""
+    dialect: Dialect = Dialect.OPENAI
+    asks_usage: bool = False
+    """A streamed answer carries its usage only when ``stream_options.include_usage`` asks for it."""
+    output_tokens: int = 0
+    """Taken for the length of an answer when the request does not limit it."""
+    any_method: bool = False
+    streams_unasked: bool = False
+    """It answers with a stream unless the request says ``"stream": false``."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those it takes."""
+        return ENGINE_METHODS if self.any_method else ("POST",)
+
+    def takes(self, method: str) -> bool:
+        return method in self.methods
+
+
+CHAT = SurfaceEndpoint("/v1/chat/completions", "chat", asks_usage=True, output_tokens=256)
+ENGINE = SurfaceEndpoint(ENGINES, "any", any_method=True)
+
+ENDPOINTS = (
+    CHAT,
+    SurfaceEndpoint("/v1/completions", "completions", asks_usage=True, output_tokens=256),
+    SurfaceEndpoint("/v1/responses", "responses", output_tokens=256),
+    SurfaceEndpoint("/v1/embeddings", "embeddings"),
+    SurfaceEndpoint("/v1/rerank", "rerank"),
+    SurfaceEndpoint("/rerank", "rerank"),
+    SurfaceEndpoint("/v2/rerank", "rerank"),
+    SurfaceEndpoint("/v1/score", "score"),
+    SurfaceEndpoint("/score", "score"),
+    SurfaceEndpoint("/v1/classify", "classify"),
+    SurfaceEndpoint("/classify", "classify"),
+    SurfaceEndpoint("/pooling", "pooling"),
+    SurfaceEndpoint("/tokenize", "tokenize"),
+    SurfaceEndpoint("/detokenize", "tokenize"),
+    SurfaceEndpoint("/v1/messages", "messages", Dialect.ANTHROPIC, output_tokens=256),
+    SurfaceEndpoint("/v1/messages/count_tokens", "messages", Dialect.ANTHROPIC),
+    SurfaceEndpoint("/v1/audio/", "audio"),
+    SurfaceEndpoint("/v1/images/", "images"),
+    SurfaceEndpoint("/api/chat", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
+    SurfaceEndpoint("/api/generate", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
+    SurfaceEndpoint("/api/embed", "ollama", Dialect.OLLAMA),
+    SurfaceEndpoint("/api/embeddings", "ollama", Dialect.OLLAMA),
+    SurfaceEndpoint("/api/show", "ollama", Dialect.OLLAMA),
+    ENGINE,
+)
+
+OLLAMA_MODELS = "/api/tags"
+"""Ollama's list of models."""
+
+FIXED = (
+    MODELS,
+    "/models",
+    OLLAMA_MODELS,
+    "/healthz",
+    "/health",
+    "/readyz",
+    "/version",
+    "/metrics",
+    "/openapi.json",
+    "/docs",
+    "/",
+)
+"""Paths the gateway answers by itself."""
+
+_KNOWN = (*PATHS, *FIXED)
+
+
+@frozen
+class AddressedPath:
+    """A model as one agent serves it: ``/engines/{model}@{agent}/…``."""
+
+    model: str
+    agent: str
+
+
+@frozen
+class EngineTarget:
+    """What an engine is asked for: its path, with the query, and the model when the path names it."""
+
+    path: str
+    model: str | None = None
+    base: str = ""
+    """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
+    addressed: "AddressedPath | None" = None
+    """How else the model's segment can be read: as a model at an agent."""
+
+
+def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) -> EngineTarget | None:
+    """Where ``endpoint`` sends a request for ``path`` (decoded) and ``raw_path`` (as it was written).
+
+    None when nothing is there. Raises :class:`BadRequest` for a path that could be read in two ways, and
+    :class:`PathTooLong`.
+    """
+    if len(raw_path) + len(query) >= PATH_BYTES:
+        raise PathTooLong(f"The path and its query may be {PATH_BYTES} bytes long at most.")
+    if not _QUERY.match(query):
+        raise BadRequest("The query string holds bytes that must be percent-encoded.", code="invalid_path")
+    if endpoint.any_method:
+        found = engine_target(raw_path)
+    elif endpoint.path.endswith("/"):
+        if not _TAIL.match(path.removeprefix(endpoint.path)):
+            return None
+        found = EngineTarget(path)
+    else:
+        found = EngineTarget(endpoint.path)
+    return replace(found, path=f"{found.path}?{query.decode('ascii')}") if query else found
+
+
+def engine_target(raw_path: str) -> EngineTarget:
+    """The model and the engine's path in ``/engines/{model}/…``. Raises :class:`BadRequest`.
+
+    Refused are ``.`` and ``..`` however they are written, slashes, backslashes and control characters in
+    escaped form, escapes of escapes of these, and empty segments: wherever one reader of the path (a proxy,
+    the agent's client, the engine) could see another path than the next one. Whatever passes here an agent
+    takes.
+    """
+    if not raw_path.startswith(ENGINES):
+        raise _refused("the prefix /engines/ must be written out, not percent-encoded")
+    if not raw_path.isascii() or _BAD_ESCAPE.search(raw_path):
+        raise _refused("every % must be followed by two hexadecimal digits")
+    model_segment, _, rest = raw_path.removeprefix(ENGINES).partition("/")
+    model = read_model(unquote_to_bytes(model_segment))
+    if not _DOTS.isdisjoint(model.split("/")):
+        raise _refused("'.' and '..' are no parts of a model's name")
+    segments = rest.split("/")
+    for place, segment in enumerate(segments):
+        if not segment and place < len(segments) - 1:
+            raise _refused("empty segments (//) are not allowed")
+        _check_segment(unquote_to_bytes(segment))
+        if "%25" in segment:
+            _check_readings(unquote_to_bytes(segment))
+    return EngineTarget("/" + rest, model, ENGINES + model_segment, _addressed(model_segment))
+
+
+def _addressed(segment: str) -> AddressedPath | None:
+    """``{model}@{agent}`` as far as it can be that: an ``@`` that is part of a model's name may be
+    escaped."""
+    model, _, agent = segment.rpartition("@")
+    if not model or not is_name(agent):
+        return None
+    return AddressedPath(read_model(unquote_to_bytes(model)), agent)
+
+
+def _check_segment(segment: bytes) -> None:
+    if segment.split(b";", 1)[0].strip(b" ") in (b".", b".."):
+        raise _refused("'.' and '..' are not allowed")
+    if b"/" in segment or b"\\" in segment or _ESCAPED_TWICE.search(segment):
+        raise _refused("escaped slashes and backslashes are allowed only in the model's segment")
+    if _CONTROL.search(segment):
+        raise _refused("control characters are not allowed")
+
+
+def _check_readings(segment: bytes) -> None:
+    """What is escaped more than once."""
+    for _ in range(READINGS - 1):
+        segment = unquote_to_bytes(segment)
+        _check_segment(segment)
+
+
+def _refused(why: str) -> BadRequest:
+    message = (
+        f"This /engines/{{model}}/… path is not passed on: {why}. Percent-encode slashes in the model's name."
+    )
+    return BadRequest(message, code="invalid_path")
+
+
+def read_model(raw: bytes) -> str:
+    """A model's name from a path or a header. Raises :class:`BadRequest`."""
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        raise BadRequest("The model's name is not UTF-8.", param="model", code="invalid_model") from None
+    return check_model(name)
+
+
+def is_model_name(name: str) -> bool:
+    """Whether clients can ask for a model of this name."""
+    return 0 < len(name) <= MODEL_NAME_CHARS and name.isprintable() and " " not in name
+
+
+def check_model(name: str) -> str:
+    """``name`` if it can be a model's. Raises :class:`BadRequest`."""
+    if not is_model_name(name):
+        message = (
+            f"A model's name has 1 to {MODEL_NAME_CHARS} characters, none of them blank or a control one."
+        )
+        raise BadRequest(message, param="model", code="invalid_model")
+    return name
+
+
+def nearest(path: str) -> str | None:
+    """The known path that ``path`` is most likely meant for; None when it is most likely meant for none.
+
+    Meant is a path of the same words, each with a slip or two of the hand, or under another prefix than it
+    has here. Two words of the language that look alike are no slip: ``/v1/moderations`` is not
+    ``/v1/completions``.
+    """
+    words = _words(path[:100])
+    if words[:1] == ["engines"]:
+        return "/engines/{model}/…"
+    if len(words) > 1 and (below := [known for known in _KNOWN if _words(known)[: len(words)] == words]):
+        return min(below, key=len)
+    best: tuple[float, str] | None = None
+    for known in _KNOWN:
+        likeness = _likeness(words, _words(known)) if known != "/" else 0.0
+        if likeness and (best is None or likeness > best[0]):
+            best = likeness, known
+    return None if best is None else best[1]
+
+
+def _words(path: str) -> list[str]:
+    return [word for word in path.lower().split("/") if word]
+
+
+def _likeness(asked: list[str], known: list[str]) -> float:
+    """From 0, not meant, to 1. A version or another prefix before the words is worth a little."""
+    if asked == known:
+        return 1.0
+    bare = [word for word in known if not _VERSION.fullmatch(word)]
+    ends = [word for word in asked if not _VERSION.fullmatch(word)][-len(bare) :]
+    if len(ends) < len(bare):
+        return 0.0
+    worst = min(_word_likeness(*pair) for pair in zip(ends, bare, strict=True))
+    prefixed = len(known) > len(bare) and all(word in asked for word in known if word not in bare)
+    return 0.97 * worst + (0.02 if prefixed else 0.0) if worst else 0.0
+
+
+def _word_likeness(asked: str, known: str) -> float:
+    if asked == known:
+        return 1.0
+    likeness = difflib.SequenceMatcher(None, asked, known, autojunk=False).ratio()
+    return likeness if likeness >= SLIP else 0.0

@@ -1,6 +1,0 @@
-"""Engines' own paths, ``/engines/{model}/…``: which of them manage it, and where answers may lead."""
-
-from gateway.engine_paths.managing import KINDS, BadRule, EnginePaths, check_rules
-from gateway.engine_paths.references import client_reference, rewritten_headers
-
-__all__ = ["KINDS", "BadRule", "EnginePaths", "check_rules", "client_reference", "rewritten_headers"]

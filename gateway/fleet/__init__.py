@@ -1,0 +1,1 @@
+"""The connected agents: their endpoint, sessions, deployments and the health of each."""

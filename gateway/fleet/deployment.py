@@ -1,0 +1,151 @@
+"""One model as served, or to be served, by one agent's engine."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.scheduling.base import DeploymentView
+from gateway.scheduling.health import DeploymentHealth
+from shared.protocol.endpoint import SessionEndpoint
+from shared.protocol.messages import DeploymentStatus
+
+
+class DeploymentOwner(Protocol):
+    """The session a deployment belongs to; :class:`gateway.fleet.session.AgentSession`."""
+
+    endpoint: SessionEndpoint
+    full: bool
+    closed: bool
+    suspended: bool
+    """Its tunnel is gone or silent, and it is kept: what runs may go on, nothing new is sent."""
+
+    deployments: "dict[str, Deployment]"
+    """By id."""
+
+    @property
+    def takes_work(self) -> bool: ...
+    @property
+    def model_memory_bytes(self) -> int | None: ...
+    def set_full(self, full: bool) -> None: ...
+    def end(self) -> None: ...
+    def stream_closed(self, deployment: "Deployment") -> None: ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Deployment(DeploymentView):
+    """One model as served by one agent's engine, as long as the agent's session lasts.
+
+    ``key`` is ``agent/id``. ``slots`` is the level the agent granted, whatever the rest says.
+    """
+
+    id: str
+    session: DeploymentOwner
+    status: DeploymentStatus = DeploymentStatus.LOADED
+    listed: bool = True
+    """Named by the agent's latest state. One that is not goes away with its last stream."""
+    failures: int = 0
+    """Failures in a row."""
+    usable: bool = False
+    health: DeploymentHealth | None = None
+    shut: bool = False
+    """It may take nothing for its health, and not just for a moment."""
+    device: str = ""
+    """What it runs on: only deployments on the same are compared for their pace."""
+    counted_slots: int = 0
+    """What the index has counted for it."""
+    counted_version: str = ""
+    """For which version."""
+    managed: bool = False
+    """Its agent loads and unloads it when told."""
+    memory_bytes: int | None = None
+    reload_s: float | None = None
+    """How long loading takes, as its agent says."""
+    load_progress: float | None = None
+    promised_slots: int = 0
+    """Those it will have once it is loaded, as its agent says."""
+    reason: str = ""
+    """What its agent says of its status."""
+    kind: str = ""
+    """Of its engine, as its agent says; empty: it does not."""
+    lost_s: float | None = None
+    """Since when its agent says that its engine is lost, on the gateway's clock; None while it does not."""
+    loading_s: float = float("-inf")
+    loaded_s: float = float("-inf")
+    """When it was seen to begin loading, and to be loaded."""
+    used_s: float = float("-inf")
+    """When a request was given to it last, or was over there; kept where it is ``managed``."""
+    closing: bool = False
+    """It gets nothing new, because it is to go."""
+    told_to_go: bool = False
+    """It has been told to unload."""
+    takes_usage_option: bool | None = None
+    """Whether its engine takes the option by which a stream tells its usage; None: not known yet."""
+    stateful: bool = False
+    """Requests for its own paths that belong together must all come to it."""
+    context_tokens: int | None = None
+    """Of one request, prompt and answer together."""
+
+    @property
+    def leaving(self) -> bool:
+        """It is being unloaded."""
+        by_itself = self.managed and self.slots == 0 and self.reason != ""
+        return self.status is DeploymentStatus.LOADED and (self.told_to_go or by_itself)
+
+    @property
+    def loadable(self) -> bool:
+        """It is not loaded, and its agent would load it."""
+        out = self.status in (DeploymentStatus.LOADABLE, DeploymentStatus.FAILED)
+        return out and self.managed and self.listed and self.session.takes_work
+
+    @property
+    def most_tokens(self) -> int | None:
+        """What a request can have at most there; None: not known."""
+        known = [each for each in (self.context_tokens, self.kv_tokens) if each]
+        return min(known, default=None)
+
+    def note_kv(self, kv_use: float | None, running: int = 0) -> None:
+        """Its engine runs so many requests and uses this share of its room for context, which counts what
+        runs; None: it does not say, and what was placed there counts."""
+        if self.kv_tokens is None:
+            self.kv_free_tokens = None
+        elif not (self.in_flight or running):
+            self.kv_free_tokens = self.kv_tokens
+        elif kv_use is None:
+            self.kv_free_tokens = max(0, self.kv_tokens - self.load.kv_tokens)
+        else:
+            self.kv_free_tokens = int(self.kv_tokens * min(1.0, max(0.0, 1.0 - kv_use)))
+
+    def hold_kv(self, tokens: int) -> None:
+        """A request of so much context was placed there. What it says of itself (:meth:`note_kv`) is the
+        truth; this is for the time until then."""
+        if self.kv_free_tokens is not None:
+            self.kv_free_tokens = max(0, self.kv_free_tokens - tokens)
+
+    def free_kv(self, tokens: int) -> None:
+        """One of so much is over, and still counted in ``in_flight``."""
+        if self.kv_free_tokens is not None and self.kv_tokens is not None:
+            free_tokens = self.kv_free_tokens + tokens if self.in_flight > 1 else self.kv_tokens
+            self.kv_free_tokens = min(free_tokens, self.kv_tokens)
+
+    @property
+    def well(self) -> bool:
+        """Nothing speaks against it but, perhaps, that it is new."""
+        return self.health is None or self.health.well
+
+    @property
+    def promising(self) -> bool:
+        """It serves, or will in a moment: requests may wait for it. So while its session is suspended."""
+        return (
+            self.listed
+            and self.session.takes_work
+            and self.status in (DeploymentStatus.LOADED, DeploymentStatus.LOADING)
+        )
+
+    def compute_usable(self) -> bool:
+        return (
+            self.listed
+            and self.status is DeploymentStatus.LOADED
+            and self.session.takes_work
+            and not self.session.suspended
+            and not self.session.full
+            and not self.closing
+        )

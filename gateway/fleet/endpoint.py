@@ -1,0 +1,449 @@
+"""Where agents come in: strangers are counted, HELLOs checked against the store, the revoked sent away.
+
+Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address, ip_network
+from secrets import token_hex
+from typing import Any, Protocol
+
+import structlog
+
+from gateway.auth.agents import AdmittedAgent
+from gateway.auth.fresh import Fresh
+from gateway.domain.request import AgentPrincipal
+from gateway.domain.slices import Look
+from gateway.fleet.registry import Registry
+from gateway.fleet.renewals import Renewals
+from gateway.fleet.session import AgentSession
+from gateway.observability.gauges import TunnelFigures
+from gateway.observability.metrics import Metrics
+from gateway.storage.errors import StateError
+from shared.handshake import GatewayHandshake, Hello, ResumeRequest
+from shared.identity import AgentCertificate, GatewayKeys, Succession
+from shared.protocol import limits
+from shared.protocol.endpoint import SessionEndpoint, SessionListener
+from shared.protocol.errors import (
+    CertificateOutOfDate,
+    ErrorCode,
+    HandshakeError,
+    HandshakeRejected,
+    LocalError,
+    TrunklineError,
+    TunnelClosed,
+)
+from shared.protocol.messages import Drain
+from shared.tunnel import Accepted, AcceptedTunnel, Turns
+
+_log = structlog.get_logger(__name__)
+
+RETRY_AFTER_S = 1.0
+"""When an agent is to come again to a gateway that is restarting."""
+
+DATABASE_THREADS = 4
+"""Handshakes that may wait for the disk at once; the others wait for a thread, no more than strangers."""
+
+CHECKED_AT_ONCE = 100
+"""Sessions in one turn of the event loop, when agents have changed."""
+
+Fields = Sequence[tuple[bytes, bytes]]
+"""Of a header, names in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEndpointSettings:
+    """Bounds on those who have not proved who they are, and how soon a revocation takes effect."""
+
+    max_strangers: int = 1024
+    """Connections before WELCOME; each may hold 65 KiB for 5 s."""
+    max_strangers_per_address: int = 256
+    """Of one address, of IPv6 of one /64: a whole fleet may be behind it that reconnects at once."""
+    revocation_tick_s: float = 0.25
+    seen_tick_s: float = 15.0
+    """How often it is noted which agents are here."""
+    renewal_tick_s: float = 5.0
+    """How often it is looked whose certificate is due to be renewed, when no agent has changed."""
+
+
+class Directory(Protocol):
+    """Who may connect; :class:`gateway.auth.agents.AgentDirectory`."""
+
+    @property
+    def gateway_keys(self) -> GatewayKeys: ...
+    @property
+    def known_keys(self) -> GatewayKeys: ...
+    def data_version(self) -> int: ...
+
+    def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent: ...
+    def changed(self) -> bool: ...
+    def refusal(self, admitted: AdmittedAgent) -> str | None: ...
+    def forget_previous_key(self, wall_s: float) -> None: ...
+    def rights(self, admitted: AdmittedAgent) -> AgentPrincipal: ...
+    def due(self, wall_s: float) -> Callable[[AdmittedAgent], bool]: ...
+    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]: ...
+
+
+class AgentEndpoint:
+    """Accepts tunnels and hands the sessions on them to the registry. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        registry: Registry,
+        metrics: Metrics,
+        settings: AgentEndpointSettings | None = None,
+        *,
+        client_of: Callable[[str, Fields], str] = lambda address, header: address,
+        note_seen: Callable[[Sequence[str], float], None] = lambda names, wall_s: None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``client_of`` says by the address and the header of an upgrade whose it is: behind proxies that are
+        trusted, another's. ``note_seen`` is told now and then, in a worker thread, which agents are or were
+        here (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join
+        tokens."""
+        self._directory = directory
+        self._registry = registry
+        self._metrics = metrics
+        self._settings = settings or AgentEndpointSettings()
+        self._client_of = client_of
+        self._note_seen = note_seen
+        self._wall = wall
+        self._strangers: dict[AcceptedTunnel, str] = {}
+        """Tunnels whose agent has not proved who it is, with their address or network."""
+        self._addresses: Counter[str] = Counter()
+        self._turns: Turns | None = None
+        """Of all handshakes on the event loop, from the first connection on."""
+        self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
+        """Tunnels of agents, with the sessions on them."""
+        self._agents: dict[AgentSession, AdmittedAgent] = {}
+        """Sessions, with a tunnel or waiting for one, and what their agents were admitted with."""
+        self._renewals = Renewals(self._agents)
+        self._out_of_date: set[str] = set()
+        """Agents refused for their certificates' dates, which is said once; no more than were enrolled."""
+        self._came: set[str] = set()
+        """Agents that came since it was last noted who is here; no more than are enrolled."""
+        self._arrival = asyncio.Event()
+        """There is one of them."""
+        self._left: set[str] = set()
+        """Agents that left since it was last noted who is here; no more than are enrolled."""
+        self._past = TunnelFigures()
+        """What went through tunnels that are closed."""
+        self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")
+        """Reads what has changed, and waits behind nobody who writes."""
+        self._keys = Fresh(lambda: self._directory.data_version(), "identity")
+        """The gateway's keys that handshakes begin with are those of then, whoever changes them."""
+        self._keys.add(self._read_keys)
+        self._draining: Drain | None = None
+        self._closed = False
+        self._changed = asyncio.Event()
+        """Names or keys may have changed since certificates were last looked at."""
+        metrics.watch_tunnels(self.figures)
+
+    # --- For whoever composes the gateway ---
+
+    def protocol(self, *_args: Any, **_options: Any) -> AcceptedTunnel:
+        """What an HTTP server (uvicorn's ``ws=``) makes of an upgraded connection; its arguments say nothing
+        a tunnel needs. Call it on the event loop."""
+        loop = asyncio.get_running_loop()
+        if self._turns is None:
+            self._turns = Turns(loop)
+        return AcceptedTunnel(self, loop.time, self._wall, self._turns)
+
+    async def watch(self) -> None:
+        """Ends the sessions of agents that are revoked, whoever revokes them, and those that have had no
+        tunnel for too long; keeps the record of when agents were last seen. Runs until cancelled or
+        :meth:`close`."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self._look_after_sessions, self._settings.revocation_tick_s))
+            tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
+            tasks.create_task(self._repeat(self._record_arrivals, self._settings.seen_tick_s, self._arrival))
+            tasks.create_task(self._repeat(self._renew, self._settings.renewal_tick_s, self._changed))
+
+    def drain(self, reason: str, deadline_s: float) -> None:
+        """Tell every agent to take its new work elsewhere, and turn away those that come from now on."""
+        self._draining = Drain(reason, deadline_s)
+        for session in list(self._agents):
+            self._send_drain(session, self._draining)
+
+    async def close(self, code: ErrorCode = ErrorCode.DRAINING, reason: str = "the gateway stops") -> None:
+        """End every session, turn away every stranger, and wait until nothing here uses the store any more.
+        Idempotent."""
+        seen = set() if self._closed else self._here()
+        self._closed = True
+        self._draining = self._draining or Drain(reason, 0.0)
+        for session in list(self._agents):
+            session.close(code, reason)
+        for tunnel in list(self._strangers):
+            tunnel.abort(TunnelClosed(reason, code))
+        try:
+            await self._note(seen)
+        except StateError as error:
+            _log.error("state_failed", doing="record_seen", error=str(error))
+        self._keys.close()
+        await asyncio.to_thread(self._looks.shutdown)
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+    @property
+    def strangers(self) -> int:
+        """Connections that have not proved who they are."""
+        return len(self._strangers)
+
+    def figures(self) -> Look[TunnelFigures]:
+        """Totals of all tunnels there were and are, one a step. Those that come between count the next
+        time."""
+        total = replace(self._past)
+        for tunnel in (*self._strangers, *self._tunnels):
+            _add(total, tunnel)
+            yield
+        return total
+
+    # --- TunnelAcceptor ---
+
+    @property
+    def gateway_keys(self) -> GatewayKeys:
+        """Raises LocalError while the database or a key's file cannot be read."""
+        try:
+            failed = None if self._keys.is_fresh else self._keys.error
+        except StateError as error:
+            failed = error
+        if failed is not None:
+            raise LocalError("this gateway cannot use its database just now") from failed
+        return self._directory.known_keys
+
+    def prepare(self) -> asyncio.Future[None] | None:
+        """Have the gateway's keys read in a thread, if anybody has changed the store."""
+        with contextlib.suppress(StateError):  # which ``gateway_keys`` raises, too
+            if not self._keys.is_fresh:
+                reading = asyncio.ensure_future(self._keys.refresh())
+                reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+                return reading
+        return None
+
+    def connected(self, tunnel: AcceptedTunnel) -> None:
+        """Takes a stranger in. Raises LocalError when there are too many."""
+        peer = tunnel.peer_address.rpartition(":")[0]
+        address = _network_of(self._client_of(peer, tunnel.upgrade_fields))
+        settings = self._settings
+        if self._closed:
+            raise LocalError("this gateway is shutting down")
+        if len(self._strangers) >= settings.max_strangers:
+            self._metrics.tunnel("too_many_strangers")
+            raise LocalError("too many connections are waiting to be authenticated")
+        if self._addresses[address] >= settings.max_strangers_per_address:
+            self._metrics.tunnel("too_many_strangers")
+            raise LocalError("too many connections from your address are waiting to be authenticated")
+        self._strangers[tunnel] = address
+        self._addresses[address] += 1
+
+    def disconnected(self, tunnel: AcceptedTunnel) -> None:
+        session = self._tunnels.pop(tunnel, None)
+        if session is not None:
+            self._left.add(session.principal.name)
+        elif self._no_stranger(tunnel):
+            self._metrics.tunnel("not_authenticated")
+        _add(self._past, tunnel)
+
+    def refused(self, tunnel: AcceptedTunnel, error: HandshakeError) -> None:
+        if isinstance(error, CertificateOutOfDate) and error.name not in self._out_of_date:
+            self._out_of_date.add(error.name)
+            _log.warning(
+                "certificate_out_of_date",
+                agent=error.name,
+                valid_from_s=error.not_before_s,
+                valid_to_s=error.not_after_s,
+                now_s=int(self._wall()),
+            )
+
+    async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
+        """Raises HandshakeRejected."""
+        try:
+            if self._draining is not None and not self._goes_on(hello):
+                raise HandshakeRejected(ErrorCode.DRAINING, "this gateway is shutting down", RETRY_AFTER_S)
+            self._registry.check_room(hello.name)
+            admitted = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._directory.admit, hello, handshake, self._wall()
+            )
+        except HandshakeRejected as error:
+            _log.warning("agent_rejected", agent=hello.name, code=error.code.name, reason=error.reason)
+            raise
+        return Accepted(admitted, token_hex(16), self._registry.next_generation(), admitted.certificate_der)
+
+    def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
+        """The newest tunnel wins: the one the session still has, if it has, is dropped."""
+        admitted: AdmittedAgent = accepted.identity
+        if admitted.certificate.name != admitted.name:  # it was renamed, maybe just now
+            for known, before in list(self._agents.items()):
+                if before.agent_id == admitted.agent_id:
+                    self._update_rights(known, before)
+        session = self._registry.resumable(admitted.principal, request)
+        if session is None:
+            return None
+        session.endpoint.drop_tunnel()
+        return None if session.closed or not session.endpoint.session.suspended else session.endpoint
+
+    def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> SessionListener:
+        admitted: AdmittedAgent = accepted.identity
+        self._no_stranger(tunnel)
+        self._out_of_date.discard(admitted.name)
+        session = self._registry.session_on(tunnel.endpoint, admitted.name)
+        self._metrics.tunnel("accepted" if session is None else "resumed")
+        if session is None:
+            session = self._registry.attach(
+                admitted.principal, tunnel.endpoint, accepted.generation, accepted.session_id
+            )
+            if session.closed:
+                return session
+        self._tunnels[tunnel] = session
+        self._agents[session] = admitted
+        self._came.add(admitted.name)
+        self._arrival.set()
+        self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted,
+        self._update_rights(session, admitted)  # or have been given other rights
+        if self._draining is not None and not session.closed:
+            self._send_drain(session, self._draining)
+        return session
+
+    # --- Steps ---
+
+    async def _repeat(
+        self, look: Callable[[], Awaitable[None]], every_s: float, wake: asyncio.Event | None = None
+    ) -> None:
+        """Calls ``look`` for ever, sooner when ``wake`` is set; a database that fails is logged once, until
+        it works again."""
+        failing, wake = False, wake or asyncio.Event()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), every_s)
+            wake.clear()
+            if self._closed:
+                return
+            try:
+                await look()
+                failing = False
+            except StateError as error:
+                if not failing:
+                    _log.error("state_failed", doing=look.__name__.strip("_"), error=str(error))
+                failing = True
+
+    async def _look_after_sessions(self) -> None:
+        self._registry.give_up_lost(limits.RESUME_WINDOW_S)
+        for session in [session for session in self._agents if session.closed]:
+            del self._agents[session]
+        loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(self._looks, self._directory.changed):
+            await self._check_sessions(self._end_if_revoked)
+            await self._check_sessions(self._update_rights)
+            self._changed.set()
+
+    async def _check_sessions(self, check: Callable[[AgentSession, AdmittedAgent], None]) -> None:
+        """Holds every session against what is known of its agent now, so many a turn of the loop. One that
+        begins meanwhile is checked as it does."""
+        for number, session in enumerate(list(self._agents), 1):
+            if (admitted := self._agents.get(session)) is not None:
+                check(session, admitted)
+            if number % CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _read_keys(self) -> Callable[[], None]:
+        """Raises StateError."""
+        _ = self._directory.gateway_keys
+        return lambda: None
+
+    def _here(self) -> set[str]:
+        """Agents that are here, or have left since that was last noted."""
+        return self._left | {session.principal.name for session in self._tunnels.values()}
+
+    async def _record_seen(self) -> None:
+        names, self._left = self._here(), set()
+        await self._note(names)
+
+    async def _record_arrivals(self) -> None:
+        """At once, so that whoever is connected was never "never" seen."""
+        names, self._came = self._came, set()
+        await self._note(names)
+
+    async def _note(self, names: set[str]) -> None:
+        """Raises StateError."""
+        if names:
+            await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._note_seen, sorted(names), self._wall()
+            )
+
+    async def _renew(self) -> None:
+        loop, directory = asyncio.get_running_loop(), self._directory
+        wall_s = self._wall()
+        is_due = await loop.run_in_executor(self._looks, directory.due, wall_s)
+        keys = directory.known_keys
+        if self._closed:
+            return
+        if keys.previous is not None and keys.previous_at(wall_s) is None:
+            await loop.run_in_executor(self._threads, directory.forget_previous_key, wall_s)
+        await self._renewals.look(
+            is_due,
+            lambda *which: loop.run_in_executor(self._threads, directory.renew, *which),
+            wall_s,
+        )
+
+    def _goes_on(self, hello: Hello) -> bool:
+        """Whether an agent comes for a session that it has here: its requests may end while we drain."""
+        wanted = hello.session
+        return wanted is not None and any(
+            session.id == wanted.id and session.principal.name == hello.name for session in self._agents
+        )
+
+    def _end_if_revoked(self, session: AgentSession, admitted: AdmittedAgent) -> None:
+        reason = self._directory.refusal(admitted)
+        if reason is not None and not session.closed:
+            _log.warning("agent_revoked", agent=admitted.name, reason=reason)
+            session.close(ErrorCode.REVOKED, reason)
+
+    def _update_rights(self, session: AgentSession, admitted: AdmittedAgent) -> None:
+        principal = self._directory.rights(admitted)
+        if principal != admitted.principal and not session.closed:
+            self._agents[session] = replace(admitted, principal=principal)
+            self._registry.allow(session, principal)
+
+    def _send_drain(self, session: AgentSession, drain: Drain) -> None:
+        try:
+            session.endpoint.send_drain(drain)
+        except TrunklineError:
+            _log.debug("drain_not_sent", agent=session.principal.name)  # it is gone already
+
+    def _no_stranger(self, tunnel: AcceptedTunnel) -> bool:
+        address = self._strangers.pop(tunnel, None)
+        if address is None:
+            return False
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+        return True
+
+
+def _network_of(address: str) -> str:
+    """What counts as one address: itself, of IPv6 its /64, which one customer has."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        if not parsed.is_loopback:
+            return str(ip_network((parsed, 64), strict=False))
+    return str(parsed)
+
+
+def _add(figures: TunnelFigures, tunnel: AcceptedTunnel) -> None:
+    traffic = tunnel.traffic
+    figures.bytes_received += traffic.bytes_received
+    figures.bytes_sent += traffic.bytes_sent
+    figures.messages_received += traffic.messages_received
+    figures.messages_sent += traffic.messages_sent

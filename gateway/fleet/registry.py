@@ -1,0 +1,261 @@
+"""Which agents are connected, what they serve and how many slots they grant.
+
+Everything belongs to the event loop's thread. Models once served stay known; ``keeper`` writes them down, so
+that a restarted gateway waits for them.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.domain.request import AgentPrincipal
+from gateway.domain.slices import Look
+from gateway.fleet.deployments import ModelIndex, ModelRecord
+from gateway.fleet.session import AgentInfo, AgentSession
+from gateway.observability.gauges import AgentFigures, FleetFigures
+from gateway.observability.metrics import Metrics
+from shared.handshake import ResumeRequest
+from shared.protocol import limits
+from shared.protocol.control_frames import ControlFrameLimiter
+from shared.protocol.endpoint import SessionEndpoint
+from shared.protocol.errors import ErrorCode, HandshakeRejected, TunnelClosed
+from shared.protocol.messages import CommandResult
+
+_log = structlog.get_logger(__name__)
+
+_EARNED_S = limits.CONTROL_FRAMES_BURST / limits.CONTROL_FRAMES_PER_S
+"""After so long without a session an agent has earned all the control frames that it may send at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """Bounds on what agents may bring."""
+
+    max_agents: int = 4096
+    max_models: int = 4096
+    """Model names remembered, served or gone."""
+    max_slots: int = limits.OPEN_STREAMS
+    """Of one deployment; a session has no more streams anyway."""
+    owned_by: str = "trunkline"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model for ``GET /v1/models``."""
+
+    id: str
+    created_s: int
+    """Unix time at which a deployment of it was first seen by this gateway."""
+    owned_by: str
+    ready: bool
+    """A deployment of it is loaded and takes requests now."""
+    deployments: int
+    """Deployments that serve it now or are loading it."""
+    routes: tuple[str, ...]
+    """What those and the ``loadable`` ones can do, sorted; empty when there are none."""
+    loadable: int = 0
+    """Deployments that would be loaded when it is asked for."""
+
+
+class Registry:
+    """Connected agents, their deployments, and the index over them."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        settings: RegistrySettings = RegistrySettings(),
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock`` gives seconds of the event loop's clock (``loop.time``), ``wall`` Unix time."""
+        self.metrics = metrics
+        self.clock = clock
+        self.settings = settings
+        self.wall = wall
+        self.index = ModelIndex(clock, settings.max_models)
+        self._sessions: dict[str, AgentSession] = {}
+        self._held: set[str] = set()
+        """Agents that operators keep new work from; names that were connected then."""
+        self._left: dict[str, tuple[float, ControlFrameLimiter]] = {}
+        """Of agents that left not long ago, when, and what they may send; in that order."""
+        self._generation = 0
+        self._answered: Callable[[AgentSession, CommandResult], None] | None = None
+        metrics.watch_fleet(self.figures)
+
+    def watch_results(self, answered: Callable[[AgentSession, CommandResult], None]) -> None:
+        """``answered`` is called with what agents say to commands."""
+        self._answered = answered
+
+    def answered(self, session: AgentSession, result: CommandResult) -> None:
+        """An agent answers a command."""
+        if self._answered is not None:
+            self._answered(session, result)
+
+    @property
+    def max_slots(self) -> int:
+        return self.settings.max_slots
+
+    @property
+    def agents_connected(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def sessions(self) -> list[AgentSession]:
+        """Of every connected agent, in the order they connected."""
+        return list(self._sessions.values())
+
+    def check_room(self, agent: str) -> None:
+        """Raises HandshakeRejected when one more agent is too many. One that is connected may come again."""
+        if agent not in self._sessions and len(self._sessions) >= self.settings.max_agents:
+            raise HandshakeRejected(ErrorCode.OVERLOADED, "this gateway has all the agents it takes", 30.0)
+
+    def next_generation(self) -> int:
+        """A number for a new session, greater than all before it."""
+        self._generation += 1
+        return self._generation
+
+    def resumable(self, principal: AgentPrincipal, request: ResumeRequest) -> AgentSession | None:
+        """The session an agent asks to go on with: its own, not over, and with everything still kept that the
+        agent says it has not received. The agent's rights are those of now."""
+        session = self._sessions.get(principal.name)
+        if session is None or session.closed or not session.id or session.id != request.id:
+            return None
+        if not session.endpoint.session.log.can_resume(request.received):
+            _log.warning("agent_cannot_resume", agent=principal.name, received=request.received)
+            return None
+        session.allow(principal)
+        return session
+
+    def allow(self, session: AgentSession, principal: AgentPrincipal) -> None:
+        """A connected agent's rights are others now, or its name is. Whoever has that name here has another
+        one by now, or none, and is told so next."""
+        former, name = session.principal.name, principal.name
+        if name != former and not session.closed:
+            if self._sessions.get(former) is session:
+                del self._sessions[former]
+            self._sessions[name] = session
+            if former in self._held:
+                self._held = self._held - {former} | {name}
+            _log.info("agent_renamed", agent=name, former=former)
+        session.allow(principal)
+
+    def give_up_lost(self, window_s: float) -> None:
+        """End the sessions that have had no tunnel for ``window_s``."""
+        now = self.clock()
+        for session in list(self._sessions.values()):
+            if session.lost_s is not None and now - session.lost_s >= window_s:
+                session.endpoint.lost(TunnelClosed(f"no tunnel for {now - session.lost_s:.0f} s"))
+
+    def attach(
+        self,
+        principal: AgentPrincipal,
+        endpoint: SessionEndpoint,
+        generation: int | None = None,
+        session_id: str = "",
+    ) -> AgentSession:
+        """A new session of an agent. It replaces the one the agent had, whose streams are lost with it.
+
+        The newest wins: a session whose ``generation`` is older than the connected one's is closed itself.
+        """
+        session = AgentSession(self, principal, endpoint, generation or self.next_generation(), session_id)
+        session.held = principal.name in self._held
+        old = self._sessions.get(principal.name)
+        if old is not None and old.generation > session.generation:
+            session.close(ErrorCode.REPLACED, "a newer tunnel of the same agent is there already")
+            return session
+        self._sessions[principal.name] = session
+        spent = self._left.get(principal.name) if old is None else (0.0, old.endpoint.session.control_frames)
+        if spent is not None:  # a new session is no new allowance, however often an agent comes
+            endpoint.session.control_frames = spent[1].left()
+        if old is not None:
+            _log.info("agent_replaced", agent=principal.name)
+            old.close(ErrorCode.REPLACED, "a newer tunnel of the same agent took over")
+        _log.info("agent_connected", agent=principal.name, agents=len(self._sessions))
+        return session
+
+    def session_on(self, endpoint: SessionEndpoint, agent: str) -> AgentSession | None:
+        """The agent's session if it is the one on ``endpoint``."""
+        session = self._sessions.get(agent)
+        return session if session is not None and session.endpoint is endpoint else None
+
+    def detach(self, session: AgentSession) -> None:
+        """A session ended. Removes itself only: a newer one of the same agent stays."""
+        name = session.principal.name
+        if self._sessions.get(name) is session:
+            del self._sessions[name]
+            self._remember_spent(name, session)
+            _log.info("agent_disconnected", agent=name, agents=len(self._sessions))
+
+    def _remember_spent(self, name: str, session: AgentSession) -> None:
+        """Until it would have earned all that it may have."""
+        now = self.clock()
+        self._left.pop(name, None)
+        self._left[name] = now, session.endpoint.session.control_frames
+        while now - next(iter(self._left.values()))[0] >= _EARNED_S:
+            del self._left[next(iter(self._left))]
+
+    def hold(self, name: str, held: bool) -> bool:
+        """Keep new work from an agent, or no longer, also when it comes back with a new session; False when
+        none of this name is connected (and, to let it have work again, none is held)."""
+        session = self._sessions.get(name)
+        known = session is not None or (not held and name in self._held)
+        if known:
+            (self._held.add if held else self._held.discard)(name)
+        if session is not None:
+            session.hold(held)
+        return known
+
+    def models(self) -> list[ServedModel]:
+        """Every model that was ever served, by name; those nothing serves now have no deployments."""
+        return list(self.each_model())
+
+    def each_model(self) -> Iterator[ServedModel]:
+        """The same one after the other, each as it is when it is asked for."""
+        return (self._describe(record) for _, record in sorted(self.index.models.items()))
+
+    def model(self, name: str) -> ServedModel | None:
+        """One model, None when nothing ever served it."""
+        record = self.index.models.get(name)
+        return None if record is None else self._describe(record)
+
+    def agents(self) -> list[AgentInfo]:
+        """Every connected agent, by name."""
+        return list(self.each_agent())
+
+    def each_agent(self) -> Iterator[AgentInfo]:
+        """The same one after the other, each as it is when it is asked for."""
+        return (session.describe() for _, session in sorted(self._sessions.items()))
+
+    def figures(self) -> Look[FleetFigures]:
+        """What the metrics show of the fleet, an agent a step."""
+        figures = FleetFigures()
+        for session in self.sessions:
+            figures.agents[session.shown_status.lower()] += 1
+            figures.streams += len(session.endpoint.streams)
+            slots = in_flight = 0
+            for deployment in session.deployments.values():
+                figures.deployments[deployment.model, deployment.status.value] += 1
+                if deployment.promising:
+                    figures.slots[deployment.model] += deployment.slots
+                    slots += deployment.slots
+                figures.in_flight[deployment.model] += deployment.in_flight
+                in_flight += deployment.in_flight
+            each = AgentFigures(session.principal.name, slots, in_flight, session.endpoint.rtt_s)
+            figures.each_agent.append(each)
+            yield
+        return figures
+
+    def _describe(self, record: ModelRecord) -> ServedModel:
+        serving = record.serving.values()
+        there = (*serving, *record.loadable.values())
+        return ServedModel(
+            id=record.name,
+            created_s=record.created_s,
+            owned_by=self.settings.owned_by,
+            ready=any(deployment.compute_usable() and deployment.slots for deployment in serving),
+            deployments=len(serving),
+            routes=tuple(sorted({route for deployment in there for route in deployment.routes})),
+            loadable=len(record.loadable),
+        )

@@ -1,0 +1,113 @@
+"""Gives connected agents fresh certificates and the gateway's next key, inside their sessions.
+
+PROTOCOL §8.6, §8.12. A session may last for months, so nothing here waits for an agent to dial again.
+Belongs to the event loop's thread.
+"""
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+import structlog
+
+from gateway.auth.agents import AdmittedAgent
+from gateway.fleet.session import AgentSession
+from gateway.storage.errors import RecordError
+from shared.handshake import Renewal
+from shared.identity import AgentCertificate, Succession
+from shared.protocol.errors import TrunklineError
+from shared.protocol.messages import CommandResult
+
+AT_ONCE = 64
+"""Certificates issued in one look: each waits for the disk, and a new key of the gateway's is for all."""
+
+_FIRST_ID = 1 << 40
+"""Commands that load and unload count from 1."""
+
+_log = structlog.get_logger(__name__)
+
+IsDue = Callable[[AdmittedAgent], bool]
+Issue = Callable[[AdmittedAgent, float], Awaitable[tuple[AgentCertificate, Succession | None]]]
+
+
+class Renewals:
+    """Which agents have been sent what, and what they said to it."""
+
+    def __init__(self, agents: dict[AgentSession, AdmittedAgent]) -> None:
+        """``agents`` are the sessions there are, kept by their owner; what an agent holds is noted there."""
+        self._agents = agents
+        self._ids = itertools.count(_FIRST_ID)
+        self._asked: set[AgentSession] = set()
+        self._unable: dict[AgentSession, tuple[int, bool]] = {}
+        """They did not take it, with the serial of what they hold and whether it had worn: while both are so
+        they are not asked again."""
+
+    async def look(self, is_due: IsDue, issue: Issue, wall_s: float) -> None:
+        """Send what is due at ``wall_s``: ``AgentDirectory.due`` says for whom, ``issue`` calls
+        ``AgentDirectory.renew`` where it may wait for the disk. Raises StateError."""
+        self._asked &= self._agents.keys()
+        for session in self._unable.keys() - self._agents.keys():
+            del self._unable[session]
+        for session, admitted in list(itertools.islice(self._due(is_due, wall_s), AT_ONCE)):
+            if session.closed:
+                continue  # meanwhile, and maybe all of them, with the threads that issue
+            try:
+                certificate, succession = await issue(admitted, wall_s)
+            except RecordError:
+                continue  # revoked meanwhile: its session is ended for that
+            if not session.closed:
+                self._send(session, certificate, succession, wall_s)
+
+    def _due(self, is_due: IsDue, wall_s: float) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
+        for session, admitted in self._agents.items():
+            if session.closed or session.suspended or session in self._asked:
+                continue
+            if is_due(admitted) and self._unable.get(session) != _held(admitted, wall_s):
+                yield session, admitted
+
+    def _send(
+        self,
+        session: AgentSession,
+        certificate: AgentCertificate,
+        succession: Succession | None,
+        wall_s: float,
+    ) -> None:
+        def answered(result: CommandResult) -> None:
+            self._asked.discard(session)
+            if result.ok:
+                self._taken(session, certificate)
+            else:
+                self._refused(session, asked_with, result.error, wall_s)
+
+        asked_with = self._agents.get(session)
+        renewal = Renewal(next(self._ids), certificate.der, succession)
+        try:
+            session.ask(renewal.to_dict(), answered)
+        except TrunklineError as error:
+            _log.debug("renewal_not_sent", agent=session.principal.name, error=str(error))
+        else:
+            self._asked.add(session)
+
+    def _taken(self, session: AgentSession, certificate: AgentCertificate) -> None:
+        if (admitted := self._agents.get(session)) is not None:
+            self._agents[session] = replace(admitted, certificate=certificate)
+        _log.info("certificate_renewed", agent=certificate.name, valid_to_s=certificate.not_after_s)
+
+    def _refused(
+        self, session: AgentSession, asked_with: AdmittedAgent | None, reason: str, wall_s: float
+    ) -> None:
+        """An agent that knows no renewal, or finds fault with it. WELCOME can renew what has worn, and the
+        session goes on over the next tunnel; for what has expired there is none. One that WELCOME gave
+        another certificate while it was asked refuses what is older than that, and no more."""
+        admitted = self._agents.get(session)
+        if admitted is None or asked_with is None or admitted.certificate != asked_with.certificate:
+            return
+        _log.warning("certificate_not_taken", agent=session.principal.name, reason=reason)
+        self._unable[session] = held = _held(admitted, wall_s)
+        if held[1] and wall_s <= admitted.certificate.not_after_s:
+            session.endpoint.drop_tunnel()
+
+
+def _held(admitted: AdmittedAgent, wall_s: float) -> tuple[int, bool]:
+    """The serial of what an agent holds, and whether it has worn."""
+    return admitted.certificate.serial, admitted.certificate.is_worn(wall_s)

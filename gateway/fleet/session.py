@@ -1,0 +1,396 @@
+"""One agent's session as the gateway keeps it: what the agent says, held against what its identity allows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from gateway.domain.request import AgentPrincipal
+from gateway.domain.scopes import matches
+from gateway.domain.surface import is_model_name
+from gateway.fleet.deployments import Deployment, ModelIndex
+from gateway.observability.metrics import Metrics
+from shared.protocol import limits
+from shared.protocol.endpoint import SessionEndpoint, Stream
+from shared.protocol.engine_state import EngineState
+from shared.protocol.errors import ErrorCode, FrameMalformed, TrunklineError, TunnelClosed
+from shared.protocol.messages import (
+    AgentState,
+    AgentStatus,
+    CommandResult,
+    DeploymentState,
+    DeploymentStatus,
+    Drain,
+    GpuState,
+)
+from shared.protocol.routes import ROUTES
+
+_log = structlog.get_logger(__name__)
+
+SUSPENDED = "SUSPENDED"
+"""Shown of an agent whose tunnel is gone and whose session is kept."""
+
+_ROUTES = frozenset(ROUTES)
+"""What else an agent says it does is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """A connected agent, for people to look at."""
+
+    name: str
+    connected_s: float
+    """On the gateway's monotonic clock."""
+    status: AgentStatus
+    draining: bool
+    labels: Mapping[str, str]
+    rtt_s: float | None
+    streams: int
+    deployments: tuple[DeploymentState, ...]
+    gpus: tuple[GpuState, ...]
+    engines: tuple[EngineState, ...] = ()
+    """Empty for agents of earlier versions."""
+    reason: str = ""
+    """Why it serves nothing."""
+
+
+class SessionOwner(Protocol):
+    """What a session needs of the registry it is in."""
+
+    index: ModelIndex
+    metrics: Metrics
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+
+    @property
+    def max_slots(self) -> int: ...
+
+    def detach(self, session: "AgentSession") -> None: ...
+    def answered(self, session: "AgentSession", result: CommandResult) -> None: ...
+
+
+@dataclass(slots=True)
+class _Claims:
+    """What an agent said that it may not, models and labels above all: each is told and counted once."""
+
+    refused: set[tuple[str, str]] = field(default_factory=set)
+
+    def first_time(self, reason: str, claim: str) -> bool:
+        if (reason, claim) in self.refused or len(self.refused) >= 4 * limits.DEPLOYMENTS:
+            return False
+        self.refused.add((reason, claim))
+        return True
+
+
+class AgentSession:
+    """One agent's session: listens to what it says and keeps its deployments (a SessionListener).
+
+    What the agent says is held against what its identity allows; what exceeds that is left out, logged and
+    counted once.
+    """
+
+    def __init__(
+        self,
+        owner: SessionOwner,
+        principal: AgentPrincipal,
+        endpoint: SessionEndpoint,
+        generation: int,
+        session_id: str = "",
+    ) -> None:
+        self.principal = principal
+        self.endpoint = endpoint
+        self.generation = generation
+        self.id = session_id
+        self.connected_s = owner.clock()
+        self.deployments: dict[str, Deployment] = {}
+        """By id. Those the agent no longer names stay until their last stream is closed."""
+        self.full = False
+        """The session has as many streams as the agent allows; cleared when one closes."""
+        self.draining = False
+        self.held = False
+        """An operator of the gateway keeps new work from it."""
+        self.closed = False
+        self.suspended = False
+        """Its tunnel is gone or silent: nothing new is sent there, and what runs waits to go on."""
+        self.lost_s: float | None = None
+        """When its tunnel went; None while there is one."""
+        self._owner = owner
+        self._levels: dict[str, int] = {}
+        self._state = AgentState(AgentStatus.READY)
+        self._claims = _Claims()
+        self._awaited: dict[int, Callable[[CommandResult], None]] = {}
+        """Who waits for the answer to which command; as many as whoever asks lets wait."""
+        endpoint.on_round_trip = self._round_trip_measured
+
+    @property
+    def takes_work(self) -> bool:
+        working = self._state.status in (AgentStatus.READY, AgentStatus.BUSY)
+        return working and not self.closed and not self.draining and not self.held
+
+    @property
+    def model_memory_bytes(self) -> int | None:
+        """What all its managed deployments may take together; None: not known."""
+        return self._state.model_memory_bytes
+
+    @property
+    def shown_status(self) -> str:
+        if self.suspended:
+            return SUSPENDED
+        return AgentStatus.DRAINING.value if self.draining or self.held else self._state.status.value
+
+    def describe(self) -> AgentInfo:
+        listed = {d.id for d in self.deployments.values() if d.listed}
+        return AgentInfo(
+            name=self.principal.name,
+            connected_s=self.connected_s,
+            status=self._state.status,
+            draining=self.draining or self.held,
+            labels=self.principal.labels,
+            rtt_s=self.endpoint.rtt_s,
+            streams=len(self.endpoint.streams),
+            deployments=tuple(state for state in self._state.deployments if state.id in listed),
+            gpus=self._state.gpus,
+            engines=self._state.engines,
+            reason=self._state.reason,
+        )
+
+    def close(self, code: ErrorCode, reason: str) -> None:
+        """End the session; its deployments take nothing more from now on, whatever is still being closed."""
+        self.end()
+        self.endpoint.close(code, reason)
+
+    def end(self) -> None:
+        """The session is over, or as good as over: its deployments go. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        for deployment in list(self.deployments.values()):
+            self._unlist(deployment)
+        self._owner.detach(self)
+
+    def allow(self, principal: AgentPrincipal) -> None:
+        """The agent has the rights of now: what it said before is held against them again. With another name
+        its deployments are others, too; what runs on those there were goes on."""
+        if principal == self.principal:
+            return
+        if principal.name != self.principal.name:
+            for deployment in list(self.deployments.values()):
+                self._unlist(deployment)
+                self._drop(deployment)
+        self.principal = principal
+        self._claims = _Claims()
+        self.on_state(self._state)
+
+    def ask(self, command: Mapping[str, Any], answered: Callable[[CommandResult], None]) -> None:
+        """Send a COMMAND whose answer is nobody else's. Raises TrunklineError when it cannot be sent."""
+        self.endpoint.send_command(command)
+        self._awaited[command["id"]] = answered
+
+    def stream_closed(self, deployment: Deployment) -> None:
+        """A stream of one of the deployments is over: there may be room for another in the session."""
+        if self.full:
+            self.set_full(False)
+        if not deployment.listed and not deployment.in_flight:
+            self._drop(deployment)
+
+    def hold(self, held: bool) -> None:
+        """Keep new work from it, or no longer. What runs goes on."""
+        self.held = held
+        self._update_all()
+
+    def set_full(self, full: bool) -> None:
+        self.full = full
+        self._update_all()
+
+    # --- SessionListener ---
+
+    def on_open(self, stream: Stream) -> None:
+        """Never called: the session refuses OPEN from agents."""
+
+    def on_demand(self, waiting: Mapping[str, int]) -> None:
+        """Never called: DEMAND goes to agents only."""
+
+    def on_command(self, command: Mapping[str, Any]) -> None:
+        """Never called: COMMAND goes to agents only."""
+
+    def on_result(self, result: Mapping[str, Any]) -> None:
+        """The answer to a command."""
+        try:
+            answer = CommandResult.read(result)
+        except FrameMalformed as error:
+            if self._claims.first_time("result_unreadable", ""):
+                _log.warning("agent_result_unreadable", agent=self.principal.name, error=str(error))
+            return
+        awaited = self._awaited.pop(answer.id, None)
+        if awaited is not None:
+            awaited(answer)
+        else:
+            self._owner.answered(self, answer)
+
+    def on_slots(self, levels: Mapping[str, int]) -> None:
+        """Levels for the deployments named; the others keep theirs."""
+        most = self._owner.max_slots
+        for key, level in levels.items():
+            if key in self._levels or len(self._levels) < limits.DEPLOYMENTS:
+                self._levels[key] = min(level, most)
+            deployment = self.deployments.get(key)
+            if deployment is not None and deployment.slots != self._level(key):
+                deployment.slots = self._level(key)
+                self._owner.index.update(deployment)
+
+    def on_state(self, state: AgentState) -> None:
+        if self.closed:
+            return
+        self._state = state
+        for name, value in state.labels.items():
+            if self.principal.labels.get(name) != value:
+                self._refuse(f"{name}={value}", "label_not_allowed")
+        named = {claim.id: claim for claim in state.deployments if self._allowed(claim)}
+        for deployment in list(self.deployments.values()):
+            claim = named.get(deployment.id)
+            if claim is None or claim.model != deployment.model:
+                self._unlist(deployment)
+            if claim is not None and claim.model != deployment.model:
+                self._drop(deployment)  # another one of the same name takes its place
+        claimed = {claim.id for claim in state.deployments}  # what is not allowed now may be one day
+        self._levels = {key: level for key, level in self._levels.items() if key in claimed}
+        for claim in named.values():
+            self._list(claim)
+        self._update_all()
+        self._tell_of_losses()
+
+    def on_drain(self, drain: Drain) -> None:
+        if self.draining:
+            return
+        _log.info("agent_drains", agent=self.principal.name, reason=drain.reason, deadline_s=drain.deadline_s)
+        self.draining = True
+        self._update_all()
+
+    def on_session_suspended(self, error: TrunklineError | None) -> None:
+        self.suspended = True
+        if error is not None:
+            self.lost_s = self._owner.clock()
+        _log.info(
+            "agent_suspended",
+            agent=self.principal.name,
+            reason="silent" if error is None else str(error),
+            streams=len(self.endpoint.streams),
+        )
+        self._update_all()
+
+    def on_session_resumed(self) -> None:
+        _log.info("agent_resumed", agent=self.principal.name, streams=len(self.endpoint.streams))
+        self.suspended = False
+        self.lost_s = None
+        self._update_all()
+
+    def on_session_closed(self, error: TrunklineError | None) -> None:
+        self.end()
+        if error is None:
+            return
+        said_goodbye = isinstance(error, TunnelClosed) and error.code is ErrorCode.NO_ERROR
+        if said_goodbye and self.lost_s is None:
+            _log.info("agent_left", agent=self.principal.name, reason=str(error))
+        else:
+            _log.warning("agent_lost", agent=self.principal.name, error=str(error))
+
+    # --- Steps ---
+
+    def _round_trip_measured(self) -> None:
+        for deployment in self.deployments.values():
+            deployment.rtt_s = self.endpoint.rtt_s or 0.0
+
+    def _allowed(self, claim: DeploymentState) -> bool:
+        if not is_model_name(claim.model):
+            self._refuse(claim.model, "unusable_name")
+        elif not any(matches(claim.model, pattern) for pattern in self.principal.models):
+            self._refuse(claim.model, "not_allowed")
+        elif not self._owner.index.learn(claim.model, self._owner.wall()):
+            self._refuse(claim.model, "too_many_models")
+        else:
+            self._owner.metrics.know_model(claim.model)
+            return True
+        return False
+
+    def _refuse(self, claim: str, reason: str) -> None:
+        if self._claims.first_time(reason, claim):
+            self._owner.metrics.claim_refused(reason)
+            _log.warning("agent_claim_refused", agent=self.principal.name, claim=claim, reason=reason)
+
+    def _list(self, claim: DeploymentState) -> None:
+        deployment = self.deployments.get(claim.id)
+        if deployment is None:
+            deployment = self.deployments[claim.id] = Deployment(
+                key=f"{self.principal.name}/{claim.id}",
+                agent=self.principal.name,
+                model=claim.model,
+                routes=frozenset(),
+                id=claim.id,
+                session=self,
+                labels=self.principal.labels,
+                listed=False,
+            )
+        elif deployment.labels != self.principal.labels:
+            self._unlist(deployment)  # for whoever chooses it is another one from now on
+            self.deployments[claim.id] = deployment
+            deployment.labels = self.principal.labels
+        self._take_status(deployment, claim)
+        deployment.listed = True
+        deployment.version = claim.version
+        deployment.lacks = frozenset(claim.lacks)
+        deployment.routes = _ROUTES.intersection(claim.routes) - deployment.lacks
+        deployment.stateful = claim.stateful
+        deployment.continues, deployment.kind = claim.continues, claim.kind
+        deployment.device = ",".join(sorted({gpu.name for gpu in self._state.gpus}))
+        deployment.rtt_s = self.endpoint.rtt_s or 0.0
+        deployment.slots = self._level(claim.id)
+        tokens = claim.context_tokens, claim.kv_tokens
+        if tokens != (deployment.context_tokens, deployment.kv_tokens):
+            deployment.context_tokens, deployment.kv_tokens = tokens
+            self._owner.index.forget_limit(claim.model)
+        deployment.note_kv(claim.kv_use, claim.running)
+
+    def _take_status(self, deployment: Deployment, claim: DeploymentState) -> None:
+        """What its agent says of whether it is loaded, and of loading it."""
+        before, now = deployment.status, self._owner.clock()
+        deployment.status, deployment.reason = claim.status, claim.reason
+        deployment.managed = claim.managed
+        deployment.memory_bytes, deployment.reload_s = claim.memory_bytes, claim.load_s
+        deployment.load_progress, deployment.promised_slots = claim.load_progress, claim.slots
+        known = deployment.listed
+        if known and claim.status is before:
+            return
+        if claim.status is DeploymentStatus.LOADING:
+            deployment.loading_s = now
+        elif known and claim.status is DeploymentStatus.LOADED:
+            deployment.loaded_s = now
+            deployment.takes_usage_option = None  # it may be another engine now
+        self._owner.index.moved(deployment, before if known else None)
+
+    def _tell_of_losses(self) -> None:
+        """Whoever has a request at an engine that its agent has just declared lost."""
+        now = self._owner.clock()
+        for deployment in list(self.deployments.values()):
+            if deployment.status is not DeploymentStatus.FAILED:
+                deployment.lost_s = None
+            elif deployment.lost_s is None:
+                deployment.lost_s = now
+                self._owner.index.engine_lost(deployment)
+
+    def _unlist(self, deployment: Deployment) -> None:
+        deployment.listed = False
+        self._owner.index.update(deployment)
+        if not deployment.in_flight:
+            self._drop(deployment)
+
+    def _drop(self, deployment: Deployment) -> None:
+        if self.deployments.get(deployment.id) is deployment:
+            del self.deployments[deployment.id]
+
+    def _level(self, key: str) -> int:
+        return self._levels.get(key, 0)
+
+    def _update_all(self) -> None:
+        for deployment in list(self.deployments.values()):
+            self._owner.index.update(deployment)

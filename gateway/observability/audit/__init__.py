@@ -1,0 +1,32 @@
+"""The audit log: who did what, when, and where it ran; never content.
+
+One JSON object a line in segments, each line naming the SHA-256 of the one before; a head beside them, signed
+with the gateway's key, names the last. So whatever is changed, removed, added or put elsewhere afterwards is
+found (:mod:`gateway.observability.audit.verify`). Any process that has the state may append, one at a time.
+What a running gateway alone needs, a writer and its figures, is imported from its modules: commands do
+without.
+"""
+
+from gateway.observability.audit.acts import take_up
+from gateway.observability.audit.files import AuditFiles, AuditUnwritable, Retention
+from gateway.observability.audit.opening import audit_files, take_up_acts, trusted_keys
+from gateway.observability.audit.records import ChainHead, Signer
+from gateway.observability.audit.requests import RequestFacts, facts_of
+from gateway.observability.audit.verify import Anchor, AuditReport, verify
+
+__all__ = [
+    "Anchor",
+    "AuditFiles",
+    "AuditReport",
+    "AuditUnwritable",
+    "ChainHead",
+    "RequestFacts",
+    "Retention",
+    "Signer",
+    "audit_files",
+    "facts_of",
+    "take_up",
+    "take_up_acts",
+    "trusted_keys",
+    "verify",
+]

@@ -1,0 +1,72 @@
+"""From the database, where administrative acts are noted as they are done, into the audit log."""
+
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from gateway.observability.audit.files import AuditFiles
+from gateway.observability.audit.records import RESERVED, AuditEntry
+from gateway.storage.acts import Act
+from gateway.storage.errors import StateError
+
+MOST_ACTS = 500
+"""Taken up at a time."""
+
+
+class AdminActs(Protocol):
+    """:class:`gateway.storage.acts.ActStore`."""
+
+    def pending(self, most: int, /) -> tuple[Act, ...]: ...
+    def forget(self, ids: Collection[str], /) -> None: ...
+    def signer(self) -> bytes | None: ...
+    def note_signer(self, public_key: bytes, /) -> None: ...
+
+
+def entry_of(act: Act) -> AuditEntry:
+    """The line that an act becomes."""
+    what = {name: value for name, value in act.what.items() if name not in (*RESERVED, "who", "act")}
+    return AuditEntry(act.at_s, act.kind, {"who": act.who, **what, "act": act.id})
+
+
+def take_up(files: AuditFiles, acts: AdminActs, wall_s: float, entries: Sequence[AuditEntry] = ()) -> int:
+    """Append the acts that wait, once each whatever crashes, then ``entries``; how many lines that were.
+
+    Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
+    """
+    with files.held(wall_s, lambda: _signers(acts)) as appender:
+        waiting = _waiting(acts, sure=not entries)
+        taken = appender.head.taken
+        fresh = [act for act in waiting or () if act.id not in taken]
+        if fresh or entries:
+            still = taken if waiting is None else [act.id for act in waiting]
+            appender.append([*map(entry_of, fresh), *entries], wall_s, still)
+            signed_by = appender.signer.public_key
+    with contextlib.suppress(StateError):  # they are known by their ids when they are found again
+        acts.forget([act.id for act in waiting or ()])
+        if (fresh or entries) and signed_by != acts.signer():
+            acts.note_signer(signed_by)
+    return len(fresh) + len(entries)
+
+
+def prune(files: AuditFiles, acts: AdminActs, wall_s: float) -> list[str]:
+    """Delete segments that are to be kept no longer; their names. Raises StateError."""
+    with files.held(wall_s, lambda: _signers(acts)) as appender:
+        return appender.prune(wall_s)
+
+
+def _waiting(acts: AdminActs, *, sure: bool) -> tuple[Act, ...] | None:
+    """None: the database does not say, and that is not ``sure`` to matter."""
+    try:
+        return acts.pending(MOST_ACTS)
+    except StateError:
+        if sure:
+            raise
+        return None
+
+
+def _signers(acts: AdminActs) -> tuple[bytes, ...]:
+    try:
+        signer = acts.signer()
+    except StateError:
+        return ()
+    return () if signer is None else (signer,)

@@ -1,0 +1,263 @@
+"""Verifies an audit log: what was changed, removed, added, doubled or put elsewhere, and where."""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.observability.audit.records import (
+    LINE_BYTES,
+    START,
+    BadChainHead,
+    ChainHead,
+    decode_head,
+    hash_of,
+)
+from gateway.observability.audit.segments import HEAD, LOCK, names
+from gateway.storage.errors import StateBusy, StateMissing, StateUnwritable
+from gateway.storage.locks import Holding
+
+FINDINGS = 1000
+"""Findings that are told; a log in which more is wrong is lost anyway."""
+
+LOCK_WAIT_S = 5.0
+LOOKS = 3
+"""A gateway may delete old segments while they are read."""
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What was found."""
+
+    findings: list[str] = field(default_factory=list)
+    """What is wrong; empty: nothing is."""
+    notes: list[str] = field(default_factory=list)
+    """What is in order and worth knowing: crashes recovered from, lines that were not acknowledged."""
+    lines: int = 0
+    segments: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    last_hash: str = START
+
+    @property
+    def sound(self) -> bool:
+        return not self.findings
+
+    def find(self, what: str) -> None:
+        if len(self.findings) < FINDINGS:
+            self.findings.append(what)
+
+    def note(self, what: str) -> None:
+        if len(self.notes) < FINDINGS:
+            self.notes.append(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A line's number and hash, written down elsewhere earlier."""
+
+    seq: int
+    hash: str
+
+
+def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = None) -> AuditReport:
+    """Read all of the log in ``directory``; ``keys`` are the gateway's public keys, of which one signs it.
+
+    Raises StateMissing when there is none, StateUnwritable when it cannot be read, StateBusy.
+    """
+    if not directory.is_dir():
+        raise StateMissing(f"there is no audit log in {directory}: give the --state of the gateway")
+    try:
+        for _ in range(LOOKS - 1):
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, in order or not
+                return _read(directory, keys, anchor)
+        return _read(directory, keys, anchor)
+    except OSError as error:
+        raise StateUnwritable(f"cannot read the audit log in {directory}: {error}") from error
+
+
+def _read(directory: Path, keys: Collection[bytes], anchor: Anchor | None) -> AuditReport:
+    sizes, data = _snapshot(directory)
+    return _Reader(directory, sizes, _head_of(data, keys), anchor).read()
+
+
+def _snapshot(directory: Path) -> tuple[dict[str, int], bytes]:
+    """Segments with their sizes, and the head, of one moment between two appends."""
+    holding = Holding(directory / LOCK) if os.access(directory, os.W_OK) else None
+    try:
+        if holding is not None and not holding.alone(LOCK_WAIT_S):
+            raise StateBusy(f"another process holds {directory / LOCK}: look for a stuck trunkline process")
+        sizes = {name: (directory / name).stat().st_size for name in names(directory)}
+        head = directory / HEAD
+        return sizes, head.read_bytes() if head.exists() else b""
+    finally:
+        if holding is not None:
+            holding.close()
+
+
+def _head_of(data: bytes, keys: Collection[bytes]) -> ChainHead | str:
+    """The head, or what is wrong with it."""
+    if not data:
+        return f"{HEAD} is missing: whether lines were cut off at the end cannot be told"
+    try:
+        return decode_head(data, keys)
+    except BadChainHead as error:
+        return f"{HEAD}: {error}"
+
+
+class _Reader:
+    def __init__(
+        self, directory: Path, sizes: dict[str, int], head: ChainHead | str, anchor: Anchor | None
+    ) -> None:
+        self._directory = directory
+        self._sizes = sizes
+        self._head = head
+        self._anchor = anchor
+        self._report = AuditReport()
+        self._seq = 0
+        self._hash = START
+        self._begun = False
+        self._pruned_to = 1
+        """The log may begin at any line up to this one."""
+        self._met: set[str] = set()
+        self._after = ""
+        """The segment before the one being read."""
+
+    def read(self) -> AuditReport:
+        report = self._report
+        if isinstance(self._head, str):
+            report.find(self._head)
+        elif self._head.seq == 0:
+            self._met.add("head")
+        for name, size_bytes in self._sizes.items():
+            report.segments += 1
+            for number, line, ended in _lines(self._directory / name, size_bytes):
+                self._read_line(name, number, line, ended)
+            self._after = name
+        self._end()
+        return report
+
+    def _read_line(self, name: str, number: int, line: bytes, ended: bool) -> None:
+        where = f"{name} line {number}"
+        if not ended:
+            self._incomplete(where, name, number)
+            return
+        record = _record(line)
+        if record is None:
+            self._report.find(f"{where}: changed: it is no record")
+            self._seq, self._hash = self._seq + 1, hash_of(line)
+            return
+        digest = hash_of(line)
+        if not self._begun:
+            self._report.first_seq = record["seq"]
+            self._begun = True
+            if record["seq"] == 1:
+                self._compare(where, record, digest)
+        else:
+            self._compare(where, record, digest)
+        self._learn(where, name, number, record)
+        self._report.lines += 1
+        self._seq, self._hash = record["seq"], digest
+        self._meet(where, digest)
+
+    def _compare(self, where: str, record: dict[str, Any], digest: str) -> None:
+        """With the line before."""
+        find, seq, expected = self._report.find, record["seq"], self._seq + 1
+        if digest == self._hash:
+            find(f"{where}: duplicated: it is line {self._seq} again")
+        elif seq > expected:
+            lost = f"line {expected} is" if seq == expected + 1 else f"lines {expected} to {seq - 1} are"
+            find(f"{where}: {lost} missing before line {seq}")
+        elif seq < expected:
+            find(f"{where}: out of order: line {seq} stands after line {self._seq}")
+        elif record["prev"] != self._hash:
+            before = f"line {self._seq}" if self._seq else "what it says of the line before"
+            find(
+                f"{where}: {before} was changed, or line {seq} was: its hash is not the one line {seq} names"
+            )
+
+    def _learn(self, where: str, name: str, number: int, record: dict[str, Any]) -> None:
+        """What the lines say of the log itself."""
+        kind = record["kind"]
+        if (kind == "segment") != (number == 1):
+            self._report.find(f"{where}: a segment begins with a line that names it, and has one of them")
+        if kind == "segment":
+            self._begins(where, name, record)
+        elif kind == "pruned" and isinstance(record.get("first"), int):
+            self._pruned_to = max(self._pruned_to, record["first"])
+            self._report.note(f"{where}: older segments were deleted, up to {record.get('up_to')}")
+        elif kind == "recovered":
+            lines, cut = record.get("lines"), record.get("cut_bytes")
+            what = f"{lines} unacknowledged lines were taken over, {cut} bytes of an incomplete one cut off"
+            self._report.note(f"{where}: after a crash {what}")
+        elif kind == "lost":
+            self._report.note(f"{where}: {record.get('records')} records could not be kept before this line")
+        elif kind == "head_lost":
+            self._report.find(
+                f"{where}: when this was written {HEAD} was no good ({record.get('reason')}): lines before "
+                "it may have been cut off or exchanged"
+            )
+
+    def _begins(self, where: str, name: str, record: dict[str, Any]) -> None:
+        if record.get("segment") != name:
+            self._report.find(f"{where}: this segment was named {record.get('segment')}")
+        if self._after and record.get("after") != self._after:
+            self._report.find(f"{where}: segment {record.get('after')} is missing before it")
+
+    def _meet(self, where: str, digest: str) -> None:
+        head, anchor = self._head, self._anchor
+        if isinstance(head, ChainHead) and self._seq == head.seq:
+            self._met.add("head")
+            if digest != head.hash:
+                self._report.find(f"{where}: changed: {HEAD} names another line {self._seq}")
+        if anchor is not None and self._seq == anchor.seq:
+            self._met.add("anchor")
+            if digest != anchor.hash:
+                self._report.find(f"{where}: line {self._seq} is not the one that was written down")
+
+    def _incomplete(self, where: str, name: str, number: int) -> None:
+        head = self._head
+        beyond = isinstance(head, ChainHead) and self._seq >= head.seq
+        if beyond:
+            self._report.note(f"{where}: incomplete, and was never acknowledged: a crash; it will be cut off")
+        else:
+            self._report.find(f"{where}: truncated")
+
+    def _end(self) -> None:
+        report, head, anchor = self._report, self._head, self._anchor
+        report.last_seq, report.last_hash = self._seq, self._hash
+        if report.first_seq > self._pruned_to:
+            report.find(f"lines up to {report.first_seq - 1} are missing at the beginning")
+        if isinstance(head, ChainHead) and "head" not in self._met:
+            if self._seq < head.seq:
+                report.find(f"lines {self._seq + 1} to {head.seq} are missing at the end, in {head.segment}")
+            else:
+                report.find(f"line {head.seq}, which {HEAD} names, is missing")
+        elif isinstance(head, ChainHead) and self._seq > head.seq:
+            report.note(f"lines {head.seq + 1} to {self._seq} are not signed yet: the writer was interrupted")
+        if anchor is not None and "anchor" not in self._met and anchor != Anchor(0, START):
+            deleted = ": it was in a segment that was deleted" if anchor.seq < report.first_seq else ""
+            report.find(f"line {anchor.seq}, which was written down, is missing{deleted}")
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = orjson.loads(line)
+        sound = isinstance(record["seq"], int) and isinstance(record["prev"], str)
+        return record if sound and isinstance(record["kind"], str) else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _lines(path: Path, size_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
+    """Number, line without its newline, and whether it has one; of the first ``size_bytes``."""
+    with path.open("rb") as file:
+        number, left = 0, size_bytes
+        while left and (line := file.readline(min(left, 2 * LINE_BYTES))):
+            number += 1
+            left -= len(line)
+            yield number, line.removesuffix(b"\n"), line.endswith(b"\n") or len(line) == 2 * LINE_BYTES

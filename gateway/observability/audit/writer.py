@@ -1,0 +1,215 @@
+"""Writes the audit log of a running gateway, in batches, from a thread of its own.
+
+What happens on the event loop is put into a bounded buffer, which costs it a microsecond; the thread makes
+lines of it every ``tick_s`` and syncs them. It also takes up what other processes noted in the database.
+"""
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from gateway.domain.errors import StateUnavailable
+from gateway.observability.audit.acts import AdminActs, prune, take_up
+from gateway.observability.audit.files import AuditFiles, Retention
+from gateway.observability.audit.opening import audit_files
+from gateway.observability.audit.passed import VerifiedPrefix
+from gateway.observability.audit.records import AuditEntry
+from gateway.storage import Store
+from gateway.storage.errors import StateError
+
+_log = structlog.get_logger(__name__)
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    buffer_records: int = 50_000
+    """Not written yet."""
+    batch_records: int = 1000
+    """Made into lines at a time; between two the event loop gets its turn."""
+    tick_s: float = 0.5
+    """Between two writes; what a crash may lose."""
+
+
+class AuditRecord(Protocol):
+    """Something that becomes a line, in the thread."""
+
+    def entry(self) -> AuditEntry: ...
+
+
+class AuditWriter:
+    """:meth:`add` belongs to the event loop; the rest of the work to the thread between start and stop."""
+
+    def __init__(
+        self,
+        files: AuditFiles,
+        acts: AdminActs,
+        settings: AuditSettings = AuditSettings(),
+        *,
+        changed: Callable[[], int] = lambda: 0,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``changed`` gives another number once the database has changed: only then it is asked for acts.
+        ``clock`` is one that nobody sets."""
+        self.settings = settings
+        self.blocked = False
+        """The last write failed, or the buffer is full."""
+        self.dropped = 0
+        """Records that found no room, all told."""
+        self.written = 0
+        self._files = files
+        self._acts = acts
+        self._changed = changed
+        self._seen: int | None = None
+        self._wall = wall
+        self._clock = clock
+        self._believed: VerifiedPrefix | None = None
+        """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
+        self._looked_s = 0.0
+        self._buffer: deque[AuditRecord] = deque()
+        self._batch: list[AuditEntry] = []
+        """Taken from the buffer and not on the disk yet."""
+        self._taken = 0
+        """Of the buffer, all told."""
+        self._told = 0
+        """Of ``dropped``, what a line says."""
+        self._pruned_s = float("-inf")
+        self._failing = False
+        self._ask = threading.Event()
+        self._writing = threading.Lock()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+
+    def add(self, record: AuditRecord) -> None:
+        """It happened. Never waits, never raises."""
+        if len(self._buffer) < self.settings.buffer_records:
+            self._buffer.append(record)
+        else:
+            self.dropped += 1
+            self.blocked = True
+
+    def note(self, kind: str, who: str = "gateway", /, **facts: str | int | float | list[str] | None) -> None:
+        """Somebody did something that the database does not know of."""
+        self.add(_Noted(AuditEntry(self._wall(), kind, {"who": who, **facts})))
+
+    def check(self) -> None:
+        """Raises StateUnavailable while the log cannot be written: for gateways where it is ``required``."""
+        if self.blocked:
+            raise StateUnavailable(
+                "This gateway cannot write its audit log just now, and serves nobody without it; "
+                "send the request again."
+            )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, within_s: float) -> None:
+        """Write what is left; returns when that is done, or after so long. The process's log tells how many
+        records are lost then."""
+        self._stopping = True
+        self._ask.set()
+        self._thread.join(within_s)
+        if lost := len(self._buffer) + len(self._batch) + self.dropped - self._told:
+            _log.error("audit_lost", records=lost)
+
+    def write(self) -> bool:
+        """Write all that is there now, from any thread but the event loop's. False when it could not be;
+        nothing is lost then but what finds no room."""
+        with self._writing:
+            if self._believed is None:
+                with contextlib.suppress(StateError):  # then nothing can be written, either
+                    self._believed, self._looked_s = self._files.believed(self._wall()), self._clock()
+            return self._write()
+
+    def _write(self) -> bool:
+        """What comes meanwhile is left for the next time: under load there is always something."""
+        goal = self._taken + len(self._buffer)
+        try:
+            while self._write_batch() and self._taken < goal:
+                pass
+        except StateError as error:
+            if not self._failing:
+                _log.error("audit_not_written", error=str(error))
+            self._failing = self.blocked = True
+            return False
+        if self._failing:
+            _log.info("audit_written_again", dropped=self.dropped)
+        self._failing = False
+        self.blocked = len(self._buffer) >= self.settings.buffer_records
+        return True
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._ask.wait(self.settings.tick_s)
+            try:
+                if self.write():
+                    self._prune()
+            except Exception:
+                self.blocked = True
+                _log.exception("audit_failed")
+        with contextlib.suppress(Exception):
+            self.write()
+
+    def _write_batch(self) -> bool:
+        """Whether there is more to do."""
+        seen = None
+        with contextlib.suppress(StateError):  # the log does not need the database for what is here already
+            seen = self._changed()
+        self._fill()
+        if not self._batch and seen == self._seen:
+            return False
+        dropped = self.dropped
+        lost = (
+            [AuditEntry(self._wall(), "lost", {"records": dropped - self._told})]
+            if dropped > self._told
+            else []
+        )
+        self.written += take_up(self._files, self._acts, self._wall(), [*lost, *self._batch])
+        self._told, self._seen = dropped, seen
+        self._batch.clear()
+        return bool(self._buffer)
+
+    def _fill(self) -> None:
+        room = self.settings.batch_records - len(self._batch)
+        for _ in range(min(room, len(self._buffer))):
+            self._batch.append(self._buffer.popleft().entry())
+            self._taken += 1
+
+    def _prune(self) -> None:
+        """By the time of day that is believed (:mod:`gateway.observability.audit.passed`), once an hour."""
+        now_s = self._clock()
+        if self._believed is None or now_s - self._pruned_s < DAY_S / 24:
+            return
+        before = self._believed
+        self._believed = before.after(now_s - self._looked_s, self._wall())
+        self._looked_s = now_s
+        if self._believed.ahead_s and not before.ahead_s:
+            _log.warning("audit_clock_ahead", ahead_s=int(self._believed.ahead_s))
+        try:
+            self._files.keep_believed(self._believed)
+            if gone := prune(self._files, self._acts, self._believed.time_s):
+                _log.info("audit_pruned", segments=len(gone))
+        except StateError as error:
+            _log.error("audit_not_pruned", error=str(error))
+        self._pruned_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    noted: AuditEntry
+
+    def entry(self) -> AuditEntry:
+        return self.noted
+
+
+def audit_writer(store: Store, settings: AuditSettings, keep: Retention) -> AuditWriter:
+    """For a gateway."""
+    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.data_version)

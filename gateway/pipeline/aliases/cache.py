@@ -1,0 +1,65 @@
+"""The aliases in memory, as fresh as the store."""
+
+from collections.abc import Callable, Collection, Mapping
+
+import structlog
+
+from gateway.pipeline.aliases.choice import TargetChoice
+from gateway.storage import AliasRecord, AliasStore
+
+_log = structlog.get_logger(__name__)
+
+
+class AliasCache:
+    """Every alias by its name. A change that another process makes counts from the next request on, as one
+    of a key does: whoever looks after the keys calls :meth:`read` in a thread and then what it gives. All
+    else belongs to the event loop's thread.
+    """
+
+    def __init__(self, store: AliasStore) -> None:
+        """Reads every alias. Raises StateError."""
+        self._store = store
+        self._revision = -1
+        self.choices: Mapping[str, TargetChoice] = {}
+        self.records: Mapping[str, AliasRecord] = {}
+        self.apart: Collection[str] = ()
+        """Models of which some alias names a version."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read them again if any has changed, in this thread. Raises StateError, and nothing has changed
+        then."""
+        self.read()()
+
+    def read(self) -> Callable[[], None]:
+        """Read them again if any has changed; what is called takes them up. Raises StateError."""
+        revision, found, unreadable = self._store.changed_since(self._revision)
+        if found is None:
+            return lambda: None
+        records = {record.alias.name: record for record in found}
+        choices = {name: TargetChoice(record.alias) for name, record in records.items()}
+        return lambda: self._take(revision, records, choices, unreadable)
+
+    def _take(
+        self,
+        revision: int,
+        records: Mapping[str, AliasRecord],
+        choices: Mapping[str, TargetChoice],
+        unreadable: Collection[str],
+    ) -> None:
+        if self._revision >= 0:
+            _log.info("aliases_changed", aliases=len(records))
+        for name in unreadable:
+            _log.error("alias_unreadable", alias=name)
+        self.records, self.choices, self._revision = records, choices, revision
+        self.apart = told_apart(records)
+
+    def tells_apart(self, model: str) -> bool:
+        """Whether some alias names a version of ``model``."""
+        return model in self.apart
+
+
+def told_apart(records: Mapping[str, AliasRecord]) -> frozenset[str]:
+    """Models of which some alias names a version."""
+    targets = (target for record in records.values() for target in record.alias.targets)
+    return frozenset(target.model for target in targets if target.version is not None)

@@ -1,0 +1,133 @@
+"""Copies of real requests for a shadow (SCHEDULING §5, Versions). They never delay or fail the real ones.
+
+A copy is a batch request of nobody's, sent only while the shadow has a slot free, and never more than a few
+at once. It starts after the real one is under way. Its answer is read, timed and thrown away.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from gateway.domain.aliases import AliasMirror, AliasTarget
+from gateway.domain.request import Request, RequestBody, Tier
+from gateway.domain.timers import Timers
+from gateway.fleet.deployments import ModelIndex
+from gateway.pipeline.aliases.choice import lot
+from gateway.pipeline.aliases.figures import AliasFigures
+from gateway.pipeline.aliases.rewrite import rename
+from gateway.pipeline.aliases.served import has_slot
+from gateway.pipeline.relay import Response
+from shared.protocol.limits import MIB
+
+MOST_OPEN = 16
+MOST_BODY_BYTES = MIB
+"""Of a request that is copied: what it holds is in no budget once the real one is over."""
+
+PATIENCE_S = 5.0
+"""So long a copy waits when its slot was taken after all. Less than it takes to be let in before others."""
+
+MOST_S = 600.0
+"""A copy that takes longer is given up."""
+
+TENANT = "(mirror)"
+"""No key's tenant is called so: nobody's share of the queue pays for copies."""
+
+
+class Mirrors:
+    """Sends copies. Belongs to the event loop's thread, and owns the tasks that wait for their answers."""
+
+    def __init__(
+        self,
+        run: Callable[[Request], Awaitable[Response]],
+        index: ModelIndex,
+        figures: AliasFigures,
+        timers: Timers,
+    ) -> None:
+        self._run = run
+        self._index = index
+        self._figures = figures
+        self._timers = timers
+        self._open: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    @property
+    def open(self) -> int:
+        """Copies under way."""
+        return len(self._open)
+
+    def offer(self, mirror: AliasMirror, request: Request, key: str) -> None:
+        """Copy ``request`` if it is one of the share; ``key`` is by what its own target was chosen, so a
+        session is copied whole or not at all. Returns at once, and never raises."""
+        if self._stopped or lot(key, "mirror") >= mirror.share:
+            return
+        why_not = self._why_not(mirror.target, request)
+        if why_not is not None:
+            self._figures.mirrored(request.alias or "", str(mirror.target), why_not)
+            return
+        copy = _copy(request, mirror.target)
+        task = asyncio.get_running_loop().create_task(self._send(copy, mirror.target.model))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    def stop(self) -> None:
+        """No more of it: the gateway is to stop."""
+        self._stopped = True
+        for task in self._open:
+            task.cancel()
+
+    def _why_not(self, target: AliasTarget, request: Request) -> str | None:
+        if len(self._open) >= MOST_OPEN:
+            return "skipped_full"
+        if request.body.rest is not None or request.body.held_bytes > MOST_BODY_BYTES:
+            return "skipped_body"
+        return None if has_slot(self._index, target, request) else "skipped_busy"
+
+    async def _send(self, copy: Request, model: str) -> None:
+        began_s, outcome = self._timers.time(), "cancelled"
+        total_s: float | None = None
+        task = asyncio.current_task()
+        waiting = self._timers.call_at(began_s + PATIENCE_S, lambda: _give_up(task, copy))
+        try:
+            async with asyncio.timeout(MOST_S):
+                rename(copy, model)
+                outcome = f"{await self._answer(copy) // 100}xx"
+            total_s = self._timers.time() - began_s
+        except Exception:  # whatever becomes of a copy concerns nobody
+            outcome = "failed"
+        finally:
+            waiting.cancel()
+            self._figures.mirrored(copy.alias or "", copy.target, outcome, total_s)
+
+    async def _answer(self, copy: Request) -> int:
+        """Read the answer to its end; its status."""
+        response = await self._run(copy)
+        try:
+            while chunks := await response.next_chunks():
+                response.consumed(sum(map(len, chunks)))
+        finally:
+            response.abort()
+        return response.status
+
+
+def _copy(request: Request, target: AliasTarget) -> Request:
+    """It runs only where the request may. What it is for is in ``target``; it is renamed when it is sent."""
+    body = request.body
+    return replace(
+        request,
+        principal=replace(request.principal, tenant=TENANT),
+        body=RequestBody(body.pieces, None, body.size_bytes, body.models),
+        tier=Tier.BATCH,
+        deadline_s=None,
+        ttft_s=None,
+        attempts=[],
+        troubles=None,
+        failed={},
+        version=target.version,
+        target=str(target),
+        shadow=True,
+    )
+
+
+def _give_up(task: "asyncio.Task[None] | None", copy: Request) -> None:
+    if task is not None and not copy.attempts:
+        task.cancel()

@@ -1,0 +1,96 @@
+"""Puts a model's own name in place of the one the client asked for, and leaves all else byte for byte. Pure.
+
+A body is not parsed a second time: the member is found by its name. Engines must not see an alias, which they
+would refuse.
+"""
+
+from collections.abc import Iterator
+
+import orjson
+from python_multipart.multipart import parse_options_header
+
+from gateway.domain.body.edits import MOST_REPEATED
+from gateway.domain.body.places import text_place, top_values
+from gateway.domain.request import Edit, Request
+from gateway.scheduling.base import ANY_ROUTE
+from shared.protocol.limits import KIB, MIB
+
+UNPARSED_BYTES = MIB
+UNPARSED_QUOTES = 32_768
+"""A body that nobody has parsed is looked through if it is no longer and has no more strings than this."""
+
+FORM_PARTS = 1000
+PART_HEAD_BYTES = 8 * KIB
+"""Of a form so many parts are looked at, and only those with a head that is no longer."""
+
+
+def rename(request: Request, model: str) -> None:
+    """Have ``request``, as it is now, ask for ``model``: its body, its length, its ``model``.
+
+    Where the body does not name the model (it came in the path or in ``x-model``) nothing is changed in it.
+    """
+    before, body = request.model, request.body
+    if model == before:
+        return
+    request.model = model
+    kind = next((value for name, value in request.headers if name == "content-type"), "").strip()
+    before_bytes = body.held_bytes
+    if kind.lower().startswith("multipart/form-data"):
+        body.edit(form_edits(body.prefix, kind.encode("latin-1"), before, model))
+    elif body.models is not None:
+        body.edit([(start, end, orjson.dumps(model)) for start, end in body.models])
+    elif body.rest is None and _readable(request):
+        body.edit(json_edits(body.prefix, before, model))
+    if body.held_bytes != before_bytes and body.size_bytes is not None:
+        request.headers = tuple(
+            (name, str(body.size_bytes) if name == "content-length" else value)
+            for name, value in request.headers
+        )
+
+
+def _readable(request: Request) -> bool:
+    """Whether the body is an object, and one that is known to be short or valid."""
+    body = request.body
+    if body.held_bytes > UNPARSED_BYTES or body.prefix.lstrip()[:1] != b"{":
+        return False
+    return request.route != ANY_ROUTE or body.prefix.count(b'"') <= UNPARSED_QUOTES
+
+
+def json_edits(body: bytes, before: str, after: str) -> list[Edit]:
+    """What puts ``after`` wherever the JSON object's own member ``model`` is the string ``before``."""
+    starts = top_values(body, "model")
+    if len(starts) > MOST_REPEATED:  # of a body that nobody has parsed
+        return []
+    places = (text_place(body, start, before) for start in starts)
+    return [(*place, orjson.dumps(after)) for place in places if place is not None]
+
+
+def form_edits(body: bytes, content_type: bytes, before: str, after: str) -> list[Edit]:
+    """What puts ``after`` in place of ``before`` in the fields ``model`` of ``body``, the beginning of a
+    multipart form."""
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    fields = _fields(body, b"--" + boundary)
+    return [(start, end, after.encode()) for start, end in fields if body[start:end] == before.encode()]
+
+
+def _fields(body: bytes, delimiter: bytes) -> Iterator[tuple[int, int]]:
+    """Start and end of the value of every field ``model`` that is there whole (RFC 2046 §5.1.1)."""
+    position = body.find(delimiter)
+    for _ in range(FORM_PARTS):
+        head = position + len(delimiter)
+        start = body.find(b"\r\n\r\n", head) + 4
+        end = body.find(b"\r\n" + delimiter, start - 2)
+        if position < 0 or start < 4 or end < 0:
+            return
+        if start - head <= PART_HEAD_BYTES and _is_field(body[head : start - 4]):
+            yield start, end
+        position = end + 2
+
+
+def _is_field(head: bytes) -> bool:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-disposition":
+            options = parse_options_header(value.strip())[1]
+            return options.get(b"name") == b"model" and not options.keys() & {b"filename", b"filename*"}
+    return False

@@ -1,0 +1,163 @@
+"""All that the gateway must know of a JSON body. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from gateway.domain.body.edits import OPTIONS, named, option_places, too_deep
+from gateway.domain.body.places import Place, text_place
+from gateway.domain.errors import BadRequest
+from gateway.domain.prompt import PROMPT_MEMBERS, NestedTooDeep, prompt_of
+from gateway.scheduling.learning.prefix import fingerprints
+from shared.process.frozen import frozen
+from shared.protocol import limits
+
+SHORT_BYTES = 256 * limits.KIB
+SHORT_VALUES = 8192
+"""A body within both takes a few milliseconds at the most, and is read on the event loop."""
+
+JSON_VALUES = 2_000_000
+"""Values of any body. At some 60 bytes each the parsed form stays near 120 MB; a prompt of a million token
+numbers has half as many."""
+
+MOST_MEMBERS = 1000
+"""At the top of a long body. What clients send has some thirty."""
+
+TEXT_CHARS = 512
+"""Of a string that are told of a long body."""
+
+TOLD_VALUES = 20_000
+"""Beside the prompt of a long body. Schemas and biases have some hundreds."""
+
+DEPTH = 4
+"""What is told of a long body reaches so deep."""
+
+
+_NO_MEMORY = "Not enough memory"
+"""How orjson begins to say so; it has no error of its own for it."""
+
+
+@frozen
+class JsonFacts:
+    """What a body says. Places are offsets in its bytes.
+
+    ``members``: those at its top; of a long body without what is long in them. ``start`` is behind the
+    opening brace. ``options`` and ``models`` are where the values of ``stream_options`` and ``model`` at the
+    top stand, of the latter those that read as the one that counts. ``named``: how often ``model`` is named
+    there; ``alike``: another member whose name differs from it in case only.
+    """
+
+    members: Mapping[str, Any]
+    prompt_bytes: int = 0
+    prefix: Sequence[int] = ()
+    prompts: int = 1
+    start: int = 1
+    options: Sequence[Place] = ()
+    models: Sequence[Place] = ()
+    named: int = 0
+    alike: str | None = None
+
+
+def is_short(pieces: Sequence[bytes]) -> bool:
+    """Whether a body may be read on the event loop."""
+    if sum(map(len, pieces)) > SHORT_BYTES:
+        return False
+    return sum(piece.count(mark) for piece in pieces for mark in (b",", b"[", b"{")) <= SHORT_VALUES
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The JSON object in ``body``. Raises :class:`BadRequest` with the position of the first fault, and
+    MemoryError."""
+    if not body:
+        raise BadRequest("The request has no body; send a JSON object.", code="invalid_json")
+    if len(body) > JSON_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > JSON_VALUES:
+        raise BadRequest(f"The JSON body has more than {JSON_VALUES} values.", code="invalid_json")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if error.msg.startswith(_NO_MEMORY):
+            raise MemoryError from None
+        message = f"The request body is not valid JSON: {_fault(error, body)}."
+        raise BadRequest(message, code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise BadRequest("The request body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
+    """The facts of a body; ``long``: for telling them to another process. Raises BadRequest."""
+    members = read_json(body)
+    if long and len(members) > MOST_MEMBERS:
+        raise BadRequest(
+            f"The JSON body has more than {MOST_MEMBERS} members at its top.", code="invalid_json"
+        )
+    try:
+        prompt = prompt_of(members)
+    except NestedTooDeep as error:
+        raise too_deep(error.member) from None
+    starts = named(body, "model") if "model" in members else []
+    model = members.get("model")
+    found = (text_place(body, start, model) for start in starts) if isinstance(model, str) else ()
+    told = _Telling().members(members) if long else members
+    if told.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is told
+        raise BadRequest(f"{OPTIONS!r} has more in it than anybody means.", param=OPTIONS)
+    return JsonFacts(
+        members=told,
+        prompt_bytes=len(prompt),
+        prefix=fingerprints(prompt),
+        prompts=_prompts(members.get("prompt")),
+        start=body.index(b"{") + 1,
+        options=option_places(body) if OPTIONS in members else (),
+        models=[place for place in found if place is not None],
+        named=len(starts),
+        alike=next((name for name in members if name != "model" and name.lower() == "model"), None),
+    )
+
+
+def _prompts(prompt: object) -> int:
+    """How many prompts a completion has: an array of numbers is one of tokens."""
+    if not isinstance(prompt, list) or len(prompt) < 2 or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
+
+
+class _Telling:
+    """Copies what may decide about a request, which is short and near the top: no long text, no text of an
+    array (a prompt is one), nothing deep. Raises BadRequest for more than anybody means."""
+
+    def __init__(self) -> None:
+        self._left = TOLD_VALUES
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            message = f"The JSON body has more than {TOLD_VALUES} values beside its prompt."
+            raise BadRequest(message, code="invalid_json")
+        if isinstance(value, str):
+            return value[:TEXT_CHARS]
+        if isinstance(value, dict):
+            items = list(value.items())[:MOST_MEMBERS] if depth < DEPTH else ()
+            return {name[:TEXT_CHARS]: self.value(each, depth + 1) for name, each in items}
+        if isinstance(value, list):
+            few = value[: MOST_MEMBERS + 1] if depth < DEPTH else ()
+            self._left -= len(few)
+            return [self.value(each, depth + 1) if isinstance(each, dict) else None for each in few]
+        return value
+
+    def members(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a body. What is its prompt is told as empty where it is long."""
+        told: dict[str, Any] = {}
+        for name, value in members.items():
+            hidden = name in PROMPT_MEMBERS and isinstance(value, dict | list)
+            told[name[:TEXT_CHARS]] = type(value)() if hidden else self.value(value, 1)
+        return told
+
+
+def _fault(error: orjson.JSONDecodeError, body: bytes) -> str:
+    """What is wrong and where, never what is there."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as undecodable:
+        return f"byte {undecodable.start} is not UTF-8"
+    return f"{error.msg} at line {error.lineno}, column {error.colno} (character {error.pos})"

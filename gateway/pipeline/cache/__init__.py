@@ -1,0 +1,13 @@
+"""Answers that serve more than one request: kept ones, and those that identical requests wait for together
+(SCHEDULING: opt-in, deterministic requests only, each tenant for itself).
+
+``stage`` is what the pipeline knows; ``deterministic`` says which requests are meant, ``key`` which of them
+are identical, ``cache`` what is kept, ``flights`` who waits for whom, ``answers`` what is told to clients.
+"""
+
+from gateway.pipeline.cache.cache import AnswerCache
+from gateway.pipeline.cache.figures import ReuseFigures
+from gateway.pipeline.cache.rules import ReuseSettings, Rule
+from gateway.pipeline.cache.stage import Reuse, Use
+
+__all__ = ["AnswerCache", "Reuse", "ReuseFigures", "ReuseSettings", "Rule", "Use"]

@@ -1,0 +1,125 @@
+"""What is kept of answers: the latest used, none beyond its time, never more than there is room for. Pure
+data, ``now`` is an argument.
+
+Bytes are counted exactly as far as answers go, and :data:`OVERHEAD_BYTES` stand for the objects around each.
+What is being collected counts like what is kept; up to half of the room is made free for it.
+"""
+
+import heapq
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from gateway.pipeline.cache.key import CacheKey
+from shared.protocol.messages import Headers
+
+OVERHEAD_BYTES = 1024
+"""For each answer: the objects it is made of and its places in the tables."""
+
+_SLACK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
+    """An answer with status 200, whole."""
+
+    headers: Headers
+    """Those that describe its content, without its length."""
+    body: bytes
+    agent: str
+    """Who computed it."""
+    version: str
+    """Of the deployment that did."""
+    kept_s: float
+    """When it was complete."""
+    expires_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for."""
+        named = sum(len(name) + len(value) for name, value in self.headers)
+        return OVERHEAD_BYTES + len(self.body) + named + len(self.agent) + len(self.version)
+
+    def age_s(self, now: float) -> int:
+        """As the header ``age`` has it (RFC 9111 §5.1)."""
+        return max(0, int(now - self.kept_s))
+
+
+class AnswerCache:
+    """Entries by key, the one used longest ago first."""
+
+    def __init__(self, cache_bytes: int, entries: int) -> None:
+        self._most_bytes = cache_bytes
+        self._most = entries
+        self._entries: OrderedDict[CacheKey, CachedAnswer] = OrderedDict()
+        self._due: list[tuple[float, int, CacheKey]] = []
+        self._numbers = itertools.count()
+        self.kept_bytes = 0
+        self.held_bytes = 0
+        """Of answers that are being collected."""
+        self.evicted = 0
+        """Entries that went for others, so far."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: CacheKey, now: float) -> CachedAnswer | None:
+        """What is kept, which counts as used now."""
+        self._expire(now)
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: CacheKey, entry: CachedAnswer, now: float) -> bool:
+        """Keep ``entry``, instead of what there was of this key. False when there is no room for it."""
+        self._expire(now)
+        self._drop(key)
+        if now >= entry.expires_s or not self._make_room(entry.size_bytes):
+            return False
+        self._entries[key] = entry
+        self.kept_bytes += entry.size_bytes
+        heapq.heappush(self._due, (entry.expires_s, next(self._numbers), key))
+        if len(self._due) > 2 * len(self._entries) + _SLACK:
+            self._due = [(each.expires_s, next(self._numbers), key) for key, each in self._entries.items()]
+            heapq.heapify(self._due)
+        while len(self._entries) > self._most:
+            self._evict()
+        return True
+
+    def hold(self, size_bytes: int) -> bool:
+        """Count so many bytes that are being collected, to be given back by :meth:`give_back`. False, and
+        nothing is counted, when there is no room for them."""
+        if self.held_bytes + size_bytes > self._most_bytes // 2 or not self._make_room(size_bytes):
+            return False
+        self.held_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """They are collected no more, or are kept now."""
+        assert size_bytes <= self.held_bytes
+        self.held_bytes -= size_bytes
+
+    def _make_room(self, size_bytes: int) -> bool:
+        if self.held_bytes + size_bytes > self._most_bytes:
+            return False
+        while self.kept_bytes + self.held_bytes + size_bytes > self._most_bytes:
+            self._evict()
+        return True
+
+    def _evict(self) -> None:
+        _, entry = self._entries.popitem(last=False)
+        self.kept_bytes -= entry.size_bytes
+        self.evicted += 1
+
+    def _drop(self, key: CacheKey) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.kept_bytes -= entry.size_bytes
+
+    def _expire(self, now: float) -> None:
+        while self._due and self._due[0][0] <= now:
+            _, _, key = heapq.heappop(self._due)
+            entry = self._entries.get(key)
+            if entry is not None and entry.expires_s <= now:
+                self._drop(key)

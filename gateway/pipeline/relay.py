@@ -1,0 +1,241 @@
+"""Engine to client: opaque bytes, and credit that follows what the client's socket took (ARCHITECTURE)."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.dispatch.response import Sink, is_encoded, is_event_stream
+from gateway.domain.engine_paths import rewritten_headers
+from gateway.domain.errors import (
+    DeadlineExceeded,
+    EngineError,
+    EngineRefused,
+    ReadTooSlowly,
+    RequestError,
+    ShuttingDown,
+    StreamBroken,
+)
+from gateway.domain.surface import EngineTarget
+from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import Headers, Trailers
+
+HeaderList = list[tuple[bytes, bytes]]
+
+WRITE_BYTES = 64 * 1024
+"""A client's connection is given so much at once: more would wait there, beside what waits here, and nobody
+could tell how much of it was taken."""
+
+REFUSAL_BYTES = 64 * 1024
+"""As much of an engine's refusal is read to tell it to a client whose stream has already begun."""
+
+_NOT_RELAYED = frozenset[str]().union(
+    # hop-by-hop
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer"),
+    ("transfer-encoding", "upgrade"),
+    # what this server says itself
+    ("date", "server", "x-request-id", "request-id", "content-length"),
+    # what speaks for the whole origin, which is the gateway's and not the engine's
+    ("set-cookie", "set-cookie2", "strict-transport-security", "alt-svc", "clear-site-data"),
+    ("public-key-pins", "service-worker-allowed", "nel", "report-to", "accept-ch"),
+    # what proxies in front obey: files and addresses of theirs to send instead
+    ("x-accel-redirect", "x-accel-expires", "x-accel-charset", "x-accel-limit-rate"),
+    ("x-sendfile", "x-lighttpd-send-file", "x-reproxy-url"),
+)
+_NOT_RELAYED_PREFIXES = ("x-trunkline-", "access-control-", "x-ratelimit-")
+_NOT_RELAYED_EVENTS = frozenset(("cache-control", "x-accel-buffering"))
+_BODILESS = frozenset((204, 304))
+"""Whatever their header fields say, the next answer begins behind their heads (RFC 9112 §6.3)."""
+_LENGTH = re.compile(r"[0-9]{1,18}\Z")
+_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
+
+
+class Response(Protocol):
+    """What :class:`gateway.dispatch.dispatcher.EngineResponse` offers."""
+
+    status: int
+    headers: Headers
+    agent: str
+    version: str
+    queue_s: float
+    attempts: int
+    trailers: Trailers | None
+
+    @property
+    def continued(self) -> bool: ...
+    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]: ...
+    def consumed(self, size_bytes: int) -> None: ...
+    def abort(self) -> None: ...
+
+
+class ClientReply(Protocol):
+    """Where the bytes go; :class:`gateway.api.exchange.reply.Reply` over ASGI."""
+
+    @property
+    def started(self) -> bool: ...
+    @property
+    def direct(self) -> Sink | None: ...
+    async def settle(self) -> None: ...
+    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None: ...
+    async def write(self, data: bytes) -> None: ...
+    async def end(self) -> None: ...
+
+
+async def relay(
+    response: Response,
+    answer: ClientReply,
+    *,
+    facts: bool = True,
+    more: Sequence[tuple[bytes, bytes]] = (),
+    target: EngineTarget | None = None,
+) -> None:
+    """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
+
+    One ``write`` for what has arrived, ``WRITE_BYTES`` at most, and only after it these bytes are taken: the
+    gateway holds what was granted, and what the client's key may leave unread
+    (:mod:`gateway.dispatch.unread`), and no more. While the client keeps up, and its server has a short way
+    for the body, pieces take that one as they come, and this sleeps until there is something to wait for.
+    ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further ones, and
+    comments in a stream that has begun. ``target`` is what the engine was asked for: addresses in its header
+    fields are passed on as far as they lie under it (:mod:`gateway.domain.engine_paths.references`).
+    """
+    ended = False
+    try:
+        await answer.settle()
+        if answer.started:
+            await _require_events(response)
+            if more:  # the head is out
+                await answer.write(b"".join(b": %s: %s\n\n" % field for field in more))
+        else:
+            await _start(response, answer, facts, more, target)
+            if response.status in _BODILESS:
+                await _drop_body(response)
+        while chunks := await response.next_chunks(answer.direct):
+            await _write(response, answer, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        ended = True
+        await answer.end()
+    except StreamBroken as broken:
+        raise as_request_error(broken) from broken
+    finally:
+        if not ended:
+            response.abort()
+
+
+async def _write(response: Response, answer: ClientReply, data: bytes) -> None:
+    if len(data) <= WRITE_BYTES:
+        await answer.write(data)
+        response.consumed(len(data))
+        return
+    for start in range(0, len(data), WRITE_BYTES):
+        piece = data[start : start + WRITE_BYTES]
+        await answer.write(piece)
+        response.consumed(len(piece))
+
+
+async def _start(
+    response: Response,
+    answer: ClientReply,
+    facts: bool,
+    more: Sequence[tuple[bytes, bytes]],
+    target: EngineTarget | None,
+) -> None:
+    bodiless = response.status in _BODILESS
+    event_stream = not bodiless and is_event_stream(response.headers)
+    engines = rewritten_headers(response.status, response.headers, target)
+    headers = relayed_headers(engines, event_stream=event_stream)
+    if bodiless:
+        headers = [field for field in headers if field[0] != b"content-length"]
+    if facts:
+        headers += [
+            (b"x-trunkline-agent", response.agent.encode("latin-1", "replace")),
+            (b"x-trunkline-queue-ms", b"%.1f" % (response.queue_s * 1000)),
+            (b"x-trunkline-attempts", b"%d" % response.attempts),
+        ]
+    headers += more
+    await answer.start(response.status, headers, event_stream=event_stream)
+
+
+async def _drop_body(response: Response) -> None:
+    """Nobody expects one: what an engine sends all the same would be read as the next answer."""
+    while chunks := await response.next_chunks():
+        response.consumed(sum(map(len, chunks)))
+
+
+async def _require_events(response: Response) -> None:
+    """The client was already promised a stream of events. Raises what the engine says instead of one."""
+    if response.status == 200 and is_event_stream(response.headers):
+        return
+    if response.status < 400:
+        what = "a compressed one" if is_encoded(response.headers) else "something else"
+        raise EngineError(f"The engine answered a request for a stream with {what}.")
+    body = bytearray()
+    while len(body) < REFUSAL_BYTES and (chunks := await response.next_chunks()):
+        for chunk in chunks:
+            body += chunk
+            response.consumed(len(chunk))
+    raise engine_refusal(response.status, bytes(body))
+
+
+def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
+    """An engine's header fields for the client. Raises :class:`EngineError` for lengths that contradict.
+
+    A stream of events loses its length, because comments and a last error may be added to it.
+    """
+    kept: HeaderList = []
+    lengths = {value.strip() for name, value in headers if name == "content-length"}
+    if lengths and not event_stream:
+        if len(lengths) > 1 or not _LENGTH.match(length := lengths.pop()):
+            raise EngineError("The engine announced a length that is none.")
+        kept.append((b"content-length", length.encode("ascii")))
+    for name, value in headers:
+        if name in _NOT_RELAYED or (event_stream and name in _NOT_RELAYED_EVENTS):
+            continue
+        if name.startswith(_NOT_RELAYED_PREFIXES) or not _NAME.match(name):
+            continue
+        kept.append((name.encode("ascii"), value.encode("latin-1", "replace")))
+    return kept
+
+
+def as_request_error(broken: StreamBroken) -> RequestError:
+    """What to tell a client whose answer broke off."""
+    if broken.read_slowly:
+        return ReadTooSlowly(broken.reason)
+    if broken.code is ErrorCode.DRAINING:
+        return ShuttingDown(broken.reason)
+    if broken.code is ErrorCode.DEADLINE:
+        return DeadlineExceeded(broken.reason)
+    if broken.not_continued:
+        return EngineError(broken.reason, code="stream_not_continuable")
+    return EngineError(broken.reason)
+
+
+def _text(said: object) -> str:
+    """What an engine said in words, or in JSON as some do; nothing of what is nested too deeply."""
+    try:
+        return str(said or "")
+    except RecursionError:
+        return ""
+
+
+def engine_refusal(status: int, body: bytes) -> RequestError:
+    """An engine's own error as ours; its message is found in OpenAI's shape or its common variants."""
+    message, kind, code = f"The engine refused the request with status {status}.", None, None
+    try:
+        said: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    detail = said.get("error", said) if isinstance(said, dict) else None
+    if isinstance(detail, dict):
+        message = _text(detail.get("message") or detail.get("detail")) or message
+        kind, code = detail.get("type"), detail.get("code")
+    elif isinstance(detail, str):
+        message = detail
+    named = isinstance(code, str) and _CODE.match(code)
+    error = EngineRefused(message, code=code if named else "engine_refused")
+    error.status = status
+    error.type = (
+        kind if isinstance(kind, str) else ("invalid_request_error" if status < 500 else "server_error")
+    )
+    return error

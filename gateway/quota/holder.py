@@ -1,0 +1,299 @@
+"""What one key or one tenant may have, and has now. Pure; nothing here waits or knows a request."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.domain.quotas import Budgets, Rates
+from gateway.quota.spending import Amounts, Spending
+from gateway.quota.window import ConcurrencySlot, MinuteWindow
+
+MOST_WAIT_S = 120.0
+LEAST_WAIT_S = 0.05
+HOLD_WEIGHT = 0.1
+"""Of the latest request in how long requests last."""
+
+NO_END = 1 << 60
+"""More tokens than any budget has."""
+
+NO_RATES = Rates()
+NO_BUDGETS = Budgets()
+
+
+class Limit(StrEnum):
+    """What stands against a request, in words for its client."""
+
+    REQUESTS = "requests per minute"
+    TOKENS = "tokens per minute"
+    CONCURRENCY = "requests at once"
+    DAY_TOKENS = "tokens per day"
+    MONTH_TOKENS = "tokens per month"
+    DAY_GPU = "GPU-seconds per day"
+    MONTH_GPU = "GPU-seconds per month"
+    DAY_MONEY = "money per day"
+    MONTH_MONEY = "money per month"
+
+
+RATES = frozenset({Limit.REQUESTS, Limit.TOKENS, Limit.CONCURRENCY})
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRefusal:
+    """Which limit of whom stands against a request. ``wait_s``: when it may come back; None: never, as
+    it is. For budgets ``used`` is what is spent and reserved."""
+
+    limit: Limit
+    whose: str
+    most: float
+    used: float
+    needed: float
+    wait_s: float | None
+
+    @property
+    def _rank(self) -> float:
+        return float("inf") if self.wait_s is None else self.wait_s
+
+    def later_than(self, other: "LimitRefusal | None") -> bool:
+        """Whether it keeps the request away for longer."""
+        return other is None or self._rank > other._rank
+
+
+@dataclass(slots=True)
+class HeldShare:
+    """What one holder set aside for one request."""
+
+    holder: "LimitHolder"
+    requests: tuple[MinuteWindow, ConcurrencySlot] | None
+    tokens: tuple[MinuteWindow, ConcurrencySlot] | None
+    budgeted: bool
+    """It is in what the holder has ``reserved``."""
+    began_s: float
+
+
+class LimitHolder:
+    """One key's, or one tenant's. Its limits may change at any time, and count from then on: requests
+    that run stay, and what the last minute took while there was a limit counts against the new one."""
+
+    def __init__(self, whose: str, tenant: str | None = None) -> None:
+        """``whose`` is for people. Budgets are those of ``tenant``."""
+        self.whose = whose
+        self._tenant = tenant
+        self.rates: Rates = NO_RATES
+        self.budgets: Budgets = NO_BUDGETS
+        self.requests: MinuteWindow | None = None
+        self.tokens: MinuteWindow | None = None
+        self.running = 0
+        self.arriving = 0
+        """Requests whose body is being read: they count as requests at once, and for nothing else yet."""
+        self.reserved = Amounts()
+        """Of the budgets, for requests that run."""
+        self._hold_s = 1.0
+
+    def limit(self, rates: Rates, budgets: Budgets = NO_BUDGETS) -> None:
+        """Its limits from now on."""
+        self.rates, self.budgets = rates, budgets or NO_BUDGETS
+        self.requests = _window(self.requests, rates.rpm)
+        self.tokens = _window(self.tokens, rates.tpm)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether something of it is held to tokens, or to money, which is paid for them."""
+        budgets = self.budgets
+        amounts = (budgets.tokens_per_day, budgets.tokens_per_month, budgets.money_per_day)
+        return self.rates.tpm is not None or any(
+            each is not None for each in (*amounts, budgets.money_per_month)
+        )
+
+    def left(self, spending: Spending, wall_s: float) -> Amounts:
+        """Of its budgets, spent and reserved taken off; without one as much as there is of anything."""
+        left = Amounts(NO_END, float("inf"), float("inf"))
+        if self.budgets is NO_BUDGETS or self._tenant is None:
+            return left
+        budgets, held = self.budgets, self.reserved
+        for spent, tokens, gpu_s, money in zip(
+            spending.of(self._tenant, wall_s),
+            (budgets.tokens_per_day, budgets.tokens_per_month),
+            (budgets.gpu_seconds_per_day, budgets.gpu_seconds_per_month),
+            (budgets.money_per_day, budgets.money_per_month),
+            strict=True,
+        ):
+            if tokens is not None:
+                left.tokens = min(left.tokens, tokens - spent.tokens - held.tokens)
+            if gpu_s is not None:
+                left.gpu_s = min(left.gpu_s, gpu_s - spent.gpu_s - held.gpu_s)
+            if money is not None:
+                left.money = min(left.money, money - spent.money - held.money)
+        return left
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it would be lost with it."""
+        windows = (self.requests, self.tokens)
+        return not (self.running or self.arriving) and all(each is None or each.empty for each in windows)
+
+    def advance(self, now: float) -> None:
+        """Let go of what is a minute old."""
+        for window in (self.requests, self.tokens):
+            if window is not None:
+                window.advance(now)
+
+    def refusal(self, need: Amounts, now: float, spending: Spending, wall_s: float) -> LimitRefusal | None:
+        """What stands against one more request that needs so much; of several limits the one that does
+        so for longest. Nothing has changed."""
+        requests, tokens, most = self.requests, self.tokens, self.rates.concurrency
+        worst: LimitRefusal | None = None
+        if not (
+            (requests is None or requests.fits(1, now))
+            and (tokens is None or tokens.fits(need.tokens, now))
+            and (most is None or self.at_once < most)
+        ):
+            worst = self._too_much(need, now)
+        if self.budgets is not NO_BUDGETS and self._tenant is not None:
+            worst = self._over_budget(self._tenant, need, spending, wall_s, worst)
+        return worst
+
+    def _too_much(self, need: Amounts, now: float) -> LimitRefusal | None:
+        worst: LimitRefusal | None = None
+        for limit, window, amount in (
+            (Limit.REQUESTS, self.requests, 1),
+            (Limit.TOKENS, self.tokens, need.tokens),
+        ):
+            wait_s = 0.0 if window is None else window.wait_s(amount, now)
+            if window is not None and wait_s != 0.0:
+                used = window.used + window.debt
+                refusal = LimitRefusal(limit, self.whose, window.limit, used, amount, wait_s)
+                worst = refusal if refusal.later_than(worst) else worst
+        crowded = self.too_many()
+        return crowded if crowded is not None and crowded.later_than(worst) else worst
+
+    @property
+    def at_once(self) -> int:
+        """Requests that count against the limit of concurrency."""
+        return self.running + self.arriving
+
+    def too_many(self) -> LimitRefusal | None:
+        """What stands against one more request at once."""
+        most = self.rates.concurrency
+        if most is None or self.at_once < most:
+            return None
+        wait_s = min(max(self._hold_s / most, LEAST_WAIT_S), MOST_WAIT_S)
+        return LimitRefusal(Limit.CONCURRENCY, self.whose, most, self.at_once, 1, wait_s)
+
+    def take(self, need: Amounts, now: float) -> HeldShare:
+        """Set it aside. Ask :meth:`refusal` first."""
+        self.running += 1
+        budgeted = self.budgets is not NO_BUDGETS
+        if budgeted:
+            self.reserved.add(need)
+        requests, tokens = self.requests, self.tokens
+        return HeldShare(
+            self,
+            None if requests is None else (requests, requests.take(1, now)),
+            None if tokens is None else (tokens, tokens.take(need.tokens, now)),
+            budgeted,
+            now,
+        )
+
+    def give_back(self, share: HeldShare, need: Amounts, tokens: int, now: float, *, counts: bool) -> None:
+        """The request is over and took so many tokens; ``counts``: it counts as a request."""
+        self.running -= 1
+        if share.budgeted:
+            self.reserved.take_off(need)
+            if not self.running:
+                self.reserved = Amounts()  # what sums of fractions leave
+        if share.requests is not None and not counts:
+            window, slot = share.requests
+            window.settle(slot, 1, 0, now)
+        if share.tokens is not None:
+            window, slot = share.tokens
+            window.settle(slot, need.tokens, tokens, now)
+        self._hold_s += HOLD_WEIGHT * (now - share.began_s - self._hold_s)
+
+    def _over_budget(
+        self, tenant: str, need: Amounts, spending: Spending, wall_s: float, worst: LimitRefusal | None
+    ) -> LimitRefusal | None:
+        budgets, held = self.budgets, self.reserved
+        day, month = spending.of(tenant, wall_s)
+        for limit, most, spent, reserved, needed, ends_s in (
+            (Limit.DAY_TOKENS, budgets.tokens_per_day, day.tokens, held.tokens, need.tokens, 0),
+            (Limit.MONTH_TOKENS, budgets.tokens_per_month, month.tokens, held.tokens, need.tokens, 1),
+            (Limit.DAY_GPU, budgets.gpu_seconds_per_day, day.gpu_s, held.gpu_s, need.gpu_s, 0),
+            (Limit.MONTH_GPU, budgets.gpu_seconds_per_month, month.gpu_s, held.gpu_s, need.gpu_s, 1),
+            (Limit.DAY_MONEY, budgets.money_per_day, day.money, held.money, need.money, 0),
+            (Limit.MONTH_MONEY, budgets.money_per_month, month.money, held.money, need.money, 1),
+        ):
+            if most is None or (spent + reserved + needed <= most and spent + reserved < most):
+                continue
+            end_s = spending.month_ends_s if ends_s else spending.day_ends_s
+            wait_s = None if needed > most else max(1.0, end_s - wall_s)
+            refusal = LimitRefusal(limit, self.whose, most, spent + reserved, needed, wait_s)
+            worst = refusal if refusal.later_than(worst) else worst
+        return worst
+
+
+class Reservation:
+    """What a request may use, set aside with all who answer for it. Settled exactly once: the first
+    counts."""
+
+    __slots__ = ("_shares", "need")
+
+    def __init__(self, shares: tuple[HeldShare, ...], need: Amounts) -> None:
+        self._shares = shares
+        self.need = need
+
+    @property
+    def settled(self) -> bool:
+        return not self._shares
+
+    def settle(self, tokens: int, now: float, *, counts: bool = True) -> None:
+        """It took so many tokens in truth. ``counts`` False: it never began, and is no request
+        either."""
+        shares, self._shares = self._shares, ()
+        for share in shares:
+            share.holder.give_back(share, self.need, tokens, now, counts=counts)
+
+
+def reserve(
+    holders: tuple[LimitHolder, ...], need: Amounts, now: float, spending: Spending, wall_s: float
+) -> Reservation | LimitRefusal:
+    """Set ``need`` aside with all ``holders``, or say what stands against it; then nothing has
+    changed."""
+    worst: LimitRefusal | None = None
+    for holder in holders:
+        refusal = holder.refusal(need, now, spending, wall_s)
+        if refusal is not None and refusal.later_than(worst):
+            worst = refusal
+    if worst is not None:
+        return worst
+    return Reservation(tuple([holder.take(need, now) for holder in holders]), need)
+
+
+def fitting(holders: tuple[LimitHolder, ...], tokens: int, least: int) -> int:
+    """A guess of ``tokens``, cut to what the holders could ever take, but not below ``least``: a guess
+    alone makes no request impossible."""
+    for holder in holders:
+        if holder.tokens is not None and tokens > holder.tokens.limit:
+            tokens = max(least, holder.tokens.limit)
+    return tokens
+
+
+def affordable(
+    guess: Amounts, holders: tuple[LimitHolder, ...], least: int, spending: Spending, wall_s: float
+) -> Amounts:
+    """A guess cut to half of what is left of each budget, and ``least`` tokens at least: a guess alone uses
+    up no budget, however many requests come at once."""
+    tokens, gpu_s, money = guess.tokens, guess.gpu_s, guess.money
+    for holder in holders:
+        left = holder.left(spending, wall_s)
+        tokens = min(tokens, max(least, left.tokens // 2))
+        gpu_s = min(gpu_s, max(0.0, left.gpu_s / 2))
+        money = min(money, max(0.0, left.money / 2))
+    return Amounts(tokens, gpu_s, money)
+
+
+def _window(before: MinuteWindow | None, limit: int | None) -> MinuteWindow | None:
+    if limit is None:
+        return None
+    if before is None:
+        return MinuteWindow(limit)
+    before.limit = limit
+    return before

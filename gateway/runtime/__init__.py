@@ -1,0 +1,1 @@
+"""The process: configuration, lifecycle, descriptors, memory, watchdog and the background writer."""

@@ -1,0 +1,180 @@
+"""What a running gateway writes down behind its requests' backs, off the event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from gateway.fleet.deployments import ModelIndex
+from gateway.quota.usage import UsageLedger
+from gateway.storage.errors import StateError
+from gateway.storage.usage import Account, Amount
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundWriterSettings:
+    max_models: int = 4096
+    """Model names kept, as many as the registry remembers."""
+    tick_s: float = 0.5
+    """Between two writes, when there is something to write. With the time the disk takes this is less than
+    the second that a crash may lose."""
+    renew_s: float = 3600.0
+    """How often it is written down again that a model is served."""
+    backup_retry_s: float = 600.0
+    """After a backup that could not be made."""
+
+
+class ModelFacts(Protocol):
+    """:class:`gateway.storage.models.ModelStore`."""
+
+    def note(
+        self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int, /
+    ) -> None: ...
+
+
+class UsageSums(Protocol):
+    """:class:`gateway.storage.usage.UsageStore`."""
+
+    def add(self, amounts: Mapping[Account, Amount], /) -> None: ...
+
+
+class Backups(Protocol):
+    """:class:`gateway.storage.backup.Backup`."""
+
+    def keep(self, now_s: float, /) -> None: ...
+    def last(self) -> None: ...
+
+
+class BackgroundWriter:
+    """Writes down what was used, every ``tick_s``, and which models are served, when they come and every
+    ``renew_s``; sees that there is a backup.
+
+    What cannot be written is tried again; that is logged once. Belongs to the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        models: ModelFacts,
+        ledger: UsageLedger,
+        sums: UsageSums,
+        settings: BackgroundWriterSettings = BackgroundWriterSettings(),
+        *,
+        backup: Backups | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._index = index
+        self._models = models
+        self._ledger = ledger
+        self._sums = sums
+        self._settings = settings
+        self._backup = backup
+        self._backup_due_s = float("-inf")
+        self._clock = clock
+        self._wall = wall
+        self._noted: dict[str, float] = {}
+        """When it was last written that a model is served; no more than the index has."""
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="keep")
+        """One writes, and does not wait for the other, which copies."""
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._failing = False
+        index.subscribe(self._changed)
+
+    async def run(self) -> None:
+        """Runs until :meth:`stop`; then writes what is left and returns, once no backup is being made."""
+        async with asyncio.TaskGroup() as tasks:
+            copying: asyncio.Task[None] | None = None
+            while not self._stopping:
+                await self._tick()
+                await self.write()
+                if copying is None or copying.done():
+                    copying = tasks.create_task(self.back_up())
+            await self.write()
+        await self._back_up_last()
+        if lost := self._ledger.take():
+            _log.error("usage_lost", requests=sum(amount.requests for amount in lost.values()))
+        self._threads.shutdown(wait=False)
+
+    async def _tick(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.tick_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def stop(self) -> None:
+        """Nothing more is to come."""
+        self._stopping = True
+        self._wake.set()
+
+    async def write(self) -> None:
+        """Write down what is due. Errors of the store are logged, not raised."""
+        try:
+            await self._write_usage()
+            await self._write_models()
+            if self._failing:
+                _log.info("state_written_again")
+            self._failing = False
+        except StateError as error:
+            if not self._failing:
+                _log.error("state_not_written", error=str(error))
+            self._failing = True
+
+    async def back_up(self) -> None:
+        """See that there is a backup. Errors of the store are logged, not raised, and it is tried again in
+        ``backup_retry_s``."""
+        now = self._clock()
+        if self._backup is None or now < self._backup_due_s:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._backup.keep, now)
+        except StateError as error:
+            self._backup_due_s = now + self._settings.backup_retry_s
+            _log.error("state_not_backed_up", error=str(error))
+
+    async def _back_up_last(self) -> None:
+        if self._backup is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._backup.last)
+            except StateError as error:
+                _log.error("state_not_backed_up", error=str(error))
+
+    async def _write_usage(self) -> None:
+        amounts = self._ledger.take()
+        if not amounts:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._sums.add, amounts)
+        except StateError:
+            self._ledger.put_back(amounts)
+            raise
+
+    async def _write_models(self) -> None:
+        now, age_s = self._clock(), self._settings.renew_s
+        due = [
+            name
+            for name, record in self._index.models.items()
+            if record.serving and now - self._noted.get(name, float("-inf")) >= age_s
+        ]
+        if not due:
+            return
+        first_s = {name: float(self._index.models[name].created_s) for name in due}
+        await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._models.note, first_s, due, self._wall(), self._settings.max_models
+        )
+        self._noted = {name: at for name, at in self._noted.items() if name in self._index.models}
+        self._noted |= dict.fromkeys(due, now)
+
+    def _changed(self, model: str) -> None:
+        """Called at every change of a deployment: a model seen for the first time is written at once."""
+        if model not in self._noted and not self._failing and self._index.serving(model):
+            self._wake.set()

@@ -1,0 +1,73 @@
+"""What fails when the machine does, and who watches for it."""
+
+import asyncio
+import ctypes
+import itertools
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from gateway.observability.metrics import Metrics
+from gateway.runtime.config.settings import MachineTable
+from gateway.runtime.descriptors import RESERVE, DescriptorBudget
+from gateway.runtime.pressure import MemoryReader, Pressure
+from gateway.runtime.watchdog import watched_loop
+from shared.process.open_files import OPEN_FILES, raise_file_limit
+
+LOOK_S = 1.0
+"""How often descriptors and memory are looked at."""
+
+TRIM_LOOKS = 60
+"""So many looks apart, memory that was freed is given back to the system: the C library keeps what a burst of
+requests needed, in pieces, for ever."""
+
+_log = structlog.get_logger("gateway")
+
+
+class MachineGuard:
+    """The guards of one gateway. Create it on the event loop that they guard."""
+
+    def __init__(self, metrics: Metrics, settings: MachineTable) -> None:
+        loop = asyncio.get_running_loop()
+        self._metrics = metrics
+        self._settings = settings
+        self.descriptors = DescriptorBudget(loop, metrics)
+        self.pressure = Pressure(metrics, settings.memory_share)
+        loop.set_exception_handler(self.descriptors.loop_failed)
+
+    async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
+        """Runs until cancelled. ``hold`` is told every time whether connections can be accepted at all."""
+        read, give_back = MemoryReader(), trimmer()
+        with watched_loop(self._metrics, self._settings.blocked_s):
+            for look in itertools.count(1):
+                await hold(self.descriptors.none_left)
+                self.pressure.read(await asyncio.to_thread(read))
+                if look % TRIM_LOOKS == 0:
+                    await asyncio.to_thread(give_back)
+                await asyncio.sleep(LOOK_S)
+
+
+def trimmer() -> Callable[[], None]:
+    """What gives freed memory back: glibc's ``malloc_trim``; elsewhere nothing. Takes milliseconds."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return lambda: None
+    return lambda: trim(0)
+
+
+def make_room(connections: int, agents: int) -> Callable[[], None]:
+    """Raise the limit of open files to what so many clients and agents need. What is given back says so if
+    that cannot be."""
+    needed = connections + agents + RESERVE
+    limit = raise_file_limit(max(needed, OPEN_FILES))
+    if limit is None or limit >= needed:
+        return lambda: None
+    told = (
+        f"The limit of open files is {limit}, which is less than {connections} connections and {agents} "
+        f"agents need: raise it to {needed} (ulimit -n, or LimitNOFILE of the service), or lower "
+        "http.connections and agents.max_agents."
+    )
+    return lambda: _log.warning(
+        told, code="few_descriptors", limit=limit, connections=connections, agents=agents
+    )

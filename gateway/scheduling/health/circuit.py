@@ -1,0 +1,234 @@
+"""The circuit of one deployment: closed, open, half-open (SCHEDULING §6).
+
+It opens after ``FAILURES_IN_A_ROW`` failures (Envoy's ``consecutive_5xx``: 5), when at least ``FAILED_SHARE``
+of ``LEAST_OUTCOMES`` or more of the last 10 s failed (resilience4j's ``failureRateThreshold``: 50 %), and at
+once when the engine is not there or fell silent. The cool-down doubles from 1 s to 60 s (linkerd's failure
+accrual: 1 s to 60 s, with jitter). After it one request at a time goes through as a probe: its success closes
+the circuit, its failure opens it again, and when its client leaves nothing has been learned.
+
+A probe may take minutes. Where no engine answered at all, the head of an answer is success enough; and when a
+probe has been running for ``PATIENCE_S`` the next one may go.
+
+A request counts once at most: what fails because of the request itself (a prompt that an engine chokes on) is
+tried at several deployments and must not open the circuits of all. That an engine cannot be reached is no
+request's doing. A client that sends one such request after the other is told apart by
+:mod:`gateway.scheduling.health.suspects`.
+"""
+
+from collections import deque
+from enum import Enum, auto
+
+from gateway.scheduling.health.window import CountWindow
+
+FAILURES_IN_A_ROW = 5
+LEAST_OUTCOMES = 10
+FAILED_SHARE = 0.5
+COOL_DOWN_S = 1.0
+GONE_COOL_DOWN_S = 0.5
+"""Of an engine that is not there: asking it costs next to nothing, and it may be back any moment."""
+MAX_COOL_DOWN_S = 60.0
+JITTER = 0.25
+"""Cool-downs are shortened by up to this share, so that those that began together do not end together."""
+PATIENCE_S = 5.0
+RELAPSE_S = 30.0
+"""A circuit that opens again so soon after it closed goes on doubling where it was."""
+BLAMED = 64
+"""Requests remembered as having failed here."""
+
+
+class CircuitState(Enum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+    """The cool-down is over; the next request is the probe."""
+    PROBING = "probing"
+
+
+class Fault(Enum):
+    """What went wrong, as far as it matters here."""
+
+    FAILURE = auto()
+    """The engine did not answer, or with an error."""
+    CUT = auto()
+    """The answer broke after it had begun."""
+    GONE = auto()
+    """There is no engine."""
+    STALL = auto()
+    """The engine fell silent: the deployment is put aside until anything succeeds on it."""
+
+
+class _Event(Enum):
+    SUCCEEDED = auto()
+    RECOVERED = auto()
+    """Something succeeded where a stall was."""
+    FAILED = auto()
+    TRIPPED = auto()
+    """Failed, and that is enough."""
+    COOLED = auto()
+    PROBED = auto()
+    PROBE_SLOW = auto()
+    PROBE_SUCCEEDED = auto()
+    PROBE_FAILED = auto()
+    PROBE_VOID = auto()
+
+
+_TRANSITIONS: dict[tuple[CircuitState, _Event], CircuitState] = {
+    (CircuitState.CLOSED, _Event.SUCCEEDED): CircuitState.CLOSED,
+    (CircuitState.CLOSED, _Event.FAILED): CircuitState.CLOSED,
+    (CircuitState.CLOSED, _Event.TRIPPED): CircuitState.OPEN,
+    # what was running when it opened says little about now, unless it was put aside for silence
+    (CircuitState.OPEN, _Event.SUCCEEDED): CircuitState.OPEN,
+    (CircuitState.OPEN, _Event.RECOVERED): CircuitState.CLOSED,
+    (CircuitState.OPEN, _Event.FAILED): CircuitState.OPEN,
+    (CircuitState.OPEN, _Event.TRIPPED): CircuitState.OPEN,
+    (CircuitState.OPEN, _Event.COOLED): CircuitState.HALF_OPEN,
+    (CircuitState.HALF_OPEN, _Event.SUCCEEDED): CircuitState.HALF_OPEN,
+    (CircuitState.HALF_OPEN, _Event.RECOVERED): CircuitState.CLOSED,
+    (CircuitState.HALF_OPEN, _Event.FAILED): CircuitState.HALF_OPEN,
+    (CircuitState.HALF_OPEN, _Event.TRIPPED): CircuitState.OPEN,
+    (CircuitState.HALF_OPEN, _Event.PROBED): CircuitState.PROBING,
+    (CircuitState.HALF_OPEN, _Event.PROBE_SUCCEEDED): CircuitState.CLOSED,
+    (CircuitState.HALF_OPEN, _Event.PROBE_FAILED): CircuitState.OPEN,
+    (CircuitState.HALF_OPEN, _Event.PROBE_VOID): CircuitState.HALF_OPEN,
+    (CircuitState.PROBING, _Event.SUCCEEDED): CircuitState.PROBING,
+    (CircuitState.PROBING, _Event.RECOVERED): CircuitState.CLOSED,
+    (CircuitState.PROBING, _Event.FAILED): CircuitState.PROBING,
+    (CircuitState.PROBING, _Event.TRIPPED): CircuitState.PROBING,
+    (CircuitState.PROBING, _Event.PROBE_SLOW): CircuitState.HALF_OPEN,
+    (CircuitState.PROBING, _Event.PROBE_SUCCEEDED): CircuitState.CLOSED,
+    (CircuitState.PROBING, _Event.PROBE_FAILED): CircuitState.OPEN,
+    (CircuitState.PROBING, _Event.PROBE_VOID): CircuitState.HALF_OPEN,
+}
+
+
+class Circuit:
+    """One deployment's. ``jitter`` arguments are from 0 to 1."""
+
+    __slots__ = (
+        "_blamed",
+        "_closed_s",
+        "_doublings",
+        "_fault",
+        "_in_a_row",
+        "_outcomes",
+        "_probes",
+        "state",
+        "until_s",
+    )
+
+    def __init__(self) -> None:
+        self.state = CircuitState.CLOSED
+        self.until_s = 0.0
+        """When to look again, while open or probing."""
+        self._doublings = -1
+        self._closed_s = float("-inf")
+        self._probes: set[str] = set()
+        """Requests that went there after the cool-down and of which nothing is known yet."""
+        self._fault = Fault.FAILURE
+        """What opened it last."""
+        self._in_a_row = 0
+        self._outcomes = CountWindow()
+        self._blamed: deque[str] = deque(maxlen=BLAMED)
+
+    def look(self, now: float) -> None:
+        """Time has passed."""
+        if now < self.until_s:
+            return
+        if self.state is CircuitState.OPEN:
+            self._move(_Event.COOLED, now)
+        elif self.state is CircuitState.PROBING:
+            self._move(_Event.PROBE_SLOW, now)
+
+    def hasten(self, until_s: float) -> None:
+        """The cool-down ends at ``until_s`` if it would end later."""
+        if self.state is CircuitState.OPEN:
+            self.until_s = min(self.until_s, until_s)
+
+    def taken(self, request: str, now: float) -> None:
+        """A request goes there; in half-open it is the probe."""
+        if self.state is CircuitState.HALF_OPEN:
+            self._probes.add(request)
+            self.until_s = now + PATIENCE_S
+            self._move(_Event.PROBED, now)
+
+    def released(self, request: str, now: float) -> None:
+        """A request's slot is free again. A probe of which nothing was said before that has shown nothing."""
+        if request in self._probes:
+            self._probes.discard(request)
+            self._move(_Event.PROBE_VOID, now)
+
+    def answered(self, request: str, now: float) -> bool:
+        """The head of an answer came. True when a probe closed the circuit with it."""
+        if request not in self._probes or self._fault not in (Fault.FAILURE, Fault.GONE):
+            return False
+        self._move(_Event.PROBE_SUCCEEDED, now)
+        return True
+
+    def succeeded(self, request: str, now: float) -> bool:
+        """An answer came whole. True when a probe closed the circuit."""
+        self._in_a_row = 0
+        self._outcomes.add(1.0, 0.0, now)
+        if request in self._probes:
+            self._move(_Event.PROBE_SUCCEEDED, now)
+            return True
+        aside = self.state is not CircuitState.CLOSED and self._fault is Fault.STALL
+        self._move(_Event.RECOVERED if aside else _Event.SUCCEEDED, now)
+        return False
+
+    def failed(self, request: str, fault: Fault, now: float, jitter: float) -> bool:
+        """A request failed there. True when that opened the circuit, from whatever state."""
+        before = self.state
+        first = request not in self._blamed
+        if first:
+            self._blamed.append(request)
+            self._in_a_row += 1
+            self._outcomes.add(0.0, 1.0, now)
+        if request in self._probes:
+            self._probes.discard(request)
+            known = not first and fault is not Fault.GONE
+            event = _Event.PROBE_VOID if known else _Event.PROBE_FAILED
+        elif fault in (Fault.GONE, Fault.STALL) or (first and self._enough(now)):
+            event = _Event.TRIPPED
+        else:
+            event = _Event.FAILED
+        self._move(event, now)
+        if self.state is not CircuitState.OPEN or before is CircuitState.OPEN:
+            return False
+        self._fault = fault
+        self._open(before, fault, now, jitter)
+        return True
+
+    def forgive(self, request: str, now: float) -> None:
+        """``request`` failed there by what it asks: while the circuit is closed that does not count."""
+        if self.state is CircuitState.CLOSED and request in self._blamed:
+            self._blamed.remove(request)
+            self._in_a_row = max(0, self._in_a_row - 1)
+            self._outcomes.take_back(now)
+
+    def chance(self, now: float) -> float:
+        """That a request succeeds there, by the latest outcomes: over 0 to 1, and 1 without failures."""
+        succeeded, failed = self._outcomes.sums(now)
+        return (succeeded + 1.0) / (succeeded + failed + 1.0)
+
+    def _enough(self, now: float) -> bool:
+        succeeded, failed = self._outcomes.sums(now)
+        outcomes = succeeded + failed
+        return self._in_a_row >= FAILURES_IN_A_ROW or (
+            outcomes >= LEAST_OUTCOMES and failed >= FAILED_SHARE * outcomes
+        )
+
+    def _open(self, before: CircuitState, fault: Fault, now: float, jitter: float) -> None:
+        relapse = before is not CircuitState.CLOSED or now - self._closed_s < RELAPSE_S
+        self._doublings = min(self._doublings + 1, 16) if relapse else 0
+        first_s = GONE_COOL_DOWN_S if fault is Fault.GONE else COOL_DOWN_S
+        cool_down_s = min(first_s * 2.0 ** max(0, self._doublings), MAX_COOL_DOWN_S)
+        self.until_s = now + cool_down_s * (1.0 - JITTER * jitter)
+
+    def _move(self, event: _Event, now: float) -> None:
+        before, self.state = self.state, _TRANSITIONS[self.state, event]
+        if self.state in (CircuitState.CLOSED, CircuitState.OPEN):
+            self._probes.clear()
+        if self.state is CircuitState.CLOSED and before is not CircuitState.CLOSED:
+            self._closed_s = now
+            self._in_a_row = 0
+            self._outcomes.clear()

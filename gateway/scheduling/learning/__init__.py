@@ -1,0 +1,1 @@
+"""What is learnt of requests, models and devices, and predicted from it. Pure."""

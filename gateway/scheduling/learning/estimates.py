@@ -1,0 +1,199 @@
+"""How many tokens a request will take, before anything has counted them (SCHEDULING §1).
+
+Input tokens are bytes times what the model's requests had per byte, as its engines reported. Output
+tokens are what the answers of this model and tenant were lately, within what the request allows. Both
+are learnt, bounded in memory, and begin with a guess.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from itertools import accumulate
+from typing import TypeVar
+
+from shared.process.frozen import frozen
+
+TOKENS_PER_BYTE = 0.25
+"""Of English text in JSON, roughly, before a model's engines have reported any."""
+
+LEAST_PER_BYTE, MOST_PER_BYTE = 1e-4, 2.0
+"""A prompt of images has few tokens for its bytes; no tokenizer makes more than one of a byte, but a
+chat template may add to a short prompt."""
+
+RATIO_WEIGHT = 0.02
+"""Of the latest request in tokens per byte, once there were some."""
+
+MOST_MODELS = 4096
+MOST_TENANTS = 16_384
+"""Pairs of model and tenant whose answers are remembered."""
+
+LATEST = 128
+"""Answers remembered of each."""
+
+FRESH = 8
+"""Answers after which they are sorted anew."""
+
+FAMILIAR = 8
+"""Answers of a tenant that weigh as much as all that is known of the model."""
+
+HIGH = 0.9
+"""The quantile of ``OutputEstimate.high``."""
+
+GUESS = 256
+
+NO_LIMIT = 1 << 40
+"""More tokens than any answer has."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@frozen
+class OutputEstimate:
+    """How long an answer will be, in tokens. ``expected`` is the mean of what is known, each answer cut where
+    the request would cut it; ``high`` is what nine of ten stay within."""
+
+    expected: int
+    high: int
+
+
+class OutputEstimates:
+    """Of all models. Bounded: what was used longest ago is forgotten first."""
+
+    def __init__(self, most_models: int = MOST_MODELS, most_tenants: int = MOST_TENANTS) -> None:
+        self._most_models = most_models
+        self._most_tenants = most_tenants
+        self._inputs: OrderedDict[str, _Ratio] = OrderedDict()
+        self._models: OrderedDict[str, _Lengths] = OrderedDict()
+        self._tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
+        self._free_models: OrderedDict[str, _Lengths] = OrderedDict()
+        self._free_tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
+        """The same of answers that nothing limited."""
+
+    def input_tokens(self, model: str, size_bytes: int) -> int:
+        """Of a request of so many bytes."""
+        known = self._inputs.get(model)
+        return round(size_bytes * (known.value if known is not None else TOKENS_PER_BYTE))
+
+    def output(self, model: str, tenant: str, most: int | None = None, guess: int = GUESS) -> OutputEstimate:
+        """Of an answer that may have ``most`` tokens (None: as many as it likes). ``guess`` is what to take
+        for its length while nothing is known."""
+        limit = NO_LIMIT if most is None else max(0, most)
+        of_model = self._models.get(model)
+        of_tenant = self._tenants.get((model, tenant))
+        expected, high = (float(min(guess, limit)),) * 2
+        for known in (of_model, of_tenant):
+            if known is not None:
+                trust = known.trust
+                known_expected, known_high = known.within(limit)
+                expected += trust * (known_expected - expected)
+                high += trust * (known_high - high)
+        return OutputEstimate(round(expected), round(high))
+
+    def unlimited(self, model: str, tenant: str, room: int) -> int:
+        """What nine of ten answers stay within that nothing limits; ``room``, which they have, while fewer
+        than :data:`FAMILIAR` such are known of the model. Answers that were cut short say nothing of it."""
+        of_model = self._free_models.get(model)
+        if of_model is None or of_model.count < FAMILIAR:
+            return room
+        _, high = of_model.within(NO_LIMIT)
+        of_tenant = self._free_tenants.get((model, tenant))
+        if of_tenant is not None:
+            high += of_tenant.trust * (of_tenant.within(NO_LIMIT)[1] - high)
+        return min(round(high), room)
+
+    def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
+        """An answer that nothing limited came whole, and had so many tokens."""
+        if output_tokens > 0:
+            _kept(self._free_models, model, _Lengths, self._most_models).note(output_tokens)
+            _kept(self._free_tenants, (model, tenant), _Lengths, self._most_tenants).note(output_tokens)
+
+    def learn(
+        self,
+        model: str,
+        tenant: str,
+        *,
+        size_bytes: int = 0,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
+        """A request was answered whole, and its engine counted so many tokens; None for what it did not
+        count."""
+        if input_tokens and size_bytes > 0:
+            ratio = _kept(self._inputs, model, _Ratio, self._most_models)
+            ratio.note(min(max(input_tokens / size_bytes, LEAST_PER_BYTE), MOST_PER_BYTE))
+        if output_tokens:
+            _kept(self._models, model, _Lengths, self._most_models).note(output_tokens)
+            _kept(self._tenants, (model, tenant), _Lengths, self._most_tenants).note(output_tokens)
+
+
+class _Ratio:
+    """A mean of tokens per byte: of all requests first, of the latest fifty or so later."""
+
+    __slots__ = ("count", "value")
+
+    def __init__(self) -> None:
+        self.value = TOKENS_PER_BYTE
+        self.count = 0
+
+    def note(self, ratio: float) -> None:
+        self.count += 1
+        self.value += (ratio - self.value) * max(RATIO_WEIGHT, 1.0 / (self.count + 1))
+
+
+class _Lengths:
+    """The latest answers' lengths, sorted when somebody asks, at most once for every ``FRESH`` new ones."""
+
+    __slots__ = ("_high", "_latest", "_longest", "_mean", "_new", "_sorted", "_sums", "trust")
+
+    def __init__(self) -> None:
+        self._latest: deque[int] = deque(maxlen=LATEST)
+        self._sorted: list[int] = []
+        self._sums: list[int] = []
+        self._new = 0
+        self._longest = -1
+        self._mean = 0.0
+        self._high = 0
+        self.trust = 0.0
+        """0 to 1: what they weigh against what is known without them."""
+
+    @property
+    def count(self) -> int:
+        """How many are remembered."""
+        return len(self._latest)
+
+    def note(self, tokens: int) -> None:
+        latest = self._latest
+        latest.append(tokens)
+        self._new += 1
+        if len(latest) < LATEST:
+            self.trust = len(latest) / (len(latest) + FAMILIAR)
+
+    def within(self, limit: int) -> tuple[float, float]:
+        """The mean, and the quantile ``HIGH``, of the lengths, none counted for more than ``limit``."""
+        if self._new >= FRESH or self._new >= len(self._latest):
+            self._sort()
+        if limit >= self._longest:
+            return self._mean, self._high
+        shorter, count = bisect_right(self._sorted, limit), len(self._sorted)
+        return (self._sums[shorter] + (count - shorter) * limit) / count, min(limit, self._high)
+
+    def _sort(self) -> None:
+        lengths = self._sorted = sorted(self._latest)
+        count = len(lengths)
+        self._sums = list(accumulate(lengths, initial=0))
+        self._mean, self._longest = self._sums[-1] / count, lengths[-1]
+        self._high = lengths[min(int(HIGH * count), count - 1)]
+        self._new = 0
+
+
+def _kept(known: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -> V:
+    """``known[key]``, made if there is none, now the one used last."""
+    found = known.get(key)
+    if found is None:
+        found = known[key] = make()
+        if len(known) > most:
+            known.popitem(last=False)
+    else:
+        known.move_to_end(key)
+    return found

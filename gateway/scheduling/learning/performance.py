@@ -1,0 +1,345 @@
+"""How fast each model runs on each class of device: priors, and what outcomes teach (SCHEDULING §2).
+
+An answer takes, from when its request was placed::
+
+    first token  = reading of prompts ahead of it + fixed
+                   + uncached prompt tokens x (token + pair x tokens before each, on average)
+                   + prompt tokens believed to be cached x cached
+    the rest     = output tokens x (step + each x running + kv x context tokens in the batch)
+                   + reading of other prompts meanwhile
+
+Each coefficient is a prior times a multiplier that is learnt (:mod:`gateway.scheduling.learning.regression`).
+The prior is that of a dense model of 8 billion parameters in 16 bits on the device's public figures; how much
+larger or smaller a model is shows in the first answers, and is carried over from one device class to the
+others.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.scheduling.base import Outcome
+from gateway.scheduling.learning.accuracy import Accuracy
+from gateway.scheduling.learning.devices import device_class, figures_of
+from gateway.scheduling.learning.regression import LEAST, MOST, Shares
+from gateway.scheduling.load import Concurrency
+from shared.process.frozen import frozen
+
+MOST_PAIRS = 4096
+"""Pairs of model and device class remembered; the one used longest ago is forgotten first."""
+
+PARAMETERS = 8e9
+WEIGHT_BYTES = 2 * PARAMETERS
+PAIR_FLOPS = 4.0 * 32 * 4096
+"""Attention of one token to one before it: 4 x 32 layers x a width of 4096."""
+
+KV_TOKEN_BYTES = 131_072.0
+"""Of a model of 8 billion parameters: 32 layers x 8 heads x 128 values x 2 bytes, keys and values."""
+
+COMPUTE_SHARE = 0.5
+BANDWIDTH_SHARE = 0.7
+"""What engines reach of a device's figures, roughly: reading prompts, and reading weights."""
+
+FIXED_S = 0.02
+"""Of every request, before anything is computed: HTTP, the tokenizer, the engine's own queue."""
+
+SEQUENCE_S = 20e-6
+"""Per running request and step, for what is not computed on the device."""
+
+CACHED_SHARE = 0.02
+"""Of what reading a token takes, where it was read before. Learnt too: an engine that caches nothing,
+and does not say so, shows in its times."""
+
+LOAD_BYTES_S = 1e9
+LOAD_FIXED_S = 15.0
+"""A load reads the weights from a disk, then the engine warms up."""
+
+WARM = 3
+"""Observations after which a pair no longer borrows from others."""
+
+KNOWN = 30
+"""Observations of a class before anything is concluded from what one of its devices does otherwise."""
+
+HIT_WEIGHT = 0.05
+"""Of the latest prompt in ``Speeds.hit_share``."""
+
+UNREPORTED_WEIGHT = 0.25
+"""Weight of an outcome of which token counts were not reported but estimated."""
+
+LEARN_EVERY_S = 0.02
+FAMILIAR = 256
+"""A pair that has seen so many outcomes learns from one in so many seconds: where hundreds come in a second
+the others teach nothing new, and cost as much as a request's whole way through the scheduler."""
+
+LOAD_WEIGHT = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Seconds, before anything was learnt; see the module's docstring."""
+
+    token_s: float
+    pair_s: float
+    step_s: float
+    each_s: float
+    kv_s: float
+    load_s: float
+
+    @classmethod
+    def of(cls, device: str) -> "Prior":
+        figures = figures_of(device)
+        token_s = 2 * PARAMETERS / (figures.tflops * 1e12 * COMPUTE_SHARE)
+        byte_s = 1.0 / (figures.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
+        return cls(
+            token_s=token_s,
+            pair_s=PAIR_FLOPS / (figures.tflops * 1e12 * COMPUTE_SHARE),
+            step_s=WEIGHT_BYTES * byte_s,
+            each_s=token_s + SEQUENCE_S,
+            kv_s=KV_TOKEN_BYTES * byte_s,
+            load_s=LOAD_FIXED_S + WEIGHT_BYTES / LOAD_BYTES_S,
+        )
+
+
+@frozen
+class PredictedWork:
+    """What a request was taken for when it was placed."""
+
+    believed_tokens: int
+    """Of its prompt, what was believed to be cached."""
+    uncached_tokens: int
+    """What was expected to be read, after what such beliefs have been worth."""
+    input_tokens: int
+    output_tokens: int
+    first_token_s: float
+    """Predicted, from when it was placed."""
+    total_s: float
+    read_s: float = 0.0
+    """Of this the reading of its own prompt."""
+    token_s: float = 0.0
+    """What reading a token was taken to take; what was said in seconds then is counted by it, however that
+    has been learnt to be wrong since. 0 for what it is taken to take now."""
+
+
+class Speeds:
+    """One model on one device class. The coefficients are plain attributes, in seconds, positive and finite,
+    current after every outcome."""
+
+    __slots__ = (
+        "accuracy",
+        "cached_s",
+        "device",
+        "each_s",
+        "fixed_s",
+        "hit_share",
+        "kv_s",
+        "learnt_s",
+        "load_s",
+        "loads",
+        "model",
+        "pair_s",
+        "prior",
+        "reading",
+        "reports_cached",
+        "step_s",
+        "token_s",
+        "writing",
+    )
+
+    def __init__(self, model: str, device: str) -> None:
+        self.model = model
+        self.device = device
+        self.prior = Prior.of(device)
+        self.reading = Shares((1.0, 1.0, 1.0, CACHED_SHARE))
+        self.writing = Shares((1.0, 1.0, 1.0, 1.0))
+        self.loads = 0
+        self.load_s = self.prior.load_s
+        self.accuracy = Accuracy()
+        self.learnt_s = float("-inf")
+        """When it last learnt something."""
+        self.reports_cached = False
+        """Whether the engine says how much of a prompt was cached: it did once."""
+        self.hit_share = 1.0
+        """Of what is believed to be cached so much is, as far as the engine says."""
+        self._refresh()
+
+    def read_s(self, uncached_tokens: float, cached_tokens: float = 0.0) -> float:
+        """How long it takes to read so many tokens behind so many that are cached."""
+        each_s = self.token_s + self.pair_s * (cached_tokens + 0.5 * uncached_tokens)
+        return uncached_tokens * each_s + cached_tokens * self.cached_s
+
+    def output_s(self, output_tokens: float, running: float, kv_tokens: float, reading_share: float) -> float:
+        """How long ``output_tokens`` take to write when so many run at once, holding so much context, while
+        the device reads prompts for a share of its time."""
+        steps_s = output_tokens * (self.step_s + self.each_s * running + self.kv_s * kv_tokens)
+        return steps_s / (1.0 - reading_share)
+
+    def wants(self, now: float) -> bool:
+        """Whether one more outcome is worth learning from; if so, that it is learnt now."""
+        if self.reading.count >= FAMILIAR and now - self.learnt_s < LEARN_EVERY_S:
+            return False
+        self.learnt_s = now
+        return True
+
+    def learn(self, asked: PredictedWork, outcome: Outcome, company: Concurrency) -> tuple[float, float]:
+        """An answer came whole. Returns how long its prompt and its writing took against what was known,
+        tokens and company given: ``LEAST`` to ``MOST``; 1 before the class is known."""
+        reported = outcome.output_tokens is not None
+        weight = 1.0 if reported else UNREPORTED_WEIGHT
+        output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
+        self._learn_hits(asked, outcome)
+        token_s = asked.token_s or self.token_s
+        reading = self._reading_parts(*_read(asked, outcome, self.reports_cached), company.ahead_s / token_s)
+        writing = self._writing_parts(max(0, output_tokens - 1), company, token_s)
+        reading_s, writing_s = self.reading.explained(reading), self.writing.explained(writing)
+        first_s = outcome.first_token_s
+        if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
+            self.reading.observe(reading, first_s, weight)
+            self.writing.observe(writing, outcome.total_s - first_s, weight)
+            paces = _ratio(first_s, reading_s), _ratio(outcome.total_s - first_s, writing_s)
+        else:
+            self._learn_whole(reading, writing, outcome.total_s, weight)
+            pace = _ratio(outcome.total_s, reading_s + writing_s)
+            paces = pace, pace
+        self._refresh()
+        return paces if self.reading.count >= KNOWN else (1.0, 1.0)
+
+    def loaded(self, load_s: float) -> None:
+        """The model was loaded in ``load_s``."""
+        if 0.0 < load_s < math.inf:
+            self.load_s += (load_s - self.load_s) * (LOAD_WEIGHT if self.loads else 1.0)
+            self.loads += 1
+
+    def borrow(self, reading: float, writing: float) -> None:
+        """Begin with another pair's multipliers, as far as nothing was observed of this one."""
+        if not self.reading.count:
+            self.reading.restart(reading)
+        if not self.writing.count:
+            self.writing.restart(writing)
+        self._refresh()
+
+    def _learn_hits(self, asked: PredictedWork, outcome: Outcome) -> None:
+        if outcome.cached_tokens:
+            self.reports_cached = True
+        if self.reports_cached and asked.believed_tokens > 0 and outcome.cached_tokens is not None:
+            hit = min(1.0, outcome.cached_tokens / asked.believed_tokens)
+            self.hit_share += (hit - self.hit_share) * HIT_WEIGHT
+
+    def _learn_whole(self, reading: list[float], writing: list[float], total_s: float, weight: float) -> None:
+        """Only the total is known: either part is taken to be off by the same factor, and believed as far as
+        it made up the total."""
+        expected_reading_s = self.reading.explained(reading)
+        expected_writing_s = self.writing.explained(writing)
+        expected_s = expected_reading_s + expected_writing_s
+        share = expected_reading_s / expected_s
+        if share > 0:
+            self.reading.observe(reading, total_s * share, weight * share**2)
+        if share < 1:
+            self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
+
+    def _reading_parts(
+        self, uncached_tokens: float, cached_tokens: float, ahead_tokens: float
+    ) -> list[float]:
+        prior = self.prior
+        before = cached_tokens + 0.5 * uncached_tokens
+        return [
+            FIXED_S,
+            prior.token_s * (uncached_tokens + ahead_tokens),
+            prior.pair_s * uncached_tokens * before,
+            prior.token_s * cached_tokens,
+        ]
+
+    def _writing_parts(self, output_tokens: int, company: Concurrency, token_s: float) -> list[float]:
+        prior = self.prior
+        return [
+            output_tokens * prior.step_s,
+            output_tokens * prior.each_s * company.running,
+            output_tokens * prior.kv_s * company.kv_tokens,
+            prior.token_s * company.read_s / token_s if output_tokens else 0.0,
+        ]
+
+    def _refresh(self) -> None:
+        prior = self.prior
+        fixed, token, pair, cached = self.reading.multipliers
+        step, each, kv, _ = self.writing.multipliers
+        self.fixed_s = FIXED_S * fixed
+        self.token_s = prior.token_s * token
+        self.pair_s = prior.pair_s * pair
+        self.cached_s = prior.token_s * cached
+        self.step_s = prior.step_s * step
+        self.each_s = prior.each_s * each
+        self.kv_s = prior.kv_s * kv
+
+
+class Performance:
+    """The speeds of every model on every device class. Bounded: ``MOST_PAIRS``."""
+
+    def __init__(self, most_pairs: int = MOST_PAIRS) -> None:
+        self._most_pairs = most_pairs
+        self._pairs: OrderedDict[tuple[str, str], Speeds] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Speeds]:
+        """All there are, the one used last at the end; its ``accuracy`` is for export."""
+        return iter(list(self._pairs.values()))
+
+    def speeds(self, model: str, device: str) -> Speeds:
+        """What is known of ``model`` on a device of this name or class. The object stays current."""
+        key = model, device_class(device)
+        found = self._pairs.get(key)
+        if found is not None:
+            self._pairs.move_to_end(key)
+            return found
+        found = self._pairs[key] = Speeds(*key)
+        self._lend(found)
+        if len(self._pairs) > self._most_pairs:
+            self._pairs.popitem(last=False)
+        return found
+
+    def learn(
+        self, speeds: Speeds, asked: PredictedWork, outcome: Outcome, company: Concurrency
+    ) -> tuple[float, float]:
+        """``speeds`` learns from an outcome, and lends what it knows to its fellows. Returns how long prompt
+        and answer took against what was known; 1 for what teaches nothing."""
+        if not outcome.ok:
+            return 1.0, 1.0
+        speeds.accuracy.note(asked.first_token_s, outcome.first_token_s, asked.total_s, outcome.total_s)
+        paces = speeds.learn(asked, outcome, company)
+        if speeds.reading.count <= WARM:
+            for other in self._pairs.values():
+                if other.model == speeds.model and other is not speeds:
+                    self._lend(other)
+        return paces
+
+    def _lend(self, speeds: Speeds) -> None:
+        """A model is as much larger on one device class as on another; a device is as fast for a new model as
+        it was for others."""
+        if speeds.reading.count and speeds.writing.count:
+            return
+        known = [each for each in self._pairs.values() if each is not speeds and each.reading.count]
+        lenders = [each for each in known if each.model == speeds.model]
+        lenders = lenders or [each for each in known if each.device == speeds.device]
+        if lenders:
+            speeds.borrow(
+                _middle([each.reading.common for each in lenders]),
+                _middle([each.writing.common for each in lenders]),
+            )
+
+
+def _ratio(took_s: float, expected_s: float) -> float:
+    if not (0.0 < expected_s < math.inf and took_s > 0.0):
+        return 1.0
+    return min(max(took_s / expected_s, LEAST), MOST)
+
+
+def _middle(values: list[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def _read(asked: PredictedWork, outcome: Outcome, reports_cached: bool) -> tuple[float, float]:
+    """Prompt tokens really read, and those that were cached: as the engine says, if it ever does."""
+    if outcome.input_tokens is None:
+        return asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens
+    if reports_cached and outcome.cached_tokens is not None:
+        return max(0, outcome.input_tokens - outcome.cached_tokens), outcome.cached_tokens
+    believed = asked.uncached_tokens / asked.input_tokens if asked.input_tokens else 1.0
+    return outcome.input_tokens * believed, outcome.input_tokens * (1.0 - believed)

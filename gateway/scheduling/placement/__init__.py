@@ -1,0 +1,1 @@
+"""Which models are loaded where (SCHEDULING §5). Pure."""

@@ -1,0 +1,116 @@
+"""What placement is told and what it answers: plain data (SCHEDULING §5)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from gateway.domain.request import Tier
+
+NEVER = float("-inf")
+
+
+class Residence(Enum):
+    """Where a model is in its life at one agent."""
+
+    OUT = auto()
+    """Not loaded; takes no memory."""
+    LOADING = auto()
+    """On its way in, or told to come in."""
+    LOADED = auto()
+    LEAVING = auto()
+    """Told to go, and still in the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadablePlace:
+    """One deployment that its agent loads and unloads when told. Times are of the clock of ``now``."""
+
+    key: str
+    agent: str
+    model: str
+    residence: Residence
+    memory_bytes: int | None = None
+    """What it takes while it is not ``OUT``; None: not known, the agent will say whether it fits."""
+    load_s: float = 60.0
+    """How long loading takes, as stated or measured."""
+    tflops: float = 0.0
+    """Of its device: the faster is taken first."""
+    running: int = 0
+    used_s: float = NEVER
+    """When a request began or ended there last."""
+    loaded_s: float = NEVER
+    """When it was seen to become loaded; ``NEVER`` for one that was loaded before anybody looked."""
+    pinned: bool = False
+    """Never unloaded for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlaces:
+    """One agent and all its places. ``memory_bytes`` is for all of them together; None: not known."""
+
+    agent: str
+    memory_bytes: int | None
+    places: tuple[LoadablePlace, ...]
+    running: int = 0
+    """Requests it runs in all, those of models it does not load itself included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What waits for one model.
+
+    ``keys`` are the places that would do: for those whom nothing serves, where there are any, and for all
+    otherwise. ``served`` says that something serves it, or will in a moment; ``wait_s`` is then how long
+    the last in line will probably wait, beside what is being loaded already.
+    """
+
+    model: str
+    keys: frozenset[str]
+    oldest_s: float
+    """Since when the one waits who came first."""
+    requests: int = 1
+    tier: Tier = Tier.STANDARD
+    """The most urgent that waits."""
+    served: bool = False
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDecision:
+    """The decision to load ``key``, and why."""
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadDecision:
+    """The decision to unload ``key``, which runs nothing, and why."""
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hopeless:
+    """Nothing can load a model: ``why`` is for people, trying again makes sense after ``retry_s`` seconds, or
+    never as things are (None)."""
+
+    why: str
+    retry_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementPlan:
+    """What to do now, and what will come of it."""
+
+    decisions: tuple[LoadDecision | UnloadDecision, ...] = ()
+    closing: frozenset[str] = frozenset()
+    """Places that get no new request, so that they can be unloaded for another once theirs are done; those
+    to be unloaded now are among them. Whoever is not among them gets requests again."""
+    ready_s: Mapping[str, float] = field(default_factory=dict)
+    """By model that nothing serves, in how many seconds something will, as far as can be said."""
+    hopeless: Mapping[str, Hopeless] = field(default_factory=dict)
+    """By model, of those nothing serves."""
+    look_again_s: float | None = None
+    """When something could be decided that cannot now, though nothing happens; None for never."""

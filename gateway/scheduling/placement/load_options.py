@@ -1,0 +1,159 @@
+"""How a model could get into an agent's memory, and what would have to go for it (SCHEDULING §5)."""
+
+from collections import Counter as Tally
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from gateway.domain.request import Tier
+from gateway.scheduling.placement.agent_memory import AgentMemory
+from gateway.scheduling.placement.data import Demand, LoadablePlace, Residence
+from gateway.scheduling.placement.memory import Memory
+
+TURN_LOADS = 3.0
+"""A turn lasts so many times the longer of the two loads that a swap to and fro takes."""
+
+IMMINENT_S = 2.0
+"""What was used within this is about to be used again."""
+
+PATIENCE_SHARE = 0.25
+"""Of ``hold_s``, who wants the place of a much busier model waits so long for company at most."""
+
+SPARE_SHARE = 0.1
+"""Of its regret, where the same model is loaded elsewhere too."""
+
+MOST_EVICTIONS = 64
+"""Places where something would have to go that are looked at for one model in one round."""
+
+FOREVER = float("inf")
+
+_Candidate = tuple[float, bool, float, float, str]
+"""When it may be told to go, whether it runs something, regret, when it was used last, key: the smallest goes
+first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRules:
+    """How long models stay and requests are held."""
+
+    hold_s: float = 300.0
+    min_residence_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOption:
+    """How a place gets its model. ``rank`` begins with 0 for one that fits at once, 1 for one that fits when
+    what leaves has gone, 2 when ``victims`` have gone who may be told now, 3 who may be at ``at_s``."""
+
+    place: LoadablePlace
+    room: AgentMemory
+    rank: tuple[float, ...]
+    at_s: float
+    victims: tuple[LoadablePlace, ...] = ()
+    regret: float = 0.0
+
+    @property
+    def order(self) -> tuple[tuple[float, ...], float, float, int, str]:
+        """The smallest is the best."""
+        place = self.place
+        return self.rank, place.load_s, -place.tflops, self.room.host.running, place.key
+
+
+class LoadOptions:
+    """Of one round. ``wanted`` are the places that somebody waits for."""
+
+    def __init__(
+        self,
+        rules: PlacementRules,
+        memory: Memory,
+        rooms: Mapping[str, AgentMemory],
+        wanted: Collection[str],
+        now: float,
+    ) -> None:
+        self._rules = rules
+        self._memory = memory
+        self._rooms = rooms
+        self._wanted = wanted
+        self._now = now
+        self._copies = Tally(
+            place.model for room in set(rooms.values()) for place in room.staying.values() if _in(place)
+        )
+
+    def best(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
+        """The best of all ``places`` where it fits; else of some where something would have to go."""
+        free = [way for place in places if (way := self._into_free(place)) is not None]
+        if free:
+            return min(free, key=lambda way: way.order)
+        step = max(1, len(places) // MOST_EVICTIONS)
+        looked_at = islice(places, int(self._now) % step, None, step)
+        ways = [way for place in looked_at if (way := self._by_eviction(demand, place)) is not None]
+        return min(ways, key=lambda way: way.order, default=None)
+
+    def _into_free(self, place: LoadablePlace) -> LoadOption | None:
+        room = self._rooms[place.key]
+        if room.holds_now(place):
+            return LoadOption(place, room, (0,), self._now)
+        return LoadOption(place, room, (1,), self._now) if room.holds(place) else None
+
+    def _by_eviction(self, demand: Demand, place: LoadablePlace) -> LoadOption | None:
+        """What would have to go for it, and when it could; None if that would not do."""
+        room, now = self._rooms[place.key], self._now
+        candidates: list[_Candidate] = []
+        for victim in room.staying.values():
+            at_s = max(now, self._free_at_s(victim, place, demand))
+            if at_s < FOREVER:
+                regret = self._regret(victim)
+                candidates.append((at_s, victim.running > 0, regret, victim.used_s, victim.key))
+        chosen = _fewest(place, room, sorted(candidates))
+        if not chosen:
+            return None
+        at_s, regret = max(each[0] for each in chosen), sum(each[2] for each in chosen)
+        rank = (2, any(each[1] for each in chosen), regret) if at_s <= now else (3, at_s, regret)
+        return LoadOption(place, room, rank, at_s, tuple(room.staying[each[-1]] for each in chosen), regret)
+
+    def _free_at_s(self, victim: LoadablePlace, place: LoadablePlace, demand: Demand) -> float:
+        """When ``victim`` may be told to take nothing more, for ``place`` to come in."""
+        rules = self._rules
+        if not _in(victim) or victim.pinned:
+            return FOREVER
+        kept_s = self._memory.kept_until_s(victim.key)
+        turn_s = max(rules.min_residence_s, TURN_LOADS * max(victim.load_s, place.load_s))
+        due_s = self._memory.since_s(demand) + self._patience_s(victim, demand)
+        busy_s = max(victim.loaded_s + turn_s, due_s, kept_s)
+        if victim.running or victim.key in self._wanted:
+            return busy_s
+        idle_s = max(victim.loaded_s + rules.min_residence_s, victim.used_s + IMMINENT_S, kept_s)
+        return min(idle_s, busy_s)
+
+    def _patience_s(self, victim: LoadablePlace, demand: Demand) -> float:
+        """How long those wait for company who want the place of a busy model."""
+        if demand.tier is Tier.REALTIME:
+            return 0.0
+        per_s = self._memory.popularity.per_s
+        theirs, own = per_s(victim.model, self._now), per_s(demand.model, self._now)
+        return PATIENCE_SHARE * self._rules.hold_s * theirs / (theirs + own) if theirs else 0.0
+
+    def _regret(self, victim: LoadablePlace) -> float:
+        """Seconds of loading that unloading it will cost, for each second it is away."""
+        regret = self._memory.popularity.per_s(victim.model, self._now) * victim.load_s
+        return regret * SPARE_SHARE if self._copies[victim.model] > 1 else regret
+
+
+def _in(place: LoadablePlace) -> bool:
+    return place.residence is Residence.LOADED
+
+
+def _fewest(place: LoadablePlace, room: AgentMemory, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """Of those the first that do, and of these only such as are needed: the dearest are let stay first."""
+    chosen: list[_Candidate] = []
+    for candidate in candidates:
+        chosen.append(candidate)
+        if room.holds(place, {each[-1] for each in chosen}):
+            break
+    else:
+        return []
+    for each in sorted(chosen, reverse=True):
+        fewer = [other for other in chosen if other is not each]
+        if fewer and room.holds(place, {other[-1] for other in fewer}):
+            chosen = fewer
+    return chosen

@@ -1,0 +1,238 @@
+"""The classics by name, for those who want them (SCHEDULING §4). Each is honest to its own idea and no
+more: none looks at what a request costs.
+"""
+
+import random
+from collections.abc import Sequence
+from hashlib import blake2b
+from operator import attrgetter
+
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.context import Context
+from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.policies.homes import fair_share, rank
+
+MATCH_SHARE = 0.5
+"""Of a prompt so much must have been read at a deployment for ``prefix`` to prefer it."""
+
+TIME_WEIGHT = 0.1
+"""Of the latest answer in the mean that ``response-time`` goes by."""
+
+
+class Classic(Policy):
+    """In order of turns, each request goes to the deployment that :meth:`choose` picks of those that fit."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
+        seed = blake2b(f"{knowledge.seed} {self.name}".encode(), digest_size=8).digest()
+        self.random = random.Random(int.from_bytes(seed, "little"))
+        self.given: dict[str, int] = {}
+        """Requests given to each deployment in this call."""
+
+    def assign(
+        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+    ) -> list[Assignment]:
+        """See :class:`~gateway.scheduling.base.Policy`."""
+        self.given = {}
+        context = Context(now)
+        assignments: list[Assignment] = []
+        open_now = [
+            view
+            for view in deployments
+            if view.in_flight < view.slots and view.in_flight < view.cap and view.usable
+        ]
+        for item in waiting:
+            if not open_now:
+                break
+            fitting = _fitting(item, open_now, context)
+            if not fitting:
+                context.reserve(item, open_now)
+                continue
+            view = next((each for each in fitting if each.trial), None) or self.choose(item, fitting)
+            context.give(item, view)
+            self.given[view.key] = given = self.given.get(view.key, 0) + 1
+            assignments.append(Assignment(item.number, view.key))
+            if given >= view.free:
+                open_now.remove(view)
+        return assignments
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        """One of ``fitting``, which are one or more, all with room for ``item``."""
+        raise NotImplementedError
+
+    def running(self, view: DeploymentView) -> int:
+        """Requests at ``view``, those given to it in this call included."""
+        return view.in_flight + self.given.get(view.key, 0)
+
+    def least(self, views: Sequence[DeploymentView]) -> DeploymentView:
+        """The one with fewest requests running, of several the first by its key."""
+        running = list(map(self.running, views)) if self.given else [view.in_flight for view in views]
+        return _first_of_least(views, running)
+
+
+class LeastConnections(Classic):
+    """Fewest requests running, whatever the size of the deployment."""
+
+    name = "least-connections"
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        return self.least(fitting)
+
+
+class RoundRobin(Classic):
+    """The one whose last turn is longest ago."""
+
+    name = "round-robin"
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
+        self._turns: dict[str, int] = {}
+        self._turn = 0
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        turns = self._turns
+        chosen = _first_of_least(fitting, [turns.get(view.key, 0) for view in fitting])
+        self._turn += 1
+        self._turns[chosen.key] = self._turn
+        return chosen
+
+    def gone(self, key: str, now: float) -> None:
+        self._turns.pop(key, None)
+
+
+class Weighted(Classic):
+    """Smooth weighted round robin, as nginx does it: each turn all gain their weight, the one that has
+    most is taken and loses what all gained. The weight is slots times speed."""
+
+    name = "weighted"
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
+        self._gained: dict[str, float] = {}
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        gained, total = self._gained, 0.0
+        for view in fitting:
+            weight = view.slots * view.speed
+            gained[view.key] = gained.get(view.key, 0.0) + weight
+            total += weight
+        chosen = max(fitting, key=lambda view: (gained[view.key], view.key))
+        gained[chosen.key] -= total
+        return chosen
+
+    def gone(self, key: str, now: float) -> None:
+        self._gained.pop(key, None)
+
+
+class PowerOfTwo(Classic):
+    """Of two drawn at random the one with fewer requests running (Mitzenmacher, 2001)."""
+
+    name = "power-of-two"
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        two = self.random.sample(fitting, min(2, len(fitting)))
+        return min(two, key=self.running)
+
+
+class ResponseTime(Classic):
+    """Least mean time of the latest answers, for each request it runs; one that has not answered yet comes
+    first."""
+
+    name = "response-time"
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
+        self._means: dict[str, float] = {}
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        return min(
+            fitting,
+            key=lambda view: (
+                self._means.get(view.key, 0.0) * (self.running(view) + 1),
+                self.running(view),
+                view.key,
+            ),
+        )
+
+    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+        if outcome.ok:
+            mean_s = self._means.get(key, outcome.total_s)
+            self._means[key] = mean_s + TIME_WEIGHT * (outcome.total_s - mean_s)
+
+    def gone(self, key: str, now: float) -> None:
+        self._means.pop(key, None)
+
+
+class Prefix(Classic):
+    """The one that has read most of the prompt, where that is half of it; else fewest running."""
+
+    name = "prefix"
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        needed = MATCH_SHARE * item.input_tokens
+        prefixes = self.knowledge.prefixes
+        for blocks, keys in prefixes.longest(item.prefix):
+            if blocks * item.block_tokens < needed:
+                break
+            readers = [view for view in fitting if view.key in keys]
+            if readers:
+                return self.least(readers)
+        return self.least(fitting)
+
+
+class SessionHashing(Classic):
+    """Where the session is at home, by rendezvous hashing with bounded loads; without a session, fewest
+    running. A home that is full or over its bound is passed over for the session's next choice."""
+
+    name = "session"
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        if item.session_key is None:
+            return self.least(fitting)
+        among = self.knowledge.views.values() or fitting
+        share = fair_share(sum(map(self.running, among)) + 1, sum(view.slots for view in among))
+        session = item.session_key
+        within = [view for view in fitting if self.running(view) + 1 <= max(1.0, share * view.slots)]
+        return max(within or fitting, key=lambda view: (rank(session, view.key), view.key))
+
+
+class Random(Classic):
+    """Any, all alike."""
+
+    name = "random"
+
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        return self.random.choice(fitting)
+
+
+def _fitting(item: Waiting, views: Sequence[DeploymentView], context: Context) -> list[DeploymentView]:
+    """Those that ``item`` may go to."""
+    route = item.route
+    fitting = [
+        view
+        for view in views
+        if (route in view.routes or view.does(route))
+        and (view.kv_free_tokens is None or context.fits(item, view))
+    ]
+    if (
+        not item.avoid
+        and item.version is None
+        and not item.continuing
+        and item.where is None
+        and item.agent is None
+    ):
+        return fitting
+    return [
+        view
+        for view in fitting
+        if view.key not in item.avoid
+        and view.suits(route, item.version, item.continuing, item.where, item.agent)
+    ]
+
+
+def _first_of_least(views: Sequence[DeploymentView], values: Sequence[int]) -> DeploymentView:
+    """Of those whose value is least the first by its key."""
+    least = min(values)
+    return min(
+        [view for view, value in zip(views, values, strict=True) if value == least], key=attrgetter("key")
+    )

@@ -1,0 +1,407 @@
+"""The policy ``cost``: each request goes where it is predicted to be done first (SCHEDULING §4).
+
+For every deployment that may serve it the prediction is::
+
+    (wait + network + load, if not loaded + reading what is not cached + writing in company) / health
+
+with what is learnt of the model on the deployment's class of device, what the deployment has to do
+already, and how much of the prompt it has read before. A hit is worth the seconds it saves, neither more
+nor less: so affinity is never dropped, and never swamps a deployment: what waits there is seconds too.
+
+To its own seconds those are added that it costs whoever runs there already: each of them stands still while
+a prompt is read, and writes more slowly in larger company.
+
+Nothing is handed to a deployment that has enough to read (:mod:`gateway.scheduling.policies.handover`). A
+request waits here for one of those, though another takes it, where it is predicted to be done earlier so, all
+that wait for one of the same class before it included; for 20 s at most, since it came. And it waits for a
+deployment without a slot, where that is done earlier: not for long (``PATIENCE_S``), and not many.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from gateway.domain.residency import Residency
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.policies.completion import HELD, PUSHED, Completion, Given
+from gateway.scheduling.policies.handover import CROWD, HELD_S, LOOK_S, REST_S, Busy, Declined, is_busy
+from gateway.scheduling.policies.homes import Homes
+from gateway.scheduling.queue.patience import Patience
+
+ALL = 64
+"""Of so many open deployments all are looked at. Of more some, and nothing is held for these."""
+
+SAMPLE = 16
+"""Of more, so many, and those that have read some of the prompt. The best of 16 is among the best
+tenth of the fleet in four of five cases."""
+
+AFFINE = 6
+"""Deployments looked at, at most, because they have read some of the prompt."""
+
+FULL = 4
+"""Full deployments looked at, at most, beside the affine ones."""
+
+HOME_SHARE = 0.5
+"""Of a prompt without fingerprints, so much is taken to be known where its session was last."""
+
+PLACES = 64
+"""Constraints on where to run for which the deployments are remembered that meet them."""
+
+HELD_MOST = 4
+"""Requests of one round that are let wait though a slot is free, at most: the next one takes it."""
+
+RESERVE_S = 2.0
+"""A request whose context found no room for so long has a deployment kept free for it until it does."""
+
+WORTH_A_LOOK_S = 0.01
+"""What costs no more than this now needs no better place."""
+
+WORTH_WAITING = 0.9
+"""A full deployment must be predicted to be done in this share of the time of the best open one."""
+
+TRIAL_S = -1.0
+"""What one on trial is taken to cost: else, where it is slow, it might never be tried."""
+
+SPREAD = 2_654_435_761
+"""Spreads consecutive numbers evenly (Knuth's multiplicative hashing)."""
+
+NEVER = float("inf")
+_NOTHING: Mapping[str, int] = {}
+_Fit = tuple[str, frozenset[str], str | None, bool, Residency | None, str | None]
+
+
+class Cost(Policy):
+    """See the module."""
+
+    name = "cost"
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
+        self.patience = Patience()
+        self.declined = Declined()
+        self.homes = Homes()
+        self.look_again_s: float | None = None
+        self.rests_until_s = 0.0
+        self._views: list[DeploymentView] | None = None
+        self._there: dict[Residency, list[DeploymentView]] = {}
+
+    @property
+    def views(self) -> list[DeploymentView]:
+        """All deployments of the model, full or not."""
+        if self._views is None:
+            self._views = list(self.knowledge.views.values())
+        return self._views
+
+    def there(self, where: Residency) -> list[DeploymentView]:
+        """Of these, those that ``where`` allows. An agent whose labels change is gone and comes again."""
+        found = self._there.get(where)
+        if found is None:
+            if len(self._there) >= PLACES:
+                self._there.clear()
+            found = self._there[where] = [view for view in self.views if where.allows(view.labels)]
+        return found
+
+    def came(self, view: DeploymentView, now: float) -> None:
+        self._views = None
+        self.rests_until_s = 0.0
+        self._there.clear()
+
+    def gone(self, key: str, now: float) -> None:
+        self._views = None
+        self._there.clear()
+
+    def placed(self, item: Waiting, key: str, now: float) -> None:
+        self.patience.over(item.number)
+        self.declined.over(item.number)
+
+    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+        view = self.knowledge.views.get(key)
+        if view is not None and not is_busy(view, now):
+            self.rests_until_s = 0.0
+        if item.session_key is not None:
+            self.homes.moved(item.session_key, key)
+
+    def assign(
+        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+    ) -> list[Assignment]:
+        """See :class:`~gateway.scheduling.base.Policy`."""
+        self.look_again_s, self.rests_until_s = None, 0.0
+        if not waiting or not deployments:
+            return []
+        round_ = _Round(self, deployments, now)
+        round_.place(waiting)
+        self.look_again_s = round_.look_again_s
+        if round_.rests and round_.look_again_s is not None:
+            self.rests_until_s = min(round_.look_again_s, now + REST_S)
+        return round_.assignments
+
+
+class _Round:
+    """One call of ``assign``."""
+
+    def __init__(self, policy: Cost, deployments: Sequence[DeploymentView], now: float) -> None:
+        self.assignments: list[Assignment] = []
+        self.look_again_s: float | None = None
+        self.rests = False
+        """Whether nobody would get anything, whoever asked."""
+        self._policy = policy
+        self._knowledge = policy.knowledge
+        self._deployments = deployments
+        self._now = now
+        self._given: dict[str, Given] = {}
+        self._weights = HELD if len(deployments) <= ALL else PUSHED
+        self._busy = Busy(deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now)
+        self._booked: dict[str, int] = {}
+        """Requests that wait for a full deployment."""
+        self._held = 0
+        self._reserved: str | None = None
+        """A deployment that takes nothing more before a large context fits it that waits."""
+        self._hopeless: dict[_Fit, int] = {}
+        """Fits no deployment has room for, and for a context of how many tokens."""
+
+    def place(self, waiting: Sequence[Waiting]) -> None:
+        """Decide on each, in order."""
+        busy, crowd = self._busy, len(waiting) - CROWD
+        for place, item in enumerate(waiting):
+            patient = place >= crowd and self._now - item.arrived_s < HELD_S
+            if busy and patient:
+                if not busy.ready:
+                    self._again(busy.soonest_s())
+                    self.rests = not self._given and len(self._deployments) == len(self._policy.views)
+                    return
+                if self._stays(item):
+                    continue
+            if not self._decide(item, patient=patient):
+                return
+
+    def _decide(self, item: Waiting, *, patient: bool) -> bool:
+        """Where ``item`` goes; one that is not ``patient`` is not held for somebody with enough to read.
+        False when nobody has a slot free any more."""
+        fit = item.route, item.avoid, item.version, item.continuing, item.where, item.agent
+        context_tokens = item.input_tokens + item.output_tokens
+        if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
+            return True
+        known = self._known(item)
+        completion = Completion(item, self._knowledge, self._given, self._now, self._weights)
+        best, cost_s = self._best(item, known, completion)
+        if self._busy:
+            other, other_s = self._worth_waiting(item, known, completion)
+            if other is not None and other_s < cost_s:
+                if patient:
+                    self._decline(item, other, known.get(other.key, 0))
+                    return True
+                best, cost_s = other, other_s
+        if best is None:
+            self._hopeless[fit] = context_tokens
+            self._reserve(item)
+            return any(self._room(view) > 0 for view in self._deployments)
+        if not self._waits(item, known, completion, cost_s):
+            self._give(item, best, known.get(best.key, 0), completion)
+        return True
+
+    def _again(self, in_s: float) -> None:
+        again_s = self._now + max(in_s, LOOK_S)
+        self.look_again_s = again_s if self.look_again_s is None else min(self.look_again_s, again_s)
+
+    # --- Waiting for somebody who has enough to read ---
+
+    def _stays(self, item: Waiting) -> bool:
+        """Whether it lately declined all that take more now."""
+        waits_for = self._policy.declined.waits_for(item.number, self._busy.keys, self._now)
+        if waits_for is None:
+            return False
+        self._busy.hold(*waits_for)
+        if self.look_again_s is None:
+            self._again(self._busy.soonest_s())
+        return True
+
+    def _worth_waiting(
+        self, item: Waiting, known: Mapping[str, int], completion: Completion
+    ) -> tuple[DeploymentView | None, float]:
+        """The busy deployment where it would be done first, after those who wait for one of its class, and
+        its cost."""
+        best, best_s = None, NEVER
+        for view in self._fitting(item, self._busy.first(item, known), known):
+            cost_s = completion.cost_s(view, known.get(view.key, 0))
+            cost_s += HELD.first * self._busy.held_s(view) / view.health_factor
+            if cost_s < best_s:
+                best, best_s = view, cost_s
+        return best, best_s
+
+    def _decline(self, item: Waiting, other: DeploymentView, cached_tokens: int) -> None:
+        """It waits for ``other``."""
+        tokens = item.input_tokens - cached_tokens
+        self._policy.declined.note(item.number, self._busy.keys, other.device, tokens, self._now)
+        self._busy.hold(other.device, tokens)
+        self._again(self._busy.over_s(other))
+
+    # --- Where it could go now ---
+
+    def _best(
+        self, item: Waiting, known: Mapping[str, int], completion: Completion
+    ) -> tuple[DeploymentView | None, float]:
+        """The open deployment that is predicted to be done first, and its cost."""
+        deployments = self._deployments
+        if len(deployments) <= ALL:
+            return self._cheapest(item, self._busy.ready, known, completion)
+        best, cost_s = self._cheapest(item, self._sample(item, known), known, completion)
+        return (best, cost_s) if best else self._cheapest(item, deployments, known, completion)
+
+    def _sample(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+        """Evenly spread, another subset for another request, and those that know something of it."""
+        if item.where is None:
+            sample = list(self._spread(item, self._deployments, SAMPLE))
+        else:  # some of these may be full
+            there = self._spread(item, self._policy.there(item.where), ALL)
+            sample = list(islice(filter(self._offered, there), SAMPLE))
+        views = self._knowledge.views
+        sample += [views[key] for key in known if key in views and not views[key].trial]
+        return sample
+
+    def _spread(self, item: Waiting, views: Sequence[DeploymentView], size: int) -> Sequence[DeploymentView]:
+        """About so many of them, another subset for another request."""
+        step = max(1, len(views) // size)
+        return views[(item.number * SPREAD + self._knowledge.seed) % step :: step]
+
+    def _offered(self, view: DeploymentView) -> bool:
+        """Whether it has a slot and, when it is on trial, is one of those to choose from."""
+        return view.in_flight < view.slots and (not view.trial or view in self._deployments)
+
+    def _cheapest(
+        self,
+        item: Waiting,
+        views: Sequence[DeploymentView],
+        known: Mapping[str, int],
+        completion: Completion,
+    ) -> tuple[DeploymentView | None, float]:
+        best, best_s, cost_at = None, NEVER, completion.cost_s
+        for view in self._fitting(item, views, known):
+            if view.trial:
+                return view, TRIAL_S
+            cost_s = cost_at(view, known.get(view.key, 0) if known else 0)
+            if cost_s < best_s or (cost_s == best_s and best is not None and view.key < best.key):
+                best, best_s = view, cost_s
+        return best, best_s
+
+    def _fitting(
+        self, item: Waiting, views: Sequence[DeploymentView], known: Mapping[str, int]
+    ) -> list[DeploymentView]:
+        """Those that may take it now."""
+        route = item.route
+        fitting = [
+            view
+            for view in views
+            if view.usable
+            and view.in_flight < view.slots
+            and view.in_flight < view.cap
+            and (route in view.routes or view.does(route))
+            and (view.kv_free_tokens is None or self._kv_fits(item, view, known.get(view.key, 0)))
+        ]
+        if (
+            item.avoid
+            or item.version is not None
+            or item.continuing
+            or item.where is not None
+            or item.agent is not None
+        ):
+            fitting = [
+                view
+                for view in fitting
+                if view.key not in item.avoid
+                and view.suits(route, item.version, item.continuing, item.where, item.agent)
+            ]
+        if self._given or self._reserved is not None:
+            fitting = [view for view in fitting if self._room(view) > 0 and view.key != self._reserved]
+        return fitting
+
+    def _kv_fits(self, item: Waiting, view: DeploymentView, cached_tokens: int) -> bool:
+        """Cached tokens take no more room; but all of it must fit the whole of the memory."""
+        if cached_tokens and self._knowledge.too_large(item, view):
+            return False
+        given = self._given.get(view.key)
+        free = (view.kv_free_tokens or 0) - (given.kv_tokens if given is not None else 0)
+        return item.input_tokens - cached_tokens + item.output_tokens <= free
+
+    def _reserve(self, item: Waiting) -> None:
+        """Smaller ones would take what comes free for ever: the deployment that has most room for a context
+        that found none for ``RESERVE_S``, and could hold it, is kept for it. One at a time."""
+        if self._reserved is not None or self._now - item.arrived_s < RESERVE_S:
+            return
+        fitting = [
+            view
+            for view in self._deployments
+            if view.kv_free_tokens is not None
+            and view.free
+            and view.key not in item.avoid
+            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
+            and self._knowledge.holds(item, view)
+        ]
+        if fitting:
+            self._reserved = max(fitting, key=lambda view: (view.kv_free_tokens or 0, view.key)).key
+
+    def _room(self, view: DeploymentView) -> int:
+        given = self._given.get(view.key)
+        return view.free - (given.count if given is not None else 0)
+
+    def _give(self, item: Waiting, view: DeploymentView, cached_tokens: int, completion: Completion) -> None:
+        given = self._given.setdefault(view.key, Given())
+        context_tokens = item.input_tokens - cached_tokens + item.output_tokens
+        given.add(completion.read_s(view, cached_tokens), context_tokens)
+        self._busy.note(view)
+        self.assignments.append(Assignment(item.number, view.key))
+
+    # --- Who knows something of it ---
+
+    def _known(self, item: Waiting) -> Mapping[str, int]:
+        """Deployments that have read some of the prompt, and how many of its tokens."""
+        if item.prefix:
+            return self._knowledge.readers(item, AFFINE)
+        if item.session_key is None:
+            return _NOTHING
+        home = self._policy.homes.of(item.session_key)
+        return _NOTHING if home is None else {home: int(HOME_SHARE * item.input_tokens)}
+
+    # --- Waiting for somebody better ---
+
+    def _waits(self, item: Waiting, known: Mapping[str, int], completion: Completion, cost_s: float) -> bool:
+        """Whether it had better wait for a full deployment; if so its next slot is taken as booked."""
+        now, patience = self._now, self._policy.patience
+        if self._held >= HELD_MOST or cost_s <= WORTH_A_LOOK_S:
+            return False
+        left_s = patience.left_s(item.number, now)
+        best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING
+        for view in self._full(item, known) if left_s > 0.0 else ():
+            wait_s = view.load.slot_s(now, self._booked.get(view.key, 0))
+            if wait_s < left_s and wait_s < bound_s:
+                full_s = completion.cost_s(view, known.get(view.key, 0), wait_s)
+                if full_s < bound_s:
+                    best, best_wait_s, bound_s = view, wait_s, full_s
+        if best is None or not patience.begin(item.number, now):
+            return False
+        self._held += 1
+        self._booked[best.key] = self._booked.get(best.key, 0) + 1
+        again_s = now + min(left_s, max(best_wait_s, patience.LOOK_S))
+        self.look_again_s = again_s if self.look_again_s is None else min(self.look_again_s, again_s)
+        return True
+
+    def _full(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+        """Deployments that suit it and have no room for it now: those that know something of it, and of those
+        whose slots are taken some, evenly spread."""
+        views, by_key = self._policy.views, self._knowledge.views
+        full = [
+            view
+            for view in (by_key[key] for key in known if key in by_key)
+            if view.in_flight >= view.slots
+            or (view.kv_free_tokens is not None and not self._kv_fits(item, view, known[view.key]))
+        ]
+        if len(views) > len(self._deployments):
+            step = max(1, len(views) // FULL)
+            full += [v for v in views[item.number * SPREAD % step :: step] if v.in_flight >= v.slots]
+        return [
+            view
+            for view in full
+            if view.usable
+            and view.cap >= view.slots > 0
+            and view.key not in item.avoid
+            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
+        ]

@@ -1,0 +1,165 @@
+"""How much is handed to engines, and what waits in the gateway instead (SCHEDULING §3: late binding).
+
+An engine reads prompts one after the other. Whoever is handed to one that has enough to read waits there as
+long as here, but no other tenant's turn comes before it any more, and it goes to no other engine that turns
+out to be done earlier. And the more prompts an engine has, the more of them it puts into each step, for which
+all wait whose answers are being written. So a deployment that has ``HAND_OVER_S`` to read is *busy*: it gets
+more once it has less.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.policies.completion import Given
+
+HAND_OVER_S = 0.05
+"""What an engine has to read ahead of it, beside the round trip to it, so that it is not idle for want of
+news from there."""
+
+HELD_S = 20.0
+"""Who came so long ago is handed over all the same, wherever it is predicted to be done first: predictions
+may be wrong."""
+
+LOOK_S = 0.01
+"""The least time after which to look whether somebody is busy no more."""
+
+REST_S = 0.25
+"""When all have enough to read nobody is asked for so long at most."""
+
+SLACK_S = 0.001
+"""Who will have little enough to read so soon has."""
+
+STANDS_S = 0.1
+"""A request that would rather wait than take what is free is asked again after so long at the latest."""
+
+SHOWN = 64
+"""Requests that a policy need be shown at once, of those that wait."""
+
+CROWD = 512
+"""When more wait they are not held: whoever is sent away because the queue is full has no use for a better
+turn. Then all are shown."""
+
+MOST_DECLINED = 4096
+
+
+def shown(depth: int) -> int:
+    """How many to show first, of so many who wait."""
+    return depth if depth > CROWD else min(depth, SHOWN)
+
+
+def is_busy(view: DeploymentView, now: float) -> bool:
+    """Whether it has enough to read."""
+    load = view.load
+    return (load.ready_s - now) * load.queueing > HAND_OVER_S + SLACK_S + view.rtt_s
+
+
+class Busy:
+    """Deployments by whether they have enough to read, as of now and of what they are given in a round."""
+
+    __slots__ = ("_busy", "_counts", "_given", "_held", "_knowledge", "_now", "keys", "ready")
+
+    def __init__(
+        self, views: Sequence[DeploymentView], given: Mapping[str, Given], knowledge: Knowledge, now: float
+    ) -> None:
+        """``given`` is what each was given in this round, by key; :meth:`note` is told when that changes."""
+        self._given = given
+        self._knowledge = knowledge
+        self._now = now
+        self._held: dict[str, int] = {}
+        self._counts: dict[str, float] | None = None
+        self._busy: list[DeploymentView] = []
+        until_s = now + HAND_OVER_S
+        self.ready = [view for view in views if view.load.ready_s <= until_s]
+        """Those that take more."""
+        self.keys: frozenset[str] = frozenset()
+        """Theirs, where others are busy."""
+        if len(self.ready) < len(views):
+            self.ready = [view for view in views if not is_busy(view, now)]
+            self.keys = frozenset([view.key for view in self.ready])
+            self._busy = [view for view in views if view.key not in self.keys]
+        if given:
+            for view in [view for view in self.ready if view.key in given]:
+                self.note(view)
+
+    def __bool__(self) -> bool:
+        """Whether anybody is busy."""
+        return bool(self._busy)
+
+    def over_s(self, view: DeploymentView) -> float:
+        """Until it takes more; 0 or less now."""
+        given, wait_s = self._given.get(view.key), view.load.ready_s - self._now
+        if given is not None:
+            wait_s = (wait_s if wait_s > 0.0 else 0.0) + given.read_s
+        return wait_s * view.load.queueing - HAND_OVER_S - view.rtt_s
+
+    def soonest_s(self) -> float:
+        """Until the first of those who are busy takes more."""
+        return min(map(self.over_s, self._busy))
+
+    def note(self, view: DeploymentView) -> None:
+        """It was given something in this round."""
+        if self.over_s(view) > SLACK_S and view in self.ready:
+            self.ready.remove(view)
+            self._busy.append(view)
+            self._counts = None
+            self.keys = frozenset([each.key for each in self.ready])
+
+    def first(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+        """Those worth waiting for: of each class of device the one that has least to read of those where
+        ``item`` may run, and those that know something of its prompt."""
+        where, found = item.where, dict[str, tuple[float, DeploymentView]]()
+        for view in self._busy:
+            if item.agent is not None and item.agent != view.agent:
+                continue
+            if where is not None and not where.allows(view.labels):
+                continue
+            over_s, best = self.over_s(view), found.get(view.device)
+            if best is None or over_s < best[0]:
+                found[view.device] = over_s, view
+        views = [view for _, view in found.values()]
+        return views + [view for view in self._busy if view.key in known] if known else views
+
+    # --- Those who wait for one of a class ---
+
+    def hold(self, device: str, tokens: int) -> None:
+        """A prompt of so many tokens waits for one of class ``device``, before all that are not held yet."""
+        self._held[device] = self._held.get(device, 0) + tokens
+
+    def held_s(self, view: DeploymentView) -> float:
+        """How long those of its class that are busy take, all together, to read what is held for them."""
+        tokens = self._held.get(view.device)
+        if not tokens:
+            return 0.0
+        if self._counts is None:
+            self._counts = {}
+            for each in self._busy:
+                self._counts[each.device] = self._counts.get(each.device, 0.0) + 1.0 / each.load.reading_pace
+        return tokens * self._knowledge.speeds(view).token_s / self._counts.get(view.device, 1.0)
+
+
+class Declined:
+    """Requests that would rather wait than take what was free: until when that stands, what was free, which
+    class of device they wait for, and what they have to read there. Whoever was placed is ``over``; the
+    others are forgotten in time."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, frozenset[str], str, int]] = {}
+
+    def waits_for(self, number: int, keys: frozenset[str], now: float) -> tuple[str, int] | None:
+        """The class of device that the request ``number`` waits for, and the tokens it has to read there, if
+        it has lately declined all of ``keys``."""
+        known = self._known.get(number)
+        if known is None or now >= known[0] or not keys <= known[1]:
+            return None
+        return known[2], known[3]
+
+    def note(self, number: int, keys: frozenset[str], device: str, tokens: int, now: float) -> None:
+        """It declined all of ``keys``, to read so many tokens on a ``device``."""
+        if number not in self._known and len(self._known) >= MOST_DECLINED:
+            self._known.clear()
+        self._known[number] = now + STANDS_S, keys, device, tokens
+
+    def over(self, number: int) -> None:
+        """It was placed."""
+        self._known.pop(number, None)

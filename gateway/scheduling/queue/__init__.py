@@ -1,0 +1,1 @@
+"""Who waits, and in which order those who wait are served (SCHEDULING §3). Pure."""

@@ -1,0 +1,180 @@
+"""Whose turn it is among all who wait for one model: tiers, shares within them, ageing (SCHEDULING §3).
+Pure data.
+
+Realtime goes before standard, standard before batch; within a tier those whose answer has begun go
+first, their clients are in the middle of a sentence, and then tenants have fair shares
+(:mod:`gateway.scheduling.queue.fair`).
+
+**Ageing.** A tier in which somebody has waited for ``ageing_s`` gets every tenth slot, and one each
+``ageing_s`` where slots come free more seldom, but not more than one in three. So however many requests
+of higher tiers come, the k-th in the order of its tier has its slot after ``ageing_s`` + k × (eleven
+departures, or ``ageing_s`` and four departures, whichever is sooner).
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic
+
+from gateway.scheduling.queue.fair import SLACK_WORK, T, TierQueue
+from gateway.scheduling.queue.heap import Entry
+from gateway.scheduling.queue.scan import QueueScan
+
+TIERS = 3
+
+AGED_EVERY = 10
+"""A tier in which somebody has waited for long gets one in so many slots."""
+
+AGED_AT_MOST = 3
+"""And never more than that."""
+
+_SLACK = 16
+
+
+class QueueOrder(Generic[T]):
+    """Those who wait for one model."""
+
+    def __init__(
+        self, weights: Mapping[str, float], ageing_s: float, now: float, slack: float = SLACK_WORK
+    ) -> None:
+        """``weights`` are of tenants; those not named have 1."""
+        self._tiers = [_Tier(TierQueue[T](weights, now, slack), ageing_s) for _ in range(TIERS)]
+        self._given = 0
+        """Slots so far."""
+
+    def reweigh(self) -> None:
+        """The weights are other ones now."""
+        for tier in self._tiers:
+            tier.share.reweigh()
+
+    def put(self, turn: T, now: float) -> None:
+        """It waits from ``now`` on."""
+        self._tiers[turn.rank].put(turn, now)
+
+    def remove(self, turn: T) -> None:
+        """It leaves without a slot."""
+        self._tiers[turn.rank].share.remove(turn)
+
+    def depart(self, turn: T, now: float) -> None:
+        """It leaves for a slot."""
+        tier = self._tiers[turn.rank]
+        tier.share.remove(turn)
+        tier.share.charge(turn, now)
+        self._given += 1
+        tier.ageing.served(self._given, now)
+
+    def settle(self, turn: T, work: float, now: float) -> None:
+        """What it really costs."""
+        self._tiers[turn.rank].share.settle(turn, work, now)
+
+    def first(self, limits: Mapping[Any, int], now: float) -> list[T]:
+        """The next turns, in their order: of each lane no more than its limit. They stay where they
+        are."""
+        tiers = self._tiers
+        present = [rank for rank in range(TIERS) if tiers[rank].share.count]
+        alone = len(present) == 1
+        if alone and (line := tiers[present[0]].share.in_one_line(limits)) is not None:
+            return line
+        left, given = dict(limits), self._given
+        looks = {rank: QueueScan(tiers[rank].share, left) for rank in present}
+        ageing = () if alone else tuple(tier.ageing.copy() for tier in tiers)
+        turns: list[T] = []
+        slots = sum(left.values())
+        while slots > 0:
+            order = present if alone else self._order(present, ageing, given, now)
+            found = next((turn for rank in order if (turn := looks[rank].next())), None)
+            if found is None:
+                break
+            turns.append(found)
+            slots -= 1
+            left[found.lane] -= 1
+            given += 1
+            if ageing:
+                ageing[found.rank].served(given, now)
+        for look in looks.values():
+            look.undo()
+        return turns
+
+    def wait_s(self, rank: int, tenant: str, departures_per_s: float, now: float) -> float:
+        """How long a request of this tier and tenant that comes now would probably wait for one of
+        ``departures_per_s`` slots a second, more than 0. Others who come meanwhile go before it as they did
+        of late; a tier that is passed over has what ageing gives it."""
+        left_per_s = self.left_per_s(rank, departures_per_s, now)
+        ahead = self.ahead_of(rank - 1) + self._tiers[rank].share.ahead_of(tenant, left_per_s, now)
+        return (ahead + 1) / left_per_s
+
+    def left_per_s(self, rank: int, departures_per_s: float, now: float) -> float:
+        """How many of so many slots a second higher tiers leave to this one."""
+        coming_per_s = sum(tier.share.arrivals.per_s(now) for tier in self._tiers[:rank])
+        return max(departures_per_s - coming_per_s, departures_per_s / AGED_EVERY)
+
+    def ahead_of(self, rank: int) -> int:
+        """How many wait in this tier and those above it."""
+        return sum(tier.share.count for tier in self._tiers[: rank + 1])
+
+    def oldest(self) -> list[float | None]:
+        """By rank, since when the one waits who came first; None where nobody does."""
+        return [tier.oldest_s() for tier in self._tiers]
+
+    def _order(self, present: list[int], ageing: "Sequence[_Ageing]", given: int, now: float) -> list[int]:
+        """Tiers in the order in which they are asked for the next slot, so many having been given."""
+        due = [
+            rank
+            for rank in present
+            if rank and ageing[rank].may_be_due(given, now) and self._tiers[rank].aged(now)
+        ]
+        if not due:
+            return present
+        due.sort(key=lambda rank: ageing[rank].served_s)
+        return [*due, *(rank for rank in present if rank not in due)]
+
+
+class _Ageing:
+    """How long one tier has been passed over."""
+
+    __slots__ = ("_ageing_s", "_served_at", "served_s")
+
+    def __init__(self, ageing_s: float, served_at: int = 0, served_s: float = float("-inf")) -> None:
+        self._ageing_s = ageing_s
+        self._served_at = served_at
+        self.served_s = served_s
+
+    def copy(self) -> "_Ageing":
+        return _Ageing(self._ageing_s, self._served_at, self.served_s)
+
+    def served(self, given: int, now: float) -> None:
+        """The latest of so many slots was its own."""
+        self._served_at, self.served_s = given, now
+
+    def may_be_due(self, given: int, now: float) -> bool:
+        passed = given - self._served_at
+        if passed < AGED_EVERY - 1:
+            return passed >= AGED_AT_MOST - 1 and now - self.served_s >= self._ageing_s
+        return True
+
+
+class _Tier(Generic[T]):
+    """A tier's share, and how long its oldest has waited."""
+
+    def __init__(self, share: TierQueue[T], ageing_s: float) -> None:
+        self.share = share
+        self.ageing = _Ageing(ageing_s)
+        self._ageing_s = ageing_s
+        self._came: deque[tuple[float, T, Entry | None]] = deque()
+
+    def put(self, turn: T, now: float) -> None:
+        self.share.put(turn, now)
+        self._came.append((now, turn, turn.entry))
+        if len(self._came) > 2 * self.share.count + _SLACK:
+            self._came = deque(each for each in self._came if each[1].entry is each[2])
+
+    def aged(self, now: float) -> bool:
+        """Whether somebody in it has waited for long."""
+        oldest_s = self.oldest_s()
+        return oldest_s is not None and now - oldest_s >= self._ageing_s
+
+    def oldest_s(self) -> float | None:
+        """Since when the first of them waits."""
+        came = self._came
+        while came and came[0][1].entry is not came[0][2]:
+            came.popleft()
+        return came[0][0] if came else None

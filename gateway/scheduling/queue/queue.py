@@ -1,0 +1,407 @@
+"""The waiting room: one bounded queue per model (SCHEDULING §3). Pure data, ``now`` is an argument.
+
+A worked example of the bounds. A model with 8 slots and answers of 4 s drains 2 requests a second. With
+``max_wait_s`` 60 the 121st request in line is refused, long before ``max_requests`` 1000, and is told to
+come back in half a second: by then one has left the line. The next one refused is told one second, and
+so on, so that those who were sent away do not all come back at once.
+
+Whose turn it is :mod:`gateway.scheduling.queue.order` says.
+"""
+
+import itertools
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+from gateway.domain.errors import QueueFull
+from gateway.domain.request import Request, Tier
+from gateway.domain.residency import Residency
+from gateway.quota.shares import QueueShares
+from gateway.scheduling.base import Waiting, estimated_work
+from gateway.scheduling.queue.drain_rate import DrainRate
+from gateway.scheduling.queue.fair import QueuedRequest
+from gateway.scheduling.queue.order import QueueOrder
+from shared.process.frozen import frozen
+
+MAX_RETRY_AFTER_S = 120.0
+"""SDKs ignore a longer ``Retry-After``."""
+
+MIN_RETRY_AFTER_S = 0.05
+UNKNOWN_RETRY_AFTER_S = 5.0
+"""Told when there is nothing to compute a promise from: no slot now, and none was seen lately."""
+
+YIELD_S = 1.0
+"""Within which a slot is there that somebody gives back."""
+
+EMPTY_QUEUES = 4096
+"""Queues of models nobody waits for that are remembered for their drain rate."""
+
+_TIERS = (Tier.REALTIME, Tier.STANDARD, Tier.BATCH)
+_TIER_RANK = {tier: rank for rank, tier in enumerate(_TIERS)}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Bounds of the waiting room, and its order."""
+
+    max_requests: int = 1000
+    """Requests that may wait for one model."""
+    max_requests_total: int = 10_000
+    """Requests that may wait in all."""
+    max_body_bytes: int = 256 * 1024 * 1024
+    """Body bytes that all waiting requests together may hold in memory."""
+    max_wait_s: float = 60.0
+    """A request predicted to wait longer is refused; one that did wait as long gets QueueTimeout."""
+    ageing_s: float = 20.0
+    """A tier in which somebody has waited so long gets slots whatever waits in higher ones."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Tenants' shares beside each other, above 0; those not named have 1."""
+
+
+@frozen
+class Capacity:
+    """What serves a model now: ``slots`` in all, ``free`` of them for the route in question, and ``hold_s``,
+    how long a request keeps a slot. ``yielding`` slots others would give back for a realtime request. Where
+    there are none, ``coming`` are there in ``ready_s``, when the model is loaded; 0: who knows when."""
+
+    slots: int
+    free: int
+    hold_s: float
+    yielding: int = 0
+    coming: int = 0
+    ready_s: float = 0.0
+
+    @property
+    def departures_per_s(self) -> float:
+        """What a queue should drain at, by Little's law."""
+        return (self.slots or self.coming) / max(self.hold_s, 1e-3)
+
+
+class Backlog(NamedTuple):
+    """Who waits for one model: how many, since when the first of them, and the most urgent tier."""
+
+    requests: int
+    oldest_s: float
+    tier: Tier
+
+
+class Fit(NamedTuple):
+    """What decides which deployments may take a request. Requests of equal fit are interchangeable."""
+
+    route: str
+    avoid: frozenset[str] = frozenset()
+    version: str | None = None
+    continuing: bool = False
+    where: Residency | None = None
+    agent: str | None = None
+
+    @classmethod
+    def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
+        return cls(
+            request.need,
+            frozenset(avoid),
+            request.version,
+            request.continuing,
+            request.where,
+            request.agent,
+        )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Ticket(QueuedRequest):
+    """One request's place in the room. ``number`` counts arrivals; it and ``due_s`` are kept when it comes
+    back, and so its turn among its tenant's."""
+
+    request: Request
+    entered_s: float
+    expires_s: float
+    """When it has waited as long as it may; not later than its request's deadline."""
+    body_bytes: int = 0
+    """Of its body, those that were counted when it came in."""
+    counted: bool = False
+    """Against its tenant's share of the places."""
+    seen: Waiting | None = None
+    """What :meth:`as_waiting` said; None again when something about its request has changed."""
+
+    @property
+    def fit(self) -> Fit:
+        """Its lane."""
+        return cast(Fit, self.lane)
+
+    def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
+        """The request as policies see it, that must not go to ``avoid``."""
+        if avoid:
+            return self._as_waiting(avoid)
+        if self.seen is None:
+            self.seen = self._as_waiting(avoid)
+        return self.seen
+
+    def _as_waiting(self, avoid: frozenset[str]) -> Waiting:
+        request = self.request
+        return Waiting(
+            number=self.number,
+            route=request.need,
+            work=self.work,
+            arrived_s=request.arrived_s,
+            tier=request.tier,
+            tenant=request.principal.tenant,
+            deadline_s=request.deadline_s,
+            session_key=request.session_key,
+            avoid=avoid,
+            version=request.version,
+            continuing=request.continuing,
+            input_tokens=request.input_tokens,
+            output_tokens=request.output_tokens,
+            prefix=request.prefix,
+            ttft_s=request.ttft_s,
+            where=request.where,
+            agent=request.agent,
+        )
+
+
+class WaitingRoom:
+    """Every request that waits for a slot."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._weights = dict(settings.tenant_weights)
+        self._queues: dict[str, _ModelQueue] = {}
+        self._numbers = itertools.count(1)
+        self.shares = QueueShares()
+        self.requests = 0
+        self.body_bytes = 0
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants' shares from now on; those not named have 1."""
+        self._weights.clear()
+        self._weights.update(weights)
+        for queue in self._queues.values():
+            queue.turns.reweigh()
+
+    def enter(self, request: Request, capacity: Capacity, now: float, hold_s: float = 0.0) -> Ticket:
+        """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound. It may
+        wait for ``hold_s`` where that is longer than others may."""
+        queue = self._queue(request.model, now)
+        expires_s = self.expiry(request, now, hold_s)
+        self._check(request, queue, capacity, expires_s - now, now)
+        ticket = Ticket(
+            number=next(self._numbers),
+            rank=_TIER_RANK[request.tier],
+            tenant=request.principal.tenant,
+            lane=Fit.of(request),
+            work=estimated_work(request.input_tokens, request.output_tokens),
+            due_s=expires_s,
+            request=request,
+            entered_s=now,
+            expires_s=expires_s,
+        )
+        self._put(queue, ticket, now)
+        if capacity.free:
+            queue.promised_s = [now] * len(_TIER_RANK)
+        return ticket
+
+    def come_back(
+        self,
+        ticket: Ticket,
+        avoid: Iterable[str],
+        now: float,
+        *,
+        expires_s: float | None = None,
+        refused: bool = False,
+    ) -> None:
+        """Take a request in again that left for a slot and could not be served. Never refused: it was here
+        before, and keeps its turn. What its tenant was charged for it is given back, unless its answer has
+        begun. ``expires_s`` is for those who may wait for another time than others; ``refused``: no engine
+        began on it, so that its slot was none."""
+        assert not ticket.waiting
+        request = ticket.request
+        queue = self._queue(request.model, now)
+        ticket.lane, ticket.begun, ticket.seen = Fit.of(request, avoid), request.continuing, None
+        if ticket.charged and not ticket.begun:
+            queue.turns.settle(ticket, 0.0, now)
+        if refused:
+            queue.drain.came_back(now)
+        ticket.entered_s = now
+        ticket.expires_s = self.expiry(request, now) if expires_s is None else expires_s
+        self._put(queue, ticket, now)
+
+    def leave(self, ticket: Ticket, now: float, *, departed: bool) -> None:
+        """Take a waiting ticket out: for a slot (``departed``), or because nobody wants it any more."""
+        assert ticket.waiting
+        self._queues[ticket.request.model].remove(ticket, now, departed=departed)
+        self.requests -= 1
+        if ticket.counted:
+            ticket.counted = False
+            self.shares.left(ticket.tenant, ticket.request.model)
+        self.body_bytes -= ticket.body_bytes
+
+    def settle(self, ticket: Ticket, work: float, now: float) -> None:
+        """What a request really cost that has left for a slot; until then its estimate counts."""
+        if ticket.charged:
+            self._queue(ticket.request.model, now).turns.settle(ticket, work, now)
+
+    def lanes(self, model: str) -> list[Fit]:
+        """The fits of those who wait for ``model``."""
+        queue = self._queues.get(model)
+        return list(queue.lanes) if queue else []
+
+    def front(self, model: str, limits: Mapping[Fit, int], now: float) -> list[Ticket]:
+        """The next tickets, in order of turns, of each lane no more than its limit. They stay where they
+        are."""
+        queue = self._queues.get(model)
+        return queue.turns.first(limits, now) if queue else []
+
+    def still_waiting(self, model: str, now: float, *, slots: bool = True) -> None:
+        """Those who wait for ``model`` now could not be given a slot: from here on the drain is measured.
+        Time without any ``slots`` says nothing of it."""
+        queue = self._queues.get(model)
+        if queue is not None and queue.count:
+            queue.drain.set_backlogged(slots, now)
+
+    def backlog(self, model: str) -> Backlog | None:
+        """Who waits for ``model``; None when nobody does."""
+        queue = self._queues.get(model)
+        if queue is None or not queue.count:
+            return None
+        oldest = {rank: came_s for rank, came_s in enumerate(queue.turns.oldest()) if came_s is not None}
+        return Backlog(queue.count, min(oldest.values()), _TIERS[min(oldest)])
+
+    def depth(self, model: str) -> int:
+        """Requests waiting for ``model``."""
+        queue = self._queues.get(model)
+        return queue.count if queue else 0
+
+    def realtime_waits(self, model: str) -> bool:
+        """Whether a realtime request waits for ``model``."""
+        queue = self._queues.get(model)
+        return queue is not None and queue.turns.ahead_of(0) > 0
+
+    def depths(self) -> dict[str, int]:
+        """Requests waiting, by model; models nobody waits for are left out."""
+        return {model: queue.count for model, queue in self._queues.items() if queue.count}
+
+    def predicted_wait_s(
+        self, model: str, tier: Tier, tenant: str, capacity: Capacity, now: float
+    ) -> float | None:
+        """How long a request of ``tier`` and ``tenant`` that comes now would probably wait; None when nothing
+        can be said."""
+        queue, rank = self._queues.get(model), _TIER_RANK[tier]
+        if capacity.free > (queue.turns.ahead_of(rank) if queue is not None else 0):
+            return 0.0
+        if not (capacity.slots or capacity.coming):
+            return None  # they are all resting, on trial or away: how long for cannot be known
+        rate = self._rate(model, capacity, now)
+        if rate <= 0:
+            return None
+        wait_s = queue.turns.wait_s(rank, tenant, rate, now) if queue is not None else 1 / rate
+        if not capacity.slots:
+            return capacity.ready_s + max(0.0, wait_s - capacity.hold_s)  # the first of them do not wait
+        if tier is Tier.REALTIME and capacity.yielding > (queue.turns.ahead_of(rank) if queue else 0):
+            return min(wait_s, YIELD_S)
+        return wait_s
+
+    def departures_per_s(self, model: str, capacity: Capacity, now: float) -> float:
+        """How many who wait for ``model`` get a slot in a second."""
+        return self._rate(model, capacity, now) if capacity.slots else 0.0
+
+    def retry_after_s(self, request: Request, capacity: Capacity, now: float, least_s: float = 0.0) -> float:
+        """When somebody turned away now should come back: each of a tier one of its departures later than
+        the one before, and not before ``least_s``, in which the wait ahead will have become short enough."""
+        rate, rank = self._rate(request.model, capacity, now), _TIER_RANK[request.tier]
+        if rate <= 0:
+            return UNKNOWN_RETRY_AFTER_S
+        queue = self._queue(request.model, now)
+        after_s = 1 / queue.turns.left_per_s(rank, rate, now)
+        from_s = now if capacity.slots else now + capacity.ready_s
+        promised_s = min(max(queue.promised_s[rank], from_s) + after_s, now + MAX_RETRY_AFTER_S)
+        queue.promised_s[rank] = promised_s
+        return min(max(MIN_RETRY_AFTER_S, least_s, promised_s - now), MAX_RETRY_AFTER_S)
+
+    def _check(
+        self, request: Request, queue: "_ModelQueue", capacity: Capacity, allowed_s: float, now: float
+    ) -> None:
+        settings, least_s = self._settings, 0.0
+        tenant = request.principal.tenant
+        wait_s = self.predicted_wait_s(request.model, request.tier, tenant, capacity, now)
+        size_bytes = request.body.held_bytes
+        if queue.count >= settings.max_requests or self.requests >= settings.max_requests_total:
+            message = f"too many requests are waiting for the model {request.model!r}; try again later"
+        elif (
+            self.shares
+            and wait_s != 0.0
+            and self.shares.full(tenant, request.model, settings.max_requests, settings.max_requests_total)
+        ):
+            message = (
+                f"the tenant {tenant!r} has as many requests waiting as its share of the queue; try again "
+                "later"
+            )
+        elif self.body_bytes + size_bytes > settings.max_body_bytes and (self.requests or wait_s != 0.0):
+            message = "the requests that wait hold as much memory as they may; try again later"
+        elif wait_s is not None and wait_s > allowed_s:
+            message = (
+                f"a slot for the model {request.model!r} is expected in {wait_s:.1f} s, "
+                f"and this request may wait {max(0.0, allowed_s):.1f} s; try again later"
+            )
+            least_s = wait_s - allowed_s
+        else:
+            return
+        raise QueueFull(message, retry_after_s=self.retry_after_s(request, capacity, now, least_s))
+
+    def _rate(self, model: str, capacity: Capacity, now: float) -> float:
+        guess = capacity.departures_per_s
+        if capacity.coming and not capacity.slots:
+            return guess  # what was is over
+        queue = self._queues.get(model)
+        return queue.drain.per_s(now, guess) if queue else guess
+
+    def expiry(self, request: Request, now: float, hold_s: float = 0.0) -> float:
+        """When ``request`` has waited as long as it may: as all may, or for ``hold_s`` if that is more."""
+        expires_s = now + max(self._settings.max_wait_s, hold_s)
+        return expires_s if request.deadline_s is None else min(expires_s, request.deadline_s)
+
+    def _put(self, queue: "_ModelQueue", ticket: Ticket, now: float) -> None:
+        queue.put(ticket, now)
+        self.requests += 1
+        if self.shares:
+            ticket.counted = self.shares.entered(ticket.tenant, ticket.request.model)
+        ticket.body_bytes = ticket.request.body.held_bytes
+        self.body_bytes += ticket.body_bytes
+
+    def _queue(self, model: str, now: float) -> "_ModelQueue":
+        queue = self._queues.get(model)
+        if queue is None:
+            if len(self._queues) >= EMPTY_QUEUES:
+                self._queues = {name: each for name, each in self._queues.items() if each.count}
+            queue = self._queues[model] = _ModelQueue(self._weights, self._settings.ageing_s, now)
+        return queue
+
+
+class _ModelQueue:
+    """Those who wait for one model: a lane for each fit, so that nobody is held up by who cannot go yet."""
+
+    def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
+        self.turns = QueueOrder[Ticket](weights, ageing_s, now)
+        self.lanes = Tally[Fit]()
+        self.drain = DrainRate(now)
+        self.promised_s = [now] * len(_TIER_RANK)
+        """By rank, the latest time that somebody who was sent away was told."""
+        self.count = 0
+
+    def put(self, ticket: Ticket, now: float) -> None:
+        self.turns.put(ticket, now)
+        self.lanes[ticket.fit] += 1
+        self.count += 1
+
+    def remove(self, ticket: Ticket, now: float, *, departed: bool) -> None:
+        if departed:
+            self.drain.departed(now)
+            self.turns.depart(ticket, now)
+        else:
+            self.turns.remove(ticket)
+        self.lanes[ticket.fit] -= 1
+        if not self.lanes[ticket.fit]:
+            del self.lanes[ticket.fit]
+        self.count -= 1
+        if not self.count:
+            self.drain.set_backlogged(False, now)

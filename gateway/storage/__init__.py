@@ -1,0 +1,53 @@
+"""Durable state: the gateway's key, join tokens, client keys, agents, aliases, models, usage: one directory.
+
+SQLite under it (only ``sqlite`` and ``copies`` know), so that commands work on the state of a running
+gateway and take effect there at once.
+"""
+
+from gateway.domain.state_dir import DATABASE_NAME, default_state_dir, own_state_dir
+from gateway.storage.agents import AgentRecord, AgentStore, Enrolment
+from gateway.storage.aliases import AliasEvent, AliasRecord, AliasStore
+from gateway.storage.identity import KEY_NAME
+from gateway.storage.keys import DEFAULT_TENANT, KeyRecord, KeyStore
+from gateway.storage.limits import LimitStore, Terms
+from gateway.storage.models import ModelFact, ModelStore
+from gateway.storage.prices import OTHER_MODELS, PriceRecord, PriceStore
+from gateway.storage.store import Store
+from gateway.storage.tenants import TenantRecord, TenantStore
+from gateway.storage.tokens import TokenRecord, TokenState, TokenStore
+from gateway.storage.usage import Account, Amount, By, Spent, Total, UsageStore
+
+__all__ = [
+    "DATABASE_NAME",
+    "DEFAULT_TENANT",
+    "KEY_NAME",
+    "OTHER_MODELS",
+    "Account",
+    "AgentRecord",
+    "AgentStore",
+    "AliasEvent",
+    "AliasRecord",
+    "AliasStore",
+    "Amount",
+    "By",
+    "Enrolment",
+    "KeyRecord",
+    "KeyStore",
+    "LimitStore",
+    "ModelFact",
+    "ModelStore",
+    "PriceRecord",
+    "PriceStore",
+    "Spent",
+    "Store",
+    "TenantRecord",
+    "TenantStore",
+    "Terms",
+    "TokenRecord",
+    "TokenState",
+    "TokenStore",
+    "Total",
+    "UsageStore",
+    "default_state_dir",
+    "own_state_dir",
+]

@@ -1,0 +1,116 @@
+"""Administrative acts: noted in the transaction that does them, so that there is none without its note.
+
+The notes wait here until the audit log has taken them up (:mod:`gateway.observability.audit`).
+"""
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from gateway.storage import schema
+from gateway.storage.sqlite import SqliteDatabase
+
+_NONCE_BYTES = 8
+_SIGNER = "audit log signed by"
+_actor: ContextVar[str | None] = ContextVar("actor", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What somebody did. No secret is in it."""
+
+    id: str
+    """Random; tells acts apart for as long as there are any."""
+    at_s: float
+    """Seconds since 1970."""
+    kind: str
+    """``key.create``, ``agent.revoke``, …"""
+    who: str
+    """``os:NAME`` on the command line, ``key:ID`` on the admin API."""
+    what: Mapping[str, Any]
+    """Which one, and what about it: names and values as JSON has them."""
+
+
+@contextlib.contextmanager
+def acting_as(who: str) -> Iterator[None]:
+    """Acts inside are ``who``'s. It follows into ``asyncio.to_thread``, and into no executor's thread."""
+    token = _actor.set(who)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def note_act(connection: Connection, kind: str, **what: Any) -> None:
+    """Note what this transaction does. ``what`` names its object and holds no secret."""
+    connection.execute(
+        insert(schema.acts).values(
+            id=secrets.token_hex(_NONCE_BYTES),
+            at_s=time.time(),
+            kind=kind,
+            who=_actor.get() or process_owner(),
+            what=what,
+        )
+    )
+
+
+@cache
+def process_owner() -> str:
+    """The user of the operating system as whom this process runs, and as whom they called ``sudo``."""
+    try:
+        import pwd
+
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        name = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "unknown")
+    before = os.environ.get("SUDO_USER", "")
+    who = f"os:{name}" + (f" (sudo by {before[:64]})" if before else "")
+    return who.encode(errors="replace").decode()  # a line of the audit log takes nothing but Unicode
+
+
+class ActStore:
+    """Acts that the audit log lacks. Every method raises StateError when the database fails."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def note(self, kind: str, **what: Any) -> None:
+        """Note an act that changes nothing in the database."""
+        with self._database.write() as connection:
+            note_act(connection, kind, **what)
+
+    def pending(self, most: int) -> tuple[Act, ...]:
+        """The oldest ``most``, in the order in which they were done."""
+        acts = schema.acts.c
+        query = select(schema.acts).order_by(acts.number).limit(most)
+        with self._database.read() as connection:
+            return tuple(
+                Act(row.id, row.at_s, row.kind, row.who, row.what) for row in connection.execute(query)
+            )
+
+    def forget(self, ids: Collection[str]) -> None:
+        """These are in the audit log for good."""
+        if ids:
+            with self._database.write() as connection:
+                connection.execute(delete(schema.acts).where(schema.acts.c.id.in_(ids)))
+
+    def signer(self) -> bytes | None:
+        """The public key that signed the audit log last, None if none did."""
+        query = select(schema.facts.c.value).where(schema.facts.c.name == _SIGNER)
+        with self._database.read() as connection:
+            value = connection.execute(query).scalar_one_or_none()
+        return None if value is None else bytes.fromhex(value)
+
+    def note_signer(self, public_key: bytes) -> None:
+        """This one did now, and no other is to be believed."""
+        with self._database.write() as connection:
+            connection.execute(delete(schema.facts).where(schema.facts.c.name == _SIGNER))
+            connection.execute(insert(schema.facts).values(name=_SIGNER, value=public_key.hex()))

@@ -1,0 +1,232 @@
+"""Aliases in the store, and what they were before: every change is kept for a while and can be taken back."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from gateway.domain.aliases import (
+    Alias,
+    AliasMirror,
+    AliasTarget,
+    BadAlias,
+    alias_of,
+    check_alias,
+    check_name,
+    check_together,
+)
+from gateway.storage import schema
+from gateway.storage.acts import note_act
+from gateway.storage.errors import BadValue, UnknownRecord
+from gateway.storage.sqlite import SqliteDatabase
+
+MOST_ALIASES = 256
+CHANGES = 20
+"""Kept of each alias, the latest."""
+
+MOST_CHANGES = 2 * MOST_ALIASES * CHANGES
+"""Kept of all, those of aliases that were removed too."""
+
+
+@dataclass(frozen=True, slots=True)
+class AliasRecord:
+    """An alias as it is now. Times are seconds since 1970."""
+
+    alias: Alias
+    created_s: float
+    changed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AliasEvent:
+    """One change. ``what`` is the command that made it; ``alias`` what it was from then on, None: no more."""
+
+    id: int
+    name: str
+    at_s: float
+    what: str
+    alias: Alias | None
+
+
+class AliasStore:
+    """The aliases. Every method raises StateError when the database fails; those that change something raise
+    BadValue for what cannot be, and have changed nothing then."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def list(self) -> tuple[AliasRecord, ...]:
+        """Every alias, by name. Raises BadValue for one that a later version wrote."""
+        with self._database.read() as connection:
+            return tuple(_record(row) for row in _rows(connection))
+
+    def changed_since(self, revision: int) -> tuple[int, Sequence[AliasRecord] | None, Sequence[str]]:
+        """The present revision; every alias there is if it is another than ``revision``, else None; and the
+        names of those that cannot be read."""
+        with self._database.read() as connection:
+            present = schema.read_revision(connection, schema.Topic.ALIASES)
+            if present == revision:
+                return present, None, ()
+            found: list[AliasRecord] = []
+            unreadable: list[str] = []
+            for row in _rows(connection):
+                try:
+                    found.append(_record(row))
+                except BadValue:
+                    unreadable.append(row.name)
+            return present, found, tuple(unreadable)
+
+    def history(self, name: str) -> tuple[AliasEvent, ...]:
+        """The latest changes of ``name``, the oldest first; none when nothing is known of it."""
+        with self._database.read() as connection:
+            return _changes(connection, name)
+
+    def set_targets(
+        self,
+        name: str,
+        targets: tuple[AliasTarget, ...],
+        wall_s: float,
+        *,
+        sticky: bool | None = None,
+        what: str = "set",
+    ) -> Alias:
+        """Have ``name`` stand for these; the alias as it is then. ``sticky`` None leaves that as it is."""
+
+        def edit(before: Alias) -> Alias:
+            return replace(before, targets=targets, sticky=before.sticky if sticky is None else sticky)
+
+        return self._change(name, what, wall_s, edit)
+
+    def set_mirror(self, name: str, mirror: AliasMirror | None, wall_s: float) -> Alias:
+        """Send a share of the requests for ``name`` to a shadow, too; None: no more."""
+        return self._change(name, "mirror", wall_s, lambda before: replace(before, mirror=mirror))
+
+    def set_fallback(self, name: str, fallback: tuple[AliasTarget, ...], wall_s: float) -> Alias:
+        """What may answer instead of ``name``; nothing: ()."""
+        return self._change(name, "fallback", wall_s, lambda before: replace(before, fallback=fallback))
+
+    def rollback(self, name: str, wall_s: float, to: int | None = None) -> Alias:
+        """Have ``name`` stand for what it stood for before, or after the change ``to``. Mirror and fallback
+        stay. Raises UnknownRecord."""
+
+        def edit(connection: Connection, before: Alias) -> Alias:
+            then = _before(_changes(connection, name), before, to)
+            return replace(then if before.empty else before, targets=then.targets, sticky=then.sticky)
+
+        return self._write(name, "rollback", wall_s, edit)
+
+    def remove(self, name: str, wall_s: float) -> Alias:
+        """Forget ``name``; what it was. Its history stays. Raises UnknownRecord."""
+        with self._database.write() as connection:
+            before = _read(connection, name)
+            if before is None:
+                raise UnknownRecord(f"there is no alias {name!r}; see: trunkline alias list")
+            connection.execute(delete(schema.aliases).where(schema.aliases.c.name == name))
+            _note(connection, name, "remove", wall_s, None)
+        return before
+
+    def _change(self, name: str, what: str, wall_s: float, edit: Callable[[Alias], Alias]) -> Alias:
+        return self._write(name, what, wall_s, lambda connection, before: edit(before))
+
+    def _write(
+        self, name: str, what: str, wall_s: float, edit: Callable[[Connection, Alias], Alias]
+    ) -> Alias:
+        with self._database.write() as connection:
+            try:
+                check_name(name)
+                before = _read(connection, name)
+                after = edit(connection, before or Alias(name))
+                check_alias(after)
+                check_together(_readable(connection), after)
+            except BadAlias as error:
+                raise BadValue(str(error)) from error
+            if after == (before or Alias(name)):
+                return after
+            _put(connection, after, wall_s, new=before is None)
+            _note(connection, name, what, wall_s, after)
+        return after
+
+
+def _put(connection: Connection, alias: Alias, wall_s: float, *, new: bool) -> None:
+    table = schema.aliases
+    if alias.empty:
+        connection.execute(delete(table).where(table.c.name == alias.name))
+    elif not new:
+        values = {"definition": alias.to_dict(), "changed_s": wall_s}
+        connection.execute(update(table).where(table.c.name == alias.name).values(**values))
+    else:
+        if int(connection.execute(select(func.count()).select_from(table)).scalar_one()) >= MOST_ALIASES:
+            raise BadValue(f"there are {MOST_ALIASES} aliases, which is all that are allowed")
+        values = {"definition": alias.to_dict(), "created_s": wall_s, "changed_s": wall_s}
+        connection.execute(insert(table).values(name=alias.name, **values))
+
+
+def _note(connection: Connection, name: str, what: str, wall_s: float, alias: Alias | None) -> None:
+    """Write the change down, forget the oldest ones, and let readers know."""
+    table = schema.alias_changes
+    definition = None if alias is None or alias.empty else alias.to_dict()
+    connection.execute(insert(table).values(name=name, at_s=wall_s, what=what, definition=definition))
+    for of, most in ((table.c.name == name, CHANGES), (table.c.id.is_not(None), MOST_CHANGES)):
+        kept = select(table.c.id).where(of).order_by(table.c.id.desc()).limit(most)
+        connection.execute(delete(table).where(of, table.c.id.not_in(kept)))
+    schema.next_revision(connection, schema.Topic.ALIASES)
+    note_act(connection, f"alias.{what}", alias=name, **(definition or {}))
+
+
+def _before(changes: Sequence[AliasEvent], now: Alias, to: int | None) -> Alias:
+    """What there is to go back to. Raises UnknownRecord."""
+    if to is not None:
+        for change in changes:
+            if change.id == to and change.alias is not None and change.alias.targets:
+                return change.alias
+        raise UnknownRecord(
+            f"{now.name!r} has no change {to} after which it stood for anything; "
+            f"see: trunkline alias history {now.name}"
+        )
+    for change in reversed(changes):
+        then = change.alias
+        if then is not None and then.targets and (then.targets, then.sticky) != (now.targets, now.sticky):
+            return then
+    raise UnknownRecord(
+        f"nothing is known of what {now.name!r} stood for before; "
+        f"say what it shall stand for: trunkline alias switch {now.name} MODEL[@VERSION]"
+    )
+
+
+def _rows(connection: Connection) -> Sequence[Row[Any]]:
+    return connection.execute(select(schema.aliases).order_by(schema.aliases.c.name)).all()
+
+
+def _read(connection: Connection, name: str) -> Alias | None:
+    """Raises BadAlias."""
+    query = select(schema.aliases.c.definition).where(schema.aliases.c.name == name)
+    definition = connection.execute(query).scalar_one_or_none()
+    return None if definition is None else alias_of(name, definition)
+
+
+def _readable(connection: Connection) -> Mapping[str, Alias]:
+    """Raises BadAlias when one is not."""
+    return {row.name: alias_of(row.name, row.definition) for row in _rows(connection)}
+
+
+def _changes(connection: Connection, name: str) -> tuple[AliasEvent, ...]:
+    table = schema.alias_changes
+    rows = connection.execute(select(table).where(table.c.name == name).order_by(table.c.id)).all()
+    return tuple(
+        AliasEvent(row.id, row.name, row.at_s, row.what, _alias(name, row.definition)) for row in rows
+    )
+
+
+def _alias(name: str, definition: Mapping[str, Any] | None) -> Alias | None:
+    """Raises BadValue."""
+    try:
+        return None if definition is None else alias_of(name, definition)
+    except BadAlias as error:
+        raise BadValue(str(error)) from error
+
+
+def _record(row: Row[Any]) -> AliasRecord:
+    alias = _alias(row.name, row.definition)
+    assert alias is not None
+    return AliasRecord(alias, row.created_s, row.changed_s)

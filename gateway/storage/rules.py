@@ -1,0 +1,85 @@
+"""What may be stored as a name, label, pattern or count. Everything else is ``BadValue``."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gateway.domain.residency import LABEL_CHARS, LABEL_NAME, LABEL_VALUE
+from gateway.storage.errors import BadValue
+from shared.protocol.limits import MODEL_NAME_CHARS, REASON_CHARS
+
+NAME_CHARS = 64
+"""Longest name of a client key or tenant: fits a table's column and a metric's label."""
+
+MODELS = 64
+"""Model patterns of one token: they are compared with every deployment an agent reports."""
+
+LABELS = 32
+
+USES = 100_000
+"""Most agents one token lets in: the largest fleet, ten times over."""
+
+TOKEN_LIFE_S = 366 * 86_400.0
+"""Longest life of a join token; one that never expires is a password on a shelf."""
+
+OVERLAP_S = 366 * 86_400.0
+"""Longest time that two keys of a gateway count."""
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+ -]{0,62}[A-Za-z0-9._@+-])?")
+
+
+def check_name(what: str, name: str) -> None:
+    """A client key's or tenant's name."""
+    if _NAME.fullmatch(name) is None:
+        raise BadValue(
+            f"{what} {name!r} cannot be used: 1 to {NAME_CHARS} of letters, digits, spaces and ._@+- "
+            "that begin with a letter or digit"
+        )
+
+
+def check_models(patterns: Sequence[str]) -> None:
+    """Shell patterns of model names."""
+    if not 0 < len(patterns) <= MODELS:
+        raise BadValue(f"{len(patterns)} model patterns; 1 to {MODELS} are allowed ('*' for every model)")
+    for pattern in patterns:
+        if (
+            not 0 < len(pattern) <= MODEL_NAME_CHARS
+            or not pattern.isprintable()
+            or pattern != pattern.strip()
+        ):
+            raise BadValue(f"model pattern {pattern!r} cannot be used: no model has such a name")
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Labels that a token gives to the agents that join with it."""
+    if len(labels) > LABELS:
+        raise BadValue(f"{len(labels)} labels; {LABELS} are allowed")
+    for name, value in labels.items():
+        if LABEL_NAME.fullmatch(name) is None or LABEL_VALUE.fullmatch(value) is None:
+            raise BadValue(
+                f"label {name}={value} cannot be used: name and value are at most {LABEL_CHARS} of letters, "
+                "digits and ._/- that begin and end with a letter or digit"
+            )
+
+
+def check_reason(reason: str) -> None:
+    """Why an agent was revoked: what it is told on the wire, or nothing."""
+    if len(reason) > REASON_CHARS or not reason.isprintable():
+        raise BadValue(f"a reason is one line of at most {REASON_CHARS} characters")
+
+
+def check_uses(uses: int) -> None:
+    """How many agents a token lets in."""
+    if not 1 <= uses <= USES:
+        raise BadValue(f"{uses} uses; 1 to {USES} are allowed")
+
+
+def check_overlap(overlap_s: float) -> None:
+    """How long the gateway's key counts beside the next one."""
+    if not 0 <= overlap_s <= OVERLAP_S:
+        raise BadValue(f"an overlap lasts from 0 seconds to 366 days, not {overlap_s:g} s")
+
+
+def check_token_life(life_s: float) -> None:
+    """How long a token lasts."""
+    if not 1 <= life_s <= TOKEN_LIFE_S:
+        raise BadValue(f"a join token lasts from 1 second to 366 days, not {life_s:g} s")

@@ -1,0 +1,187 @@
+"""The durable state of a gateway: one directory with one key and one database."""
+
+import contextlib
+import os
+from pathlib import Path
+from types import TracebackType
+
+from gateway.domain.state_dir import DATABASE_NAME
+from gateway.storage.acts import ActStore
+from gateway.storage.agents import AgentStore
+from gateway.storage.aliases import AliasStore
+from gateway.storage.backup import Backup, recover
+from gateway.storage.copies import backup_path, restoring_path
+from gateway.storage.errors import StateCorrupt, StateMissing, StateUnwritable
+from gateway.storage.identity import IdentityStore
+from gateway.storage.keys import KeyStore
+from gateway.storage.limits import LimitStore
+from gateway.storage.locks import Holding
+from gateway.storage.models import ModelStore
+from gateway.storage.server_lock import PID_NAME, ServerLock, running_gateway
+from gateway.storage.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
+from gateway.storage.tokens import TokenStore
+from gateway.storage.usage import UsageStore
+from shared.identity import GatewayIdentity
+
+LOCK_NAME = f"{DATABASE_NAME}.lock"
+
+
+class Store:
+    """Opened by the gateway and by each command, at the same time and in any order.
+
+    ``tokens``, ``keys``, ``agents``, ``aliases``, ``models``, ``usage``, ``limits`` and ``acts`` may be
+    used from several threads. What writes waits for the disk and, at times, for another process: call it from
+    a worker thread in a running gateway.
+    """
+
+    tokens: TokenStore
+    keys: KeyStore
+    agents: AgentStore
+    aliases: AliasStore
+    models: ModelStore
+    usage: UsageStore
+    limits: LimitStore
+    acts: ActStore
+    backup: Backup
+    identity: IdentityStore
+
+    def __init__(
+        self,
+        state_dir: Path,
+        database: SqliteDatabase,
+        identity: IdentityStore,
+    ) -> None:
+        self.state_dir = state_dir
+        self._database = database
+        self._locks = contextlib.ExitStack()
+        self.identity = identity
+        self.tokens = TokenStore(database, identity)
+        self.keys = KeyStore(database)
+        self.agents = AgentStore(database)
+        self.aliases = AliasStore(database)
+        self.models = ModelStore(database)
+        self.usage = UsageStore(database)
+        self.limits = LimitStore(database)
+        self.acts = ActStore(database)
+        self.backup = Backup(database, state_dir / DATABASE_NAME)
+
+    @classmethod
+    def open(cls, state_dir: Path, *, create: bool = True, serve: bool = False) -> "Store":
+        """Open the state in ``state_dir``; make it (directory 0700, files 0600) where there is none.
+
+        With ``create`` False a missing state is StateMissing; so is one whose database was deleted,
+        whatever ``create`` says. With ``serve``, which is the gateway's, no other gateway may run on it, and
+        the backup takes the place of a damaged or missing database. Raises StateError.
+        """
+        path = state_dir / DATABASE_NAME
+        if not serve and not _is_there(path):
+            _refuse_missing(state_dir, create=create)
+        _make_directory(state_dir)
+        with contextlib.ExitStack() as locks:
+            if serve:
+                locks.callback(ServerLock(state_dir).close)
+            holding = Holding(state_dir / LOCK_NAME)
+            locks.callback(holding.close)
+            holding.share(BUSY_TIMEOUT_S)
+            if serve:
+                recover(path, holding)
+            elif restoring_path(path).exists():
+                raise StateCorrupt(
+                    f"{path} is damaged and half restored: start the gateway, which goes on with it"
+                )
+            store = cls._opened(state_dir, path)
+            store._locks = locks.pop_all()
+        if serve:
+            store._database.hold_open()
+        return store
+
+    @classmethod
+    def _opened(cls, state_dir: Path, path: Path) -> "Store":
+        database = SqliteDatabase(path)
+        try:
+            identity = IdentityStore(database, state_dir)
+            _give_to_owner(state_dir)
+        except BaseException:
+            database.close()
+            raise
+        return cls(state_dir, database, identity)
+
+    @property
+    def gateway_identity(self) -> GatewayIdentity:
+        """The gateway's key of now. Raises StateError."""
+        return self.identity.keys.current
+
+    def data_version(self) -> int:
+        """A number that changes when anybody, in any process, has changed the state.
+
+        Costs microseconds; compare with an earlier value. Raises StateError.
+        """
+        return self._database.data_version()
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        self.backup.close()
+        self._database.close()
+        self._locks.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _refuse_missing(state_dir: Path, *, create: bool) -> None:
+    """Raises StateMissing unless there never was a state here and one is to be made."""
+    path = state_dir / DATABASE_NAME
+    running = running_gateway(state_dir)
+    if running is not None:
+        raise StateMissing(
+            f"{path} was deleted while a gateway runs on it ({running}): stop that and start it again, it "
+            f"goes on from {path.name}.bak"
+        )
+    if restoring_path(path).exists():
+        return  # which is refused, too, once it is sure that nobody is at it
+    if backup_path(path).exists():
+        raise StateMissing(
+            f"{path} is missing: start the gateway, which goes on from {path.name}.bak; to begin anew, move "
+            "that away, too"
+        )
+    if not create:
+        raise StateMissing(
+            f"there is no gateway state in {state_dir}: give the --state of the gateway, or make a first "
+            "join token with: trunkline token create"
+        )
+
+
+def _is_there(path: Path) -> bool:
+    """Raises StateUnwritable where it cannot be looked, as by another user."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise StateUnwritable.opening(path, error) from error
+
+
+def _make_directory(state_dir: Path) -> None:
+    try:
+        state_dir.parent.mkdir(parents=True, exist_ok=True)
+        state_dir.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StateUnwritable(
+            f"cannot make the state directory {state_dir} ({error.strerror}): give another with --state"
+        ) from error
+
+
+def _give_to_owner(state_dir: Path) -> None:
+    """What root makes in another's state directory is given to that other: the gateway must open it. A link
+    that lies there is nobody's way to what it leads to."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return
+    owner = state_dir.stat()
+    names = ("gateway*.key", f"{DATABASE_NAME}*", PID_NAME)
+    for path in (found for name in names for found in state_dir.glob(name)):
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_uid != owner.st_uid:
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

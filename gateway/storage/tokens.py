@@ -1,0 +1,202 @@
+"""Join tokens in the store: what is kept of each, and counting its uses."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from gateway.storage import schema
+from gateway.storage.acts import note_act
+from gateway.storage.errors import (
+    AmbiguousId,
+    TokenExpired,
+    TokenRevoked,
+    TokenUnknown,
+    TokenUsedUp,
+    UnknownRecord,
+)
+from gateway.storage.identity import IdentityStore
+from gateway.storage.rules import check_labels, check_models, check_token_life, check_uses
+from gateway.storage.sqlite import SqliteDatabase
+from shared.identity import JoinToken
+
+ID_PREFIX_CHARS = 4
+"""Least of an id that names a token on the command line."""
+
+
+class TokenState(StrEnum):
+    """Whether a token lets anybody in."""
+
+    ACTIVE = "active"
+    USED_UP = "used up"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """What the gateway knows of a join token. Times are seconds since 1970."""
+
+    id: str
+    """16 hex digits; not secret."""
+    verifier: bytes = field(repr=False)
+    created_s: float
+    expires_s: float
+    uses_allowed: int
+    uses: int
+    models: tuple[str, ...]
+    """Shell patterns of the models that its agents may serve."""
+    labels: Mapping[str, str]
+    revoked_s: float | None
+
+    def state(self, wall_s: float) -> TokenState:
+        """At wall-clock time ``wall_s``."""
+        if self.revoked_s is not None:
+            return TokenState.REVOKED
+        if wall_s >= self.expires_s:
+            return TokenState.EXPIRED
+        return TokenState.ACTIVE if self.uses < self.uses_allowed else TokenState.USED_UP
+
+
+class TokenStore:
+    """The join tokens. Every method raises StateError when the database fails."""
+
+    def __init__(self, database: SqliteDatabase, identity: IdentityStore) -> None:
+        self._database = database
+        self._identity = identity
+
+    def create(
+        self,
+        expires_in_s: float,
+        uses: int,
+        models: Sequence[str],
+        labels: Mapping[str, str],
+        wall_s: float,
+    ) -> tuple[JoinToken, str]:
+        """Make a token; it and its text, which cannot be had again. Raises BadValue.
+
+        While the gateway's key before counts for all of the token's life it carries that one's fingerprint:
+        agents that know nothing of changing keys can join with it too (PROTOCOL §8.12).
+        """
+        check_token_life(expires_in_s)
+        check_uses(uses)
+        check_models(models)
+        check_labels(labels)
+        keys = self._identity.keys
+        signer = keys.previous_at(wall_s + expires_in_s) or keys.current
+        token = JoinToken.new(signer.fingerprint)
+        with self._database.write() as connection:
+            connection.execute(
+                insert(schema.tokens).values(
+                    id=token.id_text,
+                    verifier=token.verifier(),
+                    created_s=wall_s,
+                    expires_s=wall_s + expires_in_s,
+                    uses_allowed=uses,
+                    uses=0,
+                    models=list(models),
+                    labels=dict(labels),
+                )
+            )
+            rights = {"models": list(models), "labels": dict(labels)}
+            note_act(
+                connection, "token.create", token=token.id_text, uses=uses, life_s=expires_in_s, **rights
+            )
+        return token, token.encode()
+
+    def list(self) -> tuple[TokenRecord, ...]:
+        """Every token, the oldest first."""
+        query = select(schema.tokens).order_by(schema.tokens.c.created_s, schema.tokens.c.id)
+        with self._database.read() as connection:
+            return tuple(map(_record, connection.execute(query)))
+
+    def get(self, token_id: str) -> TokenRecord | None:
+        """The token with this id."""
+        with self._database.read() as connection:
+            return find_token(connection, token_id)
+
+    def revoke(self, token_id: str, wall_s: float) -> TokenRecord:
+        """Revoke a token by its id, the beginning of its id, or its whole text; the token as it was.
+
+        Revoking twice changes nothing. Raises UnknownRecord or AmbiguousId.
+        """
+        with self._database.write() as connection:
+            record = _find_by_prefix(connection, token_id)
+            connection.execute(
+                update(schema.tokens)
+                .where(schema.tokens.c.id == record.id, schema.tokens.c.revoked_s.is_(None))
+                .values(revoked_s=wall_s)
+            )
+            note_act(connection, "token.revoke", token=record.id)
+        return record
+
+    def redeem(self, token_id: str, wall_s: float) -> TokenRecord:
+        """Count one use of a token. Raises TokenUnknown, TokenRevoked, TokenExpired or TokenUsedUp.
+
+        Agents are enrolled by ``AgentStore.enrol``, which counts the use in its own transaction.
+        """
+        with self._database.write() as connection:
+            record = usable_token(connection, token_id, wall_s)
+            count_use(connection, record)
+        return record
+
+
+def find_token(connection: Connection, token_id: str) -> TokenRecord | None:
+    """The token with this id, inside a transaction."""
+    row = connection.execute(select(schema.tokens).where(schema.tokens.c.id == token_id)).one_or_none()
+    return None if row is None else _record(row)
+
+
+def usable_token(connection: Connection, token_id: str, wall_s: float) -> TokenRecord:
+    """The token, unless it is unknown, revoked or expired; each raises its own EnrolmentRefused."""
+    record = find_token(connection, token_id)
+    if record is None:
+        raise TokenUnknown("this gateway made no such join token; make one with: trunkline token create")
+    if record.revoked_s is not None:
+        raise TokenRevoked(f"join token {record.id} was revoked; ask for another")
+    if wall_s >= record.expires_s:
+        raise TokenExpired(f"join token {record.id} has expired; make another with: trunkline token create")
+    return record
+
+
+def count_use(connection: Connection, record: TokenRecord) -> None:
+    """Take one use, or raise TokenUsedUp. The condition is in the statement: two at once cannot both pass."""
+    taken = connection.execute(
+        update(schema.tokens)
+        .where(schema.tokens.c.id == record.id, schema.tokens.c.uses < schema.tokens.c.uses_allowed)
+        .values(uses=schema.tokens.c.uses + 1)
+    )
+    if taken.rowcount != 1:
+        raise TokenUsedUp(
+            f"join token {record.id} is used up ({record.uses_allowed} of {record.uses_allowed} uses); "
+            "make another with: trunkline token create"
+        )
+
+
+def _find_by_prefix(connection: Connection, text: str) -> TokenRecord:
+    prefix = JoinToken.decode(text).id_text if text.startswith("tlj_") else text.lower()
+    if len(prefix) < ID_PREFIX_CHARS:
+        raise UnknownRecord(f"{text!r} is too short: give at least {ID_PREFIX_CHARS} characters of the id")
+    column = schema.tokens.c.id
+    rows = connection.execute(select(schema.tokens).where(column.startswith(prefix, autoescape=True))).all()
+    if not rows:
+        raise UnknownRecord(f"no join token {text!r}; see: trunkline token list")
+    if len(rows) > 1:
+        raise AmbiguousId(f"{len(rows)} join tokens begin with {text!r}: give more of the id")
+    return _record(rows[0])
+
+
+def _record(row: Row[Any]) -> TokenRecord:
+    return TokenRecord(
+        id=row.id,
+        verifier=row.verifier,
+        created_s=row.created_s,
+        expires_s=row.expires_s,
+        uses_allowed=row.uses_allowed,
+        uses=row.uses,
+        models=tuple(row.models),
+        labels=dict(row.labels),
+        revoked_s=row.revoked_s,
+    )

@@ -1,0 +1,155 @@
+"""What was used: sums of each day, key, tenant, model and deployment. Days are UTC."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Row, func, select, tuple_
+from sqlalchemy.dialects.sqlite import insert
+
+from gateway.domain.quotas import By as By
+from gateway.storage import schema
+from gateway.storage.sqlite import SqliteDatabase
+
+MOST = 2**53
+"""Where a sum stays: no engine has counted so much, and JSON's readers count no further. Sums of sums are
+made with ``total``, in floating point: SQLite's ``sum`` fails beyond 64 bits, and agents may lie."""
+
+
+class Account(NamedTuple):
+    """What is added up together."""
+
+    day: str
+    """``2026-11-21``."""
+    key_id: str
+    tenant: str
+    model: str
+    deployment: str = ""
+    """That answered last, ``agent/id``; empty where none did."""
+
+
+@dataclass(slots=True)
+class Amount:
+    """Requests that an engine began to answer, and the tokens that engines counted for them."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    gpu_s: float = 0.0
+    """GPU-seconds (:mod:`gateway.quota.gpu_time`)."""
+    cost: float = 0.0
+    """In money, by the prices at the time."""
+
+    def add(self, other: "Amount") -> None:
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+        self.cached_tokens += other.cached_tokens
+        self.gpu_s += other.gpu_s
+        self.cost += other.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What one key, tenant or model used, what one deployment was used for, or all of one day."""
+
+    name: str
+    """A key's name, where the key is still known, else its id."""
+    tenant: str | None
+    """A key's tenant; None for the other totals."""
+    amount: Amount
+    key_id: str | None = None
+    """A key's id, which tells it from others that had its name; None for the other totals."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What totals are in the order of."""
+        return (self.name, *(each for each in (self.tenant, self.key_id) if each is not None))
+
+
+_COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
+_SUMS = (*_COUNTS, "gpu_s", "cost")
+
+
+class Spent(NamedTuple):
+    """What one tenant used in one day."""
+
+    tenant: str
+    day: str
+    tokens: int
+    gpu_s: float
+    cost: float
+
+
+class UsageStore:
+    """The sums. Every method raises StateError when the database fails."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def add(self, amounts: Mapping[Account, Amount]) -> None:
+        """Add ``amounts`` to what is there, all of them or, when it fails, none."""
+        if not amounts:
+            return
+        statement = insert(schema.usage)
+        added = {
+            name: func.min(
+                schema.usage.c[name] + statement.excluded[name], MOST, type_=schema.usage.c[name].type
+            )
+            for name in _SUMS
+        }
+        keys = list(schema.usage.primary_key)
+        rows = [
+            account._asdict() | {name: min(getattr(amount, name), MOST) for name in _SUMS}
+            for account, amount in amounts.items()
+        ]
+        with self._database.write() as connection:
+            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=added), rows)
+
+    def totals(
+        self, by: By, since: str = "", *, after: Sequence[str] = (), most: int | None = None
+    ) -> tuple[Total, ...]:
+        """Totals from the day ``since`` on, in the order of their names: those that come behind ``after``
+        (:attr:`Total.place`), ``most`` of them."""
+        used, keys = schema.usage, schema.keys
+        sums = [func.total(used.c[name]).label(name) for name in _SUMS]
+        if by is By.KEY:
+            name = func.coalesce(keys.c.name, used.c.key_id).label("name")
+            query = (
+                select(name, used.c.tenant.label("tenant"), used.c.key_id.label("key_id"), *sums)
+                .select_from(used.outerjoin(keys, keys.c.id == used.c.key_id))
+                .group_by(used.c.key_id, used.c.tenant, name)
+            )
+            place: tuple[ColumnElement[Any], ...] = (name, used.c.tenant, used.c.key_id)
+        else:
+            column = used.c[by.value]
+            query = select(column.label("name"), *sums).group_by(column)
+            place = (column,)
+        if after:
+            query = query.where(tuple_(*place) > tuple_(*after))
+        query = query.order_by(*place).limit(most)
+        with self._database.read() as connection:
+            return tuple(map(_total, connection.execute(query.where(used.c.day >= since))))
+
+    def spent(self, since: str) -> Sequence[Spent]:
+        """By tenant and day, from the day ``since`` on."""
+        used = schema.usage.c
+        tokens = func.total(used.prompt_tokens + used.completion_tokens)
+        query = (
+            select(used.tenant, used.day, tokens, func.sum(used.gpu_s), func.sum(used.cost))
+            .where(used.day >= since)
+            .group_by(used.tenant, used.day)
+        )
+        with self._database.read() as connection:
+            return [
+                Spent(tenant, day, int(tokens), gpu_s, cost)
+                for tenant, day, tokens, gpu_s, cost in connection.execute(query)
+            ]
+
+
+def _total(row: Row[tuple[object, ...]]) -> Total:
+    facts = row._mapping
+    counts = {name: int(facts[name]) for name in _COUNTS}
+    amount = Amount(**counts, gpu_s=facts["gpu_s"], cost=facts["cost"])
+    return Total(facts["name"], facts.get("tenant"), amount, facts.get("key_id"))

@@ -1,0 +1,80 @@
+"""How commands speak: data on stdout, everything else on stderr, colours only on a terminal (SURFACE)."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NoReturn, TextIO
+
+import orjson
+import typer
+
+from shared.process.excerpt import printable
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def note(text: str) -> None:
+    """A line for the human who runs the command; where it cannot be written, it is no reason to stop.
+
+    What could steer a terminal is written as ``?``: names and paths in it may come from elsewhere.
+    """
+    with contextlib.suppress(OSError):
+        print(printable(text, keep="\n"), file=sys.stderr)  # noqa: T201
+
+
+def fail(text: str) -> NoReturn:
+    """Say what went wrong and end with exit code 1."""
+    note(f"trunkline: {text}")
+    raise typer.Exit(1)
+
+
+class StatusLine:
+    """How far something is: one line that is rewritten on a terminal, a line each time elsewhere. Where it
+    cannot be written, it is no reason to stop."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.in_place = stream.isatty()
+
+    def show(self, text: str) -> None:
+        self._write(f"{_CLEAR_LINE}{text}" if self.in_place else f"{text}\n")
+
+    def clear(self) -> None:
+        if self.in_place:
+            self._write(_CLEAR_LINE)
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def print_json(value: object) -> None:
+    """Data for programs."""
+    print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())  # noqa: T201
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], when_empty: str) -> None:
+    """A table: drawn on a terminal, plain aligned text elsewhere. Without rows only a note."""
+    if not rows:
+        note(when_empty)
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+        for row in rows:
+            table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        Console().print(table)
+        return
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(line.rstrip())  # noqa: T201
+
+
+def moment(wall_s: float) -> str:
+    """A time of day for humans, in UTC."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,153 @@
+"""The story of a quickstart, from nothing to an answer."""
+
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from gateway.domain.scopes import AdminRole
+from gateway.tools.quickstart.checks import QUESTION, Verdict, chat_body, run_checks
+from gateway.tools.quickstart.client import Client, Streamed
+from gateway.tools.quickstart.errors import QuickstartFailed
+from gateway.tools.quickstart.page import how_to_go_on
+from gateway.tools.quickstart.processes import Children, free_port
+
+PREFERRED_PORT = 8787
+DEMO = "demo"
+_PACKAGES = ("accelerate", "jinja2", "psutil", "safetensors", "tokenizers", "torch", "transformers")
+_GATEWAY_START_S = 60.0
+_AGENT_START_S = 180.0
+"""Importing torch and loading a model from a cold disk."""
+_TOKEN_LIFE_S = 600.0
+_LOOK_AFTER_S = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``trunkline quickstart``."""
+    app.command("quickstart")(quickstart)
+
+
+def quickstart(
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask, verify the answers, stop everything; exit 0 or 1.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help=f"The gateway's port. Default: {PREFERRED_PORT} or a free one."),
+    ] = None,
+    model: Annotated[str, typer.Option(help=f"A local Hugging Face directory, or {DEMO}.")] = DEMO,
+) -> None:
+    """Run a gateway, an agent and a small model on this machine, and show an answer.
+
+    Everything it makes is in a temporary directory and goes when it ends.
+
+    Example: trunkline quickstart --model /models/SmolLM2-135M-Instruct --port 9000
+    """
+    if not all(find_spec(package) is not None for package in _PACKAGES):
+        _say("error: the model needs PyTorch and transformers: pip install 'trunkline[torch]'")
+        raise typer.Exit(2)
+    if model != DEMO and not _is_model(Path(model)):
+        raise typer.BadParameter(f"{model!r} is no Hugging Face model directory", param_hint="--model")
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _interrupt)
+    try:
+        with tempfile.TemporaryDirectory(prefix="trunkline-") as directory:
+            _run(Path(directory), port if port is not None else free_port(PREFERRED_PORT), model, check)
+    except QuickstartFailed as failure:
+        _say(f"quickstart failed: {failure}")
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        _say("\nstopped")
+        raise typer.Exit(1 if check else 0) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _House:
+    """What is running."""
+
+    children: Children
+    client: Client
+    base_url: str
+    key: str
+    model: str
+
+
+def _run(directory: Path, port: int, model: str, check: bool) -> None:
+    with Children(directory) as children:
+        house = _start(children, directory, port, model)
+        if check:
+            _report(run_checks(house.client, house.model))
+        else:
+            _show_answer(house)
+            typer.echo(how_to_go_on(house.base_url, house.key, house.model))
+            _say("Running until Ctrl-C.")
+            while True:
+                house.children.check()
+                time.sleep(_LOOK_AFTER_S)
+
+
+def _is_model(directory: Path) -> bool:
+    try:
+        return (directory / "config.json").is_file()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        return False
+
+
+def _start(children: Children, directory: Path, port: int, model: str) -> _House:
+    state = directory / "gateway"
+    from gateway.storage import Store  # which the help does without
+
+    with Store.open(state) as store:
+        key = store.keys.create("quickstart", "quickstart", time.time(), role=AdminRole.VIEWER)
+        _, token = store.tokens.create(_TOKEN_LIFE_S, 1, ["*"], {}, time.time())
+    client = Client(port, key)
+    began_s = time.monotonic()
+    _say(f"starting the gateway on http://127.0.0.1:{port}")
+    children.start("gateway", "gateway", "--listen", f"127.0.0.1:{port}", "--state", str(state))
+    children.wait_until(
+        client.ready, "the gateway is ready", _GATEWAY_START_S, lambda: _say("  the gateway starts")
+    )
+    _say(f"starting an agent with the model {model}")
+    dial = ["--gateway", f"http://127.0.0.1:{port}", "--name", "quickstart"]
+    serve = ["--torch", model, "--state", str(directory / "agent")]
+    children.start("agent", "agent", *dial, *serve, environment={"TRUNKLINE_AGENT_JOIN": token})
+    children.wait_until(
+        lambda: bool(client.models()),
+        "a model is on offer",
+        _AGENT_START_S,
+        lambda: _say(f"  {client.loading() or 'the agent starts'}"),
+    )
+    _say(f"ready after {time.monotonic() - began_s:.1f} s\n")
+    return _House(children, client, f"http://127.0.0.1:{port}/v1", key, client.models()[0])
+
+
+def _show_answer(house: _House) -> None:
+    _say(f"> {QUESTION}")
+    facts = Streamed()
+    for piece in house.client.stream_chat(chat_body(house.model), facts):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    _say(f"\n\n(first token after {facts.first_token_s * 1000:.0f} ms)")
+
+
+def _report(verdict: Verdict) -> None:
+    typer.echo(f"streamed chat  ok: {verdict.answer.strip()}")
+    typer.echo(f"plain chat     ok: the same text, {verdict.completion_tokens} tokens counted")
+    typer.echo(f"embeddings     ok: {verdict.dimensions} dimensions")
+    typer.echo(f"time to first token: {verdict.first_token_s * 1000:.0f} ms")
+    typer.echo("everything works")
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,324 @@
+"""Policies by name, for the simulator: those of the gateway, what others do, and one that knows everything.
+
+The gateway binds late: a request waits until a slot is free. Balancers that know of no slots push each
+request at once, and it waits in the engine it was pushed to. So a name of :data:`PUSHED` is simulated as it
+works elsewhere; with ``@queue`` behind it (``round-robin@queue``) it decides in this gateway, with its
+queue.
+
+What others do is from their published descriptions. Each is given what its description says that it uses:
+requests in flight and prompts sent, which every balancer can count, and what engines export as metrics
+(tokens queued and running, KV use). They decide the moment a request comes and do not hold it back. Ties go
+to the deployment with fewer requests, then in turn.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from gateway.scheduling import POLICIES
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
+from gateway.scheduling.learning.prefix import PrefixIndex
+from gateway.scheduling.scheduler import Scheduler
+from gateway.tools.simulate.engine import SimulatedEngine
+from gateway.tools.simulate.fleet import SimulatedDeployment
+from gateway.tools.simulate.inputs import BadSpec
+
+_TYPICAL_TOKENS = 1000
+"""What one placed in the same turn is taken for."""
+
+
+class Rival:
+    """A policy that looks at one request at a time, and at the deployments that take it.
+
+    It is called as :class:`~gateway.scheduling.scheduler.Scheduler` is, for one model, and learns only from
+    what it has placed.
+    """
+
+    name = ""
+
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
+        self.sites = {site.view.key: site for site in sites}
+        self.given: dict[str, int] = {}
+        """In the ``assign`` under way."""
+
+    def assign(
+        self, model: str, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+    ) -> list[Assignment]:
+        """See :class:`~gateway.scheduling.base.Policy`."""
+        assignments: list[Assignment] = []
+        given: dict[str, int] = {}
+        self.given = given
+        for item in waiting:
+            open_now = deployments
+            if given:
+                open_now = [
+                    view for view in deployments if view.key not in given or view.free > given[view.key]
+                ]
+            if not open_now:
+                break
+            view = self.choose(item, open_now, now)
+            given[view.key] = given.get(view.key, 0) + 1
+            assignments.append(Assignment(item.number, view.key))
+        return assignments
+
+    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+        """The deployment for ``item``, out of those with a slot free."""
+        raise NotImplementedError
+
+    def running(self, view: DeploymentView) -> int:
+        return view.in_flight + self.given.get(view.key, 0)
+
+    def look_again_s(self, model: str) -> float | None:
+        return None
+
+    def rests(self, model: str, now: float) -> bool:
+        return False
+
+    def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
+        return False
+
+    def came(self, view: DeploymentView, now: float) -> None: ...
+    def gone(self, view: DeploymentView, now: float) -> None: ...
+    def loaded(self, view: DeploymentView, load_s: float) -> None: ...
+    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None: ...
+    def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None: ...
+
+
+class LeastLoad(Rival):
+    """``(queued + in-flight tokens) / throughput + 0.15 k / (1 - k)``, k being the KV memory in use.
+
+    Throughput is what a profile of the device class would give: tokens of prompts a second.
+    """
+
+    name = "least-load"
+
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
+        super().__init__(sites)
+        self._tokens = dict.fromkeys(self.sites, 0)
+        self._placed: dict[int, int] = {}
+        """Tokens of each request that is there."""
+
+    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+        """The least of the formula."""
+        return min(open_now, key=self._load)
+
+    def _load(self, view: DeploymentView) -> tuple[float, int]:
+        engine = self.sites[view.key].engine
+        tokens = self._tokens[view.key] + _TYPICAL_TOKENS * self.given.get(view.key, 0)
+        memory = engine.memory
+        used = min(0.999, memory.used / memory.capacity_tokens)
+        return tokens * engine.pace.token_s + 0.15 * used / (1 - used), view.in_flight
+
+    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
+        self._placed[item.number] = item.input_tokens + item.output_tokens
+        self._tokens[view.key] += self._placed[item.number]
+
+    def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
+        self._tokens[view.key] -= self._placed.pop(number)
+
+
+class _PrefixRival(Rival):
+    """Knows which prompts it has sent where."""
+
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
+        super().__init__(sites)
+        self._index = PrefixIndex()
+        self._turn = 0
+
+    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
+        self._index.saw(view.key, item.prefix)
+
+    def gone(self, view: DeploymentView, now: float) -> None:
+        self._index.gone(view.key)
+
+
+class CacheAware(_PrefixRival):
+    """Out of balance (max - min > 32 and max > 1.1 min in flight): the least loaded. Else who has read most
+    of the prompt, if that is more than half of it; else the least loaded."""
+
+    name = "cache-aware"
+
+    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+        loads = [view.in_flight for view in open_now]
+        least, most = min(loads), max(loads)
+        if not (most - least > 32 and most > 1.1 * least):
+            longest = self._index.longest(item.prefix)
+            if longest and longest[0][0] * item.block_tokens > 0.5 * item.input_tokens:
+                holders = longest[0][1]
+                found = [view for view in open_now if view.key in holders]
+                if found:
+                    return min(found, key=self.running)
+        self._turn += 1
+        return min(_rotated(open_now, self._turn), key=self.running)
+
+
+class LoadAwarePrefix(_PrefixRival):
+    """The greatest ``matched / prompt - (load - mean) / max(1, mean)``."""
+
+    name = "load-aware-prefix"
+
+    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+        mean = sum(map(self.running, open_now)) / len(open_now)
+        scale = max(1.0, mean)
+        share = item.block_tokens / max(1, item.input_tokens)
+        longest = self._index.longest(item.prefix)
+        holders = longest[-1][1] if longest else ()
+
+        def score(view: DeploymentView) -> float:
+            matched = self._index.matched(view.key, item.prefix) if view.key in holders else 0
+            return matched * share - (self.running(view) - mean) / scale
+
+        self._turn += 1
+        return max(_rotated(open_now, self._turn), key=score)
+
+
+class Chwbl(Rival):
+    """Consistent hashing on the prompt's first 256 tokens (or its first block, where that is longer), going
+    on round the ring past those with more than 1.25 times the mean load."""
+
+    name = "chwbl"
+
+    POINTS = 64
+    """Of each deployment on the ring."""
+
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
+        super().__init__(sites)
+        self._ring: list[tuple[int, str]] = []
+        self._in_flight = 0
+
+    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+        blocks = item.prefix[: max(1, int(256 // item.block_tokens))]
+        text = repr(blocks or item.session_key or item.number)
+        count = self._in_flight + sum(self.given.values())
+        most = -(-5 * (count + 1) // (4 * len(open_now)))
+        allowed = {view.key: view for view in open_now}
+        start = bisect_left(self._ring, (crc32(text.encode()), ""))
+        for step in range(len(self._ring)):
+            view = allowed.get(self._ring[(start + step) % len(self._ring)][1])
+            if view is not None and self.running(view) + 1 <= most:
+                return view
+        return min(open_now, key=self.running)
+
+    def came(self, view: DeploymentView, now: float) -> None:
+        points = [(crc32(f"{view.key}/{point}".encode()), view.key) for point in range(self.POINTS)]
+        self._ring = sorted(self._ring + points)
+
+    def gone(self, view: DeploymentView, now: float) -> None:
+        self._ring = [point for point in self._ring if point[1] != view.key]
+
+    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
+        self._in_flight += 1
+
+    def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
+        self._in_flight -= 1
+
+
+class Clairvoyant(Rival):
+    """Of all deployments the one where the request and those who run there lose the least time together,
+    computed from the engine's true state and the true cost of everything.
+
+    No proof of a bound: it decides one request after the other. It is what a perfect estimate would give.
+    """
+
+    name = "clairvoyant"
+
+    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
+        super().__init__(sites)
+        self._sent: dict[str, list[tuple[float, int, int]]] = {}
+        """Of what is on its way to each: when it arrives, its uncached and its context tokens."""
+
+    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+        return min(open_now, key=lambda view: (self._cost_s(item, view, now), view.in_flight))
+
+    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
+        site = self.sites[view.key]
+        uncached = item.input_tokens - _cached(item, site.engine)
+        self._sent.setdefault(view.key, []).append((now + site.way_s, uncached, item.input_tokens))
+
+    def gone(self, view: DeploymentView, now: float) -> None:
+        self._sent.pop(view.key, None)
+
+    def _cost_s(self, item: Waiting, view: DeploymentView, now: float) -> float:
+        site = self.sites[view.key]
+        engine, pace = site.engine, site.engine.pace
+        sent = self._sent.get(view.key)
+        if sent:
+            sent[:] = [each for each in sent if each[0] > now]
+        company = len(engine.running) + len(engine.waiting) + len(sent or ()) + self.given.get(view.key, 0)
+        ahead = engine.backlog_by(now) + sum(each[1] for each in sent or ())
+        cached = _cached(item, engine)
+        uncached = item.input_tokens - cached
+        step_s = (
+            pace.step_s + max(pace.weights_s, pace.token_s * (company + 1)) + pace.context_s * engine.context
+        )
+        steps = math.ceil((uncached + ahead) / pace.chunk_tokens)
+        read_s = max(pace.weights_s, uncached * pace.token_s) + pace.pair_s * uncached * (
+            cached + uncached / 2
+        )
+        first_s = view.rtt_s + ahead * pace.token_s + read_s + steps * (step_s - pace.weights_s)
+        context = item.input_tokens + item.output_tokens / 2
+        write_s = item.output_tokens * (step_s + pace.context_s * context)
+        harm_s = company * (read_s + item.output_tokens * pace.context_s * context)
+        missing = item.input_tokens + item.output_tokens - cached - engine.memory.free
+        crowded_s = 0.0 if missing <= 0 or not company else missing / company * step_s
+        return first_s + write_s + harm_s + crowded_s
+
+
+def _cached(item: Waiting, engine: SimulatedEngine) -> int:
+    memory = engine.memory
+    return min(memory.known(item.prefix) * memory.block_tokens, item.input_tokens - 1)
+
+
+def _rotated(views: Sequence[DeploymentView], turn: int) -> Sequence[DeploymentView]:
+    """Beginning with another one each turn, so that ties do not all go to the same."""
+    start = turn % len(views)
+    return [*views[start:], *views[:start]]
+
+
+QUEUED = "@queue"
+
+CLASSICS = frozenset(("round-robin", "least-connections", "power-of-two", "random"))
+"""Of the gateway's, those that everybody has."""
+
+RIVALS: Mapping[str, type[Rival]] = {
+    rival.name: rival for rival in (LeastLoad, CacheAware, LoadAwarePrefix, Chwbl, Clairvoyant)
+}
+PUSHED = CLASSICS | RIVALS.keys() - {Clairvoyant.name}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy as it is to be simulated. ``late`` ones decide when a slot is free, the others at once."""
+
+    name: str
+    policy: str
+    late: bool
+
+    @property
+    def knows_outputs(self) -> bool:
+        return self.policy == Clairvoyant.name
+
+    def decider(self, sites: Sequence[SimulatedDeployment], seed: int) -> Scheduler | Rival:
+        """A fresh one: the gateway's own scheduler, or a rival."""
+        rival = RIVALS.get(self.policy)
+        return Scheduler(self.policy, seed=seed) if rival is None else rival(sites)
+
+
+def names() -> list[str]:
+    """All there are."""
+    return sorted({*POLICIES, *RIVALS})
+
+
+def choices(text: str) -> list[PolicyChoice]:
+    """Of names joined by commas; ``all`` is every one. Raises BadSpec."""
+    wanted = names() if text.strip() == "all" else [name.strip() for name in text.split(",")]
+    return [_choice(name) for name in dict.fromkeys(wanted)]
+
+
+def _choice(name: str) -> PolicyChoice:
+    policy = name.removesuffix(QUEUED)
+    if policy not in POLICIES and policy not in RIVALS:
+        raise BadSpec("--policy", f"no policy is called {policy!r}; there are: {', '.join(names())}")
+    return PolicyChoice(name, policy, late=policy not in PUSHED or name != policy)

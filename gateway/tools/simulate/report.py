@@ -1,0 +1,91 @@
+"""What people read: figures as rows of tables, and how far a simulation is meanwhile."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TextIO
+
+from gateway.tools.console import StatusLine
+from gateway.tools.simulate.inputs import Job, Traffic
+from gateway.tools.simulate.simulation import FleetAnswer, Goal, Trial
+
+TERMINAL_S = 0.5
+PLAIN_S = 5.0
+_EVERY = 256
+"""Requests between two looks at the clock."""
+_TIMES = ("TTFT P50", "P95", "P99", "LATENCY P50", "P95", "P99")
+COLUMNS = ("POLICY", "DONE", "REFUSED", *_TIMES, "BUSY", "CV", "GOOD/S", "HITS")
+
+
+def rows_of(policies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Of what ``--json`` prints under ``policies``: a row for each."""
+    return [
+        [
+            name,
+            str(each["completed"]),
+            str(each["rejected"]),
+            *map(_seconds, each["ttft_s"].values()),
+            *map(_seconds, each["latency_s"].values()),
+            f"{each['utilisation']:.0%}",
+            f"{each['utilisation_cv']:.2f}",
+            f"{each['goodput_rps']:.2f}",
+            f"{each['prefix_hit_rate']:.0%}",
+        ]
+        for name, each in policies.items()
+    ]
+
+
+def answer_columns(goals: Iterable[Goal]) -> list[str]:
+    """Of :func:`answer_rows`."""
+    return ["POLICY", "", "FLEET", "ENOUGH", *(goal.text.upper() for goal in goals)]
+
+
+def answer_rows(answers: Mapping[str, FleetAnswer], goals: Iterable[Goal]) -> list[list[str]]:
+    """Two rows for each policy: the fleet that was asked for, and the one that was found."""
+    wanted = tuple(goals)
+    return [
+        [name, which, trial.fleet, "yes" if trial.meets else "no", *values_of(trial, wanted)]
+        for name, answer in answers.items()
+        for which, trial in (("asked", answer.asked), ("found", answer.found))
+    ]
+
+
+def values_of(trial: Trial, goals: Iterable[Goal]) -> list[str]:
+    """The figure that each goal is about, with its unit."""
+    return [
+        f"{goal.value(trial.figures):.2%}" if goal.rank is None else _seconds(goal.value(trial.figures))
+        for goal in goals
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+
+
+class Watched:
+    """``traffic``, told on ``stream`` as it comes."""
+
+    def __init__(
+        self, traffic: Traffic, label: str, stream: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._traffic = traffic
+        self._label = label
+        self._stream = stream
+        self._clock = clock
+        self.block_tokens = traffic.block_tokens
+
+    def jobs(self) -> Iterator[Job]:
+        """See :class:`~gateway.tools.simulate.inputs.Traffic`."""
+        line = StatusLine(self._stream)
+        every_s = TERMINAL_S if line.in_place else PLAIN_S
+        began_s = told_s = self._clock()
+        try:
+            for number, job in enumerate(self._traffic.jobs(), 1):
+                yield job
+                if number % _EVERY == 0 and (now := self._clock()) - told_s >= every_s:
+                    told_s = now
+                    came = f"{number:,} requests came by {job.at_s:,.0f} s"
+                    line.show(f"{self._label}: {came}, {number / (now - began_s):,.0f} a second")
+        finally:
+            line.clear()

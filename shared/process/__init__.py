@@ -1,0 +1,1 @@
+"""What both programs' processes need: command line, files, errors of connections."""

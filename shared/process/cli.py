@@ -1,0 +1,136 @@
+"""The command ``trunkline``: a root that knows no command itself.
+
+Each package registers its own through the entry point group ``trunkline.commands``, whose members are
+functions ``commands(root: Root) -> None``; so this file imports neither the gateway nor the agent. A command
+is registered by its name, its summary and the module that has it: the module is imported when the command is
+used, and not before, so that one command does not wait for the imports of all others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_group
+
+from shared.process.command_line import CommandApp, PlainGroup
+from shared.process.imports import without_collection
+
+GROUP = "trunkline.commands"
+
+ENVIRONMENT = """Environment of the commands that ask a gateway:
+
+TRUNKLINE_URL: the address of the gateway to ask
+
+TRUNKLINE_KEY: a key with a role there
+
+TRUNKLINE_CA_FILE: certificates to trust for its TLS
+
+TRUNKLINE_STATE: the gateway's state directory on this machine, instead of its address
+
+The settings of gateway and agent: TRUNKLINE_GATEWAY_… and TRUNKLINE_AGENT_…
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LazyGroup:
+    """A command that is not imported yet: ``module`` has a function ``register(app: typer.Typer)`` that adds
+    it."""
+
+    name: str
+    module: str
+    summary: str
+    """One line, for the list of commands."""
+
+
+class RootGroup(CommandApp):
+    """The root of the command line, to which packages add their commands."""
+
+    def __init__(self, **options: Any) -> None:
+        self._later: dict[str, LazyGroup] = {}
+        super().__init__(cls=type("Commands", (_Commands,), {"later": self._later}), **options)
+        self.callback()(_root)
+
+    def later(self, module: str, commands: Mapping[str, str]) -> None:
+        """Add commands by name and summary that ``register`` in ``module`` adds when one of them is used."""
+        for name, summary in commands.items():
+            self._later[name] = LazyGroup(name, module, summary)
+
+
+class _Commands(PlainGroup):
+    """A group some of whose commands are only names until they are used."""
+
+    later: Mapping[str, LazyGroup] = {}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for each in self.later.values():
+            self.commands.setdefault(each.name, TyperCommand(each.name, help=each.summary))
+        self._loaded: set[str] = set()
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command itself, imported: it runs, is asked for its help, or completes what was typed."""
+        found = self.later.get(args[0])
+        if found is not None and found.name not in self._loaded:
+            self._load(found)
+        return super().resolve_command(ctx, args)
+
+    def _load(self, wanted: LazyGroup) -> None:
+        app = CommandApp()
+        app.callback()(_root)  # or one command alone would be no group
+        with without_collection():
+            register = import_module(wanted.module).register
+            register(app)
+        for name, command in get_group(app).commands.items():
+            if name in self.later:
+                self.commands[name] = command
+                self._loaded.add(name)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trunkline {version('trunkline')}")
+        raise typer.Exit
+
+
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """One endpoint in front of every GPU you own: agents dial out, clients use any OpenAI SDK.
+
+    Example: trunkline quickstart
+    """
+
+
+def _registered() -> list[EntryPoint]:
+    """Every package's registration once, in a fixed order so that ``--help`` is the same everywhere."""
+    return sorted(set(entry_points(group=GROUP)), key=lambda entry: entry.name, reverse=True)
+
+
+def build() -> RootGroup:
+    """The whole command line, commands of every installed package included."""
+    app = RootGroup(
+        name="trunkline",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        epilog=ENVIRONMENT,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for entry in _registered():
+        entry.load()(app)
+    return app
+
+
+def main() -> None:
+    """Entry point of the console script. Exit codes: 0 done, 1 failed, 2 wrong usage."""
+    build()()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""One form for every command: how its arguments are written in help, that a group shows an example, and what
+is said of a value that cannot be read.
+
+Typer's own forms differ from version to version: arguments as ``{agent}`` or ``AGENT``, and the words of the
+library that reads values ("Value error, …") in messages for people.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+EXAMPLE = "Example: "
+"""Begins the line of a help text that shows a command line to copy."""
+
+NO_TEXT = "what was given holds bytes that are no text (UTF-8)"
+
+TOLD_CHARS = 80
+"""Of a wrong value are told."""
+
+_PLAIN: dict[str, str] = {
+    "int_parsing": "{input} is no whole number",
+    "int_parsing_size": "{input} is too large a number",
+    "int_from_float": "{input} is no whole number",
+    "float_parsing": "{input} is no number",
+    "bool_parsing": "{input} is neither true nor false",
+    "greater_than_equal": "{input} is not at least {ge:g}",
+    "less_than_equal": "{input} is not at most {le:g}",
+    "string_unicode": NO_TEXT,
+}
+"""What is said of a value, by the kind of mistake that pydantic finds, with which Typer reads values."""
+
+
+class CommandApp(typer.Typer):
+    """A group of commands in the common form; ``command`` adds to it."""
+
+    def __init__(self, **options: Any) -> None:
+        """``options`` are Typer's."""
+        super().__init__(**{"rich_markup_mode": "rich", "cls": PlainGroup, **options})
+
+    def command(  # type: ignore[override]  # the other options pass through unread
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **options: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Typer's, with arguments in the common form."""
+        return super().command(name, cls=cls or PlainCommand, **options)
+
+
+def command_group(text: str, *, example: str) -> CommandApp:
+    """A group that does nothing by itself. ``text`` says what its commands are about, ``example`` is a
+    command line that uses one of them."""
+    return CommandApp(no_args_is_help=True, help=f"{text}\n\n{EXAMPLE}{example}")
+
+
+class PlainCommand(TyperCommand):
+    """A command whose arguments are written ``NAME``, ``[NAME]`` or ``NAME...`` in its help and in errors."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for each in self.params:
+            if each.param_type_name == "argument" and each.metavar is None:
+                each.metavar = (each.name or "").upper()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What Typer reads. Raises typer.BadParameter for an empty path, which would be this directory."""
+        given = list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        _check_paths(self, ctx, given)
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words behind the command's name in its line of usage."""
+        options = [self.options_metavar] if self.options_metavar else []
+        arguments = (each for each in self.params if each.param_type_name == "argument")
+        return [*options, *map(_usage_of, arguments)]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it. Raises typer.BadParameter for bytes that are no text where text is wanted."""
+        _check_texts(self, ctx)
+        return super().invoke(ctx)
+
+
+class PlainGroup(TyperGroup):
+    """A group below which wrong values are told in plain words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As of :class:`PlainCommand`."""
+        given = list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        _check_paths(self, ctx, given)
+        return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was given. Raises typer.BadParameter with a message for people."""
+        with _plain_messages():
+            _check_texts(self, ctx)
+            return super().invoke(ctx)
+
+
+def _usage_of(argument: Any) -> str:
+    name = str(argument.metavar) if argument.required else f"[{argument.metavar}]"
+    return name if argument.nargs == 1 else f"{name}..."
+
+
+def _check_paths(command: Any, ctx: Any, given: Sequence[str]) -> None:
+    """``--state "$NOT_SET"`` shall not make the current directory a gateway's state."""
+    for param in command.params:
+        if ctx.params.get(param.name) == Path() and any(
+            f"{name}=" in given or (name, "") in pairwise(given) for name in param.opts
+        ):
+            raise typer.BadParameter("a path is not empty; for this directory write .", ctx=ctx, param=param)
+
+
+def _check_texts(command: Any, ctx: Any) -> None:
+    """Bytes that are no UTF-8 come as surrogates, which neither a database nor JSON takes. A path may have
+    them."""
+    for param in command.params:
+        value = ctx.params.get(param.name)
+        texts = value if isinstance(value, list | tuple) else (value,)
+        if any(isinstance(each, str) and not _is_text(each) for each in texts):
+            raise typer.BadParameter(NO_TEXT, ctx=ctx, param=param)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextmanager
+def _plain_messages() -> Iterator[None]:
+    try:
+        yield
+    except typer.BadParameter as error:
+        error.message = _plainly(error)
+        if isinstance(error.param_hint, str):
+            error.param_hint = f"'{error.param_hint.strip(chr(39))}'"  # as Typer writes those it finds itself
+        raise
+
+
+def _plainly(error: typer.BadParameter) -> str:
+    """The message, in our words where it is that of pydantic."""
+    from shared.process.excerpt import printable, shortened  # only where something is wrong
+
+    found = getattr(error.__cause__, "errors", None)
+    if found is None:
+        return printable(error.message, keep="\n")
+    first = found()[0]
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"]).rstrip(".")
+    form = _PLAIN.get(first["type"])
+    if form is None:
+        return error.message
+    return form.format(**{**first.get("ctx", {}), "input": shortened(repr(first["input"]), TOLD_CHARS)})

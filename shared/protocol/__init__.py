@@ -1,0 +1,1 @@
+"""The tunnel protocol without input and output (PROTOCOL.md): frames, credit, streams and sessions."""

@@ -1,0 +1,52 @@
+"""The rate at which a peer may send frames that carry no body (PROTOCOL §2.6)."""
+
+from shared.protocol import limits
+from shared.protocol.errors import ControlFrameFlood
+from shared.protocol.frames import FrameType
+
+
+def control_frame_units(payload_bytes: int, frame_type: int | None = None) -> int:
+    """What a frame of this payload costs; ``frame_type`` is None for a frame of the WebSocket."""
+    units = 1 + payload_bytes // limits.CONTROL_FRAME_UNIT_BYTES
+    return min(units, limits.SLOTS_UNITS) if frame_type == FrameType.SLOTS else units
+
+
+class ControlFrameLimiter:
+    """A token bucket of units. Time fills it, and each stream that the gateway opens does; it is the larger,
+    the more streams are open, because each of them is still to be told of.
+
+    A gateway keeps one for each tunnel's WebSocket frames and one for each session's control frames, so that
+    one agent cannot occupy the event loop that all of them share.
+    """
+
+    __slots__ = ("_at", "_most", "_units")
+
+    def __init__(self, now: float) -> None:
+        self._most = limits.CONTROL_FRAMES_BURST
+        self._units = float(self._most)
+        self._at = now
+
+    def spend(self, units: int, now: float) -> None:
+        """Counts one frame. Raises :class:`~shared.protocol.errors.ControlFrameFlood` when there
+        were too many.
+        """
+        earned = (now - self._at) * limits.CONTROL_FRAMES_PER_S
+        rest = min(self._units + earned, self._most) - units
+        if rest < 0:
+            raise ControlFrameFlood(
+                f"more control frames than {limits.CONTROL_FRAMES_BURST} at once, "
+                f"{limits.CONTROL_FRAMES_PER_S} a second and {limits.CONTROL_FRAMES_PER_STREAM} a stream"
+            )
+        self._units, self._at = rest, now
+
+    def left(self) -> "ControlFrameLimiter":
+        """For the next session of the same agent, which has no streams yet: what this one has left."""
+        limiter = ControlFrameLimiter(self._at)
+        limiter._units = min(self._units, limiter._units)
+        return limiter
+
+    def earn(self, open_streams: int) -> None:
+        """The gateway opened a stream, with which ``open_streams`` are open, or sent a COMMAND: the agent has
+        something to say of it."""
+        self._most = limits.CONTROL_FRAMES_BURST + limits.CONTROL_FRAMES_PER_STREAM * open_streams
+        self._units = min(self._units + limits.CONTROL_FRAMES_PER_STREAM, self._most)

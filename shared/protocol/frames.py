@@ -1,0 +1,188 @@
+"""Frames and messages to bytes and back: pure functions, no state (PROTOCOL §2, §3)."""
+
+import struct
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from shared.protocol import limits
+from shared.protocol.errors import ErrorCode, FrameMalformed, FrameTooLarge, MessageTooLarge
+
+HEADER = struct.Struct(">BII")
+_OFFSET = struct.Struct(">Q")
+_CODE = struct.Struct(">H")
+
+
+class FrameType(IntEnum):
+    """PROTOCOL §3.2. The high nibble tells the kind of message a frame may travel in."""
+
+    CHALLENGE = 0x01
+    HELLO = 0x02
+    WELCOME = 0x03
+    REJECT = 0x04
+
+    OPEN = 0x10
+    HEAD = 0x11
+    DATA = 0x12
+    END = 0x13
+    RESET = 0x14
+    CREDIT = 0x15
+    SLOTS = 0x20
+    STATE = 0x21
+    DEMAND = 0x22
+    COMMAND = 0x23
+    RESULT = 0x24
+    DRAIN = 0x25
+
+    PING = 0x30
+    PONG = 0x31
+    ACK = 0x32
+    CLOSE = 0x33
+
+
+class MessageKind(Enum):
+    """What a message carries; all frames of one message are of one kind (PROTOCOL §2.2)."""
+
+    HANDSHAKE = "handshake"
+    NUMBERED = "numbered"
+    LINK = "link"
+
+
+class FrameRule(NamedTuple):
+    """What PROTOCOL §3.2 says of one type. ``on_stream`` None: stream 0 or any other."""
+
+    kind: MessageKind
+    on_stream: bool | None
+    least_bytes: int
+    most_bytes: int
+
+
+_CONTROL = limits.CONTROL_PAYLOAD_BYTES
+_HANDSHAKE = limits.HANDSHAKE_MESSAGE_BYTES - limits.FRAME_HEADER_BYTES
+_REASON = 2 + 4 * limits.REASON_CHARS
+
+RULES: dict[int, FrameRule] = {
+    FrameType.CHALLENGE: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
+    FrameType.HELLO: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
+    FrameType.WELCOME: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
+    FrameType.REJECT: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
+    FrameType.OPEN: FrameRule(MessageKind.NUMBERED, True, 2, _CONTROL),
+    FrameType.HEAD: FrameRule(MessageKind.NUMBERED, True, 2, _CONTROL),
+    FrameType.DATA: FrameRule(MessageKind.NUMBERED, True, 1, limits.DATA_PAYLOAD_BYTES),
+    FrameType.END: FrameRule(MessageKind.NUMBERED, True, 0, _CONTROL),
+    FrameType.RESET: FrameRule(MessageKind.NUMBERED, True, 2, _REASON),
+    FrameType.CREDIT: FrameRule(MessageKind.NUMBERED, None, 8, 8),
+    FrameType.SLOTS: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.STATE: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.DEMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.COMMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.RESULT: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.DRAIN: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.PING: FrameRule(MessageKind.LINK, False, 8, 8),
+    FrameType.PONG: FrameRule(MessageKind.LINK, False, 8, 8),
+    FrameType.ACK: FrameRule(MessageKind.LINK, False, 8, 8),
+    FrameType.CLOSE: FrameRule(MessageKind.LINK, False, 2, _REASON),
+}
+
+
+class Frame(NamedTuple):
+    """One protocol unit. ``type`` is a :class:`FrameType`, as a plain int for speed."""
+
+    type: int
+    stream_id: int
+    payload: bytes
+
+
+def encode(frame_type: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """The bytes of one frame. Asserts what our own side must keep: sizes and stream numbers."""
+    rule = RULES[frame_type]
+    assert rule.least_bytes <= len(payload) <= rule.most_bytes, (frame_type, len(payload))
+    assert rule.on_stream is None or rule.on_stream == (stream_id != 0), (frame_type, stream_id)
+    return HEADER.pack(frame_type, stream_id, len(payload)) + payload
+
+
+def decode_message(message: bytes) -> tuple[MessageKind, list[Frame]]:
+    """The frames of one WebSocket message, and their common kind.
+
+    Raises :class:`MessageTooLarge`, :class:`FrameTooLarge` or :class:`FrameMalformed`.
+    """
+    kind = message_kind(message)
+    frames: list[Frame] = []
+    start = 0
+    while start < len(message):
+        frame = decode_frame(message, start, kind)
+        frames.append(frame)
+        start += limits.FRAME_HEADER_BYTES + len(frame.payload)
+    return kind, frames
+
+
+def message_kind(message: bytes) -> MessageKind:
+    """What a message carries, by its first frame.
+
+    Raises :class:`MessageTooLarge`, or :class:`FrameMalformed` for one without a frame we know.
+    """
+    if len(message) > limits.MESSAGE_BYTES:
+        raise MessageTooLarge(f"message of {len(message)} bytes, limit {limits.MESSAGE_BYTES}")
+    if not message:
+        raise FrameMalformed("message without a frame")
+    return _rule(message[0]).kind
+
+
+def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
+    """The frame that begins at ``start`` of a message of that kind.
+
+    Raises :class:`FrameTooLarge` or :class:`FrameMalformed`.
+    """
+    room = len(message) - start - limits.FRAME_HEADER_BYTES
+    if room < 0:
+        raise FrameMalformed("message ends inside a frame header")
+    frame_type, stream_id, length = HEADER.unpack_from(message, start)
+    rule = _rule(frame_type)
+    _check(rule, frame_type, stream_id, length)
+    if rule.kind is not kind:
+        raise FrameMalformed("frames of different kinds in one message")
+    if length > room:
+        raise FrameMalformed("message ends inside a frame payload")
+    start += limits.FRAME_HEADER_BYTES
+    return Frame(frame_type, stream_id, message[start : start + length])
+
+
+def _rule(frame_type: int) -> FrameRule:
+    rule = RULES.get(frame_type)
+    if rule is None:
+        raise FrameMalformed(f"unknown frame type {frame_type:#04x}")
+    return rule
+
+
+def _check(rule: FrameRule, frame_type: int, stream_id: int, length: int) -> None:
+    if length > rule.most_bytes:
+        raise FrameTooLarge(length, rule.most_bytes)
+    if length < rule.least_bytes:
+        raise FrameMalformed(f"frame type {frame_type:#04x} with a payload of {length} bytes")
+    if rule.on_stream is not None and rule.on_stream != (stream_id != 0):
+        raise FrameMalformed(f"frame type {frame_type:#04x} on stream {stream_id}")
+
+
+def encode_offset(offset: int) -> bytes:
+    """The payload of CREDIT, ACK, PING and PONG: one unsigned 64-bit number."""
+    return _OFFSET.pack(offset)
+
+
+def decode_offset(payload: bytes) -> int:
+    """Reads what :func:`encode_offset` wrote; the frame's rule has checked the length."""
+    offset: int = _OFFSET.unpack(payload)[0]
+    return offset
+
+
+def encode_reason(code: ErrorCode, reason: str) -> bytes:
+    """The payload of RESET and CLOSE: code u16, reason in UTF-8, cut at the limit (PROTOCOL §4.5)."""
+    text = reason[: limits.REASON_CHARS].encode("utf-8", "replace")
+    return _CODE.pack(code) + text
+
+
+def decode_reason(payload: bytes) -> tuple[ErrorCode, str]:
+    """Reads what :func:`encode_reason` wrote. Raises :class:`FrameMalformed` when it is no UTF-8."""
+    try:
+        reason = payload[2:].decode("utf-8")
+    except UnicodeDecodeError:
+        raise FrameMalformed("reason is not UTF-8") from None
+    return ErrorCode.from_wire(_CODE.unpack_from(payload)[0]), reason

@@ -1,0 +1,89 @@
+"""Liveness and round trip of one tunnel, without a clock of its own (PROTOCOL §7.2)."""
+
+from shared.protocol import limits
+from shared.protocol.errors import HeartbeatLost
+
+_SMOOTHING = 4
+"""A new round trip counts for a quarter: a queue that builds up shows within a minute, one spike does not."""
+
+
+class Heartbeat:
+    """When to send PING, when a peer is silent, when to give it up, and how far away it is."""
+
+    __slots__ = ("_awaiting_at", "_heard_at", "_outstanding", "_ping_at", "rtt_s", "silent")
+
+    def __init__(self, now: float, rtt_s: float | None = None) -> None:
+        self._heard_at = now
+        self._ping_at = now
+        self._awaiting_at: float | None = None
+        """When the oldest thing was sent that the peer answers and that nothing has been heard since."""
+        self._outstanding: tuple[int, float] | None = None
+        self.silent = False
+        """The peer owes an answer for longer than a good line takes."""
+        self.rtt_s = rtt_s
+        """Smoothed round trip, None until the first answer."""
+
+    def heard(self, now: float) -> bool:
+        """Any inbound byte is a sign of life. True when it ends a silence."""
+        self._heard_at = now
+        self._awaiting_at = None
+        was_silent, self.silent = self.silent, False
+        return was_silent
+
+    def sent(self, now: float) -> None:
+        """Something left that the peer answers: a PING or a numbered message."""
+        if self._awaiting_at is None:
+            self._awaiting_at = now
+
+    def quiet_s(self, now: float) -> float:
+        """How long nothing has been heard."""
+        return now - self._heard_at
+
+    def ping(self, now: float) -> int:
+        """The number to send in a PING now."""
+        self._ping_at = now + limits.HEARTBEAT_S
+        number = int(now * 1e6)
+        self._outstanding = (number, now)
+        return number
+
+    def next_deadline(self) -> float:
+        deadline = min(self._ping_at, self._heard_at + limits.DEAD_AFTER_S)
+        if self._awaiting_at is not None:
+            limit_s = limits.SILENT_MOST_S if self.silent else limits.SILENT_AFTER_S
+            deadline = min(deadline, self._awaiting_at + limit_s)
+        return deadline
+
+    def handle_deadline(self, now: float) -> int | None:
+        """The number to send in a PING, when one is due. Sets ``silent``. Raises :class:`HeartbeatLost`."""
+        if now - self.next_deadline() > limits.LATE_S:
+            self._stood_still(now)
+        # Times are compared as next_deadline() adds them up: a difference may round to just below.
+        if now >= self._heard_at + limits.DEAD_AFTER_S:
+            raise HeartbeatLost(f"nothing heard for {now - self._heard_at:.0f} s")
+        if self._awaiting_at is not None:
+            if now >= self._awaiting_at + limits.SILENT_MOST_S:
+                owed_s = now - self._awaiting_at
+                raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
+            if now >= self._awaiting_at + limits.SILENT_AFTER_S:
+                self.silent = (
+                    True  # until something is heard: a silence that was told must be told to be over
+                )
+        return None if now < self._ping_at else self.ping(now)
+
+    def handle_pong(self, number: int, now: float) -> None:
+        """Takes a PONG. One that answers no outstanding PING says nothing and is ignored."""
+        if self._outstanding is None or self._outstanding[0] != number:
+            return
+        sample_s = now - self._outstanding[1]
+        self._outstanding = None
+        if self.rtt_s is None:
+            self.rtt_s = sample_s
+        else:
+            self.rtt_s += (sample_s - self.rtt_s) / _SMOOTHING
+
+    def _stood_still(self, now: float) -> None:
+        """Our own program did not run: what came meanwhile has not been read yet."""
+        self._heard_at = max(self._heard_at, now - limits.DEAD_AFTER_S + limits.HEARTBEAT_S)
+        if self._awaiting_at is not None:
+            self._awaiting_at = now
+        self._ping_at = now

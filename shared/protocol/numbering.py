@@ -1,0 +1,110 @@
+"""Numbered messages: counted, kept until acknowledged, acknowledged in time (PROTOCOL §7.1).
+
+Numbers are implicit: the first numbered message of a session is number 1, on each side. On a new tunnel what
+the peer has not received is sent again, the same messages in the same order (PROTOCOL §7.4).
+"""
+
+from collections import deque
+
+from shared.protocol import limits
+from shared.protocol.errors import ResumeRefused, UnexpectedFrame
+
+
+class MessageLog:
+    """What one side sent and received, in messages that carry stream or state frames."""
+
+    __slots__ = (
+        "_ack_at",
+        "_replay",
+        "_retained",
+        "_unacked_bytes",
+        "_unacked_messages",
+        "received",
+        "retained_bytes",
+        "sent",
+    )
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.received = 0
+        self.retained_bytes = 0
+        self._retained: deque[bytes] = deque()
+        """The newest messages sent, oldest first; the last one is number ``sent``."""
+        self._replay: deque[bytes] = deque()
+        """Of these, what is still to be sent again on the tunnel there is now."""
+        self._unacked_messages = 0
+        self._unacked_bytes = 0
+        self._ack_at: float | None = None
+
+    @property
+    def replaying(self) -> bool:
+        """Some messages are to be sent again before anything new."""
+        return bool(self._replay)
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that may be sent before the peer must acknowledge; may be negative by one message."""
+        return limits.RETAINED_BYTES - self.retained_bytes
+
+    @property
+    def retained(self) -> tuple[bytes, ...]:
+        """Messages not acknowledged, oldest first."""
+        return tuple(self._retained)
+
+    def record_sent(self, message: bytes) -> None:
+        self.sent += 1
+        self._retained.append(message)
+        self.retained_bytes += len(message)
+
+    def can_resume(self, peer_received: int) -> bool:
+        """Whether a peer that has received so many messages has all that is not kept here any more."""
+        return self.sent - len(self._retained) <= peer_received <= self.sent
+
+    def resume(self, peer_received: int) -> None:
+        """A new tunnel, on which both sides have said what they received. Raises :class:`ResumeRefused`."""
+        if not self.can_resume(peer_received):
+            kept_from = self.sent - len(self._retained)
+            raise ResumeRefused(f"the peer has {peer_received} messages; {kept_from} to {self.sent} are kept")
+        self.acknowledged(peer_received)
+        self._replay = deque(self._retained)
+        self.acknowledge()
+
+    def take_replay(self, budget_bytes: int) -> list[bytes]:
+        """Messages to send again, oldest first, until the budget is used up or overrun by one."""
+        messages: list[bytes] = []
+        while self._replay and budget_bytes > 0:
+            messages.append(self._replay.popleft())
+            budget_bytes -= len(messages[-1])
+        return messages
+
+    def acknowledged(self, count: int) -> bool:
+        """Takes an ACK of the first ``count`` messages. False for one that is older or repeated: it changes
+        nothing.
+
+        Raises :class:`UnexpectedFrame` for messages that were never sent.
+        """
+        if count > self.sent:
+            raise UnexpectedFrame(f"ACK of message {count}, {self.sent} were sent")
+        news = self.sent - len(self._retained) < count
+        while self.sent - len(self._retained) < count:
+            self.retained_bytes -= len(self._retained.popleft())
+        return news
+
+    def record_received(self, size_bytes: int, now: float) -> bool:
+        """Counts a message. True when an ACK is due at once."""
+        self.received += 1
+        self._unacked_messages += 1
+        self._unacked_bytes += size_bytes
+        if self._ack_at is None:
+            self._ack_at = now + limits.ACK_DELAY_S
+        return self._unacked_messages >= limits.ACK_MESSAGES or self._unacked_bytes >= limits.ACK_BYTES
+
+    def next_deadline(self) -> float | None:
+        """When an ACK is due; None while everything is acknowledged."""
+        return self._ack_at
+
+    def acknowledge(self) -> int:
+        """The count to send in an ACK now."""
+        self._unacked_messages = self._unacked_bytes = 0
+        self._ack_at = None
+        return self.received

@@ -1,0 +1,302 @@
+"""What waits to be sent, and in which order it leaves (PROTOCOL §2.5).
+
+Three classes: control, interactive, bulk. Control first, interactive before bulk, and inside a class round
+robin between streams, at most one full DATA frame a turn. Deficit counters would always read zero: a body can
+be cut anywhere, so every turn can be used up exactly.
+
+Everything here is bounded: one pending CREDIT for each stream, one pending frame of each kind of state, and
+of bodies what the send buffers hold. Of control frames there is one OPEN and one RESET for each stream, and a
+stream is not over before the peer can have heard of it (``StreamTable._receiving``); how many RESETs a peer
+may leave unread is up to ``StreamTable.receive_open``.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from shared.protocol import limits
+from shared.protocol.credit import SendCredit
+from shared.protocol.errors import LocalError
+from shared.protocol.frames import HEADER, FrameType, encode, encode_offset
+
+Buffer = bytes | memoryview
+"""A piece of a body: one that was cut is not copied for it."""
+
+_DATA = int(FrameType.DATA)
+
+_STATES = (FrameType.STATE, FrameType.SLOTS, FrameType.DEMAND, FrameType.DRAIN)
+"""Frames of which only the newest counts, in the order in which they leave: levels after deployments."""
+
+
+class OutStream:
+    """The sending half of one stream: its head, its body as far as it is buffered, its end."""
+
+    __slots__ = (
+        "chunks",
+        "credit",
+        "end",
+        "head",
+        "interactive",
+        "pending_bytes",
+        "queued",
+        "stream_id",
+        "waiting",
+    )
+
+    def __init__(self, stream_id: int, credit: SendCredit, interactive: bool) -> None:
+        self.stream_id = stream_id
+        self.credit = credit
+        self.interactive = interactive
+        self.head: bytes | None = None
+        self.end: bytes | None = None
+        self.chunks: deque[Buffer] = deque()
+        self.pending_bytes = 0
+        self.queued = False
+        self.waiting = False
+        """Its writer was told to wait and is owed a call."""
+
+    @property
+    def may_leave(self) -> bool:
+        """Something of it could leave now, as far as its own credit goes."""
+        if self.head is not None:
+            return True
+        if self.pending_bytes:
+            return self.credit.sent < self.credit.limit
+        return self.end is not None
+
+    def take(self, most_bytes: int) -> tuple[list[Buffer], int]:
+        """Cuts up to ``most_bytes`` from the front of what is buffered; the pieces, uncopied, and their
+        size."""
+        parts: list[Buffer] = []
+        left = most_bytes
+        while left > 0 and self.chunks:
+            chunk = self.chunks.popleft()
+            if len(chunk) > left:
+                view = memoryview(chunk)
+                self.chunks.appendleft(view[left:])
+                chunk = view[:left]
+            parts.append(chunk)
+            left -= len(chunk)
+        size_bytes = most_bytes - left
+        self.pending_bytes -= size_bytes
+        return parts, size_bytes
+
+    def drop(self) -> None:
+        """Forgets everything that has not left."""
+        self.head = self.end = None
+        self.chunks.clear()
+        self.pending_bytes = 0
+        self.waiting = False
+
+
+class Packing:
+    """Frames, in pieces, on their way into messages: order kept, each message joined once."""
+
+    __slots__ = ("_messages", "_pieces", "_room")
+
+    def __init__(self) -> None:
+        self._messages: list[bytes] = []
+        self._pieces: list[Buffer] = []
+        self._room = limits.MESSAGE_BYTES
+
+    def put(self, frame: bytes) -> None:
+        """A whole frame."""
+        if len(frame) > self._room:
+            self._close()
+        self._room -= len(frame)
+        self._pieces.append(frame)
+
+    def put_data(self, stream_id: int, payload: Iterable[Buffer], size_bytes: int) -> None:
+        """A DATA frame with a payload of so many bytes, which is not empty and not too long."""
+        room = self._room - size_bytes - limits.FRAME_HEADER_BYTES
+        if room < 0:
+            self._close()
+            room = self._room - size_bytes - limits.FRAME_HEADER_BYTES
+        self._room = room
+        self._pieces.append(HEADER.pack(_DATA, stream_id, size_bytes))
+        self._pieces += payload
+
+    def messages(self) -> list[bytes]:
+        """All that was put in, in messages of at most :data:`~shared.protocol.limits.MESSAGE_BYTES`."""
+        if self._pieces:
+            self._close()
+        return self._messages
+
+    def _close(self) -> None:
+        self._messages.append(b"".join(self._pieces))
+        self._pieces = []
+        self._room = limits.MESSAGE_BYTES
+
+
+def pack(frames: Iterable[bytes]) -> list[bytes]:
+    """Frames grouped into as few messages as they fit in, order kept."""
+    packing = Packing()
+    for frame in frames:
+        packing.put(frame)
+    return packing.messages()
+
+
+class Outbox:
+    """Frames in the order in which they are to leave. ``session`` is the credit all bodies share."""
+
+    def __init__(self, session: SendCredit) -> None:
+        self._session = session
+        self._frames: deque[bytes] = deque()
+        self._states: dict[int, bytes] = {}
+        self._credits: dict[int, int] = {}
+        self._commands = 0
+        self.last_opened = 0
+        """Number of the newest stream whose OPEN has left."""
+        self._interactive: deque[OutStream] = deque()
+        self._bulk: deque[OutStream] = deque()
+        self._blocked: dict[int, OutStream] = {}
+        self.drained: list[int] = []
+        """Streams whose writers were told to wait and may go on; the session takes and clears it."""
+        self.ended: list[int] = []
+        """Streams whose END has left; the session takes and clears it."""
+
+    def __bool__(self) -> bool:
+        """True when something could leave now, credit permitting."""
+        return bool(self._frames or self._states or self._credits or self._interactive or self._bulk)
+
+    @property
+    def frames_waiting(self) -> int:
+        """OPEN, RESET, COMMAND and RESULT frames that have not left."""
+        return len(self._frames)
+
+    # --- In ---
+
+    def put_frame(self, frame: bytes) -> None:
+        """An OPEN or RESET, which leave in the order given."""
+        self._frames.append(frame)
+
+    def put_command(self, frame: bytes) -> None:
+        """A COMMAND or RESULT. Raises :class:`LocalError` when too many wait."""
+        if self._commands >= limits.COMMANDS:
+            raise LocalError(f"{limits.COMMANDS} commands are waiting to be sent")
+        self._commands += 1
+        self._frames.append(frame)
+
+    def put_state(self, frame_type: int, payload: bytes) -> None:
+        """STATE, SLOTS, DEMAND or DRAIN: replaces one of the same kind that has not left."""
+        self._states[frame_type] = encode(frame_type, 0, payload)
+
+    def put_credit(self, stream_id: int, offset: int) -> None:
+        """CREDIT: replaces an older one of the same stream that has not left."""
+        self._credits[stream_id] = offset
+
+    def queue(self, stream: OutStream) -> None:
+        """Puts a stream in line when it has something that may leave.
+
+        Token streams are interactive always, any other body until it has proved to be a long one.
+        """
+        if stream.queued or not stream.may_leave:
+            return
+        stream.queued = True
+        if stream.interactive or stream.credit.sent < limits.INTERACTIVE_BYTES:
+            self._interactive.append(stream)
+        else:
+            self._bulk.append(stream)
+
+    def drop(self, stream: OutStream) -> None:
+        """Forgets everything of a stream that has not left; an OPEN or RESET given before still leaves."""
+        stream.drop()
+        self._credits.pop(stream.stream_id, None)
+        if self._blocked.pop(stream.stream_id, None) is not None:
+            stream.queued = False
+
+    def session_credit_advanced(self) -> None:
+        """Streams that only lacked the session's credit get back in line."""
+        blocked, self._blocked = self._blocked, {}
+        for stream in blocked.values():
+            stream.queued = False
+            self.queue(stream)
+
+    # --- Out ---
+
+    def take(self, budget_bytes: int) -> list[bytes]:
+        """Messages, most urgent frames first, until the budget is used up or overrun by one turn."""
+        packing = Packing()
+        left = self._take_control(packing, budget_bytes)
+        if left > 0:
+            self._take_bodies(packing, left)
+        return packing.messages()
+
+    def _take_bodies(self, packing: Packing, left: int) -> None:
+        """One turn after the other. What nearly every turn is, all that a stream has and it may leave, is
+        done here; :meth:`_take_turn` does the others, and gives the same for this."""
+        session, most_bytes = self._session, limits.DATA_PAYLOAD_BYTES
+        while left > 0:
+            ring = self._interactive or self._bulk
+            if not ring:
+                return
+            stream = ring.popleft()
+            stream.queued = False
+            credit, size_bytes = stream.credit, stream.pending_bytes
+            sent, sent_in_session = credit.sent + size_bytes, session.sent + size_bytes
+            if (
+                not 0 < size_bytes <= most_bytes
+                or sent > credit.limit
+                or sent_in_session > session.limit
+                or stream.head is not None
+                or stream.end is not None
+                or stream.waiting
+            ):
+                left -= self._take_turn(stream, packing)
+                self.queue(stream)
+                continue
+            credit.sent, session.sent = sent, sent_in_session
+            packing.put_data(stream.stream_id, stream.chunks, size_bytes)
+            stream.chunks.clear()
+            stream.pending_bytes = 0
+            left -= size_bytes + limits.FRAME_HEADER_BYTES
+
+    def _take_control(self, packing: Packing, left: int) -> int:
+        while self._frames and left > 0:
+            frame = self._frames.popleft()
+            if frame[0] in (FrameType.COMMAND, FrameType.RESULT):
+                self._commands -= 1
+            elif frame[0] == FrameType.OPEN:
+                self.last_opened = int.from_bytes(frame[1:5], "big")
+            packing.put(frame)
+            left -= len(frame)
+        for frame_type in _STATES:
+            if left > 0 and frame_type in self._states:
+                frame = self._states.pop(frame_type)
+                packing.put(frame)
+                left -= len(frame)
+        while self._credits and left > 0:
+            stream_id = next(iter(self._credits))
+            frame = encode(FrameType.CREDIT, stream_id, encode_offset(self._credits.pop(stream_id)))
+            packing.put(frame)
+            left -= len(frame)
+        return left
+
+    def _take_turn(self, stream: OutStream, packing: Packing) -> int:
+        size_bytes = 0
+        if stream.head is not None:
+            packing.put(stream.head)
+            size_bytes += len(stream.head)
+            stream.head = None
+        if stream.pending_bytes:
+            room = min(stream.credit.available, self._session.available, limits.DATA_PAYLOAD_BYTES)
+            if room > 0:
+                payload, payload_bytes = stream.take(room)
+                stream.credit.spend(payload_bytes)
+                self._session.spend(payload_bytes)
+                packing.put_data(stream.stream_id, payload, payload_bytes)
+                size_bytes += payload_bytes + limits.FRAME_HEADER_BYTES
+                self._tell_writer(stream)
+            elif stream.credit.available > 0:
+                self._blocked[stream.stream_id] = stream
+                stream.queued = True  # until the session's credit advances
+        if not stream.pending_bytes and stream.end is not None:
+            packing.put(stream.end)
+            size_bytes += len(stream.end)
+            stream.end = None
+            self.ended.append(stream.stream_id)
+        return size_bytes
+
+    def _tell_writer(self, stream: OutStream) -> None:
+        if stream.waiting and stream.pending_bytes <= limits.SEND_BUFFER_LOW_BYTES:
+            stream.waiting = False
+            self.drained.append(stream.stream_id)

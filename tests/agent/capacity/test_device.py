@@ -1,0 +1,101 @@
+"""GPU facts: read where they can be, absent where not, and never a failure."""
+
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.capacity.device import GpuSampler, Reader, find_reader, nvml_reader, torch_reader
+from shared.protocol.messages import GpuState
+
+GPU = GpuState(0, "NVIDIA H200", 100, 40, 0.75, 61.0)
+
+
+def fake_nvml(**changes: Any) -> SimpleNamespace:
+    parts: dict[str, Any] = {
+        "NVML_TEMPERATURE_GPU": 0,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=100, used=40),
+        "nvmlDeviceGetName": lambda handle: "NVIDIA H200",
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=75),
+        "nvmlDeviceGetTemperature": lambda handle, kind: 61,
+    }
+    return SimpleNamespace(**{**parts, **changes})
+
+
+def fails(*args: object) -> Any:
+    raise RuntimeError("not supported")
+
+
+def read(monkeypatch: pytest.MonkeyPatch, nvml: object) -> tuple[GpuState, ...] | None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    reader = nvml_reader()
+    return None if reader is None else reader()
+
+
+def test_nvml_tells_memory_use_and_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, fake_nvml()) == (GPU,)
+    assert read(monkeypatch, fake_nvml(nvmlDeviceGetName=lambda handle: b"NVIDIA H200")) == (GPU,)
+
+
+def test_what_a_card_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = fake_nvml(nvmlDeviceGetUtilizationRates=fails, nvmlDeviceGetTemperature=fails)
+    assert read(monkeypatch, nvml) == (GpuState(0, "NVIDIA H200", 100, 40),)
+
+
+def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, fake_nvml(nvmlInit=fails)) is None
+    assert read(monkeypatch, fake_nvml(nvmlDeviceGetCount=lambda: 0)) is None
+    assert read(monkeypatch, None) is None
+
+
+def test_torch_is_asked_only_when_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert torch_reader() is None
+    assert "torch" not in sys.modules
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        mem_get_info=lambda index: (60, 100),
+        get_device_name=lambda index: "GPU",
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    reader = find_reader()
+    assert reader is not None
+    assert reader() == (GpuState(0, "GPU", 100, 40),)
+
+
+def sample(find: Callable[[], Reader | None]) -> GpuSampler:
+    sampler = GpuSampler(3600.0, find)
+    sampler.start()
+    return sampler
+
+
+def test_the_sampler_reads_in_a_thread_of_its_own() -> None:
+    threads: list[str] = []
+    done = threading.Event()
+
+    def reader() -> tuple[GpuState, ...]:
+        threads.append(threading.current_thread().name)
+        done.set()
+        return (GPU,)
+
+    sampler = sample(lambda: reader)
+    assert done.wait(10)
+    sampler.stop()
+    sampler._thread.join(10)
+    assert (sampler.latest, threads) == ((GPU,), ["gpu facts"])
+
+
+@pytest.mark.parametrize("find", [fails, lambda: None, lambda: fails])
+def test_a_driver_that_fails_leaves_no_gpus_and_no_error(find: Callable[[], Reader | None]) -> None:
+    sampler = sample(find)
+    sampler.stop()
+    sampler._thread.join(10)
+    assert sampler.latest == ()

@@ -1,0 +1,127 @@
+"""Engines that the agent starts, as they are written down."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agent.app import make_backend
+from agent.config.config import AgentConfig, load
+from agent.config.errors import AgentConfigError
+from agent.engines.command.engine import CommandBackend
+from agent.engines.managed import LoadAttempt, NoDurations
+
+GIB = 1024**3
+
+
+def settings(directory: Path, text: str) -> AgentConfig:
+    path = directory / "agent.toml"
+    path.write_text(f'gateway = "https://x"\n{text}\n')
+    return load({}, path)
+
+
+FULL = """
+[models]
+memory = "80 GiB"
+
+[[engine]]
+command = "vllm serve 'some model' --port {port}"
+models = ["qwen"]
+memory = "14 GiB"
+environment = { CUDA_VISIBLE_DEVICES = "0" }
+idle_timeout_s = 0
+stop_s = 30
+version = "2"
+"""
+
+
+def test_a_command_is_split_as_a_shell_would(tmp_path: Path) -> None:
+    config = settings(tmp_path, FULL)
+    assert config.models.memory == 80 * GIB
+    (engine,) = config.engines
+    started = engine.command_settings()
+    assert started.command == ("vllm", "serve", "some model", "--port", "{port}")
+    assert (started.port, started.ready_s, started.stop_s) == (0, 600.0, 30.0)
+    assert started.environment == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert "CUDA" not in repr(started)  # values may be secrets
+    assert (engine.name, engine.place, engine.version) == ("vllm", "vllm", "2")
+    backend = make_backend(engine, NoDurations())
+    assert isinstance(backend, CommandBackend)
+    assert [(d.id, d.version) for d in backend.deployments()] == [("vllm/qwen", "2")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "expected"),
+    [
+        ("command", "", LoadAttempt(at_start=False, managed=True, idle_timeout_s=600.0)),
+        ("command", "idle_timeout_s = 0", LoadAttempt(at_start=False, managed=True)),
+        ("command", 'load = "at-start"', LoadAttempt(at_start=True, managed=False)),
+        ("torch", "", LoadAttempt(at_start=True, managed=False)),
+        ("torch", "memory = 5\nload_s = 9", LoadAttempt(memory_bytes=5, load_s=9.0)),
+        ("torch", 'load = "on-demand"', LoadAttempt(at_start=False, managed=True, idle_timeout_s=600.0)),
+        ("torch", "idle_timeout_s = 60", LoadAttempt(at_start=True, managed=True, idle_timeout_s=60.0)),
+    ],
+)
+def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected: LoadAttempt) -> None:
+    start = 'torch = "demo"' if kind == "torch" else 'command = "e {port}"\nmodels = ["m"]'
+    (engine,) = settings(tmp_path, f"[[engine]]\n{start}\n{keys}").engines
+    assert engine.loading() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('command = "e {port}"', "needs models"),
+        ('command = "e"\nmodels = ["m"]', "write {port} where"),
+        ('command = ""\nmodels = ["m"]', "begins with a program"),
+        ('command = "e \'x"\nmodels = ["m"]', "No closing quotation"),
+        ('command = ["e", "{port}"]\nmodels = ["a b"]', "'a b' is no name"),
+        ('command = "e {port}"\nurl = "http://x"', "one of url, command and torch"),
+        ('command = "e {port}"\nmodels = ["m"]\nmemory = "lots"', "memory"),
+        ('command = "e {port}"\nmodels = ["m"]\nmemory = 0', "memory"),
+        ('command = "e {port}"\nmodels = ["m"]\nport = 70000', "port"),
+        ('command = "e {port}"\nmodels = ["m"]\nload = "later"', "load"),
+        ('command = "e {port}"\nmodels = ["m"]\nenvironment = { "A=B" = "c" }', "no name of a variable"),
+        ('url = "http://x"\nmemory = "1 GiB"', "memory is for engines that the agent starts itself"),
+        ('url = "http://x"\nload = "at-start"', "load is for engines that the agent starts itself"),
+        ('torch = "demo"\nport = 1', "port is for engines that the agent starts itself"),
+        (
+            'torch = "demo"\nmemory = "9 GiB"\n[models]\nmemory = "8 GiB"',
+            "torch: memory is more than there is",
+        ),
+        (
+            'torch = "demo"\nmemory = "5 GiB"\n[[engine]]\ntorch = "demo"\nmemory = "5 GiB"\n'
+            '[models]\nmemory = "8 GiB"',
+            "at start need more memory",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(AgentConfigError, match=expected):
+        settings(tmp_path, f"[[engine]]\n{text}")
+
+
+def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(AgentConfigError) as caught:
+        settings(tmp_path, '[[engine]]\ncommand = ["e", "--api-key=secret", 7]')
+    assert "command" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_examples_of_the_documentation_are_what_the_agent_takes(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text("utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    config = settings(tmp_path, re.sub(r'torch = ".*?"', 'torch = "demo"', example))
+    assert [engine.name for engine in config.engines] == ["vllm", "llama-server", "torch"]
+    assert all(engine.on_demand for engine in config.engines)
+
+
+def test_the_room_for_models_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRUNKLINE_AGENT_MODELS", '{"memory": "24 GiB"}')
+    assert load({"gateway": "https://x"}, None).models.memory == 24 * GIB
+
+
+def test_a_port_of_ones_own_needs_no_place_in_the_command(tmp_path: Path) -> None:
+    text = '[[engine]]\ncommand = ["/opt/My Engine/run it"]\nport = 8000\nmodels = ["m"]'
+    (engine,) = settings(tmp_path, text).engines
+    assert (engine.command_settings().port, engine.name) == (8000, "engine")

@@ -1,0 +1,194 @@
+"""What reaches an engine, and what does not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.engines.backend import BackendFailed, BackendRefused
+from agent.engines.settings import base_url
+from agent.engines.wire import (
+    PATH_BYTES,
+    RequestFormat,
+    check_method,
+    check_path,
+    declared_length,
+    request_headers,
+    response_headers,
+)
+from shared.protocol import limits
+from shared.protocol.errors import ErrorCode
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v1/models", "/v1/chat/completions?x=1&y=..%2f", "/a//b", "/v1/a:b@c", "/caf%C3%A9", "/x..y/..."],
+)
+def test_a_plain_path_passes_as_it_is(path: str) -> None:
+    assert check_path(path) == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "v1/models",
+        "http://evil/v1",
+        "//evil/v1",
+        "/v1/../admin",
+        "/..",
+        "/v1/%2e%2e/admin",
+        "/v1/%2E./admin",
+        "/v1/..%2fadmin",
+        "/v1/%252e%252e/admin",
+        "/v1/..%5cadmin",
+        "/v1\\..\\x",
+        "/a b",
+        "/a\r\nhost: evil",
+        "/a\x00",
+        "/a%00b",
+        "/a%0d%0ab",
+        "/a#b",
+        "/caf\u00e9",
+        "/" + "a" * PATH_BYTES,
+    ],
+)
+def test_a_path_that_could_leave_the_engine_is_refused(path: str) -> None:
+    with pytest.raises(BackendRefused):
+        check_path(path)
+
+
+def test_what_no_engine_is_sent_does_not_count_as_a_lack_of_slots() -> None:
+    """A gateway spares an agent that refuses (REFUSED), and asks the others."""
+    for refused in (
+        lambda: check_path("/\\"),
+        lambda: check_method("TRACE"),
+        lambda: request_headers((("", ""),), None),
+    ):
+        with pytest.raises(BackendRefused) as caught:
+            refused()
+        assert caught.value.code is ErrorCode.PROTOCOL_ERROR
+
+
+@given(st.text(max_size=60))
+def test_whatever_passes_stays_on_the_engine(path: str) -> None:
+    from yarl import URL
+
+    try:
+        check_path(path)
+    except BackendRefused:
+        return
+    url = URL("http://127.0.0.1:8000" + path, encoded=True)
+    assert (url.host, url.port) == ("127.0.0.1", 8000)
+    assert url.raw_path_qs == path or path.endswith("?")
+
+
+@pytest.mark.parametrize("method", ["CONNECT", "TRACE", "BREW", "", "GET /x"])
+def test_other_methods_are_refused(method: str) -> None:
+    with pytest.raises(BackendRefused):
+        check_method(method)
+
+
+def test_hop_by_hop_headers_and_credentials_stay_here() -> None:
+    headers = (
+        ("host", "gateway.example"),
+        ("connection", "keep-alive, X-Private"),
+        ("x-private", "1"),
+        ("transfer-encoding", "chunked"),
+        ("te", "trailers"),
+        ("upgrade", "websocket"),
+        ("proxy-authorization", "Basic x"),
+        ("content-length", "5"),
+        ("accept-encoding", "gzip"),
+        ("authorization", "Bearer sk-tl-client"),
+        ("x-api-key", "sk-tl-client"),
+        ("content-type", "application/json"),
+        ("x-request-id", "r1"),
+    )
+    kept = [("content-type", "application/json"), ("x-request-id", "r1")]
+    assert request_headers(headers, None) == kept
+    assert request_headers(headers, "key") == [*kept, ("authorization", "Bearer key")]
+
+
+@pytest.mark.parametrize("header", [("x", "a\r\nb: c"), ("x y", "a"), ("", "a"), ("x\n", "a")])
+def test_a_header_that_could_end_another_is_refused(header: tuple[str, str]) -> None:
+    with pytest.raises(BackendRefused):
+        request_headers((header,), None)
+
+
+def test_a_length_is_read_or_refused() -> None:
+    assert declared_length(()) is None
+    assert declared_length((("content-length", "12"), ("content-length", "12"))) == 12
+    for bad in ("-1", "1e3", "+5", "", "0x10", "1" * 16):
+        with pytest.raises(BackendRefused):
+            declared_length((("content-length", bad),))
+    with pytest.raises(BackendRefused):
+        declared_length((("content-length", "1"), ("content-length", "2")))
+
+
+def test_a_responses_headers_keep_their_order_and_repeat() -> None:
+    raw = [
+        (b"Set-Cookie", b"a=1"),
+        (b"Connection", b"close"),
+        (b"set-cookie", b"b=2"),
+        (b"X-M", "é".encode("latin-1")),
+    ]
+    assert response_headers(raw) == (("set-cookie", "a=1"), ("set-cookie", "b=2"), ("x-m", "é"))
+
+
+def test_too_many_or_too_long_response_headers_are_the_engines_failure() -> None:
+    with pytest.raises(BackendFailed):
+        response_headers([(b"x", b"y")] * (limits.HEADERS + 1))
+    with pytest.raises(BackendFailed):
+        response_headers([(b"x", b"y" * limits.HEADER_BYTES)])
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000"),
+        ("http://localhost:11434/v1", "http://localhost:11434"),
+        ("https://gpu.example/llm/v1/", "https://gpu.example/llm"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_an_engines_url_is_brought_to_its_base(url: str, base: str) -> None:
+    assert base_url(url) == base
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:8000", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://x#y", "http://x:99999"],
+)
+def test_what_is_no_engines_url_is_an_error(url: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        base_url(url)
+
+
+@pytest.mark.parametrize(
+    ("base", "said", "told"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000/docs/?a=1", "/docs/?a=1"),
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000", "/"),
+        ("http://engine", "HTTP://ENGINE:80/docs/", "/docs/"),
+        ("http://engine/llm", "http://engine/llm/docs/", "/docs/"),
+        ("http://engine/llm", "/llm/docs/", "/docs/"),
+        ("http://engine/llm", "/docs/", "http://engine/docs/"),
+        ("http://engine/llm", "http://engine/llmx/", "http://engine/llmx/"),
+        ("http://engine", "docs/", "docs/"),
+        ("http://engine", "//engine/docs/", "//engine/docs/"),
+        ("http://engine", "https://engine/docs/", "https://engine/docs/"),
+        ("http://engine", "http://engine:8001/", "http://engine:8001/"),
+        ("http://engine", "http://user@engine/", "http://user@engine/"),
+        ("http://engine", "http://engine:x/", "http://engine:x/"),
+        ("http://engine", "http://evil.example/", "http://evil.example/"),
+    ],
+)
+def test_an_address_on_the_engine_itself_becomes_a_path_of_it(base: str, said: str, told: str) -> None:
+    raw = [(b"Location", said.encode()), (b"x", b"http://engine/")]
+    assert RequestFormat(base, None).response_headers(raw) == (("location", told), ("x", "http://engine/"))
+
+
+def test_headers_that_go_no_further_count_with_the_others() -> None:
+    with pytest.raises(BackendFailed):
+        response_headers([(b"connection", b"a," * (limits.HEADER_BYTES // 2))])

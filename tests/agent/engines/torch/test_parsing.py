@@ -1,0 +1,173 @@
+"""Request bodies: what is taken, and what is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from agent.engines.torch import parsing
+from agent.engines.torch.faults import InvalidRequest
+from agent.engines.torch.parsing import Sampling
+
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def refusal(read: Any, body: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        read(body)
+    return caught.value
+
+
+def test_a_plain_chat_is_greedy_unlimited_and_whole() -> None:
+    request = parsing.read_chat(HELLO)
+    assert request.messages == ({"role": "user", "content": "hello"},)
+    assert request.sampling == Sampling(temperature=0.0)
+    assert request.max_tokens is None
+    assert not request.stream
+    assert request.add_generation_prompt
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert (
+        parsing.read_chat({"messages": [{"role": "user", "content": parts}]}).messages[0]["content"] == "ab"
+    )
+
+
+def test_developer_messages_count_as_system_messages() -> None:
+    request = parsing.read_chat({"messages": [{"role": "developer", "content": "be kind"}]})
+    assert request.messages[0]["role"] == "system"
+
+
+def test_max_completion_tokens_wins_over_max_tokens() -> None:
+    assert parsing.read_chat(HELLO | {"max_tokens": 5, "max_completion_tokens": 7}).max_tokens == 7
+
+
+def test_completions_give_sixteen_tokens_unless_told() -> None:
+    assert parsing.read_completion({"prompt": "x"}).max_tokens == 16
+
+
+def test_asking_for_top_p_asks_for_sampling() -> None:
+    sampling = parsing.read_chat(HELLO | {"top_p": 0.5}).sampling
+    assert sampling.temperature == 1.0
+    assert parsing.read_chat(HELLO | {"seed": 3}).sampling == Sampling(seed=3)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["text", ["text"], [1, 2, 3], [[1, 2, 3]]], ids=["text", "one text", "tokens", "one of tokens"]
+)
+def test_a_prompt_is_text_or_tokens(prompt: Any) -> None:
+    assert parsing.read_completion({"prompt": prompt}).prompt in ("text", (1, 2, 3))
+
+
+@pytest.mark.parametrize("given", ["a", ["a"], [5, 6], [[5, 6]]])
+def test_embedding_input_is_one_or_several_of_text_or_tokens(given: Any) -> None:
+    assert parsing.read_embedding({"input": given}).inputs in (("a",), ((5, 6),))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 2),
+        ("best_of", 3),
+        ("logprobs", True),
+        ("logprobs", 0),
+        ("top_logprobs", 5),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("logit_bias", {"5": 1}),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -1),
+        ("echo", True),
+        ("suffix", "x"),
+        ("reasoning_effort", "low"),
+        ("no_such_thing", 1),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) -> None:
+    fault = refusal(parsing.read_chat, HELLO | {name: value})
+    assert fault.status == 400
+    assert fault.param == name
+    assert name in fault.message
+    assert fault.code in ("unsupported_parameter", "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 1),
+        ("n", None),
+        ("logprobs", False),
+        ("presence_penalty", 0.0),
+        ("response_format", {"type": "text"}),
+        ("tools", []),
+        ("user", "u"),
+        ("service_tier", "auto"),
+        ("prompt_cache_key", "k"),
+    ],
+)
+def test_values_that_ask_for_nothing_pass(name: str, value: Any) -> None:
+    assert parsing.read_chat(HELLO | {name: value}).messages
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 2.1),
+        ("temperature", "warm"),
+        ("temperature", True),
+        ("top_p", -0.1),
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("seed", "x"),
+        ("stop", ["a"] * 17),
+        ("stop", [""]),
+        ("stop", 5),
+        ("stream", "yes"),
+        ("stream_options", {"include_usage": True}),
+    ],
+)
+def test_impossible_values_are_refused_by_name(name: str, value: Any) -> None:
+    assert refusal(parsing.read_chat, HELLO | {name: value}).param == name
+
+
+@pytest.mark.parametrize(
+    ("messages", "where"),
+    [
+        (None, "messages"),
+        ([], "messages"),
+        (["hi"], "messages[0]"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content"),
+    ],
+)
+def test_a_bad_message_is_named(messages: Any, where: str) -> None:
+    assert refusal(parsing.read_chat, {"messages": messages}).param == where
+
+
+@pytest.mark.parametrize("prompt", [None, [], 5, ["a", "b"], [True], [-1], [[1], [2]]])
+def test_a_bad_prompt_is_refused(prompt: Any) -> None:
+    assert refusal(parsing.read_completion, {"prompt": prompt}).param == "prompt"
+
+
+@pytest.mark.parametrize("given", [None, [], "", [""], [[]], [1.5], ["a"] * 2049])
+def test_bad_embedding_input_is_refused(given: Any) -> None:
+    assert refusal(parsing.read_embedding, {"input": given}).param == "input"
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"x"', b"\xff"])
+def test_a_body_must_be_a_json_object(data: bytes) -> None:
+    assert refusal(parsing.read_object, data).code == "invalid_json"
+
+
+def test_continuing_the_last_message_excludes_a_new_prompt() -> None:
+    assert not parsing.read_chat(HELLO | {"continue_final_message": True}).add_generation_prompt
+    both = HELLO | {"continue_final_message": True, "add_generation_prompt": True}
+    assert refusal(parsing.read_chat, both).param == "continue_final_message"
+
+
+def test_prompts_do_not_show_in_a_requests_repr() -> None:
+    assert "hello" not in repr(parsing.read_chat(HELLO))
+    assert "secret" not in repr(parsing.read_completion({"prompt": "secret"}))

@@ -1,0 +1,70 @@
+"""A log that cannot be written must not stop what is logged."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agent.runtime.logs import set_up
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+
+
+class Disk(io.StringIO):
+    """Full or not."""
+
+    full = False
+
+    def flush(self) -> None:
+        if self.full:
+            self.truncate(self.seek(self.whole))
+            raise OSError(28, "No space left on device")
+        self.whole = self.tell()
+
+    whole = 0
+
+
+def test_lines_that_do_not_fit_are_counted_and_the_rest_is_written() -> None:
+    disk = Disk()
+    set_up("json", "info", disk)
+    log = structlog.get_logger("agent")
+    log.info("before")
+    disk.full = True
+    for _ in range(3):
+        log.info("lost")
+    disk.full = False
+    log.info("after")
+    events = [json.loads(line) for line in disk.getvalue().splitlines()]
+    assert [event["event"] for event in events] == ["before", "lines of the log were lost", "after"]
+    assert events[1]["lines"] == 3
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_full_disk_ends_nothing(form: str) -> None:
+    file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - closed below, as far as it can be
+    try:
+        set_up(form, "info", file)
+        for _ in range(1000):
+            structlog.get_logger("agent").info("x" * 100)
+            logging.getLogger("library").warning("y" * 100)
+    finally:
+        with pytest.raises(OSError, match="No space left"):
+            file.close()
+
+
+def test_a_log_that_was_closed_ends_nothing() -> None:
+    file = io.StringIO()
+    set_up("text", "info", file)
+    file.close()
+    structlog.get_logger("agent").info("nobody reads this")

@@ -1,0 +1,71 @@
+"""An operation in a process of its own: its answer, its errors, and its end."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.api.admin.resources import apart
+from gateway.api.admin.resources.apart import do_apart
+from gateway.observability.audit import take_up_acts
+from gateway.storage import Store
+from gateway.storage.errors import BadValue, StateError, StateUnwritable
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    with Store.open(tmp_path / "state") as store:
+        store.keys.create("alice", "acme", 1.0)
+        take_up_acts(store)
+    return tmp_path / "state"
+
+
+async def test_it_answers_as_it_does_here_also_where_the_directory_has_a_package_of_its_name(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "__init__.py").write_text("raise SystemExit(9)\n")
+    monkeypatch.chdir(tmp_path)
+    found = await do_apart(state, "verify_audit", {})
+    assert (found["sound"], found["lines"]) == (True, 2)
+
+
+async def test_what_is_refused_there_is_refused_here(state: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="after is what"):
+        await do_apart(state, "export_audit", {"after": "x"})
+    with pytest.raises(StateError):
+        await do_apart(tmp_path / "none", "verify_audit", {})
+
+
+@pytest.mark.parametrize("command", [(sys.executable, "-c", "raise SystemExit(3)"), ("/nonexistent",)])
+async def test_a_process_that_fails_is_told(
+    state: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(apart, "CHILD", command)
+    with pytest.raises(StateUnwritable):
+        await do_apart(state, "verify_audit", {})
+
+
+async def test_the_process_ends_with_who_waits_for_it(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pid"
+    os.mkfifo(pipe)
+    program = f"import os, time; open({str(pipe)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    monkeypatch.setattr(apart, "CHILD", (sys.executable, "-c", program))
+    waiting = asyncio.create_task(do_apart(state, "verify_audit", {}))
+    pid = int(await asyncio.to_thread(pipe.read_text))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_it_does_not_take_for_ever(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "CHILD", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(apart, "APART_S", 0.01)
+    with pytest.raises(StateUnwritable, match=r"longer than 0\.01 s"):
+        await do_apart(state, "verify_audit", {})

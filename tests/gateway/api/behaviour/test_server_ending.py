@@ -1,0 +1,80 @@
+"""The server ends: who is idle goes at once, who is not is cut in time, and no line blames anybody."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.server import LAST_WORDS_S, Address, GatewayServer, bind, build_server
+from tests.gateway.api.server.test_server import ASK, STREAM, Wire, wire
+from tests.gateway.api.support import EVENTS, FakeResponse, Surface
+
+
+@asynccontextmanager
+async def client_of(surface: Surface) -> AsyncIterator[tuple[GatewayServer, "asyncio.Task[None]", Wire]]:
+    """A server, its life, and a client that is connected to it."""
+    address = Address("127.0.0.1", 0)
+    server = build_server(surface.app, address, ConnectionLimits(), lambda **options: None)
+    listener = bind(address)
+    serving = asyncio.get_running_loop().create_task(server.serve([listener]))
+    await server.ready.wait()
+    async with wire(f"127.0.0.1:{listener.getsockname()[1]}") as client:
+        yield server, serving, client
+
+
+async def test_idle_connections_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with client_of(Surface()) as (server, serving, client):
+        client.post(ASK)
+        await client.until(b'{"ok":true}')
+        server.should_exit = True
+        assert await client.rest() == b""
+        async with asyncio.timeout(LAST_WORDS_S):
+            await serving
+    assert not caplog.records
+
+
+async def test_a_half_sent_request_does_not_keep_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with client_of(Surface()) as (server, serving, client):
+        client.send(b"POST /v1/chat")
+        await asyncio.sleep(0)
+        server.should_exit = True
+        assert await client.rest() == b""
+        async with asyncio.timeout(LAST_WORDS_S):
+            await serving
+    assert not caplog.records
+
+
+async def test_an_answer_under_way_is_cut_after_the_last_words(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.api.server.server.LAST_WORDS_S", 0.05)
+    surface = Surface()
+    surface.dispatcher.answer(FakeResponse(headers=EVENTS, ended=False))
+    async with client_of(surface) as (server, serving, client):
+        client.post(STREAM)
+        await client.until(b"\r\n\r\n")
+        server.should_exit = True
+        async with asyncio.timeout(5):
+            await serving
+        assert not server.server_state.connections
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await client.until(b"0\r\n\r\n")
+    assert not caplog.records
+
+
+async def test_an_answer_that_ends_in_time_is_whole() -> None:
+    surface = Surface()
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, ended=False))
+    async with client_of(surface) as (server, serving, client):
+        client.post(STREAM)
+        await client.until(b"\r\n\r\n")
+        server.should_exit = True
+        while server.servers[0].is_serving():  # noqa: ASYNC110 (it does not tell)
+            await asyncio.sleep(0)
+        response.feed(b"data: 1\n\n")
+        response.end()
+        assert (await client.rest()).endswith(b"data: 1\n\n\r\n0\r\n\r\n")
+        async with asyncio.timeout(5):
+            await serving

@@ -1,0 +1,167 @@
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.api.exchange.exchange import HttpSettings
+from gateway.api.exchange.request_log import RequestLog
+from gateway.domain.errors import QueueFull, RequestError
+from shared.protocol.messages import Trailers, Usage
+from tests.gateway.api.support import BEARER, EVENTS, JSON_TYPE, FakeResponse, Surface
+
+CHAT = "/v1/chat/completions"
+ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfish"}]}'
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.counted: list[tuple[str, str, int]] = []
+        self.streams: list[tuple[str, float, float, int | None]] = []
+        self.agents: list[tuple[str, int]] = []
+
+    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
+        assert duration_s >= 0
+        self.counted.append((route, model, status))
+
+    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
+        self.streams.append((model, first_token_s, lasted_s, tokens))
+
+    def answered_by(self, agent: str, status: int) -> None:
+        self.agents.append((agent, status))
+
+
+def lines_of(surface: Surface, counter: Counter | None = None) -> list[dict[str, Any]]:
+    with capture_logs() as lines:
+        log = RequestLog(counter or Counter())
+        for exchange, status, failure in surface.finished:
+            log(exchange, status, failure)
+    return [dict(line) for line in lines]
+
+
+@pytest.fixture
+async def surface() -> Surface:
+    return Surface()
+
+
+async def test_a_line_says_who_what_where_how_long_and_how_much(surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
+    response.trailers = Trailers(Usage(5, 7))
+    await surface.post(CHAT, ASK, JSON_TYPE, (b"x-request-id", b"r1"))
+    counter = Counter()
+    [line] = lines_of(surface, counter)
+    assert line.pop("total_ms") >= line.pop("first_byte_ms") >= 0
+    assert line == {
+        "event": "request",
+        "log_level": "info",
+        "id": "r1",
+        "method": "POST",
+        "path": CHAT,
+        "status": 200,
+        "key": "tests",
+        "model": "m",
+        "route": "chat",
+        "tier": "standard",
+        "stream": True,
+        "agent": "gpu-1",
+        "attempts": 1,
+        "queue_ms": 12.5,
+        "tokens_in": 5,
+        "tokens_out": 7,
+        "bytes_in": len(ASK),
+        "bytes_out": 9,
+    }
+    assert counter.counted == [("chat", "m", 200)]
+
+
+async def test_a_stream_counts_its_first_token_and_the_time_between_tokens(surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
+    response.trailers = Trailers(Usage(5, 7))
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    counter = Counter()
+    lines_of(surface, counter)
+    [(model, first_token_s, lasted_s, tokens)] = counter.streams
+    assert (model, tokens) == ("m", 7)
+    assert first_token_s >= 0
+    assert lasted_s >= 0
+    assert counter.agents == [("gpu-1", 200)]
+
+
+async def test_answers_in_one_piece_and_refusals_count_no_tokens_times(surface: Surface) -> None:
+    surface.dispatcher.answer(FakeResponse(chunks=(b"{}",)))
+    await surface.post(CHAT, b'{"model":"m","messages":[]}', JSON_TYPE)
+    surface.dispatcher.fail(QueueFull("full"))
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    counter = Counter()
+    lines_of(surface, counter)
+    assert counter.streams == []
+    assert counter.agents == [("gpu-1", 200)]
+
+
+async def test_a_refusal_names_its_code(surface: Surface) -> None:
+    surface.dispatcher.fail(QueueFull("full"))
+    await surface.post(CHAT, ASK)
+    [line] = lines_of(surface)
+    assert (line["status"], line["error"]) == (429, "queue_full")
+
+
+async def test_no_content_no_key_and_no_query_is_ever_logged(surface: Surface) -> None:
+    for path in (CHAT, "/engines/m/x", "/v1/nowhere"):
+        call = surface.ask("POST", path, (b"authorization", b"Bearer sk-tl-test"), query=b"token=swordfish")
+        call.body(ASK)
+        await call.done()
+    await surface.post(CHAT, b'{"model": swordfish}')
+    written = json.dumps(lines_of(surface))
+    assert "swordfish" not in written
+    assert "sk-tl-test" not in written
+
+
+async def test_an_engines_words_are_for_the_client_only() -> None:
+    surface = Surface(HttpSettings(comment_interval_s=0.01))
+    held = surface.dispatcher.hold()
+    call = surface.ask("POST", CHAT, BEARER, JSON_TYPE)
+    call.body(ASK)
+    await call.until(lambda call: call.sent)
+    said = b'{"error":{"message":"cannot read \'swordfish\'","code":"swordfish is no code"}}'
+    held.set_result(FakeResponse(500, chunks=(said,)))
+    await call.done()
+    assert b"swordfish" in call.content
+    [line] = lines_of(surface)
+    assert line["error"] == "engine_refused"
+    assert "swordfish" not in json.dumps(line)
+
+
+async def test_a_path_cannot_write_to_the_terminal(surface: Surface) -> None:
+    call = surface.ask("GET", "/%1b%5b2J%0aforged", decoded="/\x1b[2J\nforged")
+    await call.done()
+    [line] = lines_of(surface)
+    assert line["path"] == "/%1b%5b2J%0aforged"
+
+
+async def test_probes_are_counted_but_not_logged(surface: Surface) -> None:
+    await surface.get("/healthz")
+    await surface.get("/metrics")
+    counter = Counter()
+    assert lines_of(surface, counter) == []
+    assert [route for route, _, _ in counter.counted] == ["health", "metrics"]
+
+
+async def test_lists_of_models_that_go_well_are_told_below_info(surface: Surface) -> None:
+    await surface.get("/v1/models")
+    await surface.get("/v1/models/nothing")
+    counter = Counter()
+    lines = lines_of(surface, counter)
+    assert [(line["status"], line["log_level"]) for line in lines] == [(200, "debug"), (404, "info")]
+    assert [(route, status) for route, _, status in counter.counted] == [("models", 200), ("models", 404)]
+
+
+async def test_lines_can_be_left_out(surface: Surface) -> None:
+    await surface.post(CHAT, ASK)
+    counter = Counter()
+    with capture_logs() as lines:
+        log = RequestLog(counter, lines=False)
+        exchange, status, failure = surface.finished[0]
+        assert failure is None or isinstance(failure, RequestError)
+        log(exchange, status, failure)
+    assert lines == []
+    assert counter.counted

@@ -1,0 +1,288 @@
+"""The surface on the real server: what happens on the wire, below and above ASGI."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.api.exchange.exchange import HttpSettings
+from gateway.api.exchange.inbound import BodyLimits
+from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.server import UNSENT_BYTES, Address, ListenFailed, bind, build_server
+from gateway.api.server.tls import TlsFiles
+from gateway.domain.errors import StreamBroken
+from shared.protocol.errors import ErrorCode
+from tests.gateway.api.support import EVENTS, FakeResponse, Surface, served
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sk-tl-test\r\n"
+ASK = b'{"model":"m"}'
+STREAM = b'{"model":"m","stream":true}'
+
+
+class Wire:
+    """A client that writes bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def post(self, body: bytes, *lines: bytes) -> None:
+        length = b"content-length: %d" % len(body)
+        self.send(HEAD + b"\r\n".join([length, *lines, b"", b""]) + body)
+
+    async def until(self, end: bytes) -> bytes:
+        async with asyncio.timeout(30):
+            return await self._reader.readuntil(end)
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        async with asyncio.timeout(30):
+            return await self._reader.read(-1)
+
+
+@asynccontextmanager
+async def wire(address: str, limit_bytes: int = 64 * 1024) -> AsyncIterator[Wire]:
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=limit_bytes)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@pytest.fixture
+async def surface() -> Surface:
+    return Surface()
+
+
+@pytest.fixture
+async def address(surface: Surface) -> AsyncIterator[str]:
+    async with served(surface) as where:
+        yield where
+
+
+async def test_a_connection_is_used_again_and_again(address: str) -> None:
+    async with wire(address) as client:
+        for _ in range(3):
+            client.post(ASK)
+            assert (await client.until(b'{"ok":true}')).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_pipelined_requests_are_answered_in_order(address: str) -> None:
+    async with wire(address) as client:
+        client.post(ASK, b"x-request-id: a")
+        client.post(ASK, b"x-request-id: b")
+        first = await client.until(b'{"ok":true}')
+        second = await client.until(b'{"ok":true}')
+        assert (b"x-request-id: a" in first, b"x-request-id: b" in second) == (True, True)
+
+
+async def test_each_batch_of_a_stream_is_written_at_once(address: str, surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, ended=False))
+    async with wire(address) as client:
+        client.post(STREAM)
+        assert b"x-accel-buffering: no" in await client.until(b"\r\n\r\n")
+        for number in range(3):
+            event = b"data: %d\n\n" % number
+            response.feed(event)
+            assert await client.until(event + b"\r\n") == b"%x\r\n%b\r\n" % (len(event), event)
+        response.end()
+        assert await client.until(b"0\r\n\r\n") == b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("length", [(), (("content-length", "100"),)])
+async def test_an_answer_that_breaks_is_visibly_broken(
+    address: str, surface: Surface, length: tuple[tuple[str, str], ...]
+) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=length, chunks=(b"half",), ended=False))
+    response.break_off(StreamBroken(ErrorCode.ENGINE_FAILED, "died"))
+    async with httpx.AsyncClient(base_url=f"http://{address}") as client:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.post(
+                "/v1/chat/completions", content=ASK, headers={"authorization": "Bearer sk-tl-test"}
+            )
+
+
+@pytest.mark.parametrize("length", ["3", "30"])
+async def test_an_answer_of_another_length_than_announced_is_visibly_broken(
+    address: str, surface: Surface, length: str
+) -> None:
+    surface.dispatcher.answer(FakeResponse(headers=(("content-length", length),), chunks=(b"0123456789",)))
+    async with wire(address) as client:
+        client.post(ASK)
+        answer = await client.rest()
+    assert len(answer.partition(b"\r\n\r\n")[2]) != int(length)
+
+
+async def test_a_client_that_hangs_up_frees_the_engine_at_once(address: str, surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, ended=False))
+    async with wire(address) as client:
+        client.post(STREAM)
+        await client.until(b"\r\n\r\n")
+        client.writer.close()
+        async with asyncio.timeout(0.5):
+            await surface.lifecycle.wait_idle()
+    assert response.aborted
+
+
+async def test_a_client_that_hangs_up_in_the_queue_is_forgotten_at_once(
+    address: str, surface: Surface
+) -> None:
+    surface.dispatcher.hold()
+    async with wire(address) as client:
+        client.post(ASK)
+        await surface.dispatcher.arrived.wait()
+        client.writer.transport.abort()
+        async with asyncio.timeout(0.5):
+            await surface.lifecycle.wait_idle()
+    assert surface.dispatcher.cancelled == 1
+
+
+async def test_a_client_that_stops_reading_stops_only_its_stream(address: str, surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, ended=False))
+    async with wire(address) as client:
+        client.post(STREAM)
+        await client.until(b"\r\n\r\n")
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        fed = 0
+        while fed - response.consumed_bytes < 1024 * 1024:
+            response.feed(b"x" * 65536)
+            fed += 65536
+            await asyncio.sleep(0)
+            assert fed < 256 * 1024 * 1024
+        async with httpx.AsyncClient(base_url=f"http://{address}") as other:
+            assert (await other.get("/healthz")).status_code == 200
+
+
+async def test_an_answer_to_a_body_that_nobody_reads_still_arrives(surface: Surface) -> None:
+    surface = Surface(HttpSettings(BodyLimits(body_bytes=1000)))
+    async with served(surface) as address, httpx.AsyncClient(base_url=f"http://{address}") as client:
+        headers = {"authorization": "Bearer sk-tl-test"}
+        answer = await client.post("/v1/chat/completions", content=b"x" * 8_000_000, headers=headers)
+        assert answer.status_code == 413
+        assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_a_client_that_waits_for_continue_is_refused_without_sending(address: str) -> None:
+    async with wire(address) as client:
+        client.send(HEAD + b"content-length: 900000000\r\nexpect: 100-continue\r\n\r\n")
+        assert (await client.until(b"\r\n")).startswith(b"HTTP/1.1 413")
+
+
+# --- Before any application sees the request ---
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"garbage\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"x: a\r\n" * 12_000 + b"\r\n", 431),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 400_000, 431),
+    ],
+)
+async def test_what_is_refused_unseen_has_a_shape_and_an_id_too(
+    address: str, data: bytes, status: int
+) -> None:
+    async with wire(address) as client:
+        client.send(data)
+        answer = await client.rest()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"x-request-id: req_" in head
+    assert b"connection: close" in head
+    assert body.startswith(b'{"error":{"message":')
+
+
+async def test_a_body_that_turns_to_garbage_is_refused(address: str, surface: Surface) -> None:
+    async with wire(address) as client:
+        client.send(HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\nZZ\r\n")
+        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+    assert surface.lifecycle.in_flight == 0
+
+
+async def test_trailers_without_end_are_refused(address: str) -> None:
+    async with wire(address) as client:
+        client.send(HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: a\r\n" * 12_000)
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_head_that_does_not_come_is_not_waited_for(surface: Surface) -> None:
+    async with served(surface, ConnectionLimits(head_s=0.05)) as address:
+        async with wire(address) as client:
+            client.send(b"GET /healthz HTTP/1.1\r\nx:")
+            assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+        async with wire(address) as silent:
+            assert await silent.rest() == b""
+
+
+async def test_no_more_connections_are_taken_than_allowed(surface: Surface) -> None:
+    async with served(surface, ConnectionLimits(connections=1)) as address, wire(address) as first:
+        first.post(ASK)
+        await first.until(b'{"ok":true}')
+        async with wire(address) as second:
+            assert (await second.rest()).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_an_upgrade_elsewhere_than_at_the_tunnel_is_a_plain_request(address: str) -> None:
+    async with wire(address) as client:
+        client.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+        answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in answer
+
+
+async def test_a_body_behind_an_upgrade_is_never_taken_for_a_request(address: str, surface: Surface) -> None:
+    smuggled = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+    async with wire(address) as client:
+        client.post(smuggled, b"connection: upgrade", b"upgrade: h2c")
+        answer = await client.rest()
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_an_address_that_is_taken_is_said() -> None:
+    with (
+        bind(Address("127.0.0.1", 0)) as taken,
+        pytest.raises(
+            ListenFailed,
+            match=r"cannot listen on 127\.0\.0\.1:\d+: something listens there already: stop it",
+        ),
+    ):
+        bind(Address("127.0.0.1", taken.getsockname()[1]))
+
+
+def test_the_kernel_takes_little_of_what_a_client_does_not_read() -> None:
+    with bind(Address("127.0.0.1", 0)) as listener, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        taken = 0
+        with connection, suppress(BlockingIOError):
+            connection.setblocking(False)
+            while True:
+                taken += connection.send(bytes(65536))
+    assert taken < 2 * UNSENT_BYTES + 2 * 65536
+
+
+async def test_tls_files_that_are_none_are_said(tmp_path: Path) -> None:
+    nothing = tmp_path / "cert.pem"
+    nothing.write_text("nothing")
+    with pytest.raises(ListenFailed, match="for TLS"):
+        build_server(
+            None, Address("127.0.0.1", 0, TlsFiles(nothing, nothing)), ConnectionLimits(), lambda: None
+        )

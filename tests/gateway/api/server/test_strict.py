@@ -1,0 +1,64 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.api.server.strict import FIELDS, ONCE, check_head
+
+HOST = (b"host", b"x")
+
+
+def code(
+    *fields: tuple[bytes, bytes], url: bytes = b"/v1/models", version: str = "1.1", host: bool = True
+) -> str | None:
+    error = check_head(url, [*([HOST] if host else []), *fields], lambda: version)
+    return None if error is None else error.code
+
+
+def test_an_ordinary_head_is_fine() -> None:
+    assert code((b"authorization", b"Bearer x"), (b"accept", b"a"), (b"accept", b"b")) is None
+
+
+@pytest.mark.parametrize("name", sorted(ONCE - {b"host"}))
+def test_a_field_that_decides_something_comes_once(name: bytes) -> None:
+    value = b"chunked" if name == b"transfer-encoding" else b"1"
+    assert code((name, value)) is None
+    assert code((name, value), (name, value)) == "repeated_header"
+
+
+def test_a_second_host_or_none_is_refused() -> None:
+    assert code(HOST) == "repeated_header"
+    assert code(host=False) == "missing_host"
+    assert code(host=False, version="1.0") is None
+
+
+@pytest.mark.parametrize(
+    "url", [b"http://evil/v1/models", b"*", b"evil:80", b"v1/models", b"/v1/models#x", b""]
+)
+def test_only_paths_are_targets(url: bytes) -> None:
+    assert code(url=url) == "invalid_path"
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"identity", b"chunked, chunked", b"", b"chunked;q=1"])
+def test_no_coding_but_chunked_is_taken(coding: bytes) -> None:
+    assert code((b"transfer-encoding", coding)) == "unsupported_transfer_encoding"
+
+
+def test_chunks_belong_to_http_1_1() -> None:
+    assert code((b"transfer-encoding", b"chunked"), version="1.0") == "unsupported_transfer_encoding"
+    assert code((b"transfer-encoding", b" CHUNKED\t")) is None
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_fields_are_counted(same: bool) -> None:
+    fields = [(b"x" if same else b"x%d" % number, b"") for number in range(FIELDS)]
+    assert code(*fields) == "headers_too_large"
+    assert code(*fields[1:]) is None
+
+
+@settings(max_examples=40)
+@given(
+    st.binary(max_size=40), st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=9)
+)
+def test_any_head_is_taken_or_refused_with_a_400(url: bytes, fields: list[tuple[bytes, bytes]]) -> None:
+    error = check_head(url, fields, lambda: "1.1")
+    assert error is None or error.status == 400

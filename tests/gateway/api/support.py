@@ -1,0 +1,341 @@
+"""Fakes around the HTTP surface: keys, a catalogue, a dispatcher that does what the test says, raw ASGI."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.api.exchange.buffers import BufferBudget
+from gateway.api.exchange.edge import edge
+from gateway.api.exchange.exchange import HttpExchange, HttpSettings
+from gateway.api.exchange.middleware import RequestMiddleware
+from gateway.api.routes import build_router
+from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.server import Address, bind, build_server
+from gateway.dispatch.response import Sink
+from gateway.domain.errors import RequestError, StreamBroken, Unauthenticated
+from gateway.domain.request import Principal, Request
+from gateway.fleet.registry import ServedModel
+from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.pipeline import Pipeline, UsageRecorder
+from gateway.pipeline.relay import Response
+from gateway.runtime.lifecycle import Lifecycle
+from shared.protocol.messages import Headers, Trailers
+
+KEY = "sk-tl-test"
+BEARER = (b"authorization", b"Bearer sk-tl-test")
+JSON_TYPE = (b"content-type", b"application/json")
+EVENTS: Headers = (("content-type", "text/event-stream"),)
+MIB = 1024 * 1024
+
+
+class FakeKeys:
+    def __init__(self, principal: Principal | None = None) -> None:
+        self.principal = principal or Principal("k1", "tests", "default")
+
+    async def identify(self, presented: str) -> Principal:
+        if presented != KEY:
+            raise Unauthenticated("This gateway knows no such key.")
+        return self.principal
+
+
+class FakeCatalog:
+    def __init__(self, *models: ServedModel) -> None:
+        self._models = {info.id: info for info in models}
+        self.agents_connected = 1
+
+    def each_model(self) -> Iterator[ServedModel]:
+        return iter(self._models.values())
+
+    def model(self, name: str) -> ServedModel | None:
+        return self._models.get(name)
+
+
+class FakeMetrics:
+    CONTENT_TYPE = "text/plain"
+
+    async def render(self) -> bytes:
+        return b"trunkline_up 1\n"
+
+
+class FakeResponse:
+    """A response that the test feeds: ``chunks`` at once, more by :meth:`feed`, the end by :meth:`end`."""
+
+    def __init__(
+        self, status: int = 200, headers: Headers = (), chunks: tuple[bytes, ...] = (), ended: bool = True
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.agent = "gpu-1"
+        self.version = ""
+        self.queue_s = 0.0125
+        self.attempts = 1
+        self.continued = False
+        self.trailers: Trailers | None = None
+        self.consumed_bytes = 0
+        self.aborted = False
+        self._chunks = list(chunks)
+        self._ended = ended
+        self._broken: StreamBroken | None = None
+        self._news = asyncio.Event()
+        self._sink: Sink | None = None
+        self.sunk = 0
+        """Pieces that took the short way."""
+
+    def feed(self, *chunks: bytes) -> None:
+        for chunk in chunks:
+            if self._sink is not None and self._sink(chunk):
+                self.sunk += 1
+                self.consumed_bytes += len(chunk)
+            else:
+                self._sink = None
+                self._chunks.append(chunk)
+                self._news.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._sink = None
+        self._news.set()
+
+    def break_off(self, broken: StreamBroken) -> None:
+        self._broken = broken
+        self._sink = None
+        self._news.set()
+
+    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
+        while True:
+            if self._chunks:
+                chunks, self._chunks = self._chunks, []
+                return chunks
+            if self._broken is not None:
+                raise self._broken
+            if self._ended:
+                return []
+            self._news.clear()
+            self._sink = sink
+            await self._news.wait()
+            self._sink = None
+
+    def consumed(self, size_bytes: int) -> None:
+        self.consumed_bytes += size_bytes
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+Serve = Callable[[Request], Awaitable[Response]]
+
+
+def json_response(body: bytes = b'{"ok":true}', status: int = 200) -> FakeResponse:
+    headers = (("content-type", "application/json"), ("content-length", str(len(body))))
+    return FakeResponse(status, headers, (body,))
+
+
+class FakeDispatcher:
+    """Keeps the requests it got; answers with ``serve``, which may await, raise or return a response."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.bodies: list[bytes] = []
+        self.cancelled = 0
+        self.left = asyncio.Event()
+        """A request was cancelled."""
+        self.arrived = asyncio.Event()
+        self.serve: Serve = self._default
+
+    async def _default(self, request: Request) -> FakeResponse:
+        return json_response()
+
+    async def run(self, request: Request) -> Response:
+        self.requests.append(request)
+        self.arrived.set()
+        try:
+            return await self.serve(request)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            self.left.set()
+            raise
+
+    def answer(self, response: FakeResponse) -> FakeResponse:
+        """From now on, this."""
+
+        async def serve(request: Request) -> FakeResponse:
+            return response
+
+        self.serve = serve
+        return response
+
+    def fail(self, error: Exception) -> None:
+        async def serve(request: Request) -> FakeResponse:
+            raise error
+
+        self.serve = serve
+
+    def hold(self) -> "asyncio.Future[FakeResponse]":
+        """Wait for this future."""
+        held: asyncio.Future[FakeResponse] = asyncio.get_running_loop().create_future()
+
+        async def serve(request: Request) -> FakeResponse:
+            return await asyncio.shield(held)
+
+        self.serve = serve
+        return held
+
+    @property
+    def request(self) -> Request:
+        return self.requests[-1]
+
+
+async def whole_body(request: Request) -> bytes:
+    """What an upload would send."""
+    parts = [request.body.prefix]
+    if request.body.rest is not None:
+        request.body.rest_begun = True
+        parts += [chunk async for chunk in request.body.rest]
+    return b"".join(parts)
+
+
+@dataclass
+class Surface:
+    """The HTTP surface with fakes behind it."""
+
+    settings: HttpSettings = field(default_factory=HttpSettings)
+    catalog: FakeCatalog = field(default_factory=FakeCatalog)
+    buffer_bytes: int = 256 * MIB
+    dispatcher: FakeDispatcher = field(default_factory=FakeDispatcher)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    finished: list[tuple[HttpExchange, int, RequestError | None]] = field(default_factory=list)
+    accounts: UsageRecorder | None = None
+    keys: FakeKeys = field(default_factory=FakeKeys)
+    reader: BodyReader | None = None
+
+    def __post_init__(self) -> None:
+        keys = self.keys
+        pipeline = Pipeline(keys, self.dispatcher, self.accounts, facts=self.settings.facts)
+        router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
+        self.budget = BufferBudget(self.buffer_bytes)
+        self.app = RequestMiddleware(
+            edge(router, self.settings),
+            self.settings,
+            self.budget,
+            self.lifecycle,
+            lambda *facts: self.finished.append(facts),
+            self.reader,
+        )
+        self.lifecycle.serve()
+
+    def ask(self, method: str, path: str, *headers: tuple[bytes, bytes], **options: Any) -> "Call":
+        """Begin a request; see :class:`Call`."""
+        return Call(self.app, method, path, headers, **options)
+
+    async def post(self, path: str, body: bytes, *headers: tuple[bytes, bytes], key: bool = True) -> "Call":
+        """A request with a body in one piece, answered."""
+        length = (b"content-length", str(len(body)).encode())
+        call = self.ask("POST", path, length, *((BEARER,) if key else ()), *headers)
+        call.body(body)
+        return await call.done()
+
+    async def get(
+        self, path: str, *headers: tuple[bytes, bytes], method: str = "GET", key: bool = True
+    ) -> "Call":
+        call = self.ask(method, path, *((BEARER,) if key else ()), *headers)
+        call.body(b"")
+        return await call.done()
+
+
+class Call:
+    """One request over raw ASGI: the test feeds ``receive`` and reads what was sent."""
+
+    def __init__(
+        self,
+        app: Callable[..., Coroutine[Any, Any, None]],
+        method: str,
+        path: str,
+        headers: tuple[tuple[bytes, bytes], ...],
+        *,
+        decoded: str | None = None,
+        query: bytes = b"",
+    ) -> None:
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": decoded if decoded is not None else path,
+            "raw_path": path.encode("latin-1"),
+            "query_string": query,
+            "headers": list(headers),
+            "root_path": "",
+        }
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._news = asyncio.Event()
+        self.sent: list[Mapping[str, Any]] = []
+        self.gate = asyncio.Event()
+        """Cleared, ``send`` waits as a full socket does."""
+        self.gate.set()
+        self.task = asyncio.get_running_loop().create_task(app(scope, self._inbox.get, self._send))
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        await self.gate.wait()
+        self.sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._inbox.put_nowait({"type": "http.disconnect"})
+        self._news.set()
+
+    def body(self, data: bytes, *, more: bool = False) -> None:
+        self._inbox.put_nowait({"type": "http.request", "body": data, "more_body": more})
+
+    def disconnect(self) -> None:
+        self._inbox.put_nowait({"type": "http.disconnect"})
+
+    async def done(self, within_s: float = 5) -> "Call":
+        async with asyncio.timeout(within_s):
+            await self.task
+        return self
+
+    async def until(self, condition: Callable[["Call"], object]) -> None:
+        """Return as soon as what was sent fulfils ``condition``."""
+        async with asyncio.timeout(5):
+            while not condition(self):
+                self._news.clear()
+                await self._news.wait()
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent[1:])
+
+    @property
+    def complete(self) -> bool:
+        """The answer was ended in order."""
+        return bool(self.sent) and self.sent[-1].get("more_body") is False
+
+
+@asynccontextmanager
+async def served(
+    surface: Surface, limits: ConnectionLimits | None = None, places: PerAddressLimiter | None = None
+) -> AsyncIterator[str]:
+    """The surface on a real server on loopback; gives its address, ``127.0.0.1:PORT``."""
+    server = build_server(
+        surface.app,
+        Address("127.0.0.1", 0),
+        limits or ConnectionLimits(),
+        lambda **options: None,
+        places=places,
+    )
+    listener = bind(Address("127.0.0.1", 0))
+    serving = asyncio.get_running_loop().create_task(server.serve([listener]))
+    await server.ready.wait()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        server.abort_connections()
+        await serving

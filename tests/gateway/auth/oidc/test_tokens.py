@@ -1,0 +1,150 @@
+"""The door for tokens: what is remembered, for how long, and what makes it forget."""
+
+import pytest
+
+from gateway.auth.authenticator import Authenticator
+from gateway.auth.keys import KeyRing
+from gateway.auth.oidc import Issuer, KeySource, TokenAuthenticator
+from gateway.auth.oidc import tokens as module
+from gateway.auth.oidc.fetch import Fetched
+from gateway.domain.errors import IssuerUnavailable, Unauthenticated
+from gateway.storage import Store
+from tests.gateway.auth.minting import AUDIENCE, ISSUER, NOW_S, issuer, jwk, jwks, token
+
+
+class House:
+    """A door, its clocks, and an issuer whose keys the test says."""
+
+    def __init__(self, remembered: int = 10) -> None:
+        self.wall_s = NOW_S
+        self.now_s = 0.0
+        self.document = jwks(jwk("ES256", "k1"))
+        self.source = KeySource(issuer(), lambda: self.now_s, self.fetch)
+        other = KeySource(Issuer("https://other.example", (AUDIENCE,), "x"), lambda: self.now_s, self.fetch)
+        self.door = TokenAuthenticator([self.source, other], lambda: self.wall_s, remembered)
+
+    async def fetch(self, url: str, ca_file: object) -> Fetched:
+        return Fetched(self.document, None)
+
+    def refusal(self, text: str) -> Unauthenticated:
+        with pytest.raises(Unauthenticated) as caught:
+            self.door.authenticate(text)
+        return caught.value
+
+
+@pytest.fixture
+async def house() -> House:
+    house = House()
+    await house.source.refresh()
+    return house
+
+
+async def test_a_token_seen_before_is_not_verified_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = token()
+    first = house.door.authenticate(text)
+    monkeypatch.setattr(module, "verify", lambda *_: pytest.fail("verified again"))
+    assert house.door.authenticate(text) is first
+
+
+async def test_a_token_remembered_ends_with_its_time(house: House) -> None:
+    text = token(exp=NOW_S + 100)
+    house.door.authenticate(text)
+    house.wall_s = NOW_S + 159.9
+    assert house.door.authenticate(text)
+    house.wall_s = NOW_S + 160
+    error = house.refusal(text)
+    assert (error.status, error.code, error.should_retry) == (401, "token_expired", False)
+    assert len(house.door) == 0
+
+
+async def test_a_key_that_its_issuer_withdraws_takes_its_tokens_along(house: House) -> None:
+    text = token()
+    house.door.authenticate(text)
+    house.document = jwks(jwk("ES256", "k2", "b"))
+    await house.source.refresh()
+    assert house.refusal(text).code == "signing_key_unknown"
+    assert house.door.authenticate(token("ES256", "k2", "b"))
+
+
+async def test_the_same_keys_fetched_again_change_nothing(house: House) -> None:
+    before = house.source.generation
+    house.document = jwks(jwk("ES256", "k1", alg="ES256", use="sig"))
+    await house.source.refresh()
+    assert house.source.generation == before
+
+
+async def test_an_unknown_key_asks_to_try_again(house: House) -> None:
+    error = house.refusal(token("ES256", "new", "b"))
+    assert (error.code, error.retry_after_s, error.should_retry) == ("signing_key_unknown", 1.0, True)
+
+
+async def test_an_issuer_whose_keys_have_no_ids_may_change_its_key(house: House) -> None:
+    house.document = jwks(jwk("ES256", None))
+    await house.source.refresh()
+    assert house.door.authenticate(token("ES256", None))
+    house.document = jwks(jwk("ES256", None, "b"))
+    error = house.refusal(token("ES256", None, "b"))
+    assert (error.code, error.should_retry) == ("signing_key_unknown", True)
+    assert house.source.asked
+    await house.source.refresh()
+    assert not house.source.asked
+    assert house.door.authenticate(token("ES256", None, "b"))
+    assert house.refusal(token("ES256", None)).code == "signing_key_unknown"
+
+
+async def test_a_bad_signature_by_a_key_with_an_id_asks_for_nothing(house: House) -> None:
+    assert house.refusal(token("ES256", "k1", "b")).code == "invalid_token"
+    assert not house.source.asked
+
+
+async def test_only_so_many_tokens_are_remembered_those_used_last() -> None:
+    house = House(remembered=2)
+    await house.source.refresh()
+    first, second, third = (token(sub=name) for name in "abc")
+    for text in (first, second, first, third):
+        house.door.authenticate(text)
+    assert len(house.door) == 2
+    kept = [seen.principal.key_name for seen in house.door._seen.values()]
+    assert kept == ["a", "c"]
+
+
+async def test_refused_tokens_are_not_remembered(house: House) -> None:
+    for number in range(20):
+        house.refusal(token(aud=f"x{number}"))
+    assert len(house.door) == 0
+
+
+async def test_an_issuer_whose_keys_never_came_is_told_from_a_bad_token() -> None:
+    with pytest.raises(IssuerUnavailable):
+        House().door.authenticate(token())
+
+
+async def test_an_issuer_vouches_for_its_own_tokens_only(house: House) -> None:
+    assert house.refusal(token(iss="https://mallory.example")).code == "invalid_token"
+    with pytest.raises(IssuerUnavailable):  # of the other issuer no keys are known, whoever signed this
+        house.door.authenticate(token(iss="https://other.example"))
+
+
+async def test_what_is_no_text_of_bytes_is_refused_too(house: House) -> None:
+    for text in ("\udcff", "a.b.c", "\x00", ISSUER):
+        assert house.refusal(text).code == "invalid_token"
+
+
+async def test_keys_and_tokens_come_in_by_one_door(house: House, store: Store) -> None:
+    door = Authenticator(KeyRing(store), house.door)
+    assert (await door.identify(store.keys.create("laptop", "acme", 1.0))).key_name == "laptop"
+    assert (await door.identify(token())).key_name == "alice"
+    for text in ("", "sk-tl-nope", "sk-other"):
+        with pytest.raises(Unauthenticated):
+            await door.identify(text)
+
+
+async def test_what_changed_in_the_store_counts_for_tokens_too(house: House, store: Store) -> None:
+    changes: list[None] = []
+    ring = KeyRing(store)
+    ring.also(lambda: lambda: changes.append(None))
+    store.keys.create("laptop", "acme", 1.0)
+    await Authenticator(ring, house.door).identify(token())
+    assert changes == [None]

@@ -1,0 +1,495 @@
+"""Requests under anything that may happen to their engines and tunnels, in any order.
+
+Whatever happens a client gets the very answer that an undisturbed engine gives, or an error; never something
+else, and never half of it as if it were the whole.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gateway.dispatch import assignment as binding
+from gateway.dispatch import response
+from gateway.dispatch.decisions import Decisions
+from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
+from gateway.dispatch.exchange import ExchangeState
+from gateway.dispatch.preemption import _without
+from gateway.dispatch.response import EngineResponse
+from gateway.domain.errors import RequestError, StreamBroken
+from gateway.domain.request import RequestBody, Tier
+from gateway.domain.residency import Residency, read_where
+from shared.protocol.errors import ErrorCode
+from shared.protocol.limits import MIB
+from shared.protocol.messages import DeploymentState, ResponseHead, Trailers, UsageMode
+from tests.gateway.dispatch.behaviour.test_bookkeeping import now_or_never
+from tests.gateway.dispatch.recovery import engines
+from tests.gateway.dispatch.recovery.engines import Model, Style
+from tests.gateway.dispatch.recovery.going_on import Seen, seen_in_chat
+from tests.gateway.dispatch.unread.behaviour.workers import HeldWorker, Opened, space
+from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet
+from tests.gateway.fleet.tunnels import resume, suspend, suspended
+
+MODEL = Model(("Once", " upon", "\n", ' a "time"', " é", "\\n", " there", " was", " an", " end"))
+EVENTS = ResponseHead(200, (("content-type", "text/event-stream"),))
+JSON = ResponseHead(200, (("content-type", "application/json"),))
+BUSY = ResponseHead(503, (("content-type", "application/json"),))
+BUSY_BODY = b'{"error":{"message":"busy"}}'
+WHOLE = orjson.dumps({"text": "x" * 20_000})
+"""What engines answer in one piece."""
+CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+CHAT_BODY = orjson.dumps(CHAT | {"stream_options": {"include_usage": True}})
+UNDISTURBED = seen_in_chat(engines.chat(MODEL, orjson.loads(CHAT_BODY), Style()))
+CODES = [
+    ErrorCode.REFUSED,
+    ErrorCode.ENGINE_UNREACHABLE,
+    ErrorCode.ENGINE_FAILED,
+    ErrorCode.ENGINE_TIMEOUT,
+    ErrorCode.DRAINING,
+    ErrorCode.OVERLOADED,
+    ErrorCode.CANCELLED,
+    ErrorCode.INTERNAL,
+    ErrorCode.TOO_LARGE,
+]
+picks = st.integers(0, 10**6)
+WHERE = [None, None, read_where("region=eu"), read_where("region=us"), read_where("region=eu,region=us")]
+
+
+class Alarmed:
+    """In place of a log: what is said there is a fault of the code."""
+
+    def exception(self, event: str, **_: Any) -> None:
+        raise
+
+
+class Engine:
+    """What answers one stream, step by step."""
+
+    def __init__(self, stream: EngineStream, agent: FakeAgent) -> None:
+        self.stream = stream
+        self.agent = agent
+        self.sent = 0
+        self.over = False
+        self._answer: bytes | None = None
+        self._status: int | None = None
+
+    def head(self, busy: bool = False) -> None:
+        if self._answer is not None or self.over:
+            return
+        if not self.stream.body_ended:
+            return
+        asked = orjson.loads(self.stream.body)
+        if busy:
+            self._answer = BUSY_BODY
+        elif self.stream.head.streaming:
+            style = Style(id=f"{self.agent.name}{self.stream.stream.id}", crlf=self.agent.name == "b")
+            self._answer = engines.chat(MODEL, asked, style)
+        else:
+            self._answer = WHOLE
+        head = BUSY if busy else EVENTS if self.stream.head.streaming else JSON
+        self.stream.stream.send_head(head)
+
+    def send(self, size_bytes: int) -> None:
+        """The next bytes; waits, as engines do, while the tunnel takes no more."""
+        self.head()
+        if self._answer is None or self.over or not self.stream.ready:
+            return
+        piece = self._answer[self.sent : self.sent + size_bytes]
+        if piece:
+            self.sent += len(piece)
+            self.stream.ready = self.stream.stream.send_data(piece)
+
+    def finish(self) -> None:
+        """All that is left, and the end."""
+        self.send(10**6)
+        if self._answer is not None and not self.over:
+            self.end()
+
+    def end(self) -> None:
+        """In order as far as HTTP goes; a stream of events wherever it is."""
+        whole = self._answer is not None and self.sent == len(self._answer)
+        if self._answer is not None and not self.over and (whole or self.stream.head.streaming):
+            self.over = True
+            self.stream.stream.end(Trailers())
+
+    def fail(self, code: ErrorCode) -> None:
+        if not self.over:
+            self.over = True
+            self.stream.stream.reset(code, "because")
+
+
+class Life(RuleBasedStateMachine):
+    """Tunnels go and come back, agents vanish, engines fail in every way, clients come, read and leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(binding, "_log", Alarmed())
+        self.patches.setattr(response, "HOLD_BACK_BYTES", 64)  # so that short answers are read ahead, too
+        self.fleet = Fleet(
+            queue=QueueSettings(max_wait_s=20),
+            settings=DispatchSettings(
+                first_byte_s=15,
+                idle_s=12,
+                total_s=120,
+                reconnect_grace_s=3,
+                rest_s=0.5,
+                rest_max_s=2,
+                stall_s=5,
+                slow_start_s=0,
+                preempt_after_s=0.0,
+                reserved_share=0.5,
+                unread_bytes=4096,
+                least_read_bytes_s=1e6,
+            ),
+        )
+        self.worker, self.files = HeldWorker(), Opened()
+        clock = self.fleet.dispatcher.timers.time
+        there = space(Path(tempfile.gettempdir()), MIB, worker=self.worker, clock=clock, opened=self.files)
+        self.fleet.dispatcher.unread.spill_to(there)
+        self.clients: list[Client] = []
+        self.engines: dict[int, Engine] = {}
+        self.got: dict[int, bytes] = {}
+        self.ended: dict[int, Exception | None] = {}
+        """By client: None when it was told of an end in order, or what it was told instead."""
+        self.gone: set[int] = set()
+        for _ in range(20):
+            self.fleet.dispatcher._answer_times.note("m", "chat", 1.0)
+        for _ in range(500):
+            self.fleet.dispatcher._hedges.deposit("tenant")
+
+    # --- Agents and tunnels ---
+
+    @initialize(policy=st.sampled_from(["cost", "least-outstanding", "round-robin"]))
+    def there_are_agents(self, policy: str) -> None:
+        dispatcher = self.fleet.dispatcher
+        dispatcher._decisions = Decisions(self.fleet.registry.index, policy, self.fleet.loop.time)
+        self.an_agent_connects("a", 2, "v1")
+        self.an_agent_connects("b", 2, "v1")
+
+    @rule(
+        name=st.sampled_from("abc"),
+        slots=st.integers(1, 2),
+        version=st.sampled_from(["v1", "v1", "v2"]),
+        region=st.sampled_from(["eu", "eu", "us"]),
+    )
+    def an_agent_connects(self, name: str, slots: int, version: str, region: str = "eu") -> None:
+        claim = DeploymentState(
+            "d", "m", version, routes=("chat", "any"), slots=slots, continues={"chat": "final_message"}
+        )
+        self.fleet.connect(name, claim, labels={"region": region})
+
+    @precondition(lambda self: self.here)
+    @rule(pick=picks)
+    def a_tunnel_goes(self, pick: int) -> None:
+        suspend(self.fleet, self._pick(self.here, pick))
+
+    @precondition(lambda self: self.away)
+    @rule(pick=picks)
+    def a_tunnel_comes_back(self, pick: int) -> None:
+        resume(self.fleet, self._pick(self.away, pick))
+
+    @precondition(lambda self: self.here or self.away)
+    @rule(pick=picks)
+    def an_agent_is_lost(self, pick: int) -> None:
+        self.fleet.cut(self._pick(self.here + self.away, pick))
+
+    # --- Clients ---
+
+    @rule(
+        kind=st.sampled_from(["stream", "stream", "stream", "whole", "urgent", "urgent", "any"]),
+        tier=st.sampled_from([Tier.STANDARD, Tier.BATCH]),
+        where=st.sampled_from(WHERE),
+    )
+    def a_request_comes(self, kind: str, tier: Tier, where: Residency | None) -> None:
+        request = self.fleet.request(
+            route="any" if kind == "any" else "chat",
+            streaming=kind == "stream",
+            body=RequestBody(CHAT_BODY),
+            tier=Tier.REALTIME if kind == "urgent" else tier,
+            output_tokens=1000,
+            usage=UsageMode.KEEP,
+            where=where,
+        )
+        self.clients.append(self.fleet.submit(request))
+
+    @precondition(lambda self: self.reading)
+    @rule(pick=picks)
+    def a_client_reads(self, pick: int) -> None:
+        self._read(self._pick(self.reading, pick))
+        self.fleet.settle()
+
+    @precondition(lambda self: self.present)
+    @rule(pick=picks)
+    def a_client_leaves(self, pick: int) -> None:
+        client = self._pick(self.present, pick)
+        self.gone.add(id(client))
+        if client.outcomes and isinstance(client.outcomes[0], EngineResponse):
+            client.response.abort()
+        else:
+            client.cancel()
+        self.fleet.settle()
+
+    @precondition(lambda self: self.worker.waiting)
+    @rule(works=st.sampled_from([True, True, True, False]))
+    def a_disk_works_or_fails(self, works: bool) -> None:
+        self.files.broken_for = "" if works else "write"
+        self.worker.step()
+        self.files.broken_for = ""
+        self.fleet.settle()
+
+    # --- Engines ---
+
+    @precondition(lambda self: self.working)
+    @rule(pick=picks, size_bytes=st.sampled_from([1, 60, 150, 400, 9000]), now=st.booleans())
+    def an_engine_says_more(self, pick: int, size_bytes: int, now: bool) -> None:
+        self._pick(self.working, pick).send(size_bytes)
+        if now:
+            self.fleet.settle()  # otherwise it may be lost with the tunnel
+
+    @precondition(lambda self: self.working)
+    @rule(pick=picks, how=st.sampled_from(["head", "finish", "finish", "finish", "end", "busy"]))
+    def an_engine_goes_on(self, pick: int, how: str) -> None:
+        engine = self._pick(self.working, pick)
+        steps: dict[str, Callable[[], None]] = {
+            "head": engine.head,
+            "finish": engine.finish,
+            "end": engine.end,
+            "busy": lambda: engine.head(busy=True),
+        }
+        steps[how]()
+        self.fleet.settle()
+
+    @precondition(lambda self: self.working)
+    @rule(pick=picks, code=st.sampled_from(CODES))
+    def an_engine_fails(self, pick: int, code: ErrorCode) -> None:
+        self._pick(self.working, pick).fail(code)
+        self.fleet.settle()
+
+    @precondition(lambda self: self.unwanted)
+    @rule(pick=picks)
+    def an_engine_lets_go(self, pick: int) -> None:
+        engine = self._pick(self.unwanted, pick)
+        engine.over = True
+        engine.stream.confirm()
+        self.fleet.settle()
+
+    @rule(by_s=st.sampled_from([0.6, 1.1, 3.1, 5.1, 16.0]))
+    def time_passes(self, by_s: float) -> None:
+        self.fleet.advance(by_s)
+
+    # --- What always holds ---
+
+    @invariant()
+    def slots_in_use_are_streams_that_are_open(self) -> None:
+        for session in self.fleet.registry.sessions:
+            handlers = [stream.handler for stream in session.endpoint.streams.values()]
+            for each in session.deployments.values():
+                mine = sum(getattr(handler, "deployment", None) is each for handler in handlers)
+                assert each.in_flight == mine
+                assert (each.outstanding == 0) == (mine == 0)
+
+    @invariant()
+    def the_reserve_is_honoured(self) -> None:
+        """While realtime requests wait that it is for, everybody who could give way does."""
+        preemption, now = self.fleet.dispatcher._preemption, self.fleet.loop.now_s
+        waiting = preemption._next_in_vain("m", now)
+        lower = [attempt for alike in preemption._running.values() for attempt in alike]
+        going = [each for each in lower if each.given_up]
+        going += [attempt for alike in preemption._freeing.values() for attempt in alike]
+        record = self.fleet.registry.index.models.get("m")
+        if record is None or int(0.5 * record.slots) <= preemption._realtime["m"] + len(going):
+            return
+        for item in _without(waiting, going):
+            for attempt in lower:
+                view = attempt.deployment
+                room = view.usable and view.in_flight <= min(view.slots, view.cap) and not attempt.given_up
+                fits = view.suits(item.route, item.version, item.continuing, item.where)
+                fits = fits and view.key not in item.avoid
+                assert not (room and fits), (item, view.key)
+
+    @invariant()
+    def who_gives_way_is_known_as_long_as_its_slot_is_taken(self) -> None:
+        preemption = self.fleet.dispatcher._preemption
+        there = {
+            stream.handler
+            for session in self.fleet.registry.sessions
+            for stream in session.endpoint.streams.values()
+        }
+        for kept in (preemption._running, preemption._freeing):
+            assert all(attempt in there for attempts in kept.values() for attempt in attempts)
+        assert all(each.request.preempted <= 2 for each in self.clients)
+
+    @invariant()
+    def nothing_runs_where_it_may_not(self) -> None:
+        by_id = {each.request.id: each.request for each in self.clients}
+        for agent in self.fleet.agents:
+            for stream in agent.streams:
+                where = by_id[stream.head.request_id].where
+                assert where is None or where.allows(agent.labels)
+
+    @invariant()
+    def who_is_open_where_is_known(self) -> None:
+        record = self.fleet.registry.index.models.get("m")
+        for where in WHERE:
+            if record is not None and where is not None:
+                there = {key: each for key, each in record.open.items() if where.allows(each.labels)}
+                assert record.open_there(where) == there
+
+    @invariant()
+    def nobody_is_answered_twice(self) -> None:
+        assert all(len(client.outcomes) <= 1 for client in self.clients)
+
+    @invariant()
+    def who_waits_has_a_ticket_and_who_does_not_has_none(self) -> None:
+        dispatcher = self.fleet.dispatcher
+        waiting = {exchange.ticket.number for exchange in dispatcher._waiting.values()}
+        assert dispatcher.room.requests == len(waiting)
+        for exchange in dispatcher._exchanges:
+            assert exchange.ticket.waiting == (exchange.ticket.number in waiting)
+            assert not (exchange.state is ExchangeState.DONE and exchange.ticket.waiting)
+
+    @invariant()
+    def what_clients_have_is_the_answer_as_far_as_it_goes(self) -> None:
+        for client in self.clients:
+            got = self.got.get(id(client), b"")
+            if not got or client.response.status != 200:
+                continue
+            if not client.request.streaming:
+                assert WHOLE.startswith(got)
+                continue
+            assert got.endswith((b"\n\n", b"\r\n\r\n"))
+            seen = seen_in_chat(got)
+            assert "".join(MODEL.tokens).startswith(seen.text)
+            assert len(seen.ids) <= 1
+
+    def teardown(self) -> None:
+        """Tunnels come back and engines do their best: everything comes to its end, and nothing is left."""
+        try:
+            self._come_to_an_end()
+        finally:
+            left_open = self.files.open
+            for file in self.files.files:
+                file.close()
+            self.patches.undo()
+        assert left_open == 0
+        self._check_ends()
+        self.fleet.assert_quiet()
+        dispatcher = self.fleet.dispatcher
+        assert dispatcher.records.taken_bytes == 0
+        kept = dispatcher._binder.timers_set + len(dispatcher._health._looks)
+        assert self.fleet.loop.pending == kept
+
+    def _come_to_an_end(self) -> None:
+        for agent in self.away:
+            resume(self.fleet, agent)
+        self.worker.at_once = True
+        self.worker.catch_up()
+        for _ in range(200):
+            for engine in self.unwanted:
+                engine.over = True
+                engine.stream.confirm()
+            for engine in self.working:
+                engine.finish()
+            self.fleet.settle()
+            for client in self.reading:
+                self._read(client)
+            self.fleet.advance(1.0)
+            if not self.fleet.dispatcher.open_exchanges:
+                break
+
+    def _check_ends(self) -> None:
+        for client in self.clients:
+            if id(client) in self.gone:
+                continue
+            assert client.settled
+            if isinstance(client.outcomes[0], Exception):
+                assert isinstance(client.error, RequestError)
+                continue
+            error, got = self.ended[id(client)], self.got.get(id(client), b"")
+            if error is not None:
+                assert isinstance(error, StreamBroken)
+            elif client.response.status == 503:
+                assert BUSY_BODY.startswith(got)
+            elif client.request.streaming:
+                assert self._seen(got) == UNDISTURBED
+            elif client.request.route != "any":
+                assert got == WHOLE
+
+    # --- Helpers ---
+
+    @staticmethod
+    def _seen(got: bytes) -> Seen:
+        seen = seen_in_chat(got)
+        assert len(seen.ids) == 1, got
+        seen.ids = UNDISTURBED.ids
+        return seen
+
+    @property
+    def here(self) -> list[FakeAgent]:
+        return [each for each in self.fleet.agents if not each.endpoint.closed and not suspended(each)]
+
+    @property
+    def away(self) -> list[FakeAgent]:
+        return [each for each in self.fleet.agents if suspended(each)]
+
+    def _open(self) -> list[Engine]:
+        return [
+            self.engines.setdefault(id(stream), Engine(stream, agent))
+            for agent in self.here + self.away
+            for stream in agent.open_streams
+        ]
+
+    @property
+    def working(self) -> list[Engine]:
+        return [each for each in self._open() if each.stream.reset_code is None and not each.over]
+
+    @property
+    def unwanted(self) -> list[Engine]:
+        return [each for each in self._open() if each.stream.reset_code is not None]
+
+    @property
+    def present(self) -> list[Client]:
+        return [each for each in self.clients if id(each) not in self.gone and self._unfinished(each)]
+
+    @property
+    def reading(self) -> list[Client]:
+        return [each for each in self.present if each.settled]
+
+    def _unfinished(self, client: Client) -> bool:
+        if client.outcomes and isinstance(client.outcomes[0], Exception):
+            return False
+        return id(client) not in self.ended
+
+    def _read(self, client: Client) -> None:
+        try:
+            chunks = now_or_never(client.response.next_chunks)
+        except StreamBroken as broken:
+            self.ended[id(client)] = broken
+            client.response.abort()
+            return
+        if chunks == []:
+            self.ended[id(client)] = None
+            client.response.abort()
+        for chunk in chunks or ():
+            self.got[id(client)] = self.got.get(id(client), b"") + chunk
+            client.response.consumed(len(chunk))
+
+    @staticmethod
+    def _pick(items: list[Any], pick: int) -> Any:
+        return items[pick % len(items)]
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

@@ -1,0 +1,97 @@
+import json
+from typing import Any
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dispatch.recovery import AnswerRecord, RecordBudget, read_progress
+from gateway.dispatch.recovery.editing import (
+    last,
+    member,
+    values,
+    with_another,
+    with_last,
+    with_members,
+)
+from gateway.dispatch.recovery.outline import Outline
+
+_text = st.text(st.characters(exclude_categories=["Cs"]))
+_keys = _text | st.sampled_from(["messages", "max_tokens", '"', "\\", ":{}[],"])
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_keys, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@st.composite
+def _written(draw: st.DrawFn, value: Any) -> bytes:
+    """``value`` as JSON in one of the ways people write it."""
+    text = json.dumps(
+        value,
+        ensure_ascii=draw(st.booleans()),
+        indent=draw(st.none() | st.integers(0, 3)),
+        separators=draw(st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])),
+    )
+    return (draw(st.sampled_from(["", " ", "\n\t"])) + text).encode()
+
+
+@given(st.data(), st.dictionaries(_keys, _values, max_size=6), st.dictionaries(_keys, _values, max_size=3))
+def test_members_are_replaced_or_added_and_nothing_else_changes(
+    data: st.DataObject, body: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    raw = data.draw(_written(body))
+    edited = with_members(raw, {name: orjson.dumps(value) for name, value in changes.items()})
+    assert orjson.loads(edited) == {**body, **changes}
+    for name, value in body.items():
+        assert orjson.loads(member(raw, name)) == value
+
+
+@given(st.data(), st.lists(_values, max_size=5), _values)
+def test_elements_are_added_and_replaced(data: st.DataObject, items: list[Any], new: Any) -> None:
+    raw = data.draw(_written(items))
+    assert [orjson.loads(raw[start:end]) for _, start, end in values(raw)] == items
+    assert orjson.loads(with_another(raw, orjson.dumps(new))) == [*items, new]
+    if items:
+        assert orjson.loads(last(raw)) == items[-1]
+        assert orjson.loads(with_last(raw, orjson.dumps(new))) == [*items[:-1], new]
+
+
+@given(st.data(), st.dictionaries(_keys, _values | st.lists(_values, max_size=4), max_size=6), _values)
+def test_what_is_found_a_slice_at_a_time_is_what_is_found_at_once(
+    data: st.DataObject, body: dict[str, Any], new: Any
+) -> None:
+    raw, names = data.draw(_written(body)), {name for name in body if len(name) < 20} | {"added"}
+    outline = Outline(raw, frozenset(names))
+    assert all(cost_us > 0 for cost_us in outline.find()), "zero would say that nothing is left"
+    changes = {name: orjson.dumps(new) for name in names}
+    assert orjson.loads(outline.with_members(changes)) == body | dict.fromkeys(names, new)
+    for name in names & body.keys():
+        if isinstance(body[name], list):
+            items = body[name]
+            assert orjson.loads(outline.with_another(name, orjson.dumps(new))) == [*items, new]
+            if items:
+                assert orjson.loads(outline.last(name)) == items[-1]
+                assert orjson.loads(outline.with_last(name, orjson.dumps(new))) == [*items[:-1], new]
+
+
+def test_every_duplicate_is_replaced_so_that_no_reader_sees_another() -> None:
+    raw = b'{"a":1,"b":{"a":2},"a" : 3 }'
+    assert with_members(raw, {"a": b"0"}) == b'{"a":0,"b":{"a":2},"a" :0}'
+
+
+def test_what_the_client_wrote_stays_byte_for_byte_but_for_what_continuing_changes() -> None:
+    body = (
+        b'{ "temperature": 1.0000000000000000001, "seed" :123456789012345678901234567890, "x":1e-400,\n'
+        b'  "messages" : [ {"content": "Hi \\u00e9", "role":"user", "n": 10000000000000000000000} ],'
+        b' "max_tokens" : 10, "x": 2.50 }'
+    )
+    record = AnswerRecord("chat", RecordBudget())
+    record.feed(b'data: {"id":"a","choices":[{"index":0,"delta":{"content":"Yes \\"\\u00e9"}}]}\n\n')
+    asked = read_progress("chat", body, record).ask("final_message")
+    expected = body.replace(b'"max_tokens" : 10', b'"max_tokens" :9').replace(
+        b"000} ]", b'000} ,{"role":"assistant","content":"Yes \\"\xc3\xa9"}]'
+    )
+    added = b'"continue_final_message":true,"add_generation_prompt":false,"continued_max_tokens":10,'
+    assert asked == b"{" + added + expected[1:]

@@ -1,0 +1,118 @@
+"""A response whose reader has a sink: over real sessions joined in memory."""
+
+import asyncio
+
+import pytest
+
+from gateway.dispatch.response import CREDIT_STEP_BYTES, EngineResponse
+from gateway.domain.errors import StreamBroken
+from shared.protocol.errors import ErrorCode
+from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
+from shared.protocol.messages import ResponseHead, Trailers
+from tests.gateway.fleet.fleet import EngineStream, Fleet, deployment
+
+HEAD = ResponseHead(200, (("content-type", "text/plain"),))
+PIECE = b"t" * 1000
+
+
+class Sink:
+    """Takes what it is offered while it is open."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+        self.open = True
+
+    def __call__(self, data: bytes) -> bool:
+        if self.open:
+            self.taken += data
+        return self.open
+
+
+def begun() -> tuple[Fleet, EngineStream, EngineResponse]:
+    fleet = Fleet()
+    agent = fleet.connect("a", deployment())
+    client = fleet.submit()
+    agent.streams[0].stream.send_head(HEAD)
+    fleet.settle()
+    return fleet, agent.streams[0], client.response
+
+
+async def reading(response: EngineResponse, sink: Sink) -> "asyncio.Task[list[bytes]]":
+    task = asyncio.ensure_future(response.next_chunks(sink))
+    await asyncio.sleep(0)
+    return task
+
+
+def test_credit_steps_hold_up_no_window() -> None:
+    assert 2 * CREDIT_STEP_BYTES <= STREAM_WINDOW_FLOOR_BYTES // 2
+
+
+async def test_what_a_sink_takes_is_consumed_and_wakes_nobody() -> None:
+    fleet, engine, response = begun()
+    sink = Sink()
+    task = await reading(response, sink)
+    for _ in range(2000):
+        assert engine.stream.send_data(PIECE)
+        fleet.settle()
+    assert sink.taken == 2000 * PIECE
+    await asyncio.sleep(0)
+    assert not task.done()
+    assert not response.behind
+    engine.stream.end(Trailers())
+    fleet.settle()
+    assert await task == []
+    fleet.assert_quiet()
+
+
+async def test_what_a_sink_refuses_waits_for_the_reader_and_so_does_all_that_follows() -> None:
+    fleet, engine, response = begun()
+    sink = Sink()
+    task = await reading(response, sink)
+    engine.stream.send_data(b"one")
+    fleet.settle()
+    sink.open = False
+    assert not response.behind
+    engine.stream.send_data(b"two")
+    fleet.settle()
+    sink.open = True
+    engine.stream.send_data(b"three")
+    fleet.settle()
+    assert (sink.taken, await task) == (b"one", [b"two", b"three"])
+    response.consumed(8)
+    task = await reading(response, sink)
+    engine.stream.send_data(b"four")
+    engine.stream.end(Trailers())
+    fleet.settle()
+    assert (sink.taken, await task) == (b"onefour", [])
+    fleet.assert_quiet()
+
+
+async def test_nothing_is_offered_once_the_reader_gave_up() -> None:
+    fleet, engine, response = begun()
+    sink = Sink()
+    task = await reading(response, sink)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    engine.stream.send_data(b"late")
+    fleet.settle()
+    assert sink.taken == b""
+    assert await response.next_chunks() == [b"late"]
+    response.abort()
+    fleet.settle()
+    engine.confirm()
+    fleet.assert_quiet()
+
+
+async def test_a_break_wakes_the_reader_of_a_sink() -> None:
+    fleet, engine, response = begun()
+    sink = Sink()
+    task = await reading(response, sink)
+    engine.stream.send_data(b"half")
+    fleet.settle()
+    engine.stream.reset(ErrorCode.ENGINE_FAILED)
+    fleet.settle()
+    with pytest.raises(StreamBroken):
+        await task
+    assert sink.taken == b"half"
+    fleet.assert_quiet()

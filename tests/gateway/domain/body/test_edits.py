@@ -1,0 +1,100 @@
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.body.edits import MOST_REPEATED, option_places, usage_edits
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import RequestBody
+
+
+def with_usage(body: bytes, options: dict[str, Any] | None, *, present: bool, cut: int = 0) -> bytes:
+    """``body``, held in pieces of ``cut`` bytes, after its edits."""
+    places = option_places(body) if present else []
+    empty = not orjson.loads(body)
+    edits = usage_edits(body.index(b"{") + 1, empty=empty, options=options, places=places)
+    held = RequestBody([body[at : at + cut] for at in range(0, len(body), cut)] if cut else body)
+    held.edit(edits)
+    assert held.held_bytes == len(held.prefix)
+    return held.prefix
+
+
+_text = st.text(st.characters(exclude_categories=["Cs"]))
+_keys = _text | st.sampled_from(["stream_options", "model", '"', "\\", ":{}[],"])
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_keys, inner, max_size=4),
+    max_leaves=12,
+)
+_bodies = st.dictionaries(_keys.filter(lambda key: key != "stream_options"), _values, max_size=6)
+_options = st.none() | st.dictionaries(_text, _values, max_size=3)
+
+
+@st.composite
+def _written(draw: st.DrawFn, value: Any) -> bytes:
+    """``value`` as JSON in one of the ways people write it."""
+    text = json.dumps(
+        value,
+        ensure_ascii=draw(st.booleans()),
+        indent=draw(st.none() | st.integers(0, 3)),
+        separators=draw(st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])),
+    )
+    return (draw(st.sampled_from(["", " ", "\n\t"])) + text).encode()
+
+
+@given(st.data(), _bodies)
+def test_the_option_is_added_and_nothing_else_changes(data: st.DataObject, body: dict[str, Any]) -> None:
+    body = {"stream": True, **body}
+    spliced = with_usage(data.draw(_written(body)), None, present=False)
+    assert orjson.loads(spliced) == {**body, "stream_options": {"include_usage": True}}
+
+
+@given(st.data(), _bodies, _options, st.integers(0, 6), st.integers(0, 20))
+def test_an_option_that_is_there_is_replaced_in_place(
+    data: st.DataObject, body: dict[str, Any], options: dict[str, Any] | None, place: int, cut: int
+) -> None:
+    items = list(body.items())
+    items.insert(place, ("stream_options", options))
+    whole = dict(items)
+    spliced = with_usage(data.draw(_written(whole)), options, present=True, cut=cut)
+    expected = {**whole, "stream_options": {**(options or {}), "include_usage": True}}
+    assert orjson.loads(spliced) == expected
+
+
+def test_the_clients_bytes_stay_as_they_were() -> None:
+    body = b'{ "temperature": 1.0000000000000000001, "seed" :123456789012345678901234567890 }'
+    assert with_usage(body, None, present=False).endswith(body[1:])
+
+
+def test_every_duplicate_is_replaced_so_that_no_reader_sees_another() -> None:
+    body = b'{"stream_options":null,"a":{"stream_options":1},"stream_options":{"include_usage":false}}'
+    spliced = with_usage(body, {"include_usage": False}, present=True)
+    asked = b'{"include_usage":true}'
+    assert spliced == b'{"stream_options":%b,"a":{"stream_options":1},"stream_options":%b}' % (asked, asked)
+
+
+def test_a_key_written_with_escapes_is_recognised() -> None:
+    body = b'{"stream\\u005foptions": {}}'
+    assert orjson.loads(with_usage(body, {}, present=True)) == {"stream_options": {"include_usage": True}}
+
+
+def test_a_value_that_looks_like_the_key_is_left_alone() -> None:
+    body = b'{"a":"stream_options","stream_options":null}'
+    assert with_usage(body, None, present=True).startswith(b'{"a":"stream_options",')
+
+
+def test_more_of_the_option_than_anybody_means_is_refused() -> None:
+    with pytest.raises(BadRequest):
+        option_places(b'{"stream_options":{"a":[%b1]}}' % (b"1," * 10_000))
+    with pytest.raises(BadRequest):
+        option_places(b"{%b}" % b",".join([b'"stream_options":null'] * (MOST_REPEATED + 1)))
+
+
+def test_options_nested_deeper_than_json_is_written_are_refused() -> None:
+    options = orjson.loads(b'{"x":' * 300 + b"1" + b"}" * 300)
+    with pytest.raises(BadRequest) as caught:
+        usage_edits(1, empty=False, options=options, places=[(5, 9)])
+    assert caught.value.code == "invalid_json"

@@ -1,0 +1,32 @@
+"""Logs to look at: written by the product, read and damaged by tests."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.observability.audit import AuditFiles, AuditReport, verify
+from gateway.observability.audit.records import AuditEntry
+from gateway.observability.audit.segments import names
+from shared.identity import GatewayIdentity
+
+DAY_S = 86_400.0
+NOON_S = 1_795_262_400.0
+"""2026-11-21T12:00:00Z."""
+
+
+def entries(count: int, *, at_s: float = NOON_S, kind: str = "test") -> list[AuditEntry]:
+    return [AuditEntry(at_s, kind, {"n": number}) for number in range(count)]
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    texts = [(directory / name).read_bytes() for name in names(directory)]
+    return [orjson.loads(line) for text in texts for line in text.splitlines()]
+
+
+def kinds(directory: Path) -> list[str]:
+    return [record["kind"] for record in records(directory)]
+
+
+def verified(files: AuditFiles, identity: GatewayIdentity) -> AuditReport:
+    return verify(files.directory, [identity.public_key])

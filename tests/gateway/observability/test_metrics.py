@@ -1,0 +1,236 @@
+"""What is counted, and that labels are bounded."""
+
+import asyncio
+import threading
+from collections import Counter
+from typing import Any, TypeVar
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.domain.slices import SLICE, Look
+from gateway.fleet.session import AgentSession
+from gateway.observability import gauges
+from gateway.observability.gauges import AgentFigures, FleetFigures, PredictionFigures, TunnelFigures
+from gateway.observability.metrics import AGENT_LABELS, MODEL_LABELS, Metrics
+from shared.protocol.messages import Usage
+from tests.gateway.fleet.fleet import Fleet, deployment
+
+T = TypeVar("T")
+
+
+def found(value: T) -> Look[T]:
+    """What looks at nothing and has found that."""
+    yield
+    return value
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics()
+    metrics.know_model("m")
+    return metrics
+
+
+def test_requests_are_counted_by_status_class(metrics: Metrics) -> None:
+    metrics.request_finished("chat", "m", 200, 0.5)
+    metrics.request_finished("chat", "m", 429, 0.01)
+    assert value(metrics, "trunkline_requests_total", route="chat", model="m", status="2xx") == 1
+    assert value(metrics, "trunkline_requests_total", route="chat", model="m", status="4xx") == 1
+    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="m") == 2
+
+
+async def test_models_nobody_serves_make_no_label(metrics: Metrics) -> None:
+    for number in range(50):
+        metrics.request_finished("chat", f"made-up-{number}", 404, 0.0)
+        metrics.refused(f"made-up-{number}", "model_not_found")
+    metrics.request_finished("/made/up", "m", 404, 0.0)
+    assert value(metrics, "trunkline_requests_total", route="chat", model="other", status="4xx") == 50
+    assert value(metrics, "trunkline_requests_total", route="other", model="m", status="4xx") == 1
+    assert b"made" not in await metrics.render()
+
+
+def test_only_so_many_models_have_labels_of_their_own() -> None:
+    metrics = Metrics()
+    for number in range(MODEL_LABELS + 50):
+        metrics.know_model(f"model-{number}")
+        metrics.first_byte(f"model-{number}", 0.1)
+    assert value(metrics, "trunkline_time_to_first_byte_seconds_count", model="other") == 50
+
+
+def test_only_so_many_agents_have_labels_of_their_own_and_the_others_are_added_up(metrics: Metrics) -> None:
+    agents = [AgentFigures(f"gpu-{number:04}", 2, 1, number / 1000) for number in range(AGENT_LABELS + 3)]
+    metrics.watch_fleet(lambda: found(FleetFigures(each_agent=agents)))
+    assert value(metrics, "trunkline_agent_slots_granted", agent="gpu-0000") == 2
+    assert value(metrics, "trunkline_agent_slots_granted", agent="other") == 6
+    assert value(metrics, "trunkline_agent_requests_in_flight", agent="other") == 3
+    assert value(metrics, "trunkline_agent_round_trip_seconds", agent="other") == (AGENT_LABELS + 2) / 1000
+    metrics.answered_by("gpu-0000", 200)
+    metrics.answered_by("gpu-9999", 503)
+    assert value(metrics, "trunkline_agent_requests_total", agent="gpu-0000", status="2xx") == 1
+    assert value(metrics, "trunkline_agent_requests_total", agent="other", status="5xx") == 1
+
+
+def test_a_stream_has_the_time_to_its_first_token_and_the_mean_between_tokens(metrics: Metrics) -> None:
+    metrics.streamed("m", 0.25, 2.0, 5)
+    metrics.streamed("m", 0.75, 2.0, 1)
+    metrics.streamed("m", 1.0, 2.0, None)
+    assert value(metrics, "trunkline_time_to_first_token_seconds_sum", model="m") == 2.0
+    assert value(metrics, "trunkline_time_per_output_token_seconds_count", model="m") == 1
+    assert value(metrics, "trunkline_time_per_output_token_seconds_sum", model="m") == 0.5
+
+
+async def test_the_program_and_its_process_are_described_and_no_series_tells_when_it_began(
+    metrics: Metrics,
+) -> None:
+    metrics.request_finished("chat", "m", 200, 0.1)
+    metrics.streamed("m", 0.25, 2.0, 5)
+    text = (await metrics.render()).decode()
+    names = {family.name for family in text_string_to_metric_families(text)}
+    samples = {
+        sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples
+    }
+    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= names
+    assert samples["trunkline_build_info"].value == 1
+    assert set(samples["trunkline_build_info"].labels) == {"version", "python"}
+    assert not [name for name in samples if name.endswith("_created")]
+
+
+def test_states_have_one_label_and_are_in_lower_case(metrics: Metrics) -> None:
+    fleet = FleetFigures()
+    fleet.agents["ready"] += 1
+    fleet.deployments["m", "loaded"] += 1
+    metrics.watch_fleet(lambda: found(fleet))
+    metrics.watch_health(lambda: found({("m", "half_open"): 1}))
+    assert value(metrics, "trunkline_agents_connected", state="ready") == 1
+    assert value(metrics, "trunkline_deployments", model="m", state="loaded") == 1
+    assert value(metrics, "trunkline_circuits", model="m", state="half_open") == 1
+
+
+def test_tokens_are_counted_by_kind(metrics: Metrics) -> None:
+    metrics.used("m", Usage(prompt_tokens=10, completion_tokens=20, cached_tokens=4))
+    metrics.used("m", Usage(prompt_tokens=1, completion_tokens=2))
+    for kind, tokens in {"prompt": 11, "completion": 22, "cached": 4}.items():
+        assert value(metrics, "trunkline_tokens_total", model="m", kind=kind) == tokens
+
+
+def test_predictions_that_share_labels_show_the_worst(metrics: Metrics) -> None:
+    seen = [
+        PredictionFigures("m", "h100", "total", 0.05, {"0.5": 1.1, "0.9": 1.5}),
+        PredictionFigures("m", "other", "total", 0.1, {"0.5": 1.3}),
+        PredictionFigures("m", "other", "total", -0.3, {"0.5": 1.2}),
+    ]
+    metrics.watch_predictions(lambda: seen)
+    of = {"model": "m", "of": "total"}
+    assert value(metrics, "trunkline_prediction_error", device="h100", quantile="0.9", **of) == 1.5
+    assert value(metrics, "trunkline_prediction_error", device="other", quantile="0.5", **of) == 1.3
+    assert value(metrics, "trunkline_prediction_bias", device="other", **of) == -0.3
+
+
+def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
+    fleet = FleetFigures()
+    metrics.watch_fleet(lambda: found(fleet))
+    metrics.watch_queue(lambda: {"m": 3, "gone": 1, "also gone": 1})
+    metrics.watch_tunnels(lambda: found(TunnelFigures(bytes_received=7, messages_sent=2)))
+    fleet.slots["m"] = 5
+    assert value(metrics, "trunkline_slots_granted", model="m") == 5
+    assert value(metrics, "trunkline_queue_requests", model="m") == 3
+    assert value(metrics, "trunkline_queue_requests", model="other") == 2
+    assert value(metrics, "trunkline_tunnel_bytes_total", direction="received") == 7
+    assert value(metrics, "trunkline_tunnel_messages_total", direction="sent") == 2
+
+
+def test_what_is_done_about_trouble_is_counted(metrics: Metrics) -> None:
+    metrics.watch_health(lambda: found({("m", "closed"): 3, ("m", "open"): 1, ("gone", "open"): 2}))
+    metrics.circuit_opened("m", "unreachable")
+    metrics.ejected("m")
+    metrics.retry_refused("m")
+    metrics.failed_over("m", "lost")
+    metrics.continued("m", "done")
+    metrics.hedged("m")
+    metrics.hedged("m")
+    metrics.hedge_won("m")
+    assert value(metrics, "trunkline_circuits", model="m", state="closed") == 3
+    assert value(metrics, "trunkline_circuits", model="other", state="open") == 2
+    assert value(metrics, "trunkline_circuits_opened_total", model="m", reason="unreachable") == 1
+    assert value(metrics, "trunkline_deployments_ejected_total", model="m") == 1
+    assert value(metrics, "trunkline_retry_budget_exhausted_total", model="m") == 1
+    assert value(metrics, "trunkline_failovers_total", model="m", reason="lost") == 1
+    assert value(metrics, "trunkline_continuations_total", model="m", outcome="done") == 1
+    assert value(metrics, "trunkline_hedges_total", model="m", outcome="started") == 2
+    assert value(metrics, "trunkline_hedges_total", model="m", outcome="won") == 1
+
+
+def test_two_gateways_in_one_process_count_apart() -> None:
+    one, two = Metrics(), Metrics()
+    one.tunnel("accepted")
+    assert value(one, "trunkline_tunnels_total", outcome="accepted") == 1
+    assert value(two, "trunkline_tunnels_total", outcome="accepted") is None
+
+
+async def test_the_exposition_is_well_formed_and_names_have_units(metrics: Metrics) -> None:
+    metrics.queued("m", "standard", 0.2)
+    metrics.retried("m", "refused")
+    metrics.broken("m", "session_lost")
+    families = list(text_string_to_metric_families((await metrics.render()).decode()))
+    names = {family.name for family in families}
+    assert all(name.startswith(("trunkline_", "process_")) for name in names)
+    assert {"trunkline_queue_seconds", "trunkline_tunnel_bytes", "trunkline_retries"} <= names
+    assert metrics.CONTENT_TYPE.startswith("text/plain")
+
+
+async def test_the_event_loop_turns_for_others_while_metrics_are_read(metrics: Metrics) -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    for number in range(MODEL_LABELS):
+        metrics.know_model(f"model-{number}")
+        metrics.request_finished("chat", f"model-{number}", 200, 0.1)
+    turning = asyncio.create_task(turn())
+    text = await metrics.render()
+    turning.cancel()
+    assert turns >= 20
+    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="model-7") == 1
+    assert b'trunkline_request_seconds_count{model="model-7",route="chat"} 1.0' in text
+
+
+async def test_a_scrape_looks_at_so_many_agents_a_turn_and_makes_its_text_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agents, turn, looked, makers = 4 * SLICE, 0, Counter[int](), set[int]()
+    fleet = Fleet()
+    for number in range(agents):
+        fleet.connect(f"a{number}", deployment("m", 2))
+    shown_status, gauge = AgentSession.shown_status.fget, gauges._gauge  # type: ignore[attr-defined]
+
+    def looked_at(session: AgentSession) -> str:
+        looked[turn] += 1
+        status: str = shown_status(session)
+        return status
+
+    def made(*arguments: Any) -> object:
+        makers.add(threading.get_ident())
+        return gauge(*arguments)
+
+    monkeypatch.setattr(AgentSession, "shown_status", property(looked_at))
+    monkeypatch.setattr(gauges, "_gauge", made)
+    rendering = asyncio.ensure_future(fleet.metrics.render())
+    while not rendering.done():
+        await asyncio.sleep(0)
+        turn += 1
+    text = (await rendering).decode()
+    assert sum(looked.values()) == agents
+    assert max(looked.values()) <= SLICE
+    assert makers
+    assert threading.get_ident() not in makers
+    assert f'trunkline_agents_connected{{state="ready"}} {agents}.0' in text
+    assert f'trunkline_slots_granted{{model="m"}} {2 * agents}.0' in text

@@ -1,0 +1,100 @@
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.domain.errors import BadRequest
+from gateway.pipeline.bodies import is_short, read_facts
+from gateway.pipeline.bodies.facts import MOST_MEMBERS, SHORT_BYTES, SHORT_VALUES
+
+
+def body(**members: Any) -> bytes:
+    return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], **members})
+
+
+def nested(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+def test_what_is_told_of_a_long_body_decides_the_same() -> None:
+    members = {
+        "stream": True,
+        "max_tokens": 7,
+        "options": {"num_predict": 9},
+        "metadata": {"user_id": "u" * 10},
+        "prompt": ["one", "two", "three"],
+        "stream_options": {"include_usage": False},
+        "tools": [{"type": "function", "function": {"name": "f" * 100}}] * 50,
+    }
+    here, told = read_facts(body(**members)), read_facts(body(**members), long=True)
+    for name in ("prompt_bytes", "prefix", "prompts", "start", "options", "models", "named", "alike"):
+        assert getattr(here, name) == getattr(told, name)
+    assert told.prompts == 3
+    for name in ("model", "stream", "max_tokens", "options", "metadata", "stream_options"):
+        assert here.members[name] == told.members[name]
+
+
+def test_long_texts_are_not_told() -> None:
+    told = read_facts(body(prompt="x" * 10_000_000, input=["y" * 10_000] * 100), long=True)
+    assert len(orjson.dumps(told.members)) < 100_000
+    assert told.prompt_bytes > 10_000_000
+
+
+@pytest.mark.parametrize("added", ["x" * 600, ["a", 1], {"a": {"b": {"c": {"d": 1}}}}])
+def test_options_of_a_stream_are_told_whole_or_refused(added: object) -> None:
+    """They are written into the body anew: what is not told would be lost to its engine."""
+    raw = body(stream_options={"include_usage": False, "other": added})
+    assert read_facts(raw).members["stream_options"]["other"] == added
+    with pytest.raises(BadRequest) as caught:
+        read_facts(raw, long=True)
+    assert caught.value.param == "stream_options"
+
+
+def test_of_options_for_each_prompt_none_is_left_out() -> None:
+    sets = [{"max_new_tokens": 7}] * 30 + [{"other": "x" * 1000}]
+    told = read_facts(body(sampling_params=sets, options={"num_predict": 3}), long=True).members
+    assert told["sampling_params"][:30] == sets[:30]
+    assert len(told["sampling_params"]) == 31
+    assert told["options"] == {"num_predict": 3}
+
+
+def test_what_is_told_of_a_long_body_is_bounded() -> None:
+    with pytest.raises(BadRequest):
+        read_facts(body(**{f"x{number}": [1] * 1000 for number in range(500)}), long=True)
+
+
+def test_places_are_those_of_the_members_at_the_top() -> None:
+    raw = b'{"tools":[{"model":"x"}],"model":"m","stream_options":null,"Model":1,"model":"m"}'
+    facts = read_facts(raw)
+    assert [raw[start:end] for start, end in facts.models] == [b'"m"', b'"m"']
+    assert [raw[start:end] for start, end in facts.options] == [b"null"]
+    assert (facts.named, facts.alike) == (2, "Model")
+
+
+@pytest.mark.parametrize("member", ["tools", "messages", "prompt", "input", "system", "documents"])
+@pytest.mark.parametrize("levels", [260, 900])
+def test_a_prompt_nested_deeper_than_json_is_written_is_refused(member: str, levels: int) -> None:
+    raw = b'{"model":"m","%b":%b}' % (member.encode(), nested(levels))
+    for long in (False, True):
+        with pytest.raises(BadRequest) as caught:
+            read_facts(raw, long=long)
+        assert (caught.value.code, caught.value.param) == ("invalid_json", member)
+
+
+def test_other_members_may_be_nested_as_deep_as_json_is_read() -> None:
+    raw = b'{"model":"m","metadata":%b}' % nested(900)
+    assert read_facts(raw).members["model"] == "m"
+    assert orjson.dumps(read_facts(raw, long=True).members)
+
+
+def test_a_long_body_has_only_so_many_members() -> None:
+    raw = b'{"model":"m"%b}' % b"".join(b',"%d":1' % number for number in range(MOST_MEMBERS))
+    assert read_facts(raw).members["model"] == "m"
+    with pytest.raises(BadRequest):
+        read_facts(raw, long=True)
+
+
+def test_short_is_what_is_short_in_bytes_and_in_values() -> None:
+    assert is_short([b'{"prompt":"', b"x" * (SHORT_BYTES - 100), b'"}'])
+    assert not is_short([b"x" * SHORT_BYTES, b"x"])
+    assert not is_short([b"[],"] * SHORT_VALUES)

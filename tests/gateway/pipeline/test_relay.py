@@ -1,0 +1,255 @@
+import orjson
+import pytest
+
+from gateway.dispatch.response import Sink
+from gateway.domain.errors import (
+    DeadlineExceeded,
+    EngineError,
+    RequestError,
+    ShuttingDown,
+    StreamBroken,
+)
+from gateway.pipeline.relay import (
+    REFUSAL_BYTES,
+    WRITE_BYTES,
+    HeaderList,
+    as_request_error,
+    engine_refusal,
+    relay,
+    relayed_headers,
+)
+from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import Headers
+from tests.gateway.api.support import EVENTS, FakeResponse
+
+
+class Answer:
+    """Records what is relayed; ``gate`` tells how much the engine was granted at each write."""
+
+    def __init__(self, response: FakeResponse, *, started: bool = False) -> None:
+        self.started = started
+        self.head: tuple[int, dict[bytes, bytes], bool] | None = None
+        self.writes: list[tuple[bytes, int]] = []
+        self.settled = self.ended = False
+        self.direct: Sink | None = None
+        self._response = response
+
+    async def settle(self) -> None:
+        self.settled = True
+
+    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
+        self.head = (status, dict(headers), event_stream)
+
+    async def write(self, data: bytes) -> None:
+        self.writes.append((data, self._response.consumed_bytes))
+
+    async def end(self) -> None:
+        self.ended = True
+
+
+async def relayed(response: FakeResponse, *, started: bool = False, facts: bool = True) -> Answer:
+    answer = Answer(response, started=started)
+    await relay(response, answer, facts=facts)
+    assert not response.aborted, "there is nothing left to give up"
+    assert answer.settled
+    return answer
+
+
+async def test_everything_that_has_arrived_goes_out_in_one_write() -> None:
+    answer = await relayed(FakeResponse(chunks=(b"a", b"b", b"c")))
+    assert [data for data, _ in answer.writes] == [b"abc"]
+    assert answer.ended
+
+
+async def test_credit_is_given_after_the_client_took_the_bytes() -> None:
+    response = FakeResponse(chunks=(b"abc",))
+    answer = await relayed(response)
+    assert answer.writes == [(b"abc", 0)]
+    assert response.consumed_bytes == 3
+
+
+async def test_the_facts_are_told_in_headers() -> None:
+    answer = await relayed(FakeResponse(201))
+    assert answer.head is not None
+    status, headers, _ = answer.head
+    assert status == 201
+    assert headers[b"x-trunkline-agent"] == b"gpu-1"
+    assert headers[b"x-trunkline-queue-ms"] == b"12.5"
+    assert headers[b"x-trunkline-attempts"] == b"1"
+
+
+async def test_the_facts_can_be_kept_back() -> None:
+    answer = await relayed(FakeResponse(), facts=False)
+    assert answer.head is not None
+    assert not any(name.startswith(b"x-trunkline") for name in answer.head[1])
+
+
+async def test_a_break_is_raised_as_an_error_and_the_engine_let_go() -> None:
+    response = FakeResponse(chunks=(b"half",), ended=False)
+    response.break_off(StreamBroken(ErrorCode.ENGINE_FAILED, "The engine died."))
+    with pytest.raises(EngineError, match="The engine died"):
+        await relay(response, Answer(response))
+    assert response.aborted
+
+
+async def test_a_stream_that_was_promised_goes_on_without_a_second_head() -> None:
+    answer = await relayed(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)), started=True)
+    assert answer.head is None
+    assert answer.ended
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_what_else_is_to_be_told_is_a_header_or_a_comment_where_the_head_is_out(started: bool) -> None:
+    response = FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",))
+    answer = Answer(response, started=started)
+    await relay(response, answer, more=[(b"x-trunkline-fallback", b"light")])
+    written = b"".join(data for data, _ in answer.writes)
+    if started:
+        assert written == b": x-trunkline-fallback: light\n\ndata: 1\n\n"
+    else:
+        assert answer.head is not None
+        assert (answer.head[1][b"x-trunkline-fallback"], written) == (b"light", b"data: 1\n\n")
+
+
+async def test_a_refusal_after_a_promise_becomes_its_error() -> None:
+    body = b'{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}'
+    response = FakeResponse(400, chunks=(body,))
+    with pytest.raises(RequestError) as caught:
+        await relay(response, Answer(response, started=True))
+    error = caught.value
+    assert (error.status, error.message, error.code) == (400, "too long", "context_length_exceeded")
+    assert response.consumed_bytes == len(body)
+    assert response.aborted
+
+
+async def test_no_more_of_a_refusal_is_read_than_is_needed() -> None:
+    response = FakeResponse(500, chunks=(b"x" * REFUSAL_BYTES,), ended=False)
+    with pytest.raises(RequestError):
+        await relay(response, Answer(response, started=True))
+
+
+async def test_an_answer_that_is_no_stream_after_a_promise_is_an_engine_error() -> None:
+    response = FakeResponse(200, (("content-type", "application/json"),), (b"{}",))
+    with pytest.raises(EngineError):
+        await relay(response, Answer(response, started=True))
+
+
+PACKED = (*EVENTS, ("content-encoding", "gzip"))
+
+
+async def test_nothing_is_added_to_a_stream_that_its_engine_compressed() -> None:
+    answer = await relayed(FakeResponse(headers=(*PACKED, ("content-length", "6")), chunks=(b"packed",)))
+    assert answer.head is not None
+    status, headers, event_stream = answer.head
+    assert (status, event_stream) == (200, False), "an error at its end would be no part of it"
+    assert (headers[b"content-encoding"], headers[b"content-length"]) == (b"gzip", b"6")
+    assert [data for data, _ in answer.writes] == [b"packed"]
+
+
+async def test_a_compressed_stream_after_a_promise_of_a_plain_one_is_an_engine_error() -> None:
+    response = FakeResponse(headers=PACKED, chunks=(b"packed",))
+    with pytest.raises(EngineError, match="compressed"):
+        await relay(response, Answer(response, started=True))
+    assert response.consumed_bytes == 0
+
+
+def test_headers_of_the_connection_are_the_servers_own_business() -> None:
+    headers = (
+        ("content-type", "application/json"),
+        ("connection", "close"),
+        ("transfer-encoding", "chunked"),
+        ("server", "vllm"),
+        ("date", "today"),
+        ("x-request-id", "theirs"),
+        ("x-trunkline-agent", "a lie"),
+        ("content-length", "12"),
+        ("x-ok", "yes"),
+        ("bad(name", "x"),
+    )
+    assert relayed_headers(headers, event_stream=False) == [
+        (b"content-length", b"12"),
+        (b"content-type", b"application/json"),
+        (b"x-ok", b"yes"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["x-accel-redirect", "x-sendfile", "x-reproxy-url", "nel", "report-to"])
+def test_an_engine_commands_neither_proxies_nor_browsers(name: str) -> None:
+    assert relayed_headers(((name, "/etc/passwd"),), event_stream=False) == []
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("more", [(), EVENTS])
+async def test_an_answer_that_can_have_no_body_has_none(status: int, more: Headers) -> None:
+    forged = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+    response = FakeResponse(status, (("content-length", str(len(forged))), *more), (forged,))
+    answer = await relayed(response)
+    assert answer.head is not None
+    assert b"content-length" not in answer.head[1]
+    assert not answer.head[2]
+    assert (answer.writes, answer.ended, response.consumed_bytes) == ([], True, len(forged))
+
+
+@pytest.mark.parametrize("code", ["a secret", "c" * 65, "", "line\nfeed"])
+def test_an_engines_code_is_a_word_or_ours(code: str) -> None:
+    assert engine_refusal(500, orjson.dumps({"error": {"code": code}})).code == "engine_refused"
+
+
+def test_a_stream_of_events_has_no_length_and_no_cache() -> None:
+    headers = (*EVENTS, ("content-length", "12"), ("cache-control", "max-age=60"))
+    assert relayed_headers(headers, event_stream=True) == [(b"content-type", b"text/event-stream")]
+
+
+@pytest.mark.parametrize("lengths", [("1", "2"), ("x",), ("-1",), ("",), ("٣",), ("9" * 5000,)])
+def test_lengths_that_contradict_are_an_engine_error(lengths: tuple[str, ...]) -> None:
+    with pytest.raises(EngineError):
+        relayed_headers(tuple(("content-length", length) for length in lengths), event_stream=False)
+
+
+def test_the_same_length_twice_is_one_length() -> None:
+    headers = (("content-length", "5"), ("content-length", "5"))
+    assert relayed_headers(headers, event_stream=False) == [(b"content-length", b"5")]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.DRAINING, ShuttingDown),
+        (ErrorCode.DEADLINE, DeadlineExceeded),
+        (ErrorCode.ENGINE_FAILED, EngineError),
+        (ErrorCode.SESSION_LOST, EngineError),
+    ],
+)
+def test_every_break_has_its_error(code: ErrorCode, kind: type[RequestError]) -> None:
+    assert type(as_request_error(StreamBroken(code, "why"))) is kind
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":"model is busy"}', "model is busy"),
+        (b'{"detail":"no"}', "no"),
+        (b'{"object":"error","message":"bad","type":"BadRequestError","code":400}', "bad"),
+        (b"<html>", "The engine refused the request with status 503."),
+        (b"[]", "The engine refused the request with status 503."),
+    ],
+)
+def test_an_engines_words_are_found_in_any_shape(body: bytes, message: str) -> None:
+    error = engine_refusal(503, body)
+    assert (error.status, error.message) == (503, message)
+
+
+async def test_a_long_piece_is_written_in_steps_each_of_which_is_taken_before_the_next() -> None:
+    body = bytes(range(256)) * 1024
+    response = FakeResponse(chunks=(body,))
+    answer = await relayed(response)
+    assert b"".join(data for data, _ in answer.writes) == body
+    assert [taken for _, taken in answer.writes] == list(range(0, len(body), WRITE_BYTES))
+    assert response.consumed_bytes == len(body)
+
+
+def test_a_refusal_nested_without_end_is_told_without_its_words() -> None:
+    nested = b"[" * 1000 + b"]" * 1000
+    error = engine_refusal(400, b'{"error":{"message":%b,"code":"x"}}' % nested)
+    assert (error.status, error.code) == (400, "x")
+    assert str(engine_refusal(400, b'{"detail":[{"msg":"field required"}]}').message).startswith("[{")

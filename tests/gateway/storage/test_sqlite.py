@@ -1,0 +1,154 @@
+"""The database file: every way it can be bad is told apart and says what to do."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, inspect
+
+from gateway.storage import DATABASE_NAME, Store, schema, sqlite
+from gateway.storage.errors import StateBusy, StateCorrupt, StateTooNew, StateUnwritable
+from gateway.storage.sqlite import SqliteDatabase
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / DATABASE_NAME
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
+
+
+@pytest.fixture
+def raw(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program's connection."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield connection
+    connection.close()
+
+
+def test_a_file_that_is_no_database_is_corrupt(path: Path) -> None:
+    path.write_bytes(b"this is no database, whatever its name says " * 100)
+    with pytest.raises(StateCorrupt, match="restore the state directory from a backup"):
+        SqliteDatabase(path)
+
+
+def test_a_damaged_page_is_corrupt(path: Path) -> None:
+    SqliteDatabase(path).close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(StateCorrupt, match="is damaged"), Store.open(path.parent) as store:
+        store.tokens.list()
+
+
+def test_another_programs_database_is_left_alone(path: Path, raw: sqlite3.Connection) -> None:
+    raw.execute("CREATE TABLE songs (title TEXT)")
+    with pytest.raises(StateCorrupt, match="another program"):
+        SqliteDatabase(path)
+    assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+def test_a_database_of_a_later_version_is_left_alone(path: Path) -> None:
+    SqliteDatabase(path).close()
+    raw = sqlite3.connect(path)
+    raw.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
+    raw.close()
+    with pytest.raises(StateTooNew, match="upgrade Trunkline"):
+        SqliteDatabase(path)
+
+
+def test_an_older_database_is_upgraded_step_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SqliteDatabase(path).close()
+    present = schema.SCHEMA_VERSION
+    add = {
+        present: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN region TEXT"),
+        present + 1: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN zone TEXT"),
+    }
+    monkeypatch.setattr(schema, "UPGRADES", add)
+    for module in (schema, sqlite):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", present + 2)
+    SqliteDatabase(path).close()
+    engine = create_engine(f"sqlite:///{path}")
+    assert {"region", "zone"} <= {column["name"] for column in inspect(engine).get_columns("agents")}
+    engine.dispose()
+
+
+def test_a_writer_that_never_ends_makes_others_busy_but_not_readers(
+    path: Path, raw: sqlite3.Connection, impatient: None
+) -> None:
+    database = SqliteDatabase(path)
+    raw.execute("BEGIN IMMEDIATE")
+    with database.read() as connection:
+        assert schema.read_revision(connection, schema.Topic.KEYS) == 0
+    with pytest.raises(StateBusy, match="stuck trunkline process"), database.write():
+        pass
+    database.close()
+
+
+def test_writers_of_one_process_queue_and_the_patient_get_their_turn(path: Path) -> None:
+    database = SqliteDatabase(path)
+
+    def bump() -> None:
+        for _ in range(20):
+            with database.write() as connection:
+                schema.next_revision(connection, schema.Topic.KEYS)
+
+    threads = [threading.Thread(target=bump) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.read() as connection:
+        assert schema.read_revision(connection, schema.Topic.KEYS) == 80
+    database.close()
+
+
+def test_a_block_that_raises_leaves_nothing_behind(path: Path) -> None:
+    database = SqliteDatabase(path)
+
+    def fail_half_way() -> None:
+        with database.write() as connection:
+            schema.next_revision(connection, schema.Topic.KEYS)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail_half_way()
+    with database.read() as connection:
+        assert schema.read_revision(connection, schema.Topic.KEYS) == 0
+    database.close()
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_NAME).mkdir()
+    with pytest.raises(StateUnwritable, match="cannot open"):
+        SqliteDatabase(tmp_path / DATABASE_NAME)
+
+
+def test_a_full_disk_is_called_that(path: Path) -> None:
+    database = SqliteDatabase(path)
+
+    def fill() -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")
+            connection.exec_driver_sql("CREATE TABLE big (x)")
+            connection.exec_driver_sql("INSERT INTO big VALUES (zeroblob(1000000))")
+
+    with pytest.raises(StateUnwritable, match="is full"):
+        fill()
+    database.close()
+
+
+def test_durability_is_as_promised(path: Path) -> None:
+    database = SqliteDatabase(path)
+    with database.read() as connection:
+        pragmas = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    database.close()

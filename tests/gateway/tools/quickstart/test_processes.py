@@ -1,0 +1,51 @@
+"""Children are waited for, watched and stopped."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from gateway.tools.quickstart import processes
+from gateway.tools.quickstart.errors import ProcessEnded
+from gateway.tools.quickstart.processes import Children, free_port
+
+_ENGINE = ("tests.support.scripted_engine", "--port", "0")
+
+
+def test_leaving_the_context_stops_what_was_started(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("engine", *_ENGINE)
+        children.wait_until(lambda: "listening" in child.tail(), "the engine listens", 30)
+        children.check()
+    assert not Path(f"/proc/{child.pid}").exists()
+
+
+def test_a_child_that_ends_by_itself_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        children.start("engine", *_ENGINE, "--nonsense")
+        with pytest.raises(ProcessEnded, match=r"(?s)exit code 2.*--nonsense"):
+            children.wait_until(lambda: False, "never", 30)
+
+
+def test_waiting_in_vain_ends_with_what_the_children_said(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        children.start("engine", *_ENGINE)
+        with pytest.raises(ProcessEnded, match="never: not after 0 s"):
+            children.wait_until(lambda: False, "never", 0)
+
+
+def test_a_port_in_use_is_not_taken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port(port) not in (0, port)
+    assert free_port(port) == port
+
+
+def test_a_long_wait_says_now_and_then_how_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "TELL_S", 0.0)
+    told: list[int] = []
+    with Children(tmp_path) as children:
+        children.wait_until(lambda: len(told) == 3, "three lines", 30, lambda: told.append(1))
+    assert len(told) == 3

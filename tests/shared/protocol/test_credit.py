@@ -1,0 +1,81 @@
+"""Byte credit on its own."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.protocol import limits
+from shared.protocol.credit import (
+    GATEWAY_WINDOWS,
+    ReceiveCredit,
+    SendCredit,
+    SessionReceiveCredit,
+    WindowPool,
+)
+from shared.protocol.errors import FlowControlViolated
+
+
+def test_an_older_credit_changes_nothing() -> None:
+    credit = SendCredit(100)
+    assert credit.advance(200) == 100
+    assert credit.advance(150) == 0
+    assert credit.advance(200) == 0
+    assert credit.available == 200
+
+
+def test_credit_that_no_stream_can_have_is_refused() -> None:
+    with pytest.raises(FlowControlViolated):
+        SendCredit(0).advance(limits.CREDIT_MAX + 1)
+
+
+def test_receiving_beyond_the_grant_is_refused() -> None:
+    credit = ReceiveCredit(window=100, granted=100, now=0.0)
+    credit.receive(100)
+    with pytest.raises(FlowControlViolated):
+        credit.receive(1)
+
+
+@given(st.lists(st.integers(1, 5000), max_size=200))
+def test_what_may_be_held_never_exceeds_the_window(sizes: list[int]) -> None:
+    pool = WindowPool(GATEWAY_WINDOWS)
+    credit = ReceiveCredit(window=16384, granted=16384, now=0.0)
+    for size_bytes in sizes:
+        size_bytes = min(size_bytes, credit.granted - credit.received)
+        credit.receive(size_bytes)
+        credit.consume(size_bytes)
+        credit.grant(pool, None, 0.0)
+        assert credit.received <= credit.granted <= credit.consumed + credit.window
+        assert credit.granted - credit.received > 0
+
+
+@given(st.lists(st.integers(0, 10 * limits.MIB), max_size=300))
+def test_the_pool_lends_only_what_it_has(wanted: list[int]) -> None:
+    pool = WindowPool(GATEWAY_WINDOWS)
+    whole = pool.free
+    lent = [pool.borrow(size_bytes) for size_bytes in wanted]
+    assert sum(lent) + pool.free == whole
+    assert pool.free >= 0
+    for size_bytes in lent:
+        pool.give_back(size_bytes)
+    assert pool.free == whole
+
+
+def test_windows_never_grow_beyond_the_maximum() -> None:
+    pool = WindowPool(GATEWAY_WINDOWS)
+    pool.free = 10**9
+    credit = ReceiveCredit(limits.STREAM_WINDOW_BYTES, limits.STREAM_WINDOW_BYTES, 0.0)
+    for _ in range(20):
+        size_bytes = credit.granted - credit.received
+        credit.receive(size_bytes)
+        credit.consume(size_bytes)
+        credit.grant(pool, rtt_s=1.0, now=0.0)
+    assert credit.window == limits.STREAM_WINDOW_MAX_BYTES
+
+
+def test_session_credit_always_leaves_room_for_all_windows() -> None:
+    credit = SessionReceiveCredit(GATEWAY_WINDOWS.session)
+    for _ in range(1000):
+        credit.receive(70_000)
+        credit.consume(70_000)
+        credit.grant()
+        assert credit.granted - credit.received >= GATEWAY_WINDOWS.shareable

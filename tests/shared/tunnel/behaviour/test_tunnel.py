@@ -1,0 +1,362 @@
+"""The tunnel on real sockets: bytes, WebSocket, session and clock together."""
+
+import asyncio
+
+import pytest
+
+from shared.protocol import limits
+from shared.protocol.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
+from shared.protocol.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers, Usage
+from shared.tunnel import AcceptedTunnel, dial
+from tests.support.identities import joining_agent
+from tests.support.tunnels import Acceptor, Recorder, accepting, dial_with_token, request_head
+
+
+async def test_a_request_crosses_and_its_answer_comes_back() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        assert tunnel.welcome.certificate is not None
+        tunnel.endpoint.send_state(AgentState(AgentStatus.READY))
+        tunnel.endpoint.send_slots({"d1": 4})
+        assert await acceptor.listener.until("slots") == {"d1": 4}
+        assert acceptor.listener.names() == ["attached", "state", "slots"]
+
+        client = Recorder()
+        request = acceptor.tunnels[0].endpoint.open(request_head(), client)
+        request.send_data(b"question")
+        request.end()
+        await agent.until("end")
+        assert agent.body == b"question"
+        answer = agent.streams[0]
+        answer.send_head(ResponseHead(200, (("content-type", "text/plain"),)))
+        answer.send_data(b"ans")
+        answer.send_data(b"wer")
+        trailers = Trailers(Usage(3, 2), first_byte_s=0.25)
+        answer.end(trailers)
+        await client.until("closed")
+        assert client.body == b"answer"
+        assert [name for name in client.names() if name != "data"] == ["head", "end", "closed"]
+        assert ("end", trailers) in client.calls
+        await agent.until("closed")
+        tunnel.abort()
+
+
+async def test_megabytes_cross_in_both_directions_within_credit() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client = Recorder()
+        request = acceptor.tunnels[0].endpoint.open(request_head(streaming=False), client)
+        upload = bytes(range(256)) * 8192
+        writing = asyncio.create_task(write_all(request, client, upload))
+        await agent.until("open")
+        answer = agent.streams[0]
+        reading = asyncio.create_task(consume_all(answer, agent, len(upload)))
+        await asyncio.gather(writing, reading)
+        assert agent.body == upload
+        answer.send_head(ResponseHead(200, ()))
+        writing = asyncio.create_task(write_all(answer, agent, upload[::-1]))
+        reading = asyncio.create_task(consume_all(request, client, len(upload)))
+        await asyncio.gather(writing, reading)
+        await client.until("closed")
+        assert client.body == upload[::-1]
+        tunnel.abort()
+
+
+async def write_all(stream: object, handler: Recorder, data: bytes) -> None:
+    for start in range(0, len(data), 20_000):
+        if not stream.send_data(data[start : start + 20_000]):  # type: ignore[attr-defined]
+            handler.calls = [call for call in handler.calls if call[0] != "writable"]
+            await handler.until("writable")
+    stream.end()  # type: ignore[attr-defined]
+
+
+async def consume_all(stream: object, handler: Recorder, size_bytes: int) -> None:
+    consumed = 0
+    async with asyncio.timeout(20):
+        while consumed < size_bytes:
+            if len(handler.body) == consumed:
+                handler.changed.clear()
+                await handler.changed.wait()
+            stream.consumed(len(handler.body) - consumed)  # type: ignore[attr-defined]
+            consumed = len(handler.body)
+
+
+async def test_a_reader_that_stops_holds_no_more_than_was_granted() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        gateway = acceptor.tunnels[0].endpoint
+        stopped, reading = Recorder(), Recorder()
+        gateway.open(request_head(), stopped).end()
+        gateway.open(request_head(), reading).end()
+        while len(agent.streams) < 2:
+            agent.changed.clear()
+            await agent.changed.wait()
+        flood, trickle = agent.streams
+        for stream in (flood, trickle):
+            stream.send_head(ResponseHead(200, ()))
+        flooding = asyncio.create_task(write_all(flood, agent, bytes(10 * limits.STREAM_WINDOW_BYTES)))
+        async with asyncio.timeout(10):
+            while len(stopped.body) < limits.STREAM_WINDOW_BYTES:
+                stopped.changed.clear()
+                await stopped.changed.wait()
+        trickle.send_data(b"token")
+        trickle.end()
+        await reading.until("end")
+        flooding.cancel()
+        assert reading.body == b"token"
+        assert len(stopped.body) == limits.STREAM_WINDOW_BYTES
+        assert gateway.session.held_bytes == len(stopped.body) + len(reading.body)
+        tunnel.abort()
+
+
+async def test_a_refused_agent_is_told_why_and_when_to_come_back() -> None:
+    acceptor = Acceptor(HandshakeRejected(ErrorCode.REVOKED, "this agent was revoked", 7.0))
+    async with accepting(acceptor) as url:
+        with pytest.raises(HandshakeRejected, match="this agent was revoked") as caught:
+            await dial_with_token(url, Recorder())
+        assert caught.value.code is ErrorCode.REVOKED
+        assert caught.value.retry_after_s == 7.0
+        await acceptor.all_gone.wait()
+
+
+async def test_closing_the_session_tells_both_sides_and_every_stream() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client = Recorder()
+        endpoint = acceptor.tunnels[0].endpoint
+        endpoint.open(request_head(), client)
+        endpoint.send_drain(Drain("upgrade", 1.0))
+        assert (await agent.until("drain")).reason == "upgrade"
+        endpoint.close(ErrorCode.DRAINING, "gateway stops")
+        assert client.names() == ["reset", "closed"]
+        assert client.calls[0][1][0] is ErrorCode.SESSION_LOST
+        error = await tunnel.wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert error.code is ErrorCode.DRAINING
+        assert agent.names()[-3:] == ["reset", "closed", "session_closed"]
+        assert await acceptor.tunnels[0].wait_closed() is None
+
+
+async def test_a_lost_connection_suspends_the_session_on_both_sides() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client = Recorder()
+        acceptor.tunnels[0].endpoint.open(request_head(), client)
+        await agent.until("open")
+        tunnel.abort(TunnelClosed("cut"))
+        error = await acceptor.tunnels[0].wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert isinstance(await acceptor.listener.until("session_suspended"), TunnelClosed)
+        assert client.names() == ["suspended"]
+        assert agent.names()[-2:] == ["suspended", "session_suspended"]
+        acceptor.tunnels[0].endpoint.lost(error)
+        assert client.names() == ["suspended", "reset", "closed"]
+        assert await acceptor.listener.until("session_closed") is error
+
+
+async def test_a_session_goes_on_over_another_tunnel_byte_for_byte() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client = Recorder()
+        request = acceptor.tunnels[0].endpoint.open(request_head(), client)
+        request.send_data(b"question")
+        request.end()
+        await agent.until("end")
+        answer = agent.streams[0]
+        answer.send_head(ResponseHead(200, ()))
+        said = b""
+        for number in range(30):
+            piece = bytes([number]) * 700
+            said += piece
+            answer.send_data(piece)
+            if number % 3 == 0:  # cut it before, while or after the piece leaves
+                if number % 2:
+                    await asyncio.sleep(0)
+                tunnel.abort(TunnelClosed("cut"))
+                tunnel = await dial_with_token(url, Recorder(), lost=tunnel)
+                assert tunnel.resumed
+        answer.end(Trailers(Usage(1, 2)))
+        await client.until("closed")
+        assert client.body == said
+        assert [name for name in client.names() if name in ("head", "end", "reset")] == ["head", "end"]
+        assert client.names().count("suspended") == client.names().count("resumed") == 10
+        await agent.until("closed")
+        assert not tunnel.endpoint.streams
+        assert len(acceptor.tunnels) == 11
+        tunnel.abort()
+
+
+async def test_a_newer_tunnel_takes_the_session_from_one_that_only_seems_alive() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client = Recorder()
+        acceptor.tunnels[0].endpoint.open(request_head(), client)
+        await agent.until("open")
+        there = acceptor.tunnels[0]
+        tunnel.endpoint.suspend(TunnelClosed("the network is another one"))
+        newer = await dial_with_token(url, Recorder(), lost=tunnel)
+        assert newer.resumed
+        error = await there.wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert error.code is ErrorCode.REPLACED
+        answer = agent.streams[0]
+        answer.send_head(ResponseHead(200, ()))
+        answer.end()
+        await client.until("end")
+        newer.abort()
+
+
+async def test_an_agent_whose_session_is_gone_gets_a_new_one() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        tunnel.abort(TunnelClosed("cut"))
+        acceptor.forgets = True
+        newer = await dial_with_token(url, Recorder(), lost=tunnel)
+        assert not newer.resumed
+        assert newer.endpoint is not tunnel.endpoint
+        assert not newer.endpoint.session.log.received
+        newer.abort()
+
+
+async def test_what_is_done_without_a_tunnel_takes_effect_on_the_next() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        client, other = Recorder(), Recorder()
+        endpoint = acceptor.tunnels[0].endpoint
+        request = endpoint.open(request_head(), client)
+        await agent.until("open")
+        tunnel.abort(TunnelClosed("cut"))
+        await acceptor.listener.until("session_suspended")
+        request.reset(ErrorCode.CANCELLED, "nobody wants it")
+        endpoint.open(request_head(), other)
+        tunnel.endpoint.send_slots({"d1": 1})
+        tunnel.endpoint.send_slots({"d1": 7})
+        newer = await dial_with_token(url, Recorder(), lost=tunnel)
+        assert await agent.until("reset") == (ErrorCode.CANCELLED, "nobody wants it")
+        assert await acceptor.listener.until("slots") == {"d1": 7}
+        assert len(agent.streams) == 2
+        agent.streams[0].reset(ErrorCode.CANCELLED)
+        await client.until("closed")
+        newer.abort()
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 4"),
+        (b"\x16\x03\x01\x02\x00garbage\r\n\r\n", b""),
+        (
+            b"GET /tunnel HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+            b"HTTP/1.1 400",
+        ),
+        (b"x" * (limits.UPGRADE_REQUEST_BYTES + 1), b""),
+    ],
+)
+async def test_strangers_are_turned_away(sent: bytes, answer: bytes) -> None:
+    acceptor = Acceptor()
+    async with accepting(acceptor) as url:
+        port = int(url.split(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        try:
+            received = await asyncio.wait_for(reader.read(), 5)
+        except ConnectionResetError:
+            received = b""
+        assert received.startswith(answer)
+        writer.close()
+        assert acceptor.connections == 0
+
+
+async def test_a_stranger_that_closes_its_direction_behind_its_request_is_answered() -> None:
+    async with accepting(Acceptor()) as url:
+        port = int(url.split(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /elsewhere HTTP/1.1\r\nhost: gateway\r\n\r\n")
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 4")
+        writer.close()
+
+
+async def test_a_stranger_that_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE_TIMEOUT_S", 0.05)
+    acceptor = Acceptor()
+    async with accepting(acceptor) as url:
+        port = int(url.split(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await asyncio.wait_for(reader.readexactly(1), 5)
+        writer.close()
+
+
+async def test_a_broken_frame_after_authentication_ends_the_session_with_its_name() -> None:
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        tunnel._send_messages([b"\xff rubbish"])
+        error = await tunnel.wait_closed()
+        assert isinstance(error, TunnelClosed)
+        assert error.code is ErrorCode.PROTOCOL_ERROR
+        assert "header" in str(error) or "unknown frame" in str(error)
+        assert await acceptor.listener.until("session_closed") is not None
+
+
+async def test_dialling_nobody_fails_with_a_reason() -> None:
+    with pytest.raises(DialFailed, match=r"127\.0\.0\.1"):
+        await dial_with_token("ws://127.0.0.1:9/tunnel", Recorder())
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy"),
+    [
+        ("ws://a..b/tunnel", None),
+        (f"ws://{'a' * 64}.example/tunnel", None),
+        ("ws://x/tunnel", "ftp://me:secret@127.0.0.1:9"),
+        ("ws://x/tunnel", "http://me:secret@"),
+        ("ws://x/tunnel", "http://me:secret@127.0.0.1:70000"),
+        ("ws://x/tunnel", "http://me:secret@127.0.0.1/path"),
+        ("ws://x/tunnel", "http://me:secret@a..b:9"),
+        ("ws://x/tunnel", "http://me:%ffsecret@127.0.0.1:9"),
+    ],
+)
+async def test_hosts_and_proxies_that_cannot_be_are_dialled_in_vain_and_passwords_not_repeated(
+    url: str, proxy: str | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    with pytest.raises(DialFailed) as failed:
+        await dial(url, handshake=joining_agent(), listener=Recorder(), clock=loop.time, proxy=proxy)
+    assert "secret" not in str(failed.value)
+
+
+async def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(limits, "DEAD_AFTER_S", 0.3)
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        there: AcceptedTunnel = acceptor.tunnels[0]
+        assert there._transport is not None
+        there._transport.pause_reading()
+        there.endpoint.session._heartbeat._ping_at = float("inf")
+        there.endpoint.session._heartbeat._heard_at = float("inf")
+        error = await asyncio.wait_for(tunnel.wait_closed(), 5)
+        assert "nothing heard" in str(error)
