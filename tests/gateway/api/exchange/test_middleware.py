@@ -129,10 +129,10 @@ async def test_without_a_key_nothing_is_read_or_answered(
 async def test_a_database_that_fails_lets_nobody_in_and_asks_to_come_again(
     surface: Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: object, presented: str) -> None:
+    async def broken(self: object, presented: str) -> None:
         raise StateBusy("locked")
 
-    monkeypatch.setattr("tests.gateway.api.support.FakeKeys.authenticate", broken)
+    monkeypatch.setattr("tests.gateway.api.support.FakeKeys.identify", broken)
     call = await surface.post(CHAT, ASK)
     assert call.status == 503
     assert call.headers["retry-after"] == "5"
