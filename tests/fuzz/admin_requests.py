@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from gateway.api.admin.bodies import BODIES
 from gateway.api.admin.resources.table import Operation
@@ -28,10 +28,21 @@ _PATH_PIECES = (
     *("tlj_x", "%0d%0a", "key_00", "%25", ";", "{key}", "drain", "--", "%c3%a9"),
 )
 _QUERIES = (b"", b"", b"limit=-1", b"models=%ff&x", b"from=1e999&to=NaN", b"&" * 2000, b"a[]=1&a[]=2", b"%00")
-_QUERIES_THAT_ARE_READ = (
-    *(b"by=model&limit=2", b"since=2026-11-01", b"kind=key.,token.&limit=1", b"after=%5B%22m%22%5D&by=model"),
-    *(b"after=2026-11-21.0001.jsonl@7", b"after=..%2f..@0", b"limit=0", b"by=key&by=key", b"since=%ed%a0%80"),
-)
+_ASKED: Mapping[str, tuple[str, ...]] = {
+    "by": ("key", "tenant", "model", "day", "deployment"),
+    "since": ("2026-11-01", "2026-11-21T00:00:00Z", "", "2026-99-99", "0000-00-00", "２０２６-１１-０１"),
+    "after": (
+        '["m1"]',
+        '["a","acme","k1"]',
+        "2026-11-21.0001.jsonl@7",
+        "../..@0",
+        '["\\u0000"]',
+        '["\\ud800"]',
+    ),
+    "limit": ("1", "2", "1000", "1001", "0", "1e3", "1_0", "0x10", "٣", "9" * 400),
+    "kind": ("key.", "key.create,token.", ",", "." * 2000, "x" * 3000),
+}
+"""What may stand in a query."""
 _FIELDS = (
     *(b"application/json", b"application/json", b"application/json; charset=utf-16", b"text/plain", b""),
     *(b"multipart/form-data; boundary=x", b"application/problem+json", b"\xff/json", b"json"),
@@ -217,6 +228,21 @@ def _path(random: Random, operation: Operation, tokens: Sequence[str]) -> str:
     return path
 
 
+def _query(random: Random, operation: Operation) -> bytes:
+    """For an operation that reads it."""
+    if random.random() < 0.1:
+        return random.choice(_QUERIES)
+    pairs = [(name, random.choice(_ASKED[name])) for name in operation.query if random.random() < 0.4]
+    for _ in range(random.choice((0, 0, 1, 1, 2, 20))):
+        name = random.choice((*operation.query, *operation.query, random.choice(_TEXTS)))
+        pairs.append((name, random.choice((*_ASKED.get(name, ()), *_TEXTS, *map(str, _NUMBERS)))))
+    random.shuffle(pairs)
+    text = urlencode(pairs, errors="surrogatepass").encode()
+    place = random.randrange(len(text) + 1)
+    spoilt = random.choice((b"", b"", b"", b"", b"%", b"&&", b";", b"%ff", b"=", b"+", b"\xe9", b"#"))
+    return text[:place] + spoilt + text[place:]
+
+
 def draw_of_fleet(random: Random) -> Operation:
     """An operation of the connected fleet, which is not in the table."""
     method, path = random.choice(
@@ -252,6 +278,5 @@ def draw(random: Random, operation: Operation, key: str, tokens: Sequence[str]) 
     if random.random() < 0.03:
         headers.append((b"content-encoding", random.choice((b"gzip", b"br", b"identity"))))
     path, raw = _path(random, operation, tokens), _raw(random, operation)
-    read = operation.query and random.random() < 0.8
-    query = random.choice(_QUERIES_THAT_ARE_READ if read else _QUERIES)
+    query = _query(random, operation) if operation.query else random.choice(_QUERIES)
     return Asked(operation, method, path, query, tuple(headers), raw)

@@ -26,6 +26,8 @@ from gateway.api.admin.bodies import BODIES
 from gateway.api.admin.resources.table import OPERATIONS, Operation
 from gateway.domain.scopes import AdminRole
 from gateway.domain.state_dir import DATABASE_NAME
+from gateway.observability.audit import take_up_acts
+from gateway.storage.usage import Account, Amount
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
 from tests.gateway.api.admin.test_routes import House, enrol
 from tests.gateway.api.support import Call
@@ -71,7 +73,7 @@ def _first_wrong(operation: Operation, raw: bytes) -> str | None:
     except orjson.JSONDecodeError:
         return None
     except ValidationError as error:
-        return ".".join(map(str, error.errors()[0]["loc"]))[:100]
+        return ".".join(str(each) or '""' for each in error.errors()[0]["loc"])[:100]
     return None
 
 
@@ -93,8 +95,12 @@ class _Round:
             enrol(self.house.store, name)
         self.house.fleet.connect("gpu-1", deployment("m"))
         self.house.store.keys.create("ci", "acme", 1.0)
+        used = {Account("2026-11-21", f"k{n}", "acme", f"m{n}"): Amount(1, n, 2) for n in range(7)}
+        self.house.store.usage.add(used)
+        take_up_acts(self.house.store)
         every = OPERATIONS.values()
         self.operations = [each for each in every if not each.only_here and not each.apart]
+        self.with_query = [operation for operation in self.operations if operation.query]
         self.with_body = [operation for operation in self.operations if operation.name in BODIES]
 
     def tokens(self) -> list[str]:
@@ -115,7 +121,10 @@ class _Round:
 
     async def one(self, stops: LoopStops) -> None:
         random = self.random
-        operation = random.choice(self.with_body if random.random() < 0.6 else self.operations)
+        lot = random.random()
+        operation = random.choice(
+            self.with_body if lot < 0.55 else self.with_query if lot < 0.7 else self.operations
+        )
         if random.random() < 0.05:
             operation = draw_of_fleet(random)
         role = AdminRole.ADMIN if random.random() < 0.9 else random.choice(list(AdminRole))
@@ -162,6 +171,9 @@ class _Round:
         said = orjson.loads(call.content)["error"]
         assert said["message"].strip(), what
         assert len(call.content) <= WORDS_BYTES, what
+        if said["code"] == "invalid_value" and operation.query:
+            words = ("The query", *operation.query, said["param"])
+            assert any(word and word in said["message"] for word in words), f"{what}; of what is it?"
         if said["code"] == "invalid_value" and operation.name in BODIES and asked.method == operation.method:
             wrong = _first_wrong(operation, asked.raw)
             assert said["param"] == wrong, f"{what}; the member is {wrong}"

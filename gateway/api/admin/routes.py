@@ -168,7 +168,7 @@ def read_body(kind: type[_Body], body: Json) -> _Body:
         return kind.model_validate(body)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        path = ".".join(map(str, problem["loc"]))
+        path = ".".join(str(each) or '""' for each in problem["loc"])  # a member may have no name
         raise BadRequest(
             f"{path[:100]}: {problem['msg'].removeprefix('Input ')}.", param=path[:100], code="invalid_value"
         ) from None

@@ -639,6 +639,7 @@ async def test_usage_is_read_page_after_page(house: House) -> None:
         ("/admin/usage", b"by=%ff", "cannot be read"),
         ("/admin/usage", b"&".join(b"a%d=1" % n for n in range(17)), "cannot be read"),
         ("/admin/usage", b"colour=red", "colour: "),
+        ("/admin/usage", b"=red", '"": '),
         ("/admin/audit/verify", b"expect=1", "expect: "),
         ("/admin/audit", b"after=../../gateway.key@0", "after is what an answer before gave"),
         ("/admin/audit", b"after=2026-11-21.0001.jsonl@-1", "after is what an answer before gave"),
