@@ -7,65 +7,45 @@ import orjson
 
 from gateway.tools.bench.plan import RequestFailed
 from shared.process.excerpt import shortened
+from shared.process.server_sent_events import EventTooLong, ServerSentEvent, ServerSentEventReader
 
-_EVENT = b"\ndata:"
-_DONE = b"data: [DONE]"
-_LAST_PIECES = 8
-"""The end of a stream: its last token, its usage and ``[DONE]`` may come as pieces of their own."""
-_HEAD_BYTES = 65_536
+_LAST = 8
+"""Events at the end of a stream: its last token, its usage and ``[DONE]``. Of another answer, pieces."""
 _ERROR_BYTES = 16_384
 _OUTPUT = ("content", "reasoning_content", "reasoning", "tool_calls", "text")
 
 
-class EventCounter:
-    """Counts the events of a stream (lines that begin with ``data:``), wherever the pieces are cut."""
-
-    def __init__(self) -> None:
-        self._carried = b"\n"
-
-    def feed(self, piece: bytes) -> int:
-        """How many events begin in it; one that began with the last bytes of the former piece counts here."""
-        text = self._carried + piece
-        self._carried = text[1 - len(_EVENT) :]
-        return text.count(_EVENT)
-
-
 class BenchAnswer:
-    """One answer. ``events`` are those of a stream that carry tokens, as far as bytes tell; ``first`` is true
-    from the first one that carries output on, not with one that only names the role."""
+    """One answer. Its events count from the first one that carries output on, not with one that only names
+    the role; that is ``first``, and no later one is looked into before the end."""
 
     def __init__(self, *, streamed: bool) -> None:
-        self._streamed = streamed
-        self._counter = EventCounter()
-        self._head = bytearray()
-        self._last: deque[bytes] = deque(maxlen=_LAST_PIECES)
+        self._reader = ServerSentEventReader() if streamed else None
+        self._pieces: deque[bytes] = deque(maxlen=_LAST)
+        self._events: deque[ServerSentEvent] = deque(maxlen=_LAST)
         self.first = False
 
     def feed(self, piece: bytes) -> int:
-        """How many events it brought; 0 for an answer that is no stream, and until output begins."""
-        self._last.append(piece)
-        if not self._streamed:
+        """How many events it completed; 0 for an answer that is no stream, and until output begins. Raises
+        RequestFailed for an event that does not end."""
+        if self._reader is None:
+            self._pieces.append(piece)
             return 0
-        count = self._counter.feed(piece)
-        return count if self.first else self._look_for_output(piece)
-
-    def _look_for_output(self, piece: bytes) -> int:
-        """Events with output in what came so far, which is the only part of a stream that is read."""
-        self._head += piece
-        *whole, rest = bytes(self._head).replace(b"\r\n", b"\n").split(b"\n\n")
-        for index, event in enumerate(whole):
-            if _has_output(event):
-                self.first = True
-                self._head.clear()
-                return len(whole) - index + (1 if rest.startswith(b"data:") else 0)
-        self._head = bytearray(rest)
-        if len(self._head) > _HEAD_BYTES:
-            raise RequestFailed("malformed", "a streamed answer began with an endless event")
-        return 0
+        count = 0
+        try:
+            for event in self._reader.feed(piece):
+                if event.data is not None:
+                    self._events.append(event)
+                    if self.first or _has_output(event):
+                        self.first = True
+                        count += 1
+        except EventTooLong:
+            raise RequestFailed("malformed", "a streamed answer has an endless event") from None
+        return count
 
     def value(self) -> dict[str, Any] | None:
         """The JSON of a short answer that is no stream; None if it is none."""
-        return _loads(b"".join(self._last))
+        return _loads(b"".join(self._pieces))
 
     def usage(self) -> tuple[int, int] | None:
         """Prompt and completion tokens as the server counted them, at the end.
@@ -73,16 +53,15 @@ class BenchAnswer:
         Raises RequestFailed for a stream that ended with an error, or with neither a finish reason nor
         ``[DONE]``.
         """
-        if not self._streamed:
-            value = self.value()
-            return _usage_of(value) if value is not None else None
+        if self._reader is None:
+            return _usage_of(self.value() or {})
         found, done = None, False
-        for line in b"".join(self._last).splitlines():
-            value = _loads(line[5:]) if line.startswith(b"data:") else None
-            done = done or line.startswith(_DONE) or (value is not None and _says_why(value))
-            if value is not None and value.get("error"):
+        for event in (*self._events, *self._reader.finish()):
+            value = event.value() or {}
+            done = done or event.is_done or _says_why(value)
+            if value.get("error"):
                 raise failure_of("stream", value["error"])
-            found = (_usage_of(value) if value is not None else None) or found
+            found = _usage_of(value) or found
         if not done:
             raise RequestFailed("unfinished", "a streamed answer ended without a finish reason or [DONE]")
         return found
@@ -106,14 +85,11 @@ def failure_of(where: str, error: object) -> RequestFailed:
     return RequestFailed(kind, shortened(str(error.get("message", ""))))
 
 
-def _has_output(event: bytes) -> bool:
+def _has_output(event: ServerSentEvent) -> bool:
     """Whether it carries some of the answer; an event that cannot be read does."""
-    start = event.find(b"data:")
-    if start < 0:
-        return False
-    value = _loads(event[start + 5 :])
+    value = event.value()
     if value is None or not isinstance(value.get("choices"), list):
-        return value is None and not event.startswith(_DONE)
+        return value is None and not event.is_done
     for choice in value["choices"]:
         part = choice.get("delta", choice) if isinstance(choice, dict) else {}
         if isinstance(part, dict) and any(part.get(name) for name in _OUTPUT):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.bench.answer import BenchAnswer, EventCounter, status_failure
+from gateway.tools.bench.answer import BenchAnswer, status_failure
 from gateway.tools.bench.plan import RequestFailed
 
 
@@ -20,22 +20,13 @@ STREAM = chunk(None) + chunk("a") + chunk("data: b") + chunk("c") + USAGE + DONE
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_events_are_counted_wherever_the_pieces_are_cut(cuts: list[int]) -> None:
-    edges = [0, *sorted(cuts), len(STREAM)]
-    counter = EventCounter()
-    pieces = [STREAM[begin:end] for begin, end in itertools.pairwise(edges)]
-    assert sum(map(counter.feed, pieces)) == 6
-
-
-@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_usage_and_output_are_found_wherever_the_pieces_are_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     answer = BenchAnswer(streamed=True)
     pieces = [STREAM[begin:end] for begin, end in itertools.pairwise(edges)]
     events = sum(map(answer.feed, filter(None, pieces)))
     assert events == 5, "all but the one that only names the role"
-    if len(pieces) <= 8:
-        assert answer.usage() == (7, 3)
+    assert answer.usage() == (7, 3)
 
 
 def test_output_begins_with_the_first_event_that_carries_some() -> None:
@@ -94,9 +85,9 @@ def test_tokens_of_a_plain_answer_are_the_server_s() -> None:
 
 def test_an_endless_first_event_is_not_kept() -> None:
     answer = BenchAnswer(streamed=True)
-    answer.feed(b"x" * 60_000)
+    answer.feed(b"x" * 3_000_000)
     with pytest.raises(RequestFailed, match="endless"):
-        answer.feed(b"x" * 60_000)
+        answer.feed(b"x" * 3_000_000)
 
 
 @pytest.mark.parametrize(
