@@ -25,8 +25,8 @@ from gateway.tools.console import fail, note
 from shared.process.imports import without_collection
 
 if TYPE_CHECKING:
-    from gateway.cli.admin_client import AdminClient
     from gateway.storage import Store
+    from gateway.tools.gateway_client import GatewayClient
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 
@@ -108,9 +108,9 @@ def _was_served(store: "Store", model: str, version: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def asking(url: str, key: str | None, ca_file: Path | None) -> Iterator["AdminClient"]:
+def asking(url: str, key: str | None, ca_file: Path | None) -> Iterator["GatewayClient"]:
     """A client; what it cannot do ends the command with exit code 1, what it may not be asked with 2."""
-    from gateway.cli.admin_client import AdminClient, AdminFailed
+    from gateway.tools.gateway_client import GatewayClient, GatewayFailed
 
     if not key:
         raise typer.BadParameter(
@@ -119,12 +119,12 @@ def asking(url: str, key: str | None, ca_file: Path | None) -> Iterator["AdminCl
             param_hint="--key",
         )
     try:
-        client = AdminClient(url, key, ca_file)
-    except AdminFailed as error:
+        client = GatewayClient(url, key, ca_file)
+    except GatewayFailed as error:
         raise typer.BadParameter(str(error)) from error
     try:
         yield client
-    except AdminFailed as error:
+    except GatewayFailed as error:
         said = str(error).removesuffix(".")
         if error.status == 400:
             raise typer.BadParameter(said) from error

@@ -12,7 +12,7 @@ from gateway.tools.console import note, print_json, print_table
 from shared.process.excerpt import printable
 
 if TYPE_CHECKING:
-    from gateway.cli.admin_client import AdminClient
+    from gateway.tools.gateway_client import GatewayClient
 
 LOOK_S = 1.0
 """How often it is looked whether an agent's requests are over."""
@@ -107,7 +107,7 @@ def drain(
         note("Nothing runs there any more.")
 
 
-def _streams(client: "AdminClient", agent: str) -> int:
+def _streams(client: "GatewayClient", agent: str) -> int:
     """Requests that run on an agent; none on one that has gone."""
     agents = client.get("agents", "agents")["agents"]
     return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)

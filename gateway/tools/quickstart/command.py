@@ -1,5 +1,6 @@
 """The story of a quickstart, from nothing to an answer."""
 
+import json
 import signal
 import sys
 import tempfile
@@ -13,11 +14,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from gateway.domain.scopes import AdminRole
-from gateway.tools.quickstart.checks import QUESTION, Verdict, chat_body, run_checks
-from gateway.tools.quickstart.client import Client, Streamed
-from gateway.tools.quickstart.errors import QuickstartFailed
-from gateway.tools.quickstart.page import how_to_go_on
-from gateway.tools.quickstart.processes import Children, free_port
+from gateway.tools.quickstart.client import QUESTION, Client, Streamed, Verdict, chat_body, run_checks
+from gateway.tools.quickstart.processes import Children, QuickstartFailed, free_port
 
 PREFERRED_PORT = 8787
 DEMO = "demo"
@@ -69,7 +67,7 @@ def quickstart(
 
 
 @dataclass(frozen=True, slots=True)
-class _House:
+class _Running:
     """What is running."""
 
     children: Children
@@ -81,15 +79,15 @@ class _House:
 
 def _run(directory: Path, port: int, model: str, check: bool) -> None:
     with Children(directory) as children:
-        house = _start(children, directory, port, model)
+        running = _start(children, directory, port, model)
         if check:
-            _report(run_checks(house.client, house.model))
+            _report(run_checks(running.client, running.model))
         else:
-            _show_answer(house)
-            typer.echo(how_to_go_on(house.base_url, house.key, house.model))
+            _show_answer(running)
+            typer.echo(how_to_go_on(running.base_url, running.key, running.model))
             _say("Running until Ctrl-C.")
             while True:
-                house.children.check()
+                running.children.check()
                 time.sleep(_LOOK_AFTER_S)
 
 
@@ -100,7 +98,7 @@ def _is_model(directory: Path) -> bool:
         return False
 
 
-def _start(children: Children, directory: Path, port: int, model: str) -> _House:
+def _start(children: Children, directory: Path, port: int, model: str) -> _Running:
     state = directory / "gateway"
     from gateway.storage import Store  # which the help does without
 
@@ -125,16 +123,44 @@ def _start(children: Children, directory: Path, port: int, model: str) -> _House
         lambda: _say(f"  {client.loading() or 'the agent starts'}"),
     )
     _say(f"ready after {time.monotonic() - began_s:.1f} s\n")
-    return _House(children, client, f"http://127.0.0.1:{port}/v1", key, client.models()[0])
+    return _Running(children, client, f"http://127.0.0.1:{port}/v1", key, client.models()[0])
 
 
-def _show_answer(house: _House) -> None:
+def _show_answer(running: _Running) -> None:
     _say(f"> {QUESTION}")
     facts = Streamed()
-    for piece in house.client.stream_chat(chat_body(house.model), facts):
+    for piece in running.client.stream_chat(chat_body(running.model), facts):
         sys.stdout.write(piece)
         sys.stdout.flush()
     _say(f"\n\n(first token after {facts.first_token_s * 1000:.0f} ms)")
+
+
+def how_to_go_on(base_url: str, key: str, model: str) -> str:
+    """Base URL, key, a curl line and a Python snippet, ready to be copied."""
+    body = json.dumps(chat_body(model) | {"stream": True})
+    return f"""
+base URL  {base_url}
+API key   {key}
+model     {model}
+
+Who serves what:
+
+  TRUNKLINE_KEY={key} trunkline status --gateway {base_url.removesuffix("/v1")}
+
+With curl:
+
+  curl -N {base_url}/chat/completions -H 'authorization: Bearer {key}' \\
+    -H 'content-type: application/json' -d '{body}'
+
+With Python (pip install openai):
+
+  from openai import OpenAI
+
+  client = OpenAI(base_url="{base_url}", api_key="{key}")
+  question = [{{"role": "user", "content": "{QUESTION}"}}]
+  for chunk in client.chat.completions.create(model="{model}", messages=question, stream=True):
+      print(chunk.choices[0].delta.content or "", end="", flush=True)
+"""
 
 
 def _report(verdict: Verdict) -> None:

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gateway.tools.quickstart.errors import ProcessEnded
-
 STOP_GRACE_S = 10.0
 """How long a process may take to stop when asked before it is killed."""
 TELL_S = 2.0
@@ -22,6 +20,14 @@ _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 _TAIL_LINES = 25
+
+
+class QuickstartFailed(Exception):
+    """A quickstart cannot go on. The message is fit for the person at the terminal."""
+
+
+class ProcessEnded(QuickstartFailed):
+    """The gateway or the agent ended by itself, or never became ready."""
 
 
 def free_port(preferred: int = 0) -> int:

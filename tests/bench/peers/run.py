@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.tools.quickstart.errors import ProcessEnded
+from gateway.tools.quickstart.processes import ProcessEnded
 from tests.bench.peers.known import PEERS
 from tests.bench.peers.machine import Cores, cores, facts, family, forget_peak, pinned, usage
 from tests.bench.peers.stage import Peer, Running, Stage

@@ -13,8 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gateway.cli.admin_client import AdminClient, AdminFailed
 from gateway.cli.live import register
+from gateway.tools.gateway_client import GatewayClient, GatewayFailed
 from tests.support.tls import make_certificate
 
 KEY = "sk-tl-secret"
@@ -222,8 +222,8 @@ def test_the_key_goes_to_the_gateway_named_and_nowhere_else(server: Server) -> N
 
 def test_a_key_is_not_sent_in_the_clear_and_never_shown(server: Server) -> None:
     for url in ("http://gateway.example.com", "ftp://127.0.0.1", "gateway.example.com"):
-        with pytest.raises(AdminFailed):
-            AdminClient(url, KEY)
+        with pytest.raises(GatewayFailed):
+            GatewayClient(url, KEY)
     result = run(server, "models", key="sk-tl-bad\nkey")
     assert result.exit_code == 2
     assert "sk-tl-bad" not in result.output
@@ -238,8 +238,8 @@ def test_who_gives_no_key_is_told_how_to_make_one(server: Server) -> None:
 
 
 def test_a_gateway_that_is_away_is_a_failure(server: Server) -> None:
-    with pytest.raises(AdminFailed, match=r"at http://127.0.0.1:1: nobody listens there .*: does it run"):
-        AdminClient("http://127.0.0.1:1", KEY).get("agents")
+    with pytest.raises(GatewayFailed, match=r"at http://127.0.0.1:1: nobody listens there .*: does it run"):
+        GatewayClient("http://127.0.0.1:1", KEY).get("agents")
     server.answers["GET", "/admin/models"] = [(200, [])]
     assert "does not answer as a gateway does" in run(server, "models").stderr
 
@@ -258,16 +258,16 @@ def test_what_speaks_no_http_is_a_failure_in_one_line(server: Server, spoken: by
 
         speaking = threading.Thread(target=speak)
         speaking.start()
-        with pytest.raises(AdminFailed, match="cannot ask the gateway"):
-            AdminClient(f"http://127.0.0.1:{listener.getsockname()[1]}", KEY).get("agents")
+        with pytest.raises(GatewayFailed, match="cannot ask the gateway"):
+            GatewayClient(f"http://127.0.0.1:{listener.getsockname()[1]}", KEY).get("agents")
         speaking.join()
 
 
 def test_tls_at_a_plain_port_is_told_with_what_to_write(server: Server) -> None:
     with pytest.raises(
-        AdminFailed, match=f"speaks no TLS: write {server.url} if the gateway is on this host"
+        GatewayFailed, match=f"speaks no TLS: write {server.url} if the gateway is on this host"
     ):
-        AdminClient(server.url.replace("http:", "https:"), KEY).get("agents")
+        GatewayClient(server.url.replace("http:", "https:"), KEY).get("agents")
 
 
 def test_no_tls_at_a_tls_port_is_told_with_what_to_write(server: Server, tmp_path: Path) -> None:
@@ -275,14 +275,14 @@ def test_no_tls_at_a_tls_port_is_told_with_what_to_write(server: Server, tmp_pat
     context.load_cert_chain(*make_certificate(tmp_path))
     server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
     instead = server.url.replace("http:", "https:")
-    with pytest.raises(AdminFailed, match=f"no plain HTTP: if the port speaks TLS, write {instead}"):
-        AdminClient(server.url, KEY).get("agents")
+    with pytest.raises(GatewayFailed, match=f"no plain HTTP: if the port speaks TLS, write {instead}"):
+        GatewayClient(server.url, KEY).get("agents")
 
 
 def test_a_proxy_of_the_environment_is_named_when_it_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:secret@127.0.0.1:1")
-    with pytest.raises(AdminFailed, match=r"the proxy 127\.0\.0\.1 refuses the connection") as failed:
-        AdminClient("https://gateway.example.com", KEY).get("agents")
+    with pytest.raises(GatewayFailed, match=r"the proxy 127\.0\.0\.1 refuses the connection") as failed:
+        GatewayClient("https://gateway.example.com", KEY).get("agents")
     assert "secret" not in str(failed.value)
 
 

@@ -1,10 +1,17 @@
-"""What quickstart says before it starts anything."""
+"""What quickstart says: before it starts anything, and for the person to copy, which works as it is."""
+
+import json
+import shlex
+import textwrap
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from gateway.tools.quickstart import command
+from gateway.tools.quickstart.command import how_to_go_on
+
+_PAGE = how_to_go_on("http://127.0.0.1:8787/v1", "sk-tl-abc", "trunkline-demo")
 
 
 def test_without_the_packages_of_its_model_it_is_wrong_usage(
@@ -17,3 +24,17 @@ def test_without_the_packages_of_its_model_it_is_wrong_usage(
     assert result.exit_code == 2
     assert result.stderr.strip().endswith("pip install 'trunkline[torch]'")
     assert "\n" not in result.stderr.strip()
+
+
+def test_the_curl_line_is_one_shell_command_with_a_json_body() -> None:
+    command = _PAGE.partition("With curl:")[2].partition("With Python")[0].strip()
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[:3] == ["curl", "-N", "http://127.0.0.1:8787/v1/chat/completions"]
+    assert "authorization: Bearer sk-tl-abc" in words
+    assert json.loads(words[-1])["model"] == "trunkline-demo"
+
+
+def test_the_snippet_is_python() -> None:
+    snippet = textwrap.dedent(_PAGE.partition("(pip install openai):")[2])
+    compile(snippet, "snippet", "exec")
+    assert 'api_key="sk-tl-abc"' in snippet

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.tools.quickstart import processes
-from gateway.tools.quickstart.errors import ProcessEnded
-from gateway.tools.quickstart.processes import Children, free_port
+from gateway.tools.quickstart.processes import Children, ProcessEnded, free_port
 
 _ENGINE = ("tests.support.scripted_engine", "--port", "0")
 

@@ -1,11 +1,12 @@
-"""Asks a gateway's admin API, for commands."""
+"""Asks a gateway over HTTP, for commands: its admin API, or what its clients ask."""
 
+import contextlib
 import math
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from http.client import HTTPException
+from collections.abc import Iterator, Mapping
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +21,7 @@ ANSWER_BYTES = 64 * 1024 * 1024
 TIMEOUT_S = 30.0
 
 
-class AdminFailed(Exception):
+class GatewayFailed(Exception):
     """The gateway cannot be asked, or does not do it. The message says why."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -38,21 +39,21 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class AdminClient:
+class GatewayClient:
     """One gateway, and the key shown to it."""
 
     def __init__(self, url: str, key: str, ca_file: Path | None = None) -> None:
         """``ca_file`` holds the certificates to trust for its TLS, in place of the system's.
 
-        Raises AdminFailed for a URL over which a key would be sent in the clear, and for a file that holds no
-        certificates.
+        Raises GatewayFailed for a URL over which a key would be sent in the clear, and for a file that holds
+        no certificates.
         """
         try:
             parts = check_url(url)
         except BadUrl as error:
-            raise AdminFailed(str(error)) from None
+            raise GatewayFailed(str(error)) from None
         if not (key.isascii() and key.isprintable()):
-            raise AdminFailed("the key holds characters that no key has: was it copied right?")
+            raise GatewayFailed("the key holds characters that no key has: was it copied right?")
         self._url = url.rstrip("/").removesuffix("/v1")
         self._key = key
         here = is_own(parts.hostname or "")
@@ -63,7 +64,7 @@ class AdminClient:
         self._opener = urllib.request.build_opener(_NoRedirect, *handlers)
 
     def get(self, path: str, *members: str) -> dict[str, Any]:
-        """The JSON at ``/admin/PATH``, which has these ``members``. Raises AdminFailed."""
+        """The JSON at ``/admin/PATH``, which has these ``members``. Raises GatewayFailed."""
         return self.ask("GET", path, *members)
 
     def ask(
@@ -74,27 +75,41 @@ class AdminClient:
         body: Mapping[str, Any] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
-        """What the gateway says, with these ``members``, when it is sent ``body``. Raises AdminFailed."""
-        headers = {"authorization": f"Bearer {self._key}", "accept": "application/json"}
+        """What the gateway says, with these ``members``, when it is sent ``body``. Raises GatewayFailed."""
+        with self.open(method, f"/admin/{path}", body=body, timeout_s=timeout_s) as response:
+            found = orjson.loads(response.read(ANSWER_BYTES))
+        if not isinstance(found, dict) or not found.keys() >= set(members):
+            raise GatewayFailed(f"{self._url} does not answer as a gateway does")
+        return found
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Iterator[HTTPResponse]:
+        """The response to a request for ``path``, to be read as it comes. Raises GatewayFailed for a status
+        that is no success, and for what cannot be read."""
+        headers = {"authorization": f"Bearer {self._key}", "accept": "application/json, text/event-stream"}
         if body is not None:
             headers["content-type"] = "application/json"
         request = urllib.request.Request(  # noqa: S310 (checked above)
-            f"{self._url}/admin/{path}",
+            f"{self._url}{path}",
             method=method,
             data=None if body is None else _encoded(body),
             headers=headers,
         )
         try:
             with self._opener.open(request, timeout=timeout_s) as response:
-                found = orjson.loads(response.read(ANSWER_BYTES))
+                yield response
         except urllib.error.HTTPError as error:
             with error:
-                raise AdminFailed(_reason(error), error.code) from None
+                raise GatewayFailed(_reason(error), error.code) from None
         except (OSError, ValueError, HTTPException) as error:
-            raise AdminFailed(f"cannot ask the gateway at {self._url}: {self._why(error)}") from error
-        if not isinstance(found, dict) or not found.keys() >= set(members):
-            raise AdminFailed(f"{self._url} does not answer as a gateway does")
-        return found
+            raise GatewayFailed(f"cannot ask the gateway at {self._url}: {self._why(error)}") from error
 
     def _why(self, error: Exception) -> str:
         reason = getattr(error, "reason", error)
@@ -103,18 +118,18 @@ class AdminClient:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    """As JSON. Raises AdminFailed for numbers that it has not: orjson writes infinity as null, which takes
+    """As JSON. Raises GatewayFailed for numbers that it has not: orjson writes infinity as null, which takes
     limits away."""
     _check_numbers(body)
     try:
         return orjson.dumps(body)
     except orjson.JSONEncodeError as error:
-        raise AdminFailed(f"this cannot be sent: {error}", 400) from None
+        raise GatewayFailed(f"this cannot be sent: {error}", 400) from None
 
 
 def _check_numbers(value: object) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise AdminFailed(f"{value} is no number that can be sent", 400)
+        raise GatewayFailed(f"{value} is no number that can be sent", 400)
     if isinstance(value, Mapping):
         for each in value.values():
             _check_numbers(each)
@@ -130,7 +145,7 @@ def _trusting(ca_file: Path) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         reason = "it holds none in PEM" if isinstance(error, ssl.SSLError) else error.strerror
-        raise AdminFailed(f"cannot take certificates to trust from {ca_file}: {reason}") from error
+        raise GatewayFailed(f"cannot take certificates to trust from {ca_file}: {reason}") from error
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
