@@ -27,10 +27,10 @@ from gateway.tools.bench.plan import (
 from gateway.tools.bench.prompts import bodies, made_prompts, read_prompts
 from gateway.tools.bench.report import (
     TABLE_COLUMNS,
-    figures_of,
-    lines_of,
-    shown,
-    table_of,
+    bench_figures,
+    progress_shown,
+    summary_lines,
+    times_table,
     warnings_of,
 )
 from gateway.tools.console import fail, note, print_json, print_table
@@ -203,9 +203,9 @@ async def _measure(
     note(f"{target.url}, model {chosen}; Ctrl-C ends early")
     with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends without figures
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, driver.stop)
-    async with shown(driver, plan, sys.stderr):
+    async with progress_shown(driver, plan, sys.stderr):
         await driver.run()
-    return figures_of(driver, plan, target, chosen)
+    return bench_figures(driver, plan, target, chosen)
 
 
 async def _only_model(target: BenchTarget) -> str:
@@ -223,13 +223,13 @@ def _tell(figures: dict[str, Any], json_file: str | None) -> None:
     for line in warnings_of(figures):
         note(line)
     if json_file == _STDOUT:
-        for line in lines_of(figures):
+        for line in summary_lines(figures):
             note(line)
         print_json(figures)
         return
-    for line in lines_of(figures):
+    for line in summary_lines(figures):
         print(line)  # noqa: T201
-    print_table(TABLE_COLUMNS, table_of(figures), "nothing was answered")
+    print_table(TABLE_COLUMNS, times_table(figures), "nothing was answered")
     if json_file is not None:
         try:
             Path(json_file).write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))

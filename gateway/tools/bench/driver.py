@@ -138,7 +138,7 @@ class Driver:
                 connection, exchange = await self._exchange(connection, request, start_s, counts)
             usage = exchange.result()
             if counts:
-                tally.succeeded(self._time() - start_s, exchange.events, usage)
+                tally.add_success(self._time() - start_s, exchange.events, usage)
             tally.window_answers += tally.counting
         except TimeoutError:
             self._failed(
@@ -162,7 +162,7 @@ class Driver:
 
     def _failed(self, failure: RequestFailed, counts: bool) -> None:
         if counts:
-            self.tally.broke(failure)
+            self.tally.add_failure(failure)
 
     async def _exchange(
         self, connection: BenchConnection | None, request: bytes, start_s: float, counts: bool

@@ -18,7 +18,7 @@ _BUSY_SHARE = 0.85
 _LATE_S = 0.005
 
 
-def figures_of(driver: Driver, plan: BenchPlan, target: BenchTarget, model: str) -> dict[str, Any]:
+def bench_figures(driver: Driver, plan: BenchPlan, target: BenchTarget, model: str) -> dict[str, Any]:
     """Everything measured. Times are seconds; what was not measured is None."""
     tally, window_s = driver.tally, driver.window_s
     counted_by_server = tally.right > tally.uncounted
@@ -57,12 +57,12 @@ def figures_of(driver: Driver, plan: BenchPlan, target: BenchTarget, model: str)
     }
 
 
-def table_of(figures: dict[str, Any]) -> list[list[str]]:
+def times_table(figures: dict[str, Any]) -> list[list[str]]:
     """Rows of a name and its times: mean, p50, p90, p95, p99, max."""
     names = {"first_token_s": "first token", "gap_s": "between tokens", "latency_s": "whole answer"}
     columns = ("mean", "p50", "p90", "p95", "p99", "max")
     return [
-        [text, *(duration(figures[name][column]) for column in columns)]
+        [text, *(duration_text(figures[name][column]) for column in columns)]
         for name, text in names.items()
         if figures[name] is not None
     ]
@@ -71,21 +71,20 @@ def table_of(figures: dict[str, Any]) -> list[list[str]]:
 TABLE_COLUMNS = ("", "MEAN", "P50", "P90", "P95", "P99", "MAX")
 
 
-def lines_of(figures: dict[str, Any]) -> list[str]:
+def summary_lines(figures: dict[str, Any]) -> list[str]:
     """What stands above the table."""
     requests, tokens = figures["requests"], figures["tokens"]
     counts = [f"{requests['right']} right", f"{requests['failed']} failed"]
     counts += [f"{requests['cut']} cut off"] if requests["cut"] else []
-    lines = [
-        f"requests   {', '.join(counts)}; {rate(requests['per_s'])} a second over {figures['window_s']:.1f} s"
-    ]
+    per_s = rate_text(requests["per_s"])
+    lines = [f"requests   {', '.join(counts)}; {per_s} a second over {figures['window_s']:.1f} s"]
     if figures["errors"] and not requests["right"]:
         return lines
     if figures["target"]["route"] == BenchRoute.EMBEDDINGS:
         lines.append(f"tokens     {tokens['prompt']} of prompts")
     elif tokens["per_s"] is not None:
         whose = "" if tokens["counted_by"] == "server" else " (events; the server counts none)"
-        lines.append(f"tokens     {rate(tokens['per_s'])} a second{whose}")
+        lines.append(f"tokens     {rate_text(tokens['per_s'])} a second{whose}")
     elif tokens["completion"]:
         lines.append(f"tokens     {tokens['completion']} of answers, {tokens['prompt']} of prompts")
     return lines
@@ -105,7 +104,7 @@ def warnings_of(figures: dict[str, Any]) -> list[str]:
         )
     delay = figures["start_delay_s"]
     if figures["load"]["loop"] == "open" and delay is not None and delay["p99"] > _LATE_S:
-        late = duration(delay["p99"])
+        late = duration_text(delay["p99"])
         lines.append(
             f"1 % of the requests were sent {late} or more after they were meant to be (latencies count it): "
             f"the endpoint, --concurrency {figures['load']['concurrency']} or this machine did not keep up"
@@ -113,14 +112,14 @@ def warnings_of(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """In the unit that fits."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
 
 
-def rate(per_s: float | None) -> str:
+def rate_text(per_s: float | None) -> str:
     if per_s is None:
         return "–"
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}"
@@ -134,16 +133,16 @@ def line_of(tally: BenchTally, plan: BenchPlan, elapsed_s: float) -> str:
     whole = f" of {plan.duration_s:.0f}" if plan.duration_s is not None else ""
     parts = [f"{elapsed_s:.0f}{whole} s", f"{tally.running} running", f"{tally.right} right"]
     parts += [f"{tally.failed} failed"] if tally.failed else []
-    parts.append(f"{rate(tally.window_answers / over_s)} requests/s")
+    parts.append(f"{rate_text(tally.window_answers / over_s)} requests/s")
     if plan.stream:
-        parts.append(f"{rate(tally.window_events / over_s)} tokens/s")
+        parts.append(f"{rate_text(tally.window_events / over_s)} tokens/s")
     if tally.first.count:
-        parts.append(f"first token p50 {duration(tally.first.percentile_s(0.5))}")
+        parts.append(f"first token p50 {duration_text(tally.first.percentile_s(0.5))}")
     return ", ".join(parts)
 
 
 @contextlib.asynccontextmanager
-async def shown(driver: Driver, plan: BenchPlan, stream: TextIO) -> AsyncIterator[None]:
+async def progress_shown(driver: Driver, plan: BenchPlan, stream: TextIO) -> AsyncIterator[None]:
     """Tell on ``stream`` how it goes meanwhile."""
     line = StatusLine(stream)
     task = asyncio.create_task(_show(driver, plan, line))

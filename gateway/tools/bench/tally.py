@@ -99,7 +99,7 @@ class BenchTally:
         self.examples: dict[str, str] = {}
         """Of each kind of error, what the first one said."""
 
-    def succeeded(self, latency_s: float, events: int, usage: tuple[int, int] | None) -> None:
+    def add_success(self, latency_s: float, events: int, usage: tuple[int, int] | None) -> None:
         self.right += 1
         self.latency.add(latency_s)
         self.events += events
@@ -109,7 +109,7 @@ class BenchTally:
             self.prompt_tokens += usage[0]
             self.completion_tokens += usage[1]
 
-    def broke(self, failure: RequestFailed) -> None:
+    def add_failure(self, failure: RequestFailed) -> None:
         self.failed += 1
         known = failure.kind in self.errors or len(self.errors) < _KINDS
         kind = failure.kind if known else OTHER

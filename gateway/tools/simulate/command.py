@@ -14,13 +14,13 @@ import typer
 from gateway.tools.console import fail, note, print_json, print_table
 from gateway.tools.simulate.chart import Heading, check_plot, write_plot
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, model_named, own_device
-from gateway.tools.simulate.fleet import DeploymentBuild, devices, fleet_of, written
+from gateway.tools.simulate.fleet import DeploymentBuild, device_count, fleet_of, fleet_text
 from gateway.tools.simulate.inputs import BadSpec, Traffic
 from gateway.tools.simulate.mix import MAX_REQUESTS, READY, THERE_ARE, Mix
-from gateway.tools.simulate.policies import PolicyChoice, choices, names
+from gateway.tools.simulate.policies import PolicyChoice, choices, policy_names
 from gateway.tools.simulate.report import (
     COLUMNS,
-    Watched,
+    ReportedTraffic,
     answer_columns,
     answer_rows,
     rows_of,
@@ -39,7 +39,7 @@ from gateway.tools.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.tools.simulate.traces import TraceFile
 from gateway.tools.simulate.world import REPAIR_S, Rules
 
-EPILOG = f"Mixes by name: {', '.join(READY)}. Policies: {', '.join(names())}; all for every one."
+EPILOG = f"Mixes by name: {', '.join(READY)}. Policies: {', '.join(policy_names())}; all for every one."
 
 
 def register(parent: typer.Typer) -> None:
@@ -188,7 +188,7 @@ def _check(numbers: dict[str, float | None]) -> None:
 def _compare(plan: SimulationPlan, chosen: list[PolicyChoice]) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
     for number, choice in enumerate(chosen, 1):
-        note(f"{choice.name}: policy {number} of {len(chosen)} on {written(plan.fleet)}")
+        note(f"{choice.name}: policy {number} of {len(chosen)} on {fleet_text(plan.fleet)}")
         began_s = time.perf_counter()
         figures = found[choice.name] = simulate(_watched(plan, choice), choice)
         took_s = time.perf_counter() - began_s
@@ -201,7 +201,7 @@ def _search(
 ) -> tuple[dict[str, Figures], dict[str, FleetAnswer]]:
     answers: dict[str, FleetAnswer] = {}
     for choice in chosen:
-        note(f"{choice.name}: the smallest fleet composed as {written(plan.fleet)} is searched")
+        note(f"{choice.name}: the smallest fleet composed as {fleet_text(plan.fleet)} is searched")
         told = partial(_tell_trial, choice.name, goals)
         answer = answers[choice.name] = smallest(_watched(plan, choice), choice, goals, told)
         if not answer.found.meets:
@@ -228,7 +228,7 @@ def _heading(
     plan: SimulationPlan, found: dict[str, Figures], answers: dict[str, FleetAnswer], source: str
 ) -> Heading:
     """What a chart is of, so that it can be read without the command that drew it."""
-    fleets = {name: answer.found.fleet for name, answer in answers.items()} or {"": written(plan.fleet)}
+    fleets = {name: answer.found.fleet for name, answer in answers.items()} or {"": fleet_text(plan.fleet)}
     figures = next(iter(found.values()))
     requests = figures.tally.requests
     per_s = requests / figures.span_s if figures.span_s else 0.0
@@ -242,7 +242,7 @@ def _heading(
 
 
 def _watched(plan: SimulationPlan, choice: PolicyChoice) -> SimulationPlan:
-    return replace(plan, traffic=Watched(plan.traffic, choice.name, sys.stderr))
+    return replace(plan, traffic=ReportedTraffic(plan.traffic, choice.name, sys.stderr))
 
 
 def _policies(found: dict[str, Figures]) -> dict[str, dict[str, Any]]:
@@ -266,8 +266,8 @@ def _tell(
         return
     told: dict[str, Any] = {
         "policies": policies,
-        "fleet": written(plan.fleet),
-        "devices": devices(plan.fleet),
+        "fleet": fleet_text(plan.fleet),
+        "devices": device_count(plan.fleet),
         "model": plan.model.name,
         "seed": plan.seed,
         "rate": plan.rate,

@@ -52,16 +52,16 @@ Fleet = tuple[Group, ...]
 def fleet_of(text: str, own: Collection[str] = ()) -> Fleet:
     """Reads ``COUNT*CLASS[@RTTms][,…]``; ``own`` are further names of classes. Raises BadSpec."""
     groups = tuple(_group(part, own) for part in text.split(","))
-    if devices(groups) > MAX_DEVICES:
-        raise BadSpec("--fleet", f"{devices(groups):,} devices are more than {MAX_DEVICES:,}")
+    if device_count(groups) > MAX_DEVICES:
+        raise BadSpec("--fleet", f"{device_count(groups):,} devices are more than {MAX_DEVICES:,}")
     return groups
 
 
-def devices(fleet: Sequence[Group]) -> int:
+def device_count(fleet: Sequence[Group]) -> int:
     return sum(group.count for group in fleet)
 
 
-def written(fleet: Sequence[Group]) -> str:
+def fleet_text(fleet: Sequence[Group]) -> str:
     """As :func:`fleet_of` reads it."""
     return ",".join(map(str, fleet))
 
@@ -105,7 +105,7 @@ class SimulatedDeployment:
     """Free slots as of when they were last counted."""
 
     @property
-    def way_s(self) -> float:
+    def one_way_s(self) -> float:
         """Half a round trip."""
         return self.view.rtt_s / 2
 
@@ -130,7 +130,7 @@ class DeploymentBuild:
     slower: tuple[float, ...] = (1.0,)
 
 
-def sites_of(
+def deployments_of(
     fleet: Fleet,
     model: SimulatedModel,
     block_tokens: int,

@@ -235,7 +235,7 @@ class Clairvoyant(Rival):
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
         site = self.sites[view.key]
         uncached = item.input_tokens - _cached(item, site.engine)
-        self._sent.setdefault(view.key, []).append((now + site.way_s, uncached, item.input_tokens))
+        self._sent.setdefault(view.key, []).append((now + site.one_way_s, uncached, item.input_tokens))
 
     def gone(self, view: DeploymentView, now: float) -> None:
         self._sent.pop(view.key, None)
@@ -297,7 +297,7 @@ class PolicyChoice:
     late: bool
 
     @property
-    def knows_outputs(self) -> bool:
+    def knows_output_lengths(self) -> bool:
         return self.policy == Clairvoyant.name
 
     def decider(self, sites: Sequence[SimulatedDeployment], seed: int) -> Scheduler | Rival:
@@ -306,19 +306,19 @@ class PolicyChoice:
         return Scheduler(self.policy, seed=seed) if rival is None else rival(sites)
 
 
-def names() -> list[str]:
+def policy_names() -> list[str]:
     """All there are."""
     return sorted({*POLICIES, *RIVALS})
 
 
 def choices(text: str) -> list[PolicyChoice]:
     """Of names joined by commas; ``all`` is every one. Raises BadSpec."""
-    wanted = names() if text.strip() == "all" else [name.strip() for name in text.split(",")]
+    wanted = policy_names() if text.strip() == "all" else [name.strip() for name in text.split(",")]
     return [_choice(name) for name in dict.fromkeys(wanted)]
 
 
 def _choice(name: str) -> PolicyChoice:
     policy = name.removesuffix(QUEUED)
     if policy not in POLICIES and policy not in RIVALS:
-        raise BadSpec("--policy", f"no policy is called {policy!r}; there are: {', '.join(names())}")
+        raise BadSpec("--policy", f"no policy is called {policy!r}; there are: {', '.join(policy_names())}")
     return PolicyChoice(name, policy, late=policy not in PUSHED or name != policy)

@@ -63,7 +63,7 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
 
 
-class Watched:
+class ReportedTraffic:
     """``traffic``, told on ``stream`` as it comes."""
 
     def __init__(

@@ -15,7 +15,14 @@ from typing import Any
 
 from gateway.tools.bench.tally import Histogram
 from gateway.tools.simulate.devices import SimulatedModel
-from gateway.tools.simulate.fleet import DeploymentBuild, Fleet, devices, scaled, sites_of, written
+from gateway.tools.simulate.fleet import (
+    DeploymentBuild,
+    Fleet,
+    deployments_of,
+    device_count,
+    fleet_text,
+    scaled,
+)
 from gateway.tools.simulate.inputs import BadSpec, Job, Traffic
 from gateway.tools.simulate.line import Fair, FirstCome
 from gateway.tools.simulate.policies import PolicyChoice
@@ -57,7 +64,7 @@ class SimulationPlan:
 def simulate(plan: SimulationPlan, choice: PolicyChoice) -> Figures:
     """Equal plans give equal figures. Raises BadSpec and BadTrace."""
     block_tokens = plan.traffic.block_tokens
-    sites = sites_of(plan.fleet, plan.model, block_tokens, plan.build, late=choice.late, seed=plan.seed)
+    sites = deployments_of(plan.fleet, plan.model, block_tokens, plan.build, late=choice.late, seed=plan.seed)
     world = SimulatedWorld(
         sites,
         choice.decider(sites, plan.seed),
@@ -65,7 +72,7 @@ def simulate(plan: SimulationPlan, choice: PolicyChoice) -> Figures:
         PolicyTally(plan.slo),
         plan.rules,
         block_tokens=block_tokens,
-        knows_outputs=choice.knows_outputs,
+        knows_output_lengths=choice.knows_output_lengths,
         seed=plan.seed,
     )
     return world.run(plan.jobs())
@@ -104,13 +111,13 @@ class Trial:
     @property
     def fleet(self) -> str:
         """As ``--fleet`` takes it."""
-        return written(self.plan.fleet)
+        return fleet_text(self.plan.fleet)
 
     def as_json(self, goals: tuple[Goal, ...]) -> dict[str, Any]:
         return {
             "meets": self.meets,
             "fleet": self.fleet,
-            "devices": devices(self.plan.fleet),
+            "devices": device_count(self.plan.fleet),
             "goals": {goal.text: goal.value(self.figures) for goal in goals},
         }
 
@@ -158,7 +165,7 @@ def smallest(
 
     The fleet that was asked for is tried first. Raises BadSpec and BadTrace.
     """
-    unit = devices(scaled(plan.fleet, 1))
+    unit = device_count(scaled(plan.fleet, 1))
     tried: dict[int, Trial] = {}
 
     def enough(times: int) -> bool:
@@ -169,7 +176,7 @@ def smallest(
             told(tried[times])
         return tried[times].meets
 
-    asked = devices(plan.fleet) // unit
+    asked = device_count(plan.fleet) // unit
     enough(asked)
     low, high = 0, 1
     while not enough(high) and 2 * high * unit <= MAX_TRIED_DEVICES:

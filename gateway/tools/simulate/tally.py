@@ -42,7 +42,7 @@ class PolicyTally:
     queued: Histogram = field(default_factory=Histogram)
     """In the gateway, before the first slot."""
 
-    def completed_one(self, job: Job, ttft_s: float, latency_s: float, cached_tokens: int) -> None:
+    def add_completed(self, job: Job, ttft_s: float, latency_s: float, cached_tokens: int) -> None:
         self.completed += 1
         self.input_tokens += job.input_tokens
         self.output_tokens += job.output_tokens

@@ -74,17 +74,17 @@ class SimulatedWorld:
         rules: Rules,
         *,
         block_tokens: int,
-        knows_outputs: bool,
+        knows_output_lengths: bool,
         seed: int,
     ) -> None:
-        """With ``knows_outputs`` the policy is told how long answers will be, else what would be guessed."""
+        """With ``knows_output_lengths`` the policy is told how long answers will be, else an estimate."""
         self._sites = {site.view.key: site for site in sites}
         self._decider = decider
         self._line = line
         self._tally = tally
         self._rules = rules
         self._block_tokens = float(block_tokens)
-        self._knows_outputs = knows_outputs
+        self._knows_outputs = knows_output_lengths
         self._chance = random.Random(seed)
         self._calendar: list[_Event] = []
         self._order = itertools.count()
@@ -193,7 +193,7 @@ class SimulatedWorld:
         woken = engine.wake(now)
         site.report()
         self._plan_wake(site)
-        seen_s = now + site.way_s
+        seen_s = now + site.one_way_s
         for run in woken.first:
             flight = self._flights[run.number]
             flight.client_first_s = seen_s
@@ -226,7 +226,7 @@ class SimulatedWorld:
         tally.preemptions += run.preemptions
         tally.restarts += run.restarts
         tally.queued.add(flight.queued_s or 0.0)
-        tally.completed_one(run.job, first_s - run.arrived_s, now - run.arrived_s, run.cached_tokens)
+        tally.add_completed(run.job, first_s - run.arrived_s, now - run.arrived_s, run.cached_tokens)
 
     def _release(self, flight: SimulatedRequest, outcome: Outcome, now: float) -> None:
         """It gives its slot back."""
@@ -288,7 +288,7 @@ class SimulatedWorld:
             flight.site, flight.epoch, flight.placed_s = site, site.epoch, now
             if flight.queued_s is None:
                 flight.queued_s = now - flight.run.arrived_s
-            self._plan(now + site.way_s, self._reach, flight)
+            self._plan(now + site.one_way_s, self._reach, flight)
         return len(assignments)
 
     def _note(self, site: SimulatedDeployment) -> None:

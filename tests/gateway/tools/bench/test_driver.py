@@ -10,7 +10,14 @@ from typing import Any
 from gateway.tools.bench.driver import Driver, models_of
 from gateway.tools.bench.plan import Arrivals, BenchPlan, BenchRoute, BenchTarget
 from gateway.tools.bench.prompts import bodies, made_prompts
-from gateway.tools.bench.report import figures_of, line_of, lines_of, shown, table_of, warnings_of
+from gateway.tools.bench.report import (
+    bench_figures,
+    line_of,
+    progress_shown,
+    summary_lines,
+    times_table,
+    warnings_of,
+)
 from gateway.tools.bench.tally import BenchTally
 
 PLAN = BenchPlan(
@@ -74,7 +81,7 @@ async def load(respond: Respond, **changes: Any) -> tuple[BenchTally, dict[str, 
     async with served(respond) as target:
         driver = driver_of(target, plan)
         tally = await driver.run()
-        return tally, figures_of(driver, plan, target, "m")
+        return tally, bench_figures(driver, plan, target, "m")
 
 
 async def test_every_request_is_counted_with_its_tokens() -> None:
@@ -84,8 +91,8 @@ async def test_every_request_is_counted_with_its_tokens() -> None:
     assert (tally.prompt_tokens, tally.completion_tokens) == (40, 60)
     assert tally.gaps.count == 20 * 4, "of the four events after the first: two tokens, usage, [DONE]"
     assert figures["tokens"]["counted_by"] == "server"
-    assert [row[0] for row in table_of(figures)] == ["first token", "between tokens", "whole answer"]
-    assert "20 right" in lines_of(figures)[0]
+    assert [row[0] for row in times_table(figures)] == ["first token", "between tokens", "whole answer"]
+    assert "20 right" in summary_lines(figures)[0]
 
 
 async def test_errors_are_told_apart() -> None:
@@ -219,7 +226,7 @@ def test_kinds_of_errors_are_bounded() -> None:
 
     tally = BenchTally()
     for number in range(100):
-        tally.broke(RequestFailed(f"kind {number}", "said"))
+        tally.add_failure(RequestFailed(f"kind {number}", "said"))
     assert len(tally.errors) == 33
     assert tally.errors["other"] == 68
 
@@ -243,7 +250,7 @@ async def test_on_a_terminal_one_line_is_written_again_and_again(monkeypatch: An
     stream = _Terminal()
     async with served(right) as target:
         driver = driver_of(target, replace(PLAN, requests=None, duration_s=0.1))
-        async with shown(driver, PLAN, stream):
+        async with progress_shown(driver, PLAN, stream):
             await driver.run()
     assert "\n" not in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[K")

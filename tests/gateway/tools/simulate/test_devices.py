@@ -3,14 +3,14 @@
 import pytest
 
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, own_device
-from gateway.tools.simulate.fleet import DeploymentBuild, fleet_of, sites_of
+from gateway.tools.simulate.fleet import DeploymentBuild, deployments_of, fleet_of
 from gateway.tools.simulate.inputs import BadSpec
 
 
 def test_a_measured_device_is_simulated_as_measured() -> None:
     name, pace = own_device("mine:weights_s=0.02, token_s=0.0002,kv_tokens=40000,max_running=4")
     fleet = fleet_of("2*mine,1*l4", {name})
-    sites = sites_of(fleet, MODELS[DEFAULT_MODEL], 16, DeploymentBuild(own={name: pace}), late=True)
+    sites = deployments_of(fleet, MODELS[DEFAULT_MODEL], 16, DeploymentBuild(own={name: pace}), late=True)
     assert [site.engine.pace == pace for site in sites] == [True, True, False]
     assert (pace.weights_s, pace.token_s, pace.kv_tokens, pace.slots) == (0.02, 0.0002, 40_000, 4)
     assert sites[0].view.device == "mine"

@@ -5,7 +5,7 @@ import pytest
 from gateway.scheduling.base import DeploymentView, Outcome, Waiting
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS
 from gateway.tools.simulate.engine import EngineRun
-from gateway.tools.simulate.fleet import DeploymentBuild, SimulatedDeployment, fleet_of, sites_of
+from gateway.tools.simulate.fleet import DeploymentBuild, SimulatedDeployment, deployments_of, fleet_of
 from gateway.tools.simulate.inputs import BadSpec, Job
 from gateway.tools.simulate.policies import (
     PUSHED,
@@ -16,14 +16,14 @@ from gateway.tools.simulate.policies import (
     LoadAwarePrefix,
     Rival,
     choices,
-    names,
+    policy_names,
 )
 
 BLOCK = 256
 
 
 def sites(fleet: str) -> list[SimulatedDeployment]:
-    return sites_of(fleet_of(fleet), MODELS[DEFAULT_MODEL], BLOCK, DeploymentBuild(), late=False)
+    return deployments_of(fleet_of(fleet), MODELS[DEFAULT_MODEL], BLOCK, DeploymentBuild(), late=False)
 
 
 def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: int = 10) -> Waiting:
@@ -106,8 +106,10 @@ def test_the_clairvoyant_knows_lengths_caches_and_queues() -> None:
 def test_policies_are_found_by_name_and_pushed_as_they_work_elsewhere() -> None:
     found = {choice.name: choice.late for choice in choices("cost,round-robin,round-robin@queue,chwbl")}
     assert found == {"cost": True, "round-robin": False, "round-robin@queue": True, "chwbl": False}
-    assert [choice.name for choice in choices("all")] == names()
-    assert set(names()) >= PUSHED
-    assert [choice.policy for choice in choices("clairvoyant") if choice.knows_outputs] == ["clairvoyant"]
+    assert [choice.name for choice in choices("all")] == policy_names()
+    assert set(policy_names()) >= PUSHED
+    assert [choice.policy for choice in choices("clairvoyant") if choice.knows_output_lengths] == [
+        "clairvoyant"
+    ]
     with pytest.raises(BadSpec, match=r"no policy is called 'best'; there are: .*round-robin"):
         choices("cost,best")

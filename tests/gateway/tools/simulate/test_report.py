@@ -4,7 +4,7 @@ import io
 import itertools
 
 from gateway.tools.simulate.mix import Mix
-from gateway.tools.simulate.report import Watched
+from gateway.tools.simulate.report import ReportedTraffic
 
 MIX = Mix("rate=10,requests=1500;a:input=1,output=1", 0)
 
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_one_line_again_and_again() -> None:
     stream, clock = Terminal(), itertools.count(0.0, 1.0)
-    watched = Watched(MIX, "cost", stream, lambda: next(clock))
+    watched = ReportedTraffic(MIX, "cost", stream, lambda: next(clock))
     assert list(watched.jobs()) == list(MIX.jobs())
     lines = stream.getvalue().split("\r\x1b[K")
     assert lines[1].startswith("cost: 256 requests came by ")
@@ -27,7 +27,7 @@ def test_a_terminal_gets_one_line_again_and_again() -> None:
 
 def test_a_file_gets_a_line_now_and_then() -> None:
     stream, clock = io.StringIO(), itertools.count(0.0, 2.0)
-    list(Watched(MIX, "cost", stream, lambda: next(clock)).jobs())
+    list(ReportedTraffic(MIX, "cost", stream, lambda: next(clock)).jobs())
     assert stream.getvalue().count("\n") == 1
     assert "cost: 768 requests" in stream.getvalue()
 
@@ -38,4 +38,4 @@ def test_a_stream_that_is_gone_stops_nothing() -> None:
             raise BrokenPipeError
 
     clock = itertools.count(0.0, 100.0)
-    assert len(list(Watched(MIX, "cost", Broken(), lambda: next(clock)).jobs())) == 1500
+    assert len(list(ReportedTraffic(MIX, "cost", Broken(), lambda: next(clock)).jobs())) == 1500

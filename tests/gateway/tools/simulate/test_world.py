@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from gateway.scheduling.learning.devices import CLASSES
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, pace_of
-from gateway.tools.simulate.fleet import DeploymentBuild, fleet_of, sites_of
+from gateway.tools.simulate.fleet import DeploymentBuild, deployments_of, fleet_of
 from gateway.tools.simulate.inputs import Job
 from gateway.tools.simulate.mix import Mix
-from gateway.tools.simulate.policies import choices, names
+from gateway.tools.simulate.policies import choices, policy_names
 from gateway.tools.simulate.simulation import SimulationPlan, simulate
 from gateway.tools.simulate.tally import Figures, Slo
 from gateway.tools.simulate.world import Rules
 
-EVERY = names()
+EVERY = policy_names()
 MIX = (
     "rate=8,requests=150,cv=2,block=64;"
     "a:share=4,input=30~1,output=20~1,prefix=256x3;b:input=9000~1,output=exp150"
@@ -165,7 +165,7 @@ def test_devices_may_differ_from_their_figures_the_same_for_every_policy() -> No
     known = pace_of(CLASSES["l4"], model)
     build = DeploymentBuild(spread=0.2)
     first, again, other = (
-        [site.engine.pace for site in sites_of(fleet, model, 64, build, late=late, seed=seed)]
+        [site.engine.pace for site in deployments_of(fleet, model, 64, build, late=late, seed=seed)]
         for late, seed in ((True, 1), (False, 1), (True, 2))
     )
     assert first == again != other

@@ -6,7 +6,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.simulate.fleet import devices, fleet_of, written
+from gateway.tools.simulate.fleet import device_count, fleet_of, fleet_text
 from gateway.tools.simulate.inputs import BadSpec
 from gateway.tools.simulate.mix import Mix
 from gateway.tools.simulate.policies import choices
@@ -50,8 +50,8 @@ def test_lengths_stay_within_what_a_request_may_have(rate: int, tokens: str, see
 def test_any_fleet_is_read_or_refused(spec: str) -> None:
     with suppress(BadSpec):
         fleet = fleet_of(spec)
-        assert devices(fleet) > 0
-        assert fleet_of(written(fleet)) == fleet
+        assert device_count(fleet) > 0
+        assert fleet_of(fleet_text(fleet)) == fleet
 
 
 @given(st.text(max_size=30))
