@@ -1,16 +1,16 @@
 """The built-in engine: real models through torch and transformers, in a process of its own.
 
-Two sides live here, and they meet only over HTTP on a Unix socket:
+It has two sides, which speak only HTTP on a Unix socket with each other:
 
 - the agent's side: `backend` (:class:`~agent.engines.torch.backend.TorchBackend`) over `process`;
   nothing of it imports torch;
 - the engine process (``python -m agent.engines.torch``), from the top down: `main` (life of the
-  process) → `http`, `measures` (the OpenAI surface) → `parsing`, `shapes` (bodies in, bodies out) → `engine`
+  process) → `http`, `metrics` (the OpenAI surface) → `parsing`, `shapes` (bodies in, bodies out) → `engine`
   (one model) → `generation`, `embedding` (what waits and what runs) → `batching`, `manager`, `sampling`
   (transformers' continuous batching) → `models` (loading), `text` (messages to tokens, tokens to text).
 
 `startup` (command line, lines on standard output) is what both sides agree on; `faults` are for all.
 
 A separate process, so that the agent's heartbeats and state stay truthful while a model computes, and so that
-whatever a model does to its process (out of memory, a crash in a kernel) does nothing to the agent.
+a model that crashes its process (out of memory, an error in a kernel) leaves the agent running.
 """

@@ -1,4 +1,4 @@
-"""The backend of the built-in engine: starts it, watches over it, and talks to it as to any other engine."""
+"""The backend of the built-in engine: starts it, restarts it, and uses it as any other engine."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ from shared.protocol.messages import DeploymentState
 log = structlog.get_logger("agent.torch_engine")
 
 _REFRESH_S = 2.0
-"""The engine is next door, so its load is asked for more often than a foreign engine's."""
+"""The engine runs on the same machine, so its load is read more often than another engine's."""
 
 _STOP_GRACE_S = 6.0
 """The engine gives running answers one second and its computing thread three."""
@@ -40,9 +40,9 @@ Launch = Callable[[Sequence[str], Mapping[str, str]], Awaitable[EngineProcess]]
 class TorchBackend(ManagedBackend):
     """Implements :class:`agent.engines.backend.Backend` for one local model.
 
-    ``model`` is ``demo`` or a Hugging Face model directory. The engine process is started by :meth:`start`,
-    unless ``loading`` says otherwise, and nobody waits for the model to load; a crashed one is started again,
-    a model that cannot be served is not.
+    ``model`` is ``demo`` or a Hugging Face model directory. :meth:`start` starts the engine process,
+    unless ``loading`` says otherwise, and does not wait for the model to load. A process that crashes is
+    started again, one whose model cannot be served is not.
     """
 
     def __init__(
@@ -50,12 +50,9 @@ class TorchBackend(ManagedBackend):
         model: str | Path,
         *,
         name: str = "torch",
-        model_name: str | None = None,
         slots: int | None = None,
         queue: int | None = None,
         device: str = "auto",
-        dtype: str = "auto",
-        max_context: int | None = None,
         threads: int | None = None,
         version: str = "",
         continues: Mapping[str, str] | None = None,
@@ -72,16 +69,14 @@ class TorchBackend(ManagedBackend):
 
         Raises ValueError for options that can never work.
         """
-        directory, default_name = locate(model)
+        directory, model_name = locate(model)
         loading = loading or LoadAttempt()
         self._options = EngineOptions(
             model=directory,
-            name=model_name or default_name,
+            name=model_name,
             slots=slots,
             queue=queue,
             device=device,
-            dtype=dtype,
-            max_context=max_context,
             threads=threads,
             memory_bytes=loading.memory_bytes,
             exit_with_parent=True,

@@ -1,4 +1,4 @@
-"""How much text generation a model's memory allows, and a proof on start that batching computes rightly."""
+"""How much text generation a model's memory allows, and a check on start that batching computes correctly."""
 
 import logging
 import math
@@ -166,8 +166,8 @@ def _expect(model: LoadedModel) -> list[_Expected]:
 def _prove(manager: ResilientManager, expected: Sequence[_Expected]) -> None:
     """Generate the same texts together, with the manager.
 
-    An architecture that does not pass the paged cache through to its attention would not fail but talk
-    nonsense. This finds it out, and warms the model up.
+    An architecture that does not pass the paged cache through to its attention would not fail but generate
+    wrong text. This detects it, and warms the model up.
     """
     settings: dict[str, Any] = {KEYWORD: Sampling()}
     wanted = {

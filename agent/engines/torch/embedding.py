@@ -1,4 +1,4 @@
-"""Embeddings, batched by what waits: one thread computes, the event loop waits for its vectors."""
+"""Embeddings: one thread computes what waits in batches, the event loop waits for its vectors."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,11 +29,8 @@ _BATCH_TEXTS = 64
 
 Vector = list[float]
 
-
-class Compute(Protocol):
-    """Vectors for a batch of token id lists, in their order."""
-
-    def __call__(self, batch: Sequence[Sequence[int]]) -> list[Vector]: ...
+Compute = Callable[[Sequence[Sequence[int]]], list[Vector]]
+"""Vectors for a batch of token id lists, in their order."""
 
 
 @dataclass(eq=False, slots=True)
@@ -66,7 +63,7 @@ class EmbeddingMeter:
 
 
 class Embedder:
-    """Runs ``compute`` in a thread of its own. How much may wait is the affair of admission."""
+    """Runs ``compute`` in a thread of its own. Admission limits how much may wait."""
 
     def __init__(self, compute: Compute, batch_tokens: int) -> None:
         self.compute = compute

@@ -53,11 +53,11 @@ class TorchEngine:
         )
 
     @classmethod
-    def load(cls, options: EngineOptions, tell: Callable[[str], None] = lambda step: None) -> "TorchEngine":
-        """Blocks for as long as loading takes, and tells each step of it. Raises ModelUnusable."""
-        tell(READING)
+    def load(cls, options: EngineOptions, report: Callable[[str], None] = lambda step: None) -> "TorchEngine":
+        """Blocks for as long as loading takes, and reports each step. Raises ModelUnusable."""
+        report(READING)
         model, manager = load(options), None
-        tell(PREPARING)
+        report(PREPARING)
         if model.generates:
             model, manager = batching.start(model)
         engine = cls(model, manager, model.slots if options.queue is None else options.queue)
@@ -66,24 +66,24 @@ class TorchEngine:
         return engine
 
     def start(self, on_failure: Callable[[str], None]) -> None:
-        """Give answers to the running loop from now on. ``on_failure`` is told when computing has come to an
-        end."""
+        """Deliver answers to the running loop from now on. ``on_failure`` is called with the reason when
+        computing has ended."""
         loop = asyncio.get_running_loop()
 
         def failed(error: BaseException) -> None:
             self.failure = f"computing has come to an end: {error}"
             on_failure(self.failure)
 
-        def tell(error: BaseException | None) -> None:
+        def on_ended(error: BaseException | None) -> None:
             """On a computing thread."""
             if error is not None:
                 with suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(failed, error)
 
         if self.vectors is not None:
-            self.vectors.on_broken = tell
+            self.vectors.on_broken = on_ended
         if self.manager is not None and self.texts is not None:
-            self.manager.on_stopped = tell
+            self.manager.on_stopped = on_ended
             self.manager.deliver_to(loop, self.texts)
 
     def stop(self, timeout_s: float) -> bool:
@@ -156,7 +156,7 @@ class TorchEngine:
         return self.texts.submit(
             Prompt(
                 ids=rendered.ids,
-                max_tokens=self._room(rendered, request)
+                max_tokens=self._remaining_tokens(rendered, request)
                 if rendered.continued
                 else self._max_tokens(len(rendered.ids), request.max_tokens, param),
                 sampling=request.sampling,
@@ -166,7 +166,7 @@ class TorchEngine:
             )
         )
 
-    def _room(self, rendered: Rendered, request: TextRequest) -> int:
+    def _remaining_tokens(self, rendered: Rendered, request: TextRequest) -> int:
         """How many tokens an answer that has begun may still get. Its beginning fitted, so it ends where it
         would have ended undisturbed."""
         room = max(0, self.model.context_tokens - len(rendered.ids))
@@ -203,5 +203,5 @@ class TorchEngine:
         return ids
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A long prompt takes its time to be cut into tokens, in which the event loop has others to serve."""
+        """Tokenising a long prompt takes long, so it happens outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._tokenising, function, *arguments)

@@ -197,14 +197,14 @@ class TextGenerator:
             generation.finish_reason = "length"
             return generation
         self._waiting.append(generation)
-        self._fill()
+        self._start_waiting()
         return generation
 
     def drop(self, generation: Generation) -> None:
         """The reader wants no more of it: its slot goes to the next."""
         if self._running.pop(generation.id, None) is not None:
             self._manager.cancel_request(generation.id)
-            self._fill()
+            self._start_waiting()
         elif generation in self._waiting:
             self._waiting.remove(generation)
 
@@ -229,15 +229,15 @@ class TextGenerator:
                 del self._running[generation.id]
                 if not output.is_finished():
                     self._manager.cancel_request(generation.id)
-        self._fill()
+        self._start_waiting()
 
     def on_failure(self, request_id: str, error: BaseException) -> None:
         generation = self._running.pop(request_id, None)
         if generation is not None:
             generation.fail(fault_of(error))
-        self._fill()
+        self._start_waiting()
 
-    def _fill(self) -> None:
+    def _start_waiting(self) -> None:
         """Give free slots to those that wait. A cancellation put before a request takes effect before it."""
         while self._waiting and len(self._running) < self._slots:
             generation = self._waiting.popleft()

@@ -1,6 +1,6 @@
 """The engine process's HTTP surface: OpenAI's routes, and what an agent asks of any engine.
 
-A client may leave at any moment: whoever leaves frees its slot at once.
+The slot of a request whose client disconnects is freed at once.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from agent.engines.torch.faults import (
     fault_of,
 )
 from agent.engines.torch.generation import Generation
-from agent.engines.torch.measures import CONTENT_TYPE, Measures
+from agent.engines.torch.metrics import CONTENT_TYPE, TorchMetrics
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ _BODY_BYTES = 16 * 1024 * 1024
 here."""
 
 T = TypeVar("T")
+R = TypeVar("R", bound=parsing.TextRequest)
 
 _STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -57,7 +58,7 @@ class EngineHTTP:
         self._engine = engine
         self._key = key
         self._ids = itertools.count(1)
-        self.measures = Measures(engine)
+        self.metrics = TorchMetrics(engine)
 
     def app(self) -> Starlette:
         return Starlette(
@@ -78,7 +79,7 @@ class EngineHTTP:
             },
         )
 
-    # --- what is asked of the engine
+    # --- Questions about the engine
 
     async def _models(self, request: Request) -> Response:
         self._authenticate(request)
@@ -105,71 +106,65 @@ class EngineHTTP:
 
     async def _metrics(self, request: Request) -> Response:
         self._authenticate(request)
-        return Response(self.measures.text(), media_type=CONTENT_TYPE)
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
-    # --- what is asked of the model
+    # --- Requests to the model
 
     async def _chat(self, request: Request) -> Response:
-        with ExitStack() as holding:
-            body = await self._enter(request, holding)
-            wanted = parsing.read_chat(body)
-            generation = await unless_gone(request.receive, self._engine.chat(wanted))
-            return await self._answer(request, wanted, generation, holding, chat=True)
+        return await self._text(request, parsing.read_chat, self._engine.chat, chat=True)
 
     async def _complete(self, request: Request) -> Response:
+        return await self._text(request, parsing.read_completion, self._engine.complete, chat=False)
+
+    async def _text(
+        self,
+        request: Request,
+        read: Callable[[parsing.Body], R],
+        begin: Callable[[R], Coroutine[Any, Any, Generation]],
+        *,
+        chat: bool,
+    ) -> Response:
+        """The answer's response once there is something to say, streamed or whole."""
         with ExitStack() as holding:
-            body = await self._enter(request, holding)
-            wanted = parsing.read_completion(body)
-            generation = await unless_gone(request.receive, self._engine.complete(wanted))
-            return await self._answer(request, wanted, generation, holding, chat=False)
+            wanted = read(await self._enter(request, holding))
+            generation = await unless_disconnected(request.receive, begin(wanted))
+            holding.callback(generation.close)
+            began = time.monotonic()
+            shape = shapes.TextShape(
+                chat=chat,
+                id=f"{'chatcmpl' if chat else 'cmpl'}-{self._engine.facts.created:x}{next(self._ids):08x}",
+                model=self._engine.facts.model,
+                created=int(time.time()),
+                include_usage=wanted.include_usage,
+            )
+            pieces = await unless_disconnected(request.receive, generation.next_pieces())
+            self.metrics.first_token_s.observe(time.monotonic() - began)
+
+            def ended(generation: Generation) -> None:
+                self.metrics.prompt_tokens.inc(generation.usage.prompt_tokens)
+                self.metrics.generation_tokens.inc(generation.usage.completion_tokens)
+                self.metrics.total_s.observe(time.monotonic() - began)
+                self.metrics.finished(generation.finish_reason or "")
+
+            if wanted.stream:
+                return TextStream(generation, pieces, shape, holding.pop_all(), ended)
+            text = "".join(pieces) + await unless_disconnected(request.receive, _rest(generation))
+            ended(generation)
+            return _json(shape.whole(text, generation.finish_reason or "", generation.usage))
 
     async def _embed(self, request: Request) -> Response:
         with ExitStack() as holding:
             began = time.monotonic()
             wanted = parsing.read_embedding(await self._enter(request, holding))
-            vectors, tokens = await unless_gone(request.receive, self._engine.embed(wanted))
-            self.measures.prompt_tokens.inc(tokens)
-            self.measures.total_s.observe(time.monotonic() - began)
-            self.measures.finished("stop")
+            vectors, tokens = await unless_disconnected(request.receive, self._engine.embed(wanted))
+            self.metrics.prompt_tokens.inc(tokens)
+            self.metrics.total_s.observe(time.monotonic() - began)
+            self.metrics.finished("stop")
             return _json(
                 shapes.embeddings(
                     vectors, model=self._engine.facts.model, prompt_tokens=tokens, as_base64=wanted.base64
                 )
             )
-
-    async def _answer(
-        self,
-        request: Request,
-        wanted: parsing.TextRequest,
-        generation: Generation,
-        holding: ExitStack,
-        *,
-        chat: bool,
-    ) -> Response:
-        """The answer's response once there is something to say, streamed or whole."""
-        holding.callback(generation.close)
-        began = time.monotonic()
-        shape = shapes.TextShape(
-            chat=chat,
-            id=f"{'chatcmpl' if chat else 'cmpl'}-{self._engine.facts.created:x}{next(self._ids):08x}",
-            model=self._engine.facts.model,
-            created=int(time.time()),
-            include_usage=wanted.include_usage,
-        )
-        pieces = await unless_gone(request.receive, generation.next_pieces())
-        self.measures.first_token_s.observe(time.monotonic() - began)
-
-        def ended(generation: Generation) -> None:
-            self.measures.prompt_tokens.inc(generation.usage.prompt_tokens)
-            self.measures.generation_tokens.inc(generation.usage.completion_tokens)
-            self.measures.total_s.observe(time.monotonic() - began)
-            self.measures.finished(generation.finish_reason or "")
-
-        if wanted.stream:
-            return TextStream(generation, pieces, shape, holding.pop_all(), ended)
-        text = "".join(pieces) + await unless_gone(request.receive, _rest(generation))
-        ended(generation)
-        return _json(shape.whole(text, generation.finish_reason or "", generation.usage))
 
     async def _enter(self, request: Request, holding: ExitStack) -> Mapping[str, Any]:
         """Let a request in: its key, a place for it, its body, its model."""
@@ -188,11 +183,11 @@ class EngineHTTP:
         if not hmac.compare_digest(presented.encode(), f"Bearer {self._key}".encode()):
             raise EngineUnauthenticated("This engine wants its key as a bearer token.")
 
-    # --- what goes wrong
+    # --- Errors
 
     async def _on_fault(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, EngineFault)
-        self.measures.fault(error.code)
+        self.metrics.fault(error.code)
         return _json(error.body(), status=error.status, headers=error.headers())
 
     async def _on_http_exception(self, request: Request, error: Exception) -> Response:
@@ -244,13 +239,13 @@ class StreamAbandoned(Exception):
     """The client closed its connection; there is nobody to answer."""
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, which is cancelled when the client leaves. Raises :class:`StreamAbandoned`.
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``. Raises :class:`StreamAbandoned`, and cancels it, when the client disconnects.
 
-    To be used once the request's body was read: from then on there is nothing to receive but the leaving.
+    To be used once the request's body was read: from then on there is nothing to receive but the disconnect.
     """
     worker = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_gone(receive))
+    watcher = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
         if worker.done():
@@ -262,17 +257,17 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(worker, watcher, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class TextStream(Response):
-    """The server-sent events of one text. ``holding`` is let go of when the stream ends, however it does.
+    """The server-sent events of one text. ``holding`` is closed when the stream ends, however it ends.
 
-    Its head goes out with the first text, so that what goes wrong before still gets its own status. What goes
-    wrong later breaks the connection off: an error written into the stream would look like an answer's end,
-    while an answer that is seen to be cut can be gone on with by another engine.
+    The head is sent with the first text, so that an error before it still gets its own status. A later error
+    closes the connection: an error written into the stream would look like the end of the answer, while an
+    answer that is visibly cut off can be continued by another engine.
     """
 
     def __init__(
@@ -295,7 +290,7 @@ class TextStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._holding:
             try:
-                await unless_gone(receive, self._send(send))
+                await unless_disconnected(receive, self._send(send))
             except StreamAbandoned:
                 return
 

@@ -1,4 +1,4 @@
-"""The life of an engine process: load, say so, serve, end with whoever started it.
+"""The life of an engine process: it loads, reports that, serves, and ends with the agent that started it.
 
 Standard output carries a line of JSON for each step of loading and one when the engine is ready
 (:mod:`.startup`); standard error the log; standard input, with ``--exit-with-parent``, only its end.
@@ -37,7 +37,7 @@ _log = logging.getLogger("engine")
 
 _BACKLOG = 256
 _LEAVE_S = 1
-"""How long answers may go on after the engine was told to end: the agent lets them finish before it tells."""
+"""How long answers may go on after the engine was told to end: the agent has let them finish before that."""
 _HALT_S = 3.0
 _KEEP_ALIVE_S = 3600
 """Longer than any client keeps an idle connection, so that never the engine closes one just as it is used."""
@@ -51,20 +51,20 @@ gaps between tokens."""
 def main(arguments: Sequence[str]) -> int:
     """Run an engine to its end; returns the process's exit status."""
     options = parse(arguments)
-    say = _take_standard_output()
+    write = _take_standard_output()
     _set_environment(options)
     _set_logging()
     if options.exit_with_parent:
         _end_with_parent(options.socket)
     sys.setswitchinterval(_SWITCH_S)
     try:
-        engine = _load(options, LoadProgress(say))
+        engine = _load(options, LoadProgress(write))
     except ModelUnusable as error:
         _log.error("%s", error)
         return EXIT_UNUSABLE
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(engine, options, say))
+            return runner.run(_serve(engine, options, write))
     finally:
         if not engine.stop(_HALT_S):
             _log.warning("the computing thread did not end; leaving it behind")
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _load(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
-    progress.at(IMPORTING)
+    progress.report(IMPORTING)
     try:
         return _load_by(options, progress)
     except ImportError as error:
@@ -92,10 +92,10 @@ def _load_by(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
     batching.propagate = True
     batching.setLevel(logging.WARNING)
     library.set_tqdm_hook(progress.bar)
-    return TorchEngine.load(options, progress.at)
+    return TorchEngine.load(options, progress.report)
 
 
-async def _serve(engine: "TorchEngine", options: EngineOptions, say: Callable[[bytes], None]) -> int:
+async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[[bytes], None]) -> int:
     from agent.engines.torch.http import EngineHTTP
 
     listener = _listen(options)
@@ -121,7 +121,7 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, say: Callable[[b
 
     engine.start(failed)
     port = listener.getsockname()[1] if options.socket is None else None
-    say(EngineReady(engine.facts, port).line())
+    write(EngineReady(engine.facts, port).line())
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -139,8 +139,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class _Server(uvicorn.Server):
-    """Ends in order on a signal; uvicorn's own would raise the signal again and so end the process in
-    mid-air."""
+    """Ends in order on a signal; uvicorn's own would raise the signal again, which ends the process
+    before it has cleaned up."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -169,16 +169,16 @@ def _listen(options: EngineOptions) -> socket.socket:
 
 
 def _take_standard_output() -> Callable[[bytes], None]:
-    """Keep standard output for what is told of loading: whatever a library prints goes to standard error."""
+    """Keep standard output for the lines of `startup`: whatever a library prints goes to standard error."""
     sys.stdout.flush()
     ours = os.dup(1)
     os.dup2(2, 1)
 
-    def say(line: bytes) -> None:
+    def write(line: bytes) -> None:
         with suppress(BrokenPipeError):
             os.write(ours, line)
 
-    return say
+    return write
 
 
 def _set_environment(options: EngineOptions) -> None:
@@ -206,7 +206,7 @@ def _set_logging() -> None:
 
 
 def _end_with_parent(path: Path | None) -> None:
-    """End the process at once when standard input does, as nobody is there any more to be served."""
+    """End the process at once when standard input ends: the agent that started it is gone."""
 
     def watch() -> None:
         with suppress(OSError):

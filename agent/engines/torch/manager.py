@@ -1,7 +1,7 @@
 """transformers' continuous-batching manager, made to outlive the errors of single requests.
 
-The library's manager streams, batches, pages its KV cache and shares prefixes. Four things of it do not do
-for an engine that is to stay up, and are changed here, in the one place that knows its inside (transformers
+The library's manager streams, batches, pages its KV cache and shares prefixes. Four of its behaviours do not
+suit an engine that must stay up. They are changed here, in the one place that knows its inside (transformers
 5.23):
 
 - an error in a step ends its thread and fails every request: here the step's likely cause alone is failed,

@@ -1,4 +1,4 @@
-"""Each request its own sampling, inside transformers' continuous batching.
+"""Sampling settings for each request, inside transformers' continuous batching.
 
 The manager chooses tokens by one rule for all requests: argmax, or a draw from one global generator. So it is
 left at argmax, and for the requests that want sampling the logits are changed beforehand such that the token
@@ -21,7 +21,7 @@ KEYWORD = "sampling"
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that is all chance there is in the token at ``position`` of its sequence."""
+    """The random number in [0, 1) that decides the token at ``position`` of its sequence."""
     digest = hashlib.blake2b(struct.pack("<qq", seed, position), digest_size=8).digest()
     return float((int.from_bytes(digest, "little") >> 11) / 2**53)
 
@@ -39,7 +39,7 @@ class _Draw(NamedTuple):
 
 
 class PerRequestSampling:
-    """Stands where the manager keeps its list of logits processors, and offers what it asks of one.
+    """Takes the place of the manager's list of logits processors, with the methods that the manager calls.
 
     It keeps what the step being prepared needs in Python, not in tensors: it is not for CUDA graphs or
     asynchronous batching, which replay or overlap steps (see `batching`).

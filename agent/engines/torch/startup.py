@@ -43,7 +43,7 @@ READING = "reading the weights"
 PREPARING = "preparing to compute"
 
 EVERY_S = 0.5
-"""How often the share of the weights that are read is told."""
+"""How often the share of the weights that are read is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,24 +178,24 @@ def read_ready(line: bytes) -> EngineReady:
 
 
 class LoadProgress:
-    """``say`` takes each line."""
+    """Reports how far loading is. ``write`` takes each line."""
 
-    def __init__(self, say: Callable[[bytes], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say = say
+    def __init__(self, write: Callable[[bytes], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
         self._clock = clock
-        self._told_s = 0.0
+        self._reported_s = 0.0
 
-    def at(self, step: str, share: float | None = None) -> None:
+    def report(self, step: str, share: float | None = None) -> None:
         """Loading is at ``step`` now, of which ``share`` (0 to 1) is done."""
-        self._told_s = self._clock()
-        told = {"loading": {"step": step, "progress": None if share is None else round(share, 3)}}
-        self._say(orjson.dumps(told) + b"\n")
+        self._reported_s = self._clock()
+        report = {"loading": {"step": step, "progress": None if share is None else round(share, 3)}}
+        self._write(orjson.dumps(report) + b"\n")
 
     def counted(self, items: Iterable[Any], total: int | None) -> Iterator[Any]:
-        """``items``, while the share of ``total`` that was taken is told now and then."""
+        """``items``; meanwhile the share of ``total`` that was taken is reported every :data:`EVERY_S`."""
         for done, item in enumerate(items):
-            if total and self._clock() - self._told_s >= EVERY_S:
-                self.at(READING, done / total)
+            if total and self._clock() - self._reported_s >= EVERY_S:
+                self.report(READING, done / total)
             yield item
 
     def bar(self, factory: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any]) -> Any:
@@ -208,7 +208,7 @@ class LoadProgress:
 
 
 def read_progress(line: bytes) -> tuple[float | None, str] | None:
-    """The share of the weights that are read, and the step; None for a line that tells of something else."""
+    """The share of the weights that are read, and the step; None for another line."""
     try:
         told = orjson.loads(line)["loading"]
         share = told["progress"]

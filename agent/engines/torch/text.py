@@ -67,7 +67,7 @@ def _continued(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Rendere
     except (jinja2.TemplateError, ValueError, IndexError):
         before = ()  # a template that wants something before the answer
     begun = tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-    if before and _adds(tokenizer, before, begun, text):
+    if before and _continues(tokenizer, before, begun, text):
         return Rendered(before + begun, len(begun))
     whole = _applied(tokenizer, messages, continue_final_message=True)
     shared = 0
@@ -76,7 +76,7 @@ def _continued(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Rendere
     return Rendered(whole, len(whole) - shared if before else len(begun))
 
 
-def _adds(tokenizer: Any, before: tuple[int, ...], begun: tuple[int, ...], text: str) -> bool:
+def _continues(tokenizer: Any, before: tuple[int, ...], begun: tuple[int, ...], text: str) -> bool:
     """Whether ``begun`` after ``before`` is decoded as ``text``: some tokenizers put a space before it."""
     seam = list(before[-_SEAM_TOKENS:])
     return plain_text(tokenizer, [*seam, *begun]) == plain_text(tokenizer, seam) + text

@@ -67,14 +67,14 @@ class Said:
 
 def test_each_step_is_told_at_once() -> None:
     said = Said()
-    said.progress.at("importing")
-    said.progress.at(READING, 0.25)
+    said.progress.report("importing")
+    said.progress.report(READING, 0.25)
     assert said.told() == [("importing", None), (READING, 0.25)]
 
 
 def test_weights_are_counted_and_told_now_and_then() -> None:
     said = Said()
-    said.progress.at(READING)
+    said.progress.report(READING)
     taken = []
     for item in said.progress.bar(
         list, ({f"w{n}": n for n in range(10)}.items(),), {"desc": "Loading weights"}

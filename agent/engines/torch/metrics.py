@@ -1,5 +1,4 @@
-"""What ``/metrics`` says: vLLM's names where vLLM has one, so that an agent reads this engine as it reads
-others."""
+"""The metrics at ``/metrics``, with vLLM's names where vLLM has one: an agent reads this engine as others."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,8 +20,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
-class Measures:
-    """Counters of the HTTP side, and gauges read from the engine when somebody asks."""
+class TorchMetrics:
+    """Counters of the HTTP side, and gauges read from the engine at each scrape."""
 
     def __init__(self, engine: "TorchEngine") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
