@@ -35,14 +35,37 @@ environment() {
     printf '%s\n' "$wanted" >".venv/.trunkline-$extras"
 }
 
-# pip_install ARGUMENTS: pip install with the project's pins. Progress bars on a terminal, else a line per download;
-# pip's remarks about search locations that do not exist are left out.
+# pip_install ARGUMENTS: pip install with the project's pins. What pip says goes to .venv/install.log; on the screen is how
+# far it is: on a terminal a line that changes every second, else a line every ten seconds.
 pip_install() {
-    local -a pip=(env PYTHONWARNINGS=ignore .venv/bin/python -m pip install --disable-pip-version-check --no-input -c deploy/constraints.txt)
-    if [ -t 1 ]; then
-        "${pip[@]}" "$@" 2> >(grep --line-buffered -v "^WARNING: Location" >&2)
-    else
-        "${pip[@]}" "$@" > >(grep --line-buffered -E '^ *(Downloading |Installing collected|Successfully installed)' >&2) \
-            2> >(grep --line-buffered -v "^WARNING: Location" >&2)
+    local log=.venv/install.log began=$SECONDS reporter failed=0
+    : >"$log"
+    report "$log" &
+    reporter=$!
+    PYTHONWARNINGS=ignore .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
+        -c deploy/constraints.txt "$@" >"$log" 2>&1 || failed=1
+    kill "$reporter" 2>/dev/null || true
+    wait "$reporter" 2>/dev/null || true
+    if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+    if [ "$failed" = 1 ]; then
+        echo "== installing failed after $((SECONDS - began)) s. The end of $PWD/$log:" >&2
+        tail -n 15 "$log" >&2
+        return 1
     fi
+    echo "== installed in $((SECONDS - began)) s" >&2
+}
+
+# report LOG: says how far pip is, as its log tells, until it is killed or the script that started it is gone.
+report() {
+    local log="$1" began=$SECONDS every=10 known line
+    known=$(grep -c '^[^#]' deploy/constraints.txt)
+    if [ -t 2 ]; then every=1; fi
+    while sleep "$every" && kill -0 $$ 2>/dev/null; do
+        if grep -q '^Installing collected packages' "$log"; then
+            line="   unpacking $(grep '^Installing collected packages' "$log" | tail -n 1 | tr ',' '\n' | wc -l) packages"
+        else
+            line="   found $(grep -c '^ *Collecting ' "$log" || true) of at most $known packages"
+        fi
+        if [ -t 2 ]; then printf '\r\033[K%s, %s s' "$line" $((SECONDS - began)) >&2; else echo "$line, $((SECONDS - began)) s" >&2; fi
+    done
 }
