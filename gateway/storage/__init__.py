@@ -1,7 +1,7 @@
 """Durable state: the gateway's key, join tokens, client keys, agents, aliases, models, usage: one directory.
 
-SQLite under it (only ``sqlite`` and ``copies`` know), so that commands work on the state of a running
-gateway and take effect there at once.
+SQLAlchemy Core over a ``Database``. That is SQLite (only the package ``sqlite`` knows), so that commands work
+on the state of a running gateway and take effect there at once.
 """
 
 from gateway.domain.state_dir import DATABASE_NAME, default_state_dir, own_state_dir

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from gateway.storage import schema
-from gateway.storage.sqlite import SqliteDatabase
+from gateway.storage.database import Database
 
 _NONCE_BYTES = 8
 _SIGNER = "audit log signed by"
@@ -79,7 +79,7 @@ def process_owner() -> str:
 class ActStore:
     """Acts that the audit log lacks. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def note(self, kind: str, **what: Any) -> None:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from gateway.storage import schema
 from gateway.storage.acts import acting_as, note_act
+from gateway.storage.database import Database
 from gateway.storage.errors import (
     AgentKeyRevoked,
     AgentKeyTaken,
@@ -17,7 +18,6 @@ from gateway.storage.errors import (
     UnknownRecord,
 )
 from gateway.storage.rules import check_labels, check_models, check_reason
-from gateway.storage.sqlite import SqliteDatabase
 from gateway.storage.tokens import TokenRecord, count_use, usable_token
 from shared.identity import NAME_RULE, is_name
 
@@ -61,7 +61,7 @@ class Enrolment:
 class AgentStore:
     """The agents. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def enrol(self, enrolment: Enrolment, wall_s: float) -> AgentRecord:

@@ -18,8 +18,8 @@ from gateway.domain.aliases import (
 )
 from gateway.storage import schema
 from gateway.storage.acts import note_act
+from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, UnknownRecord
-from gateway.storage.sqlite import SqliteDatabase
 
 MOST_ALIASES = 256
 CHANGES = 20
@@ -53,7 +53,7 @@ class AliasStore:
     """The aliases. Every method raises StateError when the database fails; those that change something raise
     BadValue for what cannot be, and have changed nothing then."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def list(self) -> tuple[AliasRecord, ...]:

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, delete, insert, select
 
 from gateway.storage import schema
 from gateway.storage.acts import note_act
+from gateway.storage.database import Database
 from gateway.storage.errors import IdentityUnusable, KeyStillCounts, StateUnwritable
 from gateway.storage.rules import check_overlap
-from gateway.storage.sqlite import SqliteDatabase
 from shared.identity import (
     GatewayIdentity,
     GatewayKeys,
@@ -45,7 +45,7 @@ _LOOKS = 3
 class IdentityStore:
     """The gateway's keys. Every method raises StateError when the database or a key's file fails."""
 
-    def __init__(self, database: SqliteDatabase, state_dir: Path) -> None:
+    def __init__(self, database: Database, state_dir: Path) -> None:
         """Makes the key the first time, under the database's write lock, so that processes that start at once
         agree on it."""
         self._database = database

@@ -17,9 +17,9 @@ from gateway.domain.scopes import AdminRole, Scopes, scopes_of
 from gateway.domain.surface import ENDPOINTS
 from gateway.storage import schema
 from gateway.storage.acts import note_act
+from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, NameTaken, UnknownRecord
 from gateway.storage.rules import check_models, check_name
-from gateway.storage.sqlite import SqliteDatabase
 
 PREFIX = "sk-tl-"
 DEFAULT_TENANT = "default"
@@ -93,7 +93,7 @@ def digest_of(text: str) -> bytes:
 class KeyStore:
     """The client API keys. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def create(

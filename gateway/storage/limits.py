@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gateway.domain.quotas import Price, TenantLimits
 from gateway.storage import schema
+from gateway.storage.database import Database
 from gateway.storage.prices import PriceStore
-from gateway.storage.sqlite import SqliteDatabase
 from gateway.storage.tenants import TenantStore
 
 
@@ -21,7 +21,7 @@ class Terms:
 class LimitStore:
     """``tenants`` and ``prices`` in one. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         self.tenants = TenantStore(database)
         self.prices = PriceStore(database)

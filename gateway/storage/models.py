@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from gateway.storage import schema
-from gateway.storage.sqlite import SqliteDatabase
+from gateway.storage.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ModelFact:
 class ModelStore:
     """The models. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def list(self, most: int) -> tuple[ModelFact, ...]:

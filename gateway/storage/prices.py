@@ -5,13 +5,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Row, delete, func, select
-from sqlalchemy.dialects.sqlite import insert
 
 from gateway.domain.quotas import BadQuota, Price
 from gateway.storage import schema
 from gateway.storage.acts import note_act
+from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, StateCorrupt, UnknownRecord
-from gateway.storage.sqlite import SqliteDatabase
 from shared.protocol.limits import MODEL_NAME_CHARS
 
 MOST_PRICES = 4096
@@ -32,7 +31,7 @@ class PriceRecord:
 class PriceStore:
     """What models cost. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def set(self, model: str, input_: float, output: float, gpu_second: float, wall_s: float) -> PriceRecord:
@@ -50,8 +49,7 @@ class PriceStore:
             others = select(func.count()).select_from(table).where(table.c.model != model)
             if connection.execute(others).scalar_one() >= MOST_PRICES:
                 raise BadValue(f"{MOST_PRICES} models have prices; remove one that is not needed first")
-            statement = insert(table).values(model=model, **values)
-            connection.execute(statement.on_conflict_do_update(index_elements=["model"], set_=values))
+            connection.execute(self._database.upsert(table), {"model": model, **values})
             schema.next_revision(connection, schema.Topic.LIMITS)
             note_act(connection, "price.set", model=model, **asdict(price))
         return PriceRecord(model, price, wall_s)

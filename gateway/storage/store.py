@@ -9,16 +9,15 @@ from gateway.domain.state_dir import DATABASE_NAME
 from gateway.storage.acts import ActStore
 from gateway.storage.agents import AgentStore
 from gateway.storage.aliases import AliasStore
-from gateway.storage.backup import Backup, recover
-from gateway.storage.copies import backup_path, restoring_path
+from gateway.storage.backup import Backup
+from gateway.storage.database import BUSY_TIMEOUT_S, Database
 from gateway.storage.errors import StateCorrupt, StateMissing, StateUnwritable
 from gateway.storage.identity import IdentityStore
 from gateway.storage.keys import KeyStore
 from gateway.storage.limits import LimitStore
-from gateway.storage.locks import Holding
+from gateway.storage.locks import PID_NAME, Holding, ServerLock, running_gateway
 from gateway.storage.models import ModelStore
-from gateway.storage.server_lock import PID_NAME, ServerLock, running_gateway
-from gateway.storage.sqlite import BUSY_TIMEOUT_S, SqliteDatabase
+from gateway.storage.sqlite import SqliteDatabase, backup_path, recover, restoring_path
 from gateway.storage.tokens import TokenStore
 from gateway.storage.usage import UsageStore
 from shared.identity import GatewayIdentity
@@ -48,7 +47,7 @@ class Store:
     def __init__(
         self,
         state_dir: Path,
-        database: SqliteDatabase,
+        database: Database,
         identity: IdentityStore,
     ) -> None:
         self.state_dir = state_dir
@@ -63,7 +62,7 @@ class Store:
         self.usage = UsageStore(database)
         self.limits = LimitStore(database)
         self.acts = ActStore(database)
-        self.backup = Backup(database, state_dir / DATABASE_NAME)
+        self.backup = Backup(database)
 
     @classmethod
     def open(cls, state_dir: Path, *, create: bool = True, serve: bool = False) -> "Store":
@@ -120,7 +119,6 @@ class Store:
 
     def close(self) -> None:
         """Close the database. Idempotent."""
-        self.backup.close()
         self._database.close()
         self._locks.close()
 

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, delete, func, select
-from sqlalchemy.dialects.sqlite import insert
 
 from gateway.domain.quotas import NAMES, BadQuota, TenantLimits
 from gateway.storage import schema
 from gateway.storage.acts import note_act
+from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.storage.rules import check_name
-from gateway.storage.sqlite import SqliteDatabase
 
 MOST_TENANTS = 4096
 """With limits of their own: all of them are read whenever one has changed."""
@@ -31,7 +30,7 @@ class TenantStore:
     """What tenants may have. A tenant exists by its keys; one without a row has no limits. Every method
     raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def change(self, name: str, changes: Mapping[str, Any], wall_s: float) -> TenantRecord:
@@ -55,8 +54,7 @@ class TenantStore:
             except BadQuota as error:
                 raise BadValue(str(error)) from error
             values = {**limits.facts(), "changed_s": wall_s}
-            statement = insert(table).values(name=name, **values)
-            connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
+            connection.execute(self._database.upsert(table), {"name": name, **values})
             schema.next_revision(connection, schema.Topic.LIMITS)
             note_act(connection, "tenant.set", tenant=name, **limits.facts())
         return TenantRecord(name, limits, wall_s)

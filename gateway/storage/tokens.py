@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from gateway.storage import schema
 from gateway.storage.acts import note_act
+from gateway.storage.database import Database
 from gateway.storage.errors import (
     AmbiguousId,
     TokenExpired,
@@ -19,7 +20,6 @@ from gateway.storage.errors import (
 )
 from gateway.storage.identity import IdentityStore
 from gateway.storage.rules import check_labels, check_models, check_token_life, check_uses
-from gateway.storage.sqlite import SqliteDatabase
 from shared.identity import JoinToken
 
 ID_PREFIX_CHARS = 4
@@ -63,7 +63,7 @@ class TokenRecord:
 class TokenStore:
     """The join tokens. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase, identity: IdentityStore) -> None:
+    def __init__(self, database: Database, identity: IdentityStore) -> None:
         self._database = database
         self._identity = identity
 

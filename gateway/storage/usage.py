@@ -4,16 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, func, select, tuple_
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Double, Row, case, cast, func, select, tuple_
 
 from gateway.domain.quotas import By as By
 from gateway.storage import schema
-from gateway.storage.sqlite import SqliteDatabase
+from gateway.storage.database import Database
 
 MOST = 2**53
 """Where a sum stays: no engine has counted so much, and JSON's readers count no further. Sums of sums are
-made with ``total``, in floating point: SQLite's ``sum`` fails beyond 64 bits, and agents may lie."""
+made in floating point: a sum of integers fails beyond 64 bits, and agents may lie."""
 
 
 class Account(NamedTuple):
@@ -85,27 +84,19 @@ class Spent(NamedTuple):
 class UsageStore:
     """The sums. Every method raises StateError when the database fails."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, amounts: Mapping[Account, Amount]) -> None:
         """Add ``amounts`` to what is there, all of them or, when it fails, none."""
         if not amounts:
             return
-        statement = insert(schema.usage)
-        added = {
-            name: func.min(
-                schema.usage.c[name] + statement.excluded[name], MOST, type_=schema.usage.c[name].type
-            )
-            for name in _SUMS
-        }
-        keys = list(schema.usage.primary_key)
         rows = [
             account._asdict() | {name: min(getattr(amount, name), MOST) for name in _SUMS}
             for account, amount in amounts.items()
         ]
         with self._database.write() as connection:
-            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=added), rows)
+            connection.execute(self._database.upsert(schema.usage, _sum), rows)
 
     def totals(
         self, by: By, since: str = "", *, after: Sequence[str] = (), most: int | None = None
@@ -113,7 +104,7 @@ class UsageStore:
         """Totals from the day ``since`` on, in the order of their names: those that come behind ``after``
         (:attr:`Total.place`), ``most`` of them."""
         used, keys = schema.usage, schema.keys
-        sums = [func.total(used.c[name]).label(name) for name in _SUMS]
+        sums = [_total_of(used.c[name]).label(name) for name in _SUMS]
         if by is By.KEY:
             name = func.coalesce(keys.c.name, used.c.key_id).label("name")
             query = (
@@ -135,9 +126,9 @@ class UsageStore:
     def spent(self, since: str) -> Sequence[Spent]:
         """By tenant and day, from the day ``since`` on."""
         used = schema.usage.c
-        tokens = func.total(used.prompt_tokens + used.completion_tokens)
+        tokens = _total_of(used.prompt_tokens + used.completion_tokens)
         query = (
-            select(used.tenant, used.day, tokens, func.sum(used.gpu_s), func.sum(used.cost))
+            select(used.tenant, used.day, tokens, _total_of(used.gpu_s), _total_of(used.cost))
             .where(used.day >= since)
             .group_by(used.tenant, used.day)
         )
@@ -153,3 +144,12 @@ def _total(row: Row[tuple[object, ...]]) -> Total:
     counts = {name: int(facts[name]) for name in _COUNTS}
     amount = Amount(**counts, gpu_s=facts["gpu_s"], cost=facts["cost"])
     return Total(facts["name"], facts.get("tenant"), amount, facts.get("key_id"))
+
+
+def _sum(before: ColumnElement[Any], added: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Of what is there and what is added, ``MOST`` at the most."""
+    return case((before + added > MOST, MOST), else_=before + added)
+
+
+def _total_of(amounts: ColumnElement[Any]) -> ColumnElement[float]:
+    return func.sum(cast(amounts, Double))

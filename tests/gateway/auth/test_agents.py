@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.auth import AgentDirectory
-from gateway.storage import DATABASE_NAME, Store, sqlite
+from gateway.storage import DATABASE_NAME, Store
+from gateway.storage.sqlite import database
 from shared.identity import CERTIFICATE_LIFE_S, JoinToken
 from shared.protocol.errors import ErrorCode, HandshakeRejected
 from tests.gateway.auth.house import DAY_S, NOW_S, House, rejected
@@ -23,7 +24,7 @@ def house(store: Store) -> House:
 @contextlib.contextmanager
 def stuck(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     """The same house opened anew, with little patience, while another writer holds the database."""
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
     writer = sqlite3.connect(house.store.state_dir / DATABASE_NAME, isolation_level=None)
     with Store.open(house.store.state_dir) as store:
         writer.execute("BEGIN IMMEDIATE")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.aliases import Alias, AliasMirror, AliasTarget
-from gateway.storage import DATABASE_NAME, Store, schema
+from gateway.storage import DATABASE_NAME, Store, migrations
 from gateway.storage.aliases import CHANGES, MOST_ALIASES
 from gateway.storage.errors import BadValue, UnknownRecord
 
@@ -163,7 +163,7 @@ def test_a_database_from_before_there_were_aliases_gets_them(state_dir: Path) ->
         )
     raw.close()
     with Store.open(state_dir) as store, store._database.write() as connection:
-        schema.UPGRADES[3](connection)
+        migrations.UPGRADES[3](connection)
     with Store.open(state_dir) as store:
         store.aliases.set_targets("m", (V1,), 1.0)
         assert now(store) == Alias("m", (V1,))

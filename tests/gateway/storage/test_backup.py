@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.storage import DATABASE_NAME, Store, backup, copies
-from gateway.storage.copies import backup_path, restoring_path
+from gateway.storage import DATABASE_NAME, Store, backup
 from gateway.storage.errors import StateBusy, StateCorrupt, StateMissing
 from gateway.storage.locks import Holding
+from gateway.storage.sqlite import backup_path, copies, restoring_path
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_command_restores_nothing(path: Path) -> None:
 def test_nothing_is_restored_while_another_has_the_state_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backup, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(copies, "BUSY_TIMEOUT_S", 0.01)
     with Store.open(path.parent):
         path.write_bytes(b"x" * 20_000)
         with pytest.raises(StateCorrupt, match="another process has it open"):

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import URL, create_engine
 
 from gateway.domain.scopes import AdminRole, Scopes, limited
-from gateway.storage import DATABASE_NAME, KeyStore, Store, schema
+from gateway.storage import DATABASE_NAME, KeyStore, Store, migrations
 from gateway.storage.errors import BadValue, NameTaken, UnknownRecord
 from gateway.storage.keys import KeyState, digest_of
 from gateway.storage.sqlite import SqliteDatabase
@@ -176,7 +176,7 @@ def test_keys_of_a_database_of_the_version_before_have_no_limits(tmp_path: Path)
         raw.commit()
     engine = create_engine(URL.create("sqlite", database=str(path)))
     with engine.begin() as connection:
-        schema.UPGRADES[4](connection)
+        migrations.UPGRADES[4](connection)
     engine.dispose()
     with contextlib.closing(sqlite3.connect(path)) as raw:
         rows = raw.execute("SELECT scopes, role, expires_s, previous_digest, last_used_s FROM api_keys")

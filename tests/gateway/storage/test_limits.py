@@ -9,7 +9,7 @@ from sqlalchemy import URL, create_engine
 
 from gateway.domain.quotas import Budgets, Price, Rates, TenantLimits
 from gateway.domain.scopes import AdminRole, limited
-from gateway.storage import Account, Amount, Store, schema
+from gateway.storage import Account, Amount, Store, migrations
 from gateway.storage.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.storage.sqlite import SqliteDatabase
 
@@ -123,7 +123,7 @@ def test_a_database_of_the_version_before_has_no_limits_and_its_usage_cost_nothi
         raw.commit()
     engine = create_engine(URL.create("sqlite", database=str(path)))
     with engine.begin() as connection:
-        schema.UPGRADES[5](connection)
+        migrations.UPGRADES[5](connection)
     engine.dispose()
     with contextlib.closing(sqlite3.connect(path)) as raw:
         upgraded = dict(raw.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())

@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from gateway.storage import DATABASE_NAME, Account, Amount, By, Store
-from gateway.storage.sqlite import APPLICATION_ID
+from gateway.storage.sqlite.database import APPLICATION_ID
 
 BEFORE_7 = """
     DROP TABLE acts;

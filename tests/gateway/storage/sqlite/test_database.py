@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect
 
-from gateway.storage import DATABASE_NAME, Store, schema, sqlite
+from gateway.storage import DATABASE_NAME, Store, migrations, schema
 from gateway.storage.errors import StateBusy, StateCorrupt, StateTooNew, StateUnwritable
-from gateway.storage.sqlite import SqliteDatabase
+from gateway.storage.sqlite import SqliteDatabase, database
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_an_older_database_is_upgraded_step_by_step(path: Path, monkeypatch: pyt
         present: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN region TEXT"),
         present + 1: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN zone TEXT"),
     }
-    monkeypatch.setattr(schema, "UPGRADES", add)
-    for module in (schema, sqlite):
+    monkeypatch.setattr(migrations, "UPGRADES", add)
+    for module in (schema, database):
         monkeypatch.setattr(module, "SCHEMA_VERSION", present + 2)
     SqliteDatabase(path).close()
     engine = create_engine(f"sqlite:///{path}")

@@ -1,4 +1,4 @@
-"""SQLite under the store: only this file and ``copies`` know which database it is.
+"""A database file of SQLite.
 
 Settings and why: WAL, so that reading never waits for the command line's writing; ``synchronous=FULL``,
 because writes are rare and a revocation must survive a power cut; ``busy_timeout``, so that two writers
@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import Connection, Engine, QueuePool, Table, create_engine, event
+from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from gateway.storage.database import BUSY_TIMEOUT_S, Database, Merge
 from gateway.storage.errors import (
     BadValue,
     StateBusy,
@@ -28,10 +30,9 @@ from gateway.storage.errors import (
     StateTooNew,
     StateUnwritable,
 )
-from gateway.storage.schema import SCHEMA_VERSION, create_schema, upgrade_schema
-
-BUSY_TIMEOUT_S = 5.0
-"""How long one writer waits for another. Transactions here take milliseconds."""
+from gateway.storage.migrations import create_schema, upgrade_schema
+from gateway.storage.schema import SCHEMA_VERSION, metadata
+from gateway.storage.sqlite.copies import backup_path, make_backup
 
 READERS = 8
 """Connections for threads that read at once. Writers have one of their own, for which they queue: so a
@@ -54,12 +55,14 @@ _PRIMARY = 0xFF
 """SQLite's extended error codes carry the primary code in the low byte."""
 
 
-class SqliteDatabase:
-    """A database file, opened, made or upgraded. Usable from several threads."""
+class SqliteDatabase(Database):
+    """A database file, opened, made or upgraded."""
 
     def __init__(self, path: Path) -> None:
         """Raises StateError. The directory exists; the file is made, mode 0600, where it is missing."""
         self._path = path
+        self.place, self.backup_place = str(path), str(backup_path(path))
+        self._source: sqlite3.Connection | None = None
         self._watching = threading.Lock()
         _prepare_file(path)
         self._reader = _engine(path, READERS, "BEGIN")
@@ -77,24 +80,24 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state throughout. Raises StateError."""
         with self._errors(), self._reader.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that holds the one write lock; commits unless the block raises. Raises StateError.
-
-        Waits up to ``BUSY_TIMEOUT_S`` and for the disk: not for an event loop's thread.
-        """
         with self._errors(), self._writer.begin() as connection:
             yield connection
 
-    def data_version(self) -> int:
-        """A number that is another one once anybody, in any process, has committed a change.
+    def upsert(self, table: Table, merge: Merge = lambda before, given: given) -> Insert:
+        statement, key = insert(table), list(table.primary_key)
+        merged = {
+            column.name: merge(column, statement.excluded[column.name])
+            for column in table.columns
+            if not column.primary_key
+        }
+        return statement.on_conflict_do_update(index_elements=key, set_=merged)
 
-        Costs a few microseconds. Raises StateError.
-        """
+    def data_version(self) -> int:
         try:
             with self._watching:
                 version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
@@ -103,26 +106,26 @@ class SqliteDatabase:
         return version
 
     def is_in_place(self) -> bool:
-        """Whether the file is still where it was opened: neither deleted nor another one."""
         try:
             return self._path.stat().st_ino == self._inode
         except OSError:
             return False
 
-    def connect(self) -> sqlite3.Connection:
-        """Another connection, for one thread at a time, to be closed by the caller. It stays good when the
-        file is deleted. Raises StateError."""
-        with self._errors():
-            return _connect(self._path)
-
     def hold_open(self) -> None:
-        """Open the connections now that are else opened at their first use: these go on working when the file
-        is deleted. Raises StateError."""
         with self._errors(), self._writer.connect(), self._reader.connect():
             pass
 
+    def make_backup(self) -> None:
+        """Through a connection that stays open from the first one on: it outlives the file."""
+        if self._source is None:
+            with self._errors():
+                self._source = _connect(self._path)
+        make_backup(self._path, self._source)
+
     def close(self) -> None:
-        """Close every connection. Idempotent."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
         self._watch.close()
         self._reader.dispose()
         self._writer.dispose()
@@ -174,6 +177,7 @@ class SqliteDatabase:
         """Under the write lock; another process may have done it while we waited."""
         version: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         if version == 0:
+            _make_indexes_partial()
             create_schema(connection)
         else:
             upgrade_schema(connection, version)
@@ -182,8 +186,7 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Foreign exceptions end here, but for IntegrityError: what a row clashes with its writer knows. Text
-        that cannot be stored (bytes of a command line that are no UTF-8) is BadValue."""
+        """Foreign exceptions end here. Bytes of a command line that are no UTF-8 cannot be stored."""
         try:
             yield
         except IntegrityError:
@@ -245,6 +248,13 @@ def _prepare_file(path: Path) -> None:
             os.close(file)
     except OSError as error:
         raise StateUnwritable.opening(path, error) from error
+
+
+def _make_indexes_partial() -> None:
+    for table in metadata.tables.values():
+        for index in table.indexes:
+            if "where" in index.info:
+                index.dialect_options["sqlite"]["where"] = index.info["where"]
 
 
 def _engine(path: Path, connections: int, begin: str) -> Engine:

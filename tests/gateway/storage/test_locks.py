@@ -11,7 +11,7 @@ import pytest
 
 from gateway.storage import Store
 from gateway.storage.errors import StateInUse
-from gateway.storage.server_lock import PID_NAME, ServerLock, running_gateway
+from gateway.storage.locks import PID_NAME, ServerLock, running_gateway
 
 
 def test_a_second_gateway_is_told_who_has_the_state(state_dir: Path) -> None:

@@ -8,12 +8,16 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from gateway.storage.database import BUSY_TIMEOUT_S
 from gateway.storage.errors import StateCorrupt, StateUnwritable
+from gateway.storage.locks import Holding
 
 _LOG_FILES = ("-wal", "-shm")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -119,6 +123,48 @@ def finish_restoring(path: Path, reason: str, wall_s: float) -> Restored:
     return Restored(reason, damaged if there else None, backup_s)
 
 
+def recover(path: Path, holding: Holding) -> None:
+    """Before a gateway opens its database: if it is damaged or missing, go on from the backup, and say so.
+
+    ``holding`` is shared before and afterwards. Raises StateCorrupt, having changed nothing, when there is no
+    good backup or somebody else has the state open.
+    """
+    reason = _damage(path)
+    if not reason:
+        return
+    if not holding.alone(BUSY_TIMEOUT_S):
+        holding.share(BUSY_TIMEOUT_S)
+        raise StateCorrupt(f"{path} is damaged ({reason}), and another process has it open: stop that first")
+    try:
+        reason = _damage(path)
+        if not reason:
+            return
+        if not restoring_path(path).exists():
+            prepare_restoring(path, reason)
+        restored = finish_restoring(path, reason, time.time())
+    finally:
+        holding.share(BUSY_TIMEOUT_S)
+    _log().error(
+        "state_restored_from_backup",
+        damage=reason,
+        set_aside=None if restored.damaged is None else str(restored.damaged),
+        lost="what changed since the backup: keys, tokens, agents, aliases, revocations, usage",
+        backup_age_s=round(time.time() - restored.backup_s),
+    )
+
+
+def _damage(path: Path) -> str:
+    """Why the backup is to take its place, if it is to."""
+    if restoring_path(path).exists():
+        return "a restoring was interrupted"
+    if not path.exists():
+        return "it is missing" if backup_path(path).exists() else ""
+    if not backup_path(path).exists() and path.stat().st_size == 0:
+        return ""
+    trouble = trouble_of(path)
+    return "" if trouble == "it is empty" and not backup_path(path).exists() else trouble
+
+
 def set_aside_path(path: Path, suffix: str, wall_s: float) -> Path:
     """A name beside ``path`` that is free."""
     name = f"{suffix}-{datetime.fromtimestamp(wall_s, UTC):%Y%m%dT%H%M%SZ}"
@@ -157,3 +203,10 @@ def _sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _log() -> Any:
+    """Imported when there is something to say: commands wait for every import."""
+    import structlog
+
+    return structlog.get_logger(__name__)
