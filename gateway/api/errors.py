@@ -78,5 +78,4 @@ def _body(error: RequestError, dialect: Dialect, request_id: str) -> bytes:
         return orjson.dumps({"type": "error", "error": detail, "request_id": request_id})
     if dialect is Dialect.OLLAMA:
         return orjson.dumps({"error": error.message})
-    detail_openai = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
-    return orjson.dumps({"error": detail_openai})
+    return orjson.dumps(error.openai_body())

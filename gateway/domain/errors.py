@@ -1,6 +1,7 @@
 """What can go wrong with a request, as the client sees it (SURFACE, HTTP).
 
-One exception per cause; ``gateway.api.errors`` is the one place that turns them into responses.
+One exception per cause; ``gateway.api.errors`` is the one place that turns them into responses. Those that
+the built-in engine has as well are defined in ``shared.process.request_errors``.
 
 The tree::
 
@@ -40,66 +41,28 @@ The tree::
     └── DeadlineExceeded              504     timeout_error           deadline_exceeded
 """
 
+# isort: off
+from shared.process.request_errors import (
+    BadRequest as BadRequest,
+    BodyTooLarge as BodyTooLarge,
+    ContextTooLong as ContextTooLong,
+    MethodNotAllowed as MethodNotAllowed,
+    ModelNotFound as ModelNotFound,
+    QueueFull as QueueFull,
+    RequestError as RequestError,
+    RouteNotFound as RouteNotFound,
+    Unauthenticated as Unauthenticated,
+)
+
+# isort: on
 from shared.protocol.errors import ErrorCode
 
 NO_DEPLOYMENT_RETRY_S = 2.0
 """After how long a client may ask again for a model that no agent serves now."""
 
 
-class RequestError(Exception):
-    """A request that gets no answer from an engine. ``message`` tells the client what to do."""
-
-    status: int = 500
-    type: str = "server_error"
-    code: str = "internal_error"
-    retry_after_s: float | None = None
-    """When to come back, in seconds; becomes ``Retry-After`` and ``retry-after-ms`` (≤ 120 s)."""
-    should_retry: bool | None = None
-    """Told to SDKs as ``x-should-retry`` where their rule of thumb by status would be wrong."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-        if code is not None:
-            self.code = code
-        if retry_after_s is not None:
-            self.retry_after_s = retry_after_s
-
-
-class BadRequest(RequestError):
-    status, type, code = 400, "invalid_request_error", "bad_request"
-
-
-class ContextTooLong(BadRequest):
-    """The prompt has more tokens than any deployment of the model can hold."""
-
-    code = "context_length_exceeded"
-
-
-class Unauthenticated(RequestError):
-    status, type, code = 401, "authentication_error", "invalid_api_key"
-
-
 class Forbidden(RequestError):
     status, type, code = 403, "permission_error", "forbidden"
-
-
-class ModelNotFound(RequestError):
-    """Nothing ever served this model here."""
-
-    status, type, code = 404, "invalid_request_error", "model_not_found"
-
-
-class RouteNotFound(RequestError):
-    status, type, code = 404, "invalid_request_error", "unknown_url"
 
 
 class RouteNotSupported(RequestError):
@@ -120,16 +83,6 @@ class NameInUse(RequestError):
     status, type, code = 409, "invalid_request_error", "name_in_use"
 
 
-class MethodNotAllowed(RequestError):
-    """``allowed`` are the methods the path does take."""
-
-    status, type, code = 405, "invalid_request_error", "method_not_allowed"
-
-    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.allowed = allowed
-
-
 class BodyTimeout(RequestError):
     status, type, code = 408, "timeout_error", "request_timeout"
 
@@ -138,10 +91,6 @@ class ReadTooSlowly(RequestError):
     """The client read its answer too slowly while others waited for the engine that writes it."""
 
     status, type, code = 408, "timeout_error", "read_too_slowly"
-
-
-class BodyTooLarge(RequestError):
-    status, type, code = 413, "invalid_request_error", "request_too_large"
 
 
 class PathTooLong(RequestError):
@@ -158,12 +107,6 @@ class UpgradeRequired(RequestError):
     """A plain request to the path at which agents open their WebSocket."""
 
     status, type, code = 426, "invalid_request_error", "upgrade_required"
-
-
-class QueueFull(RequestError):
-    """The waiting room of the model is full, or the wait predicted is longer than allowed."""
-
-    status, type, code = 429, "overloaded_error", "queue_full"
 
 
 class QueueTimeout(RequestError):

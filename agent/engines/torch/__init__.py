@@ -9,7 +9,7 @@ It has two sides, which speak only HTTP on a Unix socket with each other:
   (one model) → `generation`, `embedding` (what waits and what runs) → `batching`, `manager`, `sampling`
   (transformers' continuous batching) → `models` (loading), `text` (messages to tokens, tokens to text).
 
-`startup` (command line, lines on standard output) is what both sides agree on; `faults` are for all.
+`startup` (command line, lines on standard output) is what both sides agree on; `errors` are for all.
 
 A separate process, so that the agent's heartbeats and state stay truthful while a model computes, and so that
 a model that crashes its process (out of memory, an error in a kernel) leaves the agent running.

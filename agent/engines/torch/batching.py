@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from agent.engines.torch.faults import ModelUnusable
+from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel
 from agent.engines.torch.parsing import Sampling

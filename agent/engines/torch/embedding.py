@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from agent.engines.torch.faults import FAILURES_IN_A_ROW, Stopping, fault_of, is_out_of_memory
+from agent.engines.torch.errors import FAILURES_IN_A_ROW, Stopping, is_out_of_memory, request_error
 from agent.engines.torch.models import LoadedModel
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Embedder:
     async def embed(self, texts: Sequence[Sequence[int]]) -> list[Vector]:
         """The vectors of ``texts``, each a non-empty list of token ids within the model's context.
 
-        Cancelling lets go of what was not computed yet. Raises an EngineFault.
+        Cancelling lets go of what was not computed yet. Raises a RequestError.
         """
         loop = asyncio.get_running_loop()
         job = _Job(loop, loop.create_future(), [None] * len(texts), len(texts))
@@ -148,7 +148,7 @@ class Embedder:
         self._failed_texts += 0 if memory else 1
         _log.error("embedding given up: %s", error, exc_info=None if memory else error)
         job.dropped = True
-        _tell(job, job.done.set_exception, fault_of(error))
+        _tell(job, job.done.set_exception, request_error(error))
         if self._failed_texts > FAILURES_IN_A_ROW:
             self.on_broken(error)
 

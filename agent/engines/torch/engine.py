@@ -11,13 +11,14 @@ from typing import Any
 
 from agent.engines.torch import batching
 from agent.engines.torch.embedding import Embedder, Vector, embedder
-from agent.engines.torch.faults import ContextLengthExceeded, EngineRouteNotFound, InvalidRequest
+from agent.engines.torch.errors import InvalidRequest
 from agent.engines.torch.generation import Generation, Prompt, TextGenerator, TorchAdmission
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel, load
 from agent.engines.torch.parsing import ChatRequest, CompletionRequest, EmbeddingRequest, TextRequest
 from agent.engines.torch.startup import PREPARING, READING, EngineFacts, EngineOptions
 from agent.engines.torch.text import Rendered, plain_text, render
+from shared.process.request_errors import ContextTooLong, RouteNotFound
 
 _log = logging.getLogger(__name__)
 
@@ -106,9 +107,9 @@ class TorchEngine:
         return (self.texts.waiting if self.texts else 0) + max(0, self.embedding - self.model.slots)
 
     async def chat(self, request: ChatRequest) -> Generation:
-        """Begin the answer to a chat. Raises an EngineFault; the caller closes what it gets."""
+        """Begin the answer to a chat. Raises a RequestError; the caller closes what it gets."""
         if not self.model.has_template:
-            raise EngineRouteNotFound(
+            raise RouteNotFound(
                 f"The model {self.model.name} has no chat template: it can complete text (/v1/completions) "
                 "but not chat."
             )
@@ -116,20 +117,20 @@ class TorchEngine:
         return self._generate(rendered, request, "messages")
 
     async def complete(self, request: CompletionRequest) -> Generation:
-        """Begin the continuation of a text. Raises an EngineFault; the caller closes what it gets."""
+        """Begin the continuation of a text. Raises a RequestError; the caller closes what it gets."""
         ids = await self._in_thread(self._token_ids, request.prompt, "prompt")
         return self._generate(Rendered(tuple(ids)), request, "prompt")
 
     async def embed(self, request: EmbeddingRequest) -> tuple[list[Vector], int]:
-        """The vectors and the number of tokens read. Raises an EngineFault."""
+        """The vectors and the number of tokens read. Raises a RequestError."""
         if self.vectors is None:
-            raise EngineRouteNotFound(f"The model {self.model.name} gives no embeddings.")
+            raise RouteNotFound(f"The model {self.model.name} gives no embeddings.")
         texts: list[Sequence[int]] = await self._in_thread(
             lambda: [self._token_ids(item, "input") for item in request.inputs]
         )
         for index, ids in enumerate(texts):
             if len(ids) > self.model.context_tokens:
-                raise ContextLengthExceeded(
+                raise ContextTooLong(
                     f"input[{index}] has {len(ids)} tokens; the model's maximum context length is "
                     f"{self.model.context_tokens}.",
                     param="input",
@@ -150,9 +151,7 @@ class TorchEngine:
 
     def _generate(self, rendered: Rendered, request: TextRequest, param: str) -> Generation:
         if self.texts is None:
-            raise EngineRouteNotFound(
-                f"The model {self.model.name} gives embeddings only; it generates no text."
-            )
+            raise RouteNotFound(f"The model {self.model.name} gives embeddings only; it generates no text.")
         return self.texts.submit(
             Prompt(
                 ids=rendered.ids,
@@ -179,11 +178,11 @@ class TorchEngine:
         context = self.model.context_tokens
         asked = f"The model's maximum context length is {context} tokens, but the {param} has {prompt_tokens}"
         if prompt_tokens >= context:
-            raise ContextLengthExceeded(f"{asked}. Shorten it.", param=param)
+            raise ContextTooLong(f"{asked}. Shorten it.", param=param)
         if wanted is None:
             return context - prompt_tokens
         if prompt_tokens + wanted > context:
-            raise ContextLengthExceeded(
+            raise ContextTooLong(
                 f"{asked} and {wanted} more were asked for. Shorten it, or ask for fewer.", param=param
             )
         return wanted

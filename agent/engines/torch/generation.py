@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
-from agent.engines.torch.faults import EngineFault, EngineQueueFull, Stopping, fault_of
+from agent.engines.torch.errors import Stopping, request_error
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.parsing import Sampling
 from agent.engines.torch.sampling import KEYWORD
 from agent.engines.torch.shapes import TokenUsage
 from agent.engines.torch.text import TextAssembler
+from shared.process.request_errors import QueueFull, RequestError
 
 _FIRST_GUESS_S = 1.0
 _WEIGHT = 0.2
@@ -36,10 +37,10 @@ class TorchAdmission:
         self._average_s = _FIRST_GUESS_S
 
     def enter(self) -> "Permit":
-        """Raises :class:`EngineQueueFull` with an honest time to come back."""
+        """Raises :class:`QueueFull` with an honest time to come back."""
         if self.taken >= self.places:
             self.refused += 1
-            raise EngineQueueFull(
+            raise QueueFull(
                 f"All {self.places} places of this engine are taken. Send the request again later.",
                 retry_after_s=self.drain_s(),
             )
@@ -103,7 +104,7 @@ class Generation:
         self._tokens = 0
         self._pieces: list[str] = []
         """Not read yet. Bounded by the tokens of the context."""
-        self._error: EngineFault | None = None
+        self._error: RequestError | None = None
         self._news = asyncio.Event()
 
     @property
@@ -113,7 +114,7 @@ class Generation:
     async def next_pieces(self) -> list[str]:
         """What was added since the last call, at least one piece; [] when the text is whole.
 
-        Raises an :class:`EngineFault` when it never will be.
+        Raises a :class:`RequestError` when it never will be.
         """
         while not self._pieces and self._error is None and self.finish_reason is None:
             self._news.clear()
@@ -140,7 +141,7 @@ class Generation:
             self._finish("stop" if ended or self._assembler.stopped else "length")
         return self.finish_reason is not None
 
-    def fail(self, error: EngineFault) -> None:
+    def fail(self, error: RequestError) -> None:
         self._error = error
         self._news.set()
 
@@ -175,7 +176,7 @@ class TextGenerator:
         self._ids = itertools.count()
         self._running: dict[str, Generation] = {}
         self._waiting: deque[Generation] = deque()
-        self._stopped: EngineFault | None = None
+        self._stopped: RequestError | None = None
 
     @property
     def running(self) -> int:
@@ -208,7 +209,7 @@ class TextGenerator:
         elif generation in self._waiting:
             self._waiting.remove(generation)
 
-    def stop(self, error: EngineFault | None = None) -> None:
+    def stop(self, error: RequestError | None = None) -> None:
         """No text begins from now on, and those begun are given up."""
         self._stopped = error or Stopping("The engine is stopping; send the request again.")
         for generation in [*self._running.values(), *self._waiting]:
@@ -234,7 +235,7 @@ class TextGenerator:
     def on_failure(self, request_id: str, error: BaseException) -> None:
         generation = self._running.pop(request_id, None)
         if generation is not None:
-            generation.fail(fault_of(error))
+            generation.fail(request_error(error))
         self._start_waiting()
 
     def _start_waiting(self) -> None:

@@ -22,18 +22,17 @@ from starlette.types import Receive, Scope, Send
 
 from agent.engines.torch import parsing, shapes
 from agent.engines.torch.engine import TorchEngine
-from agent.engines.torch.faults import (
-    EngineBodyTooLarge,
-    EngineFault,
-    EngineMethodNotAllowed,
-    EngineModelNotFound,
-    EngineRouteNotFound,
-    EngineUnauthenticated,
-    InvalidRequest,
-    fault_of,
-)
+from agent.engines.torch.errors import InvalidRequest, request_error, retry_headers
 from agent.engines.torch.generation import Generation
 from agent.engines.torch.metrics import CONTENT_TYPE, TorchMetrics
+from shared.process.request_errors import (
+    BodyTooLarge,
+    MethodNotAllowed,
+    ModelNotFound,
+    RequestError,
+    RouteNotFound,
+    Unauthenticated,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class EngineHTTP:
                 Route("/metrics", self._metrics),
             ],
             exception_handlers={
-                EngineFault: self._on_fault,
+                RequestError: self._on_request_error,
                 HTTPException: self._on_http_exception,
                 StreamAbandoned: self._on_client_gone,
                 Exception: self._on_bug,
@@ -181,22 +180,22 @@ class EngineHTTP:
             return
         presented = request.headers.get("authorization", "")
         if not hmac.compare_digest(presented.encode(), f"Bearer {self._key}".encode()):
-            raise EngineUnauthenticated("This engine wants its key as a bearer token.")
+            raise Unauthenticated("This engine wants its key as a bearer token.")
 
     # --- Errors
 
-    async def _on_fault(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, EngineFault)
-        self.metrics.fault(error.code)
-        return _json(error.body(), status=error.status, headers=error.headers())
+    async def _on_request_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        self.metrics.failed(error.code)
+        return _json(error.openai_body(), status=error.status, headers=retry_headers(error))
 
     async def _on_http_exception(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            return await self._on_fault(
-                request, EngineMethodNotAllowed(f"{request.method} is not for this path.")
+            return await self._on_request_error(
+                request, MethodNotAllowed(f"{request.method} is not for this path.")
             )
-        return await self._on_fault(request, EngineRouteNotFound("This engine has no such path."))
+        return await self._on_request_error(request, RouteNotFound("This engine has no such path."))
 
     async def _on_client_gone(self, request: Request, error: Exception) -> Response:
         """Sent to nobody."""
@@ -204,7 +203,7 @@ class EngineHTTP:
 
     async def _on_bug(self, request: Request, error: Exception) -> Response:
         """Starlette raises the error again after this, and so it comes to be logged."""
-        return await self._on_fault(request, fault_of(error))
+        return await self._on_request_error(request, request_error(error))
 
 
 async def _rest(generation: Generation) -> str:
@@ -219,16 +218,14 @@ async def _body(request: Request) -> bytes:
     async for chunk in request.stream():
         data += chunk
         if len(data) > _BODY_BYTES:
-            raise EngineBodyTooLarge(f"The body has more than {_BODY_BYTES} bytes.")
+            raise BodyTooLarge(f"The body has more than {_BODY_BYTES} bytes.")
     if not data:
         raise InvalidRequest("The body is empty.", code="invalid_json")
     return bytes(data)
 
 
-def _no_such_model(name: Any, ours: str) -> EngineModelNotFound:
-    return EngineModelNotFound(
-        f"The model {str(name)[:256]!r} does not exist here; this engine serves {ours!r}."
-    )
+def _no_such_model(name: Any, ours: str) -> ModelNotFound:
+    return ModelNotFound(f"The model {str(name)[:256]!r} does not exist here; this engine serves {ours!r}.")
 
 
 def _json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -306,8 +303,8 @@ class TextStream(Response):
                 await write(opening + b"".join(shape.text(piece) for piece in pieces))
                 opening = b""
                 pieces = await generation.next_pieces()
-        except EngineFault as fault:
-            _log.warning("an answer was broken off (%s): %s", fault.code, fault.message)
+        except RequestError as error:
+            _log.warning("an answer was broken off (%s): %s", error.code, error.message)
             return
         assert generation.finish_reason is not None
         self._on_end(generation)

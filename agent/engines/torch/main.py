@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from agent.engines.torch.faults import ModelUnusable
+from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.startup import (
     EXIT_UNUSABLE,
     IMPORTING,

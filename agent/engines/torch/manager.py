@@ -31,7 +31,7 @@ from transformers.generation.continuous_batching.requests import (
     RequestStatus,
 )
 
-from agent.engines.torch.faults import FAILURES_IN_A_ROW, is_out_of_memory
+from agent.engines.torch.errors import FAILURES_IN_A_ROW, is_out_of_memory
 from agent.engines.torch.sampling import PerRequestSampling
 
 _log = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ class TorchMetrics:
             ("model_name", "finished_reason"),
             registry=self._registry,
         )
-        self._faults = Counter(
+        self._failed = Counter(
             "trunkline_engine_errors",
             "Requests answered with an error",
             ("model_name", "code"),
@@ -50,9 +50,9 @@ class TorchMetrics:
     def finished(self, reason: str) -> None:
         self._finished.labels(self._model, reason).inc()
 
-    def fault(self, code: str) -> None:
+    def failed(self, code: str) -> None:
         """``code`` is one of this engine's own error codes."""
-        self._faults.labels(self._model, code).inc()
+        self._failed.labels(self._model, code).inc()
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

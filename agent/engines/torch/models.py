@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from agent.engines.torch.faults import ModelUnusable, is_out_of_memory
+from agent.engines.torch.errors import ModelUnusable, is_out_of_memory
 from agent.engines.torch.startup import CPU_SLOTS, CUDA_SLOTS, EngineOptions
 
 _log = logging.getLogger(__name__)

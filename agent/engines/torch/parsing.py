@@ -1,7 +1,7 @@
 """Request bodies of the OpenAI surface, read and validated. Pure.
 
 Nothing is silently ignored: a parameter that would change the answer and that this engine has no answer for
-is an :class:`~agent.engines.torch.faults.InvalidRequest` that names it; only those of
+is an :class:`~agent.engines.torch.errors.InvalidRequest` that names it; only those of
 ``_WITHOUT_EFFECT`` pass.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from agent.engines.torch.faults import InvalidRequest
+from agent.engines.torch.errors import InvalidRequest
 from shared.process.excerpt import json_excerpt
 
 _STOPS = 16

@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from agent.engines.torch.faults import InvalidRequest
+from agent.engines.torch.errors import InvalidRequest
 from agent.engines.torch.parsing import ChatRequest
 
 _SEAM_TOKENS = 8

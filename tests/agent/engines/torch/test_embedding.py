@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agent.engines.torch.embedding import Embedder, Vector, pooled, pooling_of
-from agent.engines.torch.faults import FAILURES_IN_A_ROW, ComputationFailed, OutOfMemory, Stopping
+from agent.engines.torch.errors import FAILURES_IN_A_ROW, ComputationFailed, OutOfMemory, Stopping
 
 
 class Played:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
-from agent.engines.torch.faults import EngineQueueFull, OutOfMemory, Stopping
+from agent.engines.torch.errors import OutOfMemory, Stopping
 from agent.engines.torch.generation import Generation, Prompt, TextGenerator, TorchAdmission
 from agent.engines.torch.parsing import Sampling
+from shared.process.request_errors import QueueFull
 from tests.support.clock import ManualClock
 
 END = 0
@@ -200,7 +201,7 @@ async def test_a_reader_wakes_when_there_is_news() -> None:
 def test_places_are_slots_and_queue_and_no_more(clock: ManualClock) -> None:
     admission = TorchAdmission(2, 1, clock)
     places = [admission.enter() for _ in range(3)]
-    with pytest.raises(EngineQueueFull) as caught:
+    with pytest.raises(QueueFull) as caught:
         admission.enter()
     assert caught.value.status == 429
     assert caught.value.retry_after_s is not None

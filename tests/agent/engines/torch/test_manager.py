@@ -14,17 +14,18 @@ import pytest
 import torch
 
 from agent.engines.torch import batching, models
-from agent.engines.torch.faults import ComputationFailed, EngineFault, ModelUnusable, OutOfMemory
+from agent.engines.torch.errors import ComputationFailed, ModelUnusable, OutOfMemory
 from agent.engines.torch.generation import Prompt, TextGenerator
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel
 from agent.engines.torch.parsing import Sampling
 from agent.engines.torch.startup import EngineOptions
 from agent.engines.torch.text import plain_text
+from shared.process.request_errors import RequestError
 from tests.agent.engines.torch.spoil import POISON, spoil
 
 SLOTS = 8
-Texts = list[str | EngineFault]
+Texts = list[str | RequestError]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ async def generate(
     )
     manager.deliver_to(asyncio.get_running_loop(), texts)
 
-    async def one(ids: list[int]) -> str | EngineFault:
+    async def one(ids: list[int]) -> str | RequestError:
         generation = texts.submit(
             Prompt(ids=tuple(ids), max_tokens=max_tokens, sampling=sampling or Sampling())
         )
@@ -67,8 +68,8 @@ async def generate(
         try:
             while pieces := await generation.next_pieces():
                 said += "".join(pieces)
-        except EngineFault as fault:
-            return fault
+        except RequestError as error:
+            return error
         return said
 
     async with asyncio.timeout(60):
@@ -127,7 +128,7 @@ async def test_seeded_text_is_the_same_alone_and_in_any_batch(
 async def test_a_request_that_breaks_its_step_fails_alone(
     computing: tuple[LoadedModel, ResilientManager],
     error: Callable[[], Exception],
-    expected: type[EngineFault],
+    expected: type[RequestError],
 ) -> None:
     model, _ = computing
     wanted = prompts(5)
@@ -188,7 +189,7 @@ async def test_a_model_whose_every_step_fails_ends_the_thread_with_its_reason(ti
     manager.on_stopped = on_stopped
     with spoil(model.network, lambda: RuntimeError("CUDA error: illegal memory access"), when=None):
         texts = await generate((model, manager), prompts(12))
-    assert all(isinstance(text, EngineFault) for text in texts)
+    assert all(isinstance(text, RequestError) for text in texts)
     assert "illegal memory access" in str(await ended)
     assert manager.add_request([1, 2, 3]) is None
 
@@ -199,7 +200,7 @@ async def test_halting_fails_what_runs(tiny_directory: Path) -> None:
     running = asyncio.ensure_future(generate((model, manager), prompts(2), max_tokens=200))
     await asyncio.sleep(0)
     assert await asyncio.to_thread(manager.halt, 5.0)
-    assert all(isinstance(text, EngineFault) for text in await running)
+    assert all(isinstance(text, RequestError) for text in await running)
 
 
 def test_an_architecture_that_batching_computes_wrongly_is_found_out(

@@ -10,7 +10,7 @@ import transformers
 
 from agent.engines.torch import batching, models
 from agent.engines.torch.embedding import embedder
-from agent.engines.torch.faults import ModelUnusable
+from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.startup import EngineOptions
 
 SIZES: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agent.engines.torch import parsing
-from agent.engines.torch.faults import InvalidRequest
+from agent.engines.torch.errors import InvalidRequest
 from agent.engines.torch.parsing import Sampling
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
@@ -85,11 +85,11 @@ def test_embedding_input_is_one_or_several_of_text_or_tokens(given: Any) -> None
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) -> None:
-    fault = refusal(parsing.read_chat, HELLO | {name: value})
-    assert fault.status == 400
-    assert fault.param == name
-    assert name in fault.message
-    assert fault.code in ("unsupported_parameter", "unknown_parameter")
+    error = refusal(parsing.read_chat, HELLO | {name: value})
+    assert error.status == 400
+    assert error.param == name
+    assert name in error.message
+    assert error.code in ("unsupported_parameter", "unknown_parameter")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from agent.engines.torch import main
 from agent.engines.torch.demo import DEMO_MODEL_DIR, DEMO_MODEL_NAME
-from agent.engines.torch.faults import ModelUnusable
+from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.startup import EVERY_S, READING, EngineOptions, LoadProgress, locate, parse
 from tests.support.clock import ManualClock
 

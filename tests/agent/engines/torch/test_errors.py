@@ -5,14 +5,15 @@ import errno
 import pytest
 import torch
 
-from agent.engines.torch.faults import (
+from agent.engines.torch.errors import (
     ComputationFailed,
-    EngineQueueFull,
     InvalidRequest,
     OutOfMemory,
-    fault_of,
     is_out_of_memory,
+    request_error,
+    retry_headers,
 )
+from shared.process.request_errors import QueueFull
 
 
 @pytest.mark.parametrize(
@@ -31,8 +32,8 @@ from agent.engines.torch.faults import (
 )
 def test_memory_that_ran_out_is_known_in_all_its_forms(error: Exception) -> None:
     assert is_out_of_memory(error)
-    assert isinstance(fault_of(error), OutOfMemory)
-    assert fault_of(error).status == 503
+    assert isinstance(request_error(error), OutOfMemory)
+    assert request_error(error).status == 503
 
 
 def test_torchs_own_cpu_allocator_is_understood() -> None:
@@ -42,22 +43,22 @@ def test_torchs_own_cpu_allocator_is_understood() -> None:
 
 
 def test_other_errors_tell_the_client_nothing_of_the_inside() -> None:
-    fault = fault_of(IndexError("tensor at /secret/place"))
-    assert isinstance(fault, ComputationFailed)
-    assert "secret" not in fault.message
+    error = request_error(IndexError("tensor at /secret/place"))
+    assert isinstance(error, ComputationFailed)
+    assert "secret" not in error.message
 
 
-def test_a_fault_stays_what_it_is() -> None:
-    fault = InvalidRequest("no", param="n")
-    assert fault_of(fault) is fault
-    assert fault.body() == {
+def test_a_request_error_stays_what_it_is() -> None:
+    error = InvalidRequest("no", param="n")
+    assert request_error(error) is error
+    assert error.openai_body() == {
         "error": {"message": "no", "type": "invalid_request_error", "param": "n", "code": "invalid_value"}
     }
 
 
 def test_a_time_to_come_back_goes_into_both_headers() -> None:
-    assert EngineQueueFull("full", retry_after_s=1.5).headers() == {
+    assert retry_headers(QueueFull("full", retry_after_s=1.5)) == {
         "retry-after": "2",
         "retry-after-ms": "1500",
     }
-    assert EngineQueueFull("full").headers() == {}
+    assert retry_headers(QueueFull("full")) == {}
