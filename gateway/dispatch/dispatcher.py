@@ -41,7 +41,7 @@ from gateway.observability.metrics import Metrics
 from gateway.quota.gpu_time import GpuTimeMeter
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
-from gateway.scheduling.health.failover import ENGINES_FAULT, Trouble
+from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
 from gateway.scheduling.queue.queue import Fit, QueueSettings, Ticket, WaitingRoom
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Usage
@@ -362,10 +362,9 @@ class Dispatcher:
         usual_s = self._answer_times.quantile_s(request.model, request.route)
         return now + (self.settings.stall_s if usual_s is None else usual_s)
 
-    def hedge(self, exchange: RequestExchange, now: float) -> Deployment | None:
-        request = exchange.request
+    def hedge(self, request: Request, ticket: Ticket, now: float) -> Deployment | None:
         well = {key: each for key, each in self._index.open(request.model).items() if each.well}
-        copy = exchange.ticket.as_waiting(frozenset(request.attempts))
+        copy = ticket.as_waiting(frozenset(request.attempts))
         chosen = self._decisions.assign(request.model, [copy], well, now)
         if not chosen or not self._hedges.take(request.principal.tenant):
             return None
@@ -396,22 +395,21 @@ class Dispatcher:
     def spent(self, ticket: Ticket, work: float) -> None:
         self.room.settle(ticket, work, self.timers.time())
 
-    def withdraw(self, exchange: RequestExchange) -> None:
-        del self._waiting[exchange.ticket.number]
-        self.room.leave(exchange.ticket, self.timers.time(), departed=False)
-        self._preemption.left(exchange.ticket, self.timers.time())
+    def withdraw(self, ticket: Ticket) -> None:
+        del self._waiting[ticket.number]
+        self.room.leave(ticket, self.timers.time(), departed=False)
+        self._preemption.left(ticket, self.timers.time())
 
-    def may_wait_until(self, exchange: RequestExchange) -> float | None:
-        request, now = exchange.request, self.timers.time()
+    def may_wait_until(self, request: Request, ticket: Ticket) -> float | None:
         if self._placer is None or not self._admission.awaits_load(request):
             return None
-        return self._placer.hold_longer(request, exchange.ticket.entered_s, now)
+        return self._placer.hold_longer(request, ticket.entered_s, self.timers.time())
 
-    def waited_too_long(self, exchange: RequestExchange) -> RequestError:
-        error = self._too_late(exchange.request)
-        if exchange.refusals is not None and isinstance(error, QueueTimeout):
-            error = exchange.refusals.error(error.retry_after_s or 0.0, self.timers.time())
-        self.metrics.refused(exchange.request.model, error.code)
+    def waited_too_long(self, request: Request, refusals: Refusals | None) -> RequestError:
+        error = self._too_late(request)
+        if refusals is not None and isinstance(error, QueueTimeout):
+            error = refusals.error(error.retry_after_s or 0.0, self.timers.time())
+        self.metrics.refused(request.model, error.code)
         return error
 
     def finished(self, exchange: RequestExchange) -> None:

@@ -9,51 +9,28 @@ States and what moves them::
 While it is ANSWERING an :class:`~gateway.dispatch.running_answer.RunningAnswer` sees to it.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum, auto
-from typing import Protocol
 
 from gateway.dispatch.attempt import Attempt
-from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.pending_attempts import PendingAttempts
+from gateway.dispatch.context import ExchangeContext
+from gateway.dispatch.pending_attempts import GiveUp, LookAgain, PendingAttempts
 from gateway.dispatch.request_heads import head_for
 from gateway.dispatch.response import Ending, EngineResponse, is_event_stream
+from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.running_answer import RunningAnswer
-from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S
 from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.dispatch.upload import StreamUpload
-from gateway.dispatch.usage_option import fit, is_rejected, note_taken
-from gateway.domain.errors import DeadlineExceeded, RequestError
+from gateway.dispatch.usage_option import fit
+from gateway.domain.errors import RequestError
 from gateway.domain.lazy_timer import LazyTimer
 from gateway.domain.request import PREEMPTED, Request, RequestBody
 from gateway.fleet.deployments import Deployment
 from gateway.scheduling.base import ANY_ROUTE
-from gateway.scheduling.health.failover import (
-    ENGINES_FAULT,
-    MOST_REFUSALS,
-    RULES,
-    Effect,
-    Refusals,
-    Tries,
-    Trouble,
-    may_be_repeated,
-    request_error,
-    trouble_of,
-)
+from gateway.scheduling.health.failover import request_error
 from gateway.scheduling.queue.queue import Ticket
 from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.protocol.messages import ResponseHead, Trailers
-
-USAGE_OPTION = "usage_option"
-"""Why a request is asked again that its engine may have rejected for what the gateway added to it."""
-
-HEDGE_AGAIN_S = 1.0
-"""When to try again to place a second copy for which there was no slot or no budget."""
-
-HEDGE_TIMES = 5.0
-"""An engine silent for so many times as long as another took for the same request is taken to hang."""
 
 
 class ExchangeState(Enum):
@@ -65,49 +42,6 @@ class ExchangeState(Enum):
     DONE = auto()
 
 
-class Dispatch(DispatchContext, Protocol):
-    """What an exchange needs of the dispatcher."""
-
-    def taken(self, exchange: "RequestExchange", attempt: Attempt) -> None:
-        """An attempt has its stream: the request leaves the waiting room, if it is there; takes a slot."""
-
-    def wait_again(self, exchange: "RequestExchange", *, preempted: bool = False) -> None:
-        """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over."""
-
-    def hold(self, exchange: "RequestExchange") -> None:
-        """Back into the waiting room until the time that it may wait is over: engines have enough to do."""
-
-    def slot_expected_s(self, request: Request) -> float:
-        """When somebody whose request is refused now should come back, in seconds."""
-        ...
-
-    def withdraw(self, exchange: "RequestExchange") -> None:
-        """Out of the waiting room, without a slot."""
-
-    def may_wait_until(self, exchange: "RequestExchange") -> float | None:
-        """Until when a request may wait on that waited as long as it was to, for a model that is being
-        loaded; None: no longer."""
-        ...
-
-    def waited_too_long(self, exchange: "RequestExchange") -> RequestError:
-        """What to say to a request that waited as long as it may."""
-        ...
-
-    def hedge(self, exchange: "RequestExchange", now: float) -> Deployment | None:
-        """Where a second copy goes, if it may."""
-        ...
-
-    def lacks_path(self, attempt: Attempt) -> None:
-        """The attempt's engine has nothing at the request's path: such requests go there no more."""
-
-    def nobody_has(self, request: Request) -> RequestError:
-        """What to say to a request whose path the engine that was asked lacks, when nobody else gets it."""
-        ...
-
-    def finished(self, exchange: "RequestExchange") -> None:
-        """Nobody waits for anything of the exchange any more, but its streams may still be closing."""
-
-
 class RequestExchange:
     """One request on its way. ``settle`` is called exactly once, with the response or the error."""
 
@@ -115,7 +49,7 @@ class RequestExchange:
         self,
         request: Request,
         ticket: Ticket,
-        home: Dispatch,
+        home: "ExchangeContext[RequestExchange]",
         settle: Callable[[EngineResponse | Exception], None],
     ) -> None:
         self.request = request
@@ -125,14 +59,10 @@ class RequestExchange:
         self._home = home
         self._settle = settle
         self._settled = False
-        self._opening = PendingAttempts()
+        self._retries = RetryPolicy(home, request, ticket)
+        self._opening = PendingAttempts(home, request, ticket, self._retries)
         self._answer: RunningAnswer | None = None
         self._queue_s = 0.0
-        self._rejecting: Deployment | None = None
-        """Which seemed to reject the option that asks for usage."""
-        self._tries = Tries(home.settings.max_attempts)
-        self.refusals: Refusals | None = None
-        """Engines that had enough to do; None: none had."""
         self._alarm = LazyTimer(home.timers, self._on_time)
         self._alarm.due(ticket.expires_s)
 
@@ -149,9 +79,7 @@ class RequestExchange:
         attempt = self.open(deployment, now, self.request.body)
         self.state = ExchangeState.OPENING
         self._queue_s += now - self.ticket.entered_s
-        self._opening.begin(
-            attempt, now, None if self.request.body.rest else self._home.hedge_at(self.request, now)
-        )
+        self._opening.begin(attempt, now)
         self._watch()
 
     def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
@@ -169,7 +97,7 @@ class RequestExchange:
         self._home.wait_again(self, preempted=preempted)
 
     def withdraw(self) -> None:
-        self._home.withdraw(self)
+        self._home.withdraw(self.ticket)
 
     @property
     def answering(self) -> bool:
@@ -181,7 +109,7 @@ class RequestExchange:
         with later. False, and nothing is changed, when that would not be sound."""
         if self._answer is not None:
             given_back = self._answer.preempt(attempt, now)
-        elif given_back := self._opening.only(attempt) and self._may_repeat:
+        elif given_back := self._opening.only(attempt) and self._retries.may_repeat:
             self._wait_again(preempted=True)
         if given_back:
             self.request.preempted += 1
@@ -200,7 +128,7 @@ class RequestExchange:
             self._answer.nobody(str(error).rstrip("."))
             return
         if self.state is ExchangeState.WAITING:
-            self._home.withdraw(self)
+            self._home.withdraw(self.ticket)
         self._opening.give_up(code)
         self._finish()
         self._say(error)
@@ -225,51 +153,27 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.answered(attempt, head)
             return
+        now, other_copy = self._home.timers.time(), self._opening.has_other(attempt)
         if head.lacks_path and self.request.route != ANY_ROUTE:
-            self._lacks_path(attempt)
+            step = self._retries.after_missing_path(attempt, other_copy=other_copy)
+            if not self._goes_on(step, attempt):
+                self.fail(self._home.nobody_has(self.request))
             return
-        now = self._home.timers.time()
-        trouble = None if self.request.route == ANY_ROUTE else trouble_of(head)
-        if trouble is Trouble.OVERLOADED:
-            if self._held_back(attempt, head, now):
-                return
-            head = self._with_retry_after(head)
-        elif trouble is not None:
-            self._home.failed(attempt, trouble, now)
-            if self._goes_elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True):
-                return
-        else:
-            self._home.answered(attempt, now)
-            if self._is_asked_again(attempt, head.status):
-                return
-        if attempt is not self._opening.attempts[0]:
-            self._hedge_won(attempt, now)
-        self._opening.give_up(ErrorCode.CANCELLED, but=attempt)
+        if self._goes_on(self._retries.after_head(attempt, head, now, other_copy=other_copy), attempt):
+            return
+        if attempt.refused:
+            head = self._retries.with_retry_after(head)
+        self._opening.answered(attempt, now)
         attempt.first_byte_s = now
         recordable = StreamRecovery.recordable(self.request, head)
         settings = self._home.settings
         course = (
             StreamRecovery(self.request, self._home.records, settings.record_bytes) if recordable else None
         )
-        held = not self.request.streaming and not is_event_stream(head.headers) and self._may_repeat
+        held = not self.request.streaming and not is_event_stream(head.headers) and self._retries.may_repeat
         attempt.response = self._response(attempt, head, course, held)
         if not held:
             self._begin_answer(attempt, course)
-
-    def _is_asked_again(self, attempt: Attempt, status: int) -> bool:
-        """Ask again, and without the option that asks for usage, where the engine may have rejected that."""
-        request, deployment = self.request, attempt.deployment
-        if not request.streaming:
-            return False
-        if status < 400:
-            note_taken(request, deployment, self._rejecting)
-        elif self._rejecting is None and is_rejected(request, deployment, status):
-            self._rejecting = deployment
-            request.note_trouble(deployment.key, USAGE_OPTION)
-            self._home.metrics.retried(request.model, USAGE_OPTION)
-            self._wait_again()
-            return True
-        return False
 
     def began(self, attempt: Attempt) -> None:
         """The first of a response's body is there."""
@@ -290,15 +194,8 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.lost(attempt, code, reason)
             return
-        trouble, effect = RULES.get(code, (None, Effect.FINAL))
-        if trouble is Trouble.OVERLOADED:
-            if self._held_back(attempt, None, self._home.timers.time()):
-                return
-        elif trouble is not None:
-            self._home.failed(attempt, trouble, self._home.timers.time())
-        if trouble in (None, Trouble.OVERLOADED) or not self._goes_elsewhere(
-            attempt, trouble, effect, only_if_better=trouble in ENGINES_FAULT
-        ):
+        now, other_copy = self._home.timers.time(), self._opening.has_other(attempt)
+        if not self._goes_on(self._retries.after_reset(attempt, code, now, other_copy=other_copy), attempt):
             self.fail(request_error(code, reason))
 
     def unjoinable(self, attempt: Attempt, reason: str) -> None:
@@ -321,21 +218,15 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.resumed(attempt)
         elif self.state is ExchangeState.OPENING:
-            self._opening.came_back(away_s, now, self._home.settings.first_byte_s)
+            self._opening.came_back(away_s, now)
             self._watch()
 
     def engine_lost(self, attempt: Attempt) -> None:
         """The agent says that its engine is not there any more."""
-        now = self._home.timers.time()
         if self._answer is not None:
             self._answer.engine_lost(attempt)
-        elif self.state is not ExchangeState.OPENING:
-            return
-        elif self._opening.drop(attempt):
-            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
-            self._watch()
-        elif self._opening.lost_s is not None:
-            self._at_lost_engine(now)
+        elif self.state is ExchangeState.OPENING:
+            self._act(self._opening.engine_lost(attempt, self._home.timers.time()), attempt)
 
     def body_failed(self, error: Exception) -> None:
         """The client's side could not deliver the rest of the body."""
@@ -353,68 +244,23 @@ class RequestExchange:
 
     # --- Steps ---
 
-    @property
-    def _may_repeat(self) -> bool:
-        """Whether an engine that may have worked on the request is no reason not to ask another."""
-        return may_be_repeated(self.request, Effect.HARMLESS)
-
-    def _goes_elsewhere(
-        self, attempt: Attempt, trouble: Trouble, effect: Effect, *, only_if_better: bool = False
-    ) -> bool:
-        """Give up ``attempt`` and try somebody else, if that is sound and within every budget.
-
-        ``only_if_better``: what the attempt came to can be told to the client.
-        """
-        if self._opening.drop(attempt):
-            return True
-        request = self.request
-        if not self._tries.count(trouble) or not may_be_repeated(request, effect):
+    def _goes_on(self, step: NextStep, attempt: Attempt) -> bool:
+        """Do what ``step`` says of ``attempt``. False when that is to tell the client, as the caller does."""
+        if step is NextStep.TELL:
             return False
-        if only_if_better and not self._home.someone_else(request, patiently=True):
-            return False
-        if not self._home.may_retry(request, trouble):
-            return False
-        self._home.metrics.retried(request.model, trouble.name.lower())
-        self._wait_again()
+        if step is NextStep.OTHER_COPY:
+            self._opening.drop(attempt)
+        else:
+            self._wait_again(held=step is NextStep.HOLD)
         return True
 
-    def _lacks_path(self, attempt: Attempt) -> None:
-        """Its engine's router says that there is nothing at the request's path: another engine may have
-        it."""
-        self._home.lacks_path(attempt)
-        if not self._goes_elsewhere(attempt, Trouble.NO_PATH, Effect.NONE, only_if_better=True):
-            self.fail(self._home.nobody_has(self.request))
-
-    def _held_back(self, attempt: Attempt, head: ResponseHead | None, now: float) -> bool:
-        """The engine has enough to do: have the request wait for it, or for another, if that is sound and
-        within the time that it may wait. No budget is asked, for no engine began on it."""
-        self.refusals = self.refusals or Refusals()
-        wait_s = self.refusals.note(head, now)
-        attempt.refused = True
-        self._home.failed(attempt, Trouble.OVERLOADED, now, wait_s)
-        if self._opening.drop(attempt):
-            return True
-        from_s = now if self._home.someone_else(self.request) else now + wait_s
-        if not self._may_repeat or from_s >= self.ticket.expires_s or self.refusals.count > MOST_REFUSALS:
-            return False
-        self._home.metrics.retried(self.request.model, Trouble.OVERLOADED.name.lower())
+    def _wait_again(self, *, preempted: bool = False, held: bool = False) -> None:
         self._opening.give_up(ErrorCode.CANCELLED)
         self.state = ExchangeState.WAITING
-        self._home.hold(self)
-        self._alarm.due(self.ticket.expires_s)
-        return True
-
-    def _with_retry_after(self, head: ResponseHead) -> ResponseHead:
-        """``head`` with the time after which to come back, where the engine does not say."""
-        if any(name in ("retry-after", "retry-after-ms") for name, _ in head.headers):
-            return head
-        seconds = math.ceil(self._home.slot_expected_s(self.request))
-        return replace(head, headers=(*head.headers, ("retry-after", str(seconds))))
-
-    def _wait_again(self, *, preempted: bool = False) -> None:
-        self._opening.give_up(ErrorCode.CANCELLED)
-        self.state = ExchangeState.WAITING
-        self._home.wait_again(self, preempted=preempted)
+        if held:
+            self._home.hold(self)
+        else:
+            self._home.wait_again(self, preempted=preempted)
         self._alarm.due(self.ticket.expires_s)
 
     def _response(
@@ -451,17 +297,14 @@ class RequestExchange:
 
     def _held_up(self, held_up: bool) -> None:
         if self._answer is not None:
-            note = self._home.slow_readers.holds_up if held_up else self._home.slow_readers.lets_go
-            note(self.request.model, self._answer, self._home.timers.time())
+            now = self._home.timers.time()
+            self._home.slow_readers.note(self.request.model, self._answer, held_up, now)
 
     def _reader_done(self, ending: Ending) -> None:
         assert self._answer is not None
-        attempt = self._answer.attempt
-        self._home.slow_readers.forget(self.request.model, self._answer)
         if ending is Ending.ABORTED:
             self._answer.stop(ErrorCode.CANCELLED)
-        if attempt is not None and attempt.deployment.session.full:
-            attempt.deployment.session.set_full(False)  # bytes held so long may have kept it full
+        self._home.slow_readers.done(self.request.model, self._answer)
         self._finish()
 
     def _finish(self) -> None:
@@ -488,7 +331,7 @@ class RequestExchange:
 
     def _watch(self) -> None:
         """When to look again while no answer has begun."""
-        self._alarm.due(self._opening.due_s(self._home.settings, self.request.deadline_s))
+        self._alarm.due(self._opening.due_s)
 
     def _on_time(self, now: float) -> None:
         if self._answer is not None:
@@ -496,102 +339,36 @@ class RequestExchange:
         elif self.state is ExchangeState.WAITING:
             self._still_waiting()
         elif self.state is ExchangeState.OPENING:
-            self._still_opening(now)
+            self._act(self._opening.look(now), self._opening.attempts[0])
 
     def _still_waiting(self) -> None:
-        until_s = self._home.may_wait_until(self)
+        until_s = self._home.may_wait_until(self.request, self.ticket)
         if until_s is None:
-            self.fail(self._home.waited_too_long(self))
+            self.fail(self._home.waited_too_long(self.request, self._retries.refusals))
         else:
             self.ticket.expires_s = until_s
             self._alarm.due(until_s)
 
-    def _still_opening(self, now: float) -> None:
-        deadline_s = self.request.deadline_s
-        if deadline_s is not None and now >= deadline_s:
-            self._fail_late()
-        elif self._opening.gone:
-            self._still_suspended(now)
-        elif self._opening.lost_s is not None:
-            self._at_lost_engine(now)
-        elif now >= self._opening.opened_s + self._home.settings.first_byte_s:
-            self._took_too_long(now)
-        elif self._opening.hedge_at_s is not None and now >= self._opening.hedge_at_s:
-            self._hedge(now)
+    def _act(self, decision: LookAgain | GiveUp | NextStep, attempt: Attempt) -> None:
+        """What was decided while no answer has begun."""
+        if isinstance(decision, LookAgain):
+            if decision.hedge is not None:
+                self._open_copy(decision.hedge)
+            self._alarm.due(decision.due_s)
+        elif isinstance(decision, GiveUp):
+            self.fail(decision.error, decision.code)
         else:
-            self._watch()
+            self._goes_on(decision, attempt)
 
-    def _at_lost_engine(self, now: float) -> None:
-        """Its agent has declared the engine lost: somebody else gets the request, if there is somebody. Else
-        the engine may answer yet, for a while."""
-        attempt, lost_s = self._opening.attempts[0], self._opening.lost_s
-        assert lost_s is not None
-        over = now >= max(lost_s, self._opening.opened_s) + LOST_PATIENCE_S
-        elsewhere = self._may_repeat and self._home.someone_else(self.request, patiently=over)
-        if not (over or elsewhere):
-            self._opening.looked_s = now
-            self._watch()
-            return
-        self._home.failed(attempt, Trouble.ENGINE_LOST, now)
-        if elsewhere and self._tries.move():
-            self._home.metrics.failed_over(self.request.model, "engine_lost")
-            self._wait_again()
+    def _open_copy(self, deployment: Deployment) -> None:
+        try:
+            attempt = self.open(deployment, self._home.timers.time(), self.request.body)
+        except SessionClosed:
+            deployment.session.end()
+        except TooManyStreams:
+            deployment.session.set_full(True)
         else:
-            reason = attempt.deployment.reason
-            self.fail(request_error(ErrorCode.ENGINE_UNREACHABLE, reason), ErrorCode.ENGINE_TIMEOUT)
-
-    def _took_too_long(self, now: float) -> None:
-        """None of the attempts began to answer in time. Those whose tunnel is away are not to blame, and none
-        where the client was still sending: it may have taken the time."""
-        late = self._opening.late(now)
-        if not late:
-            self._alarm.due(now + ANSWER_S)
-            return
-        for attempt in late if self.request.body.rest is None else ():
-            self._home.failed(attempt, Trouble.TIMEOUT, now)
-        self._opening.give_up(ErrorCode.ENGINE_TIMEOUT, but=late[0])
-        if not self._goes_elsewhere(late[0], Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True):
-            self._fail_late()
-
-    def _fail_late(self) -> None:
-        message = "The engine did not begin to answer in the time there was."
-        self.fail(DeadlineExceeded(message), ErrorCode.DEADLINE)
-
-    def _still_suspended(self, now: float) -> None:
-        """The tunnel stays away: somebody else gets the request, if there is somebody."""
-        if self._may_repeat and self._home.someone_else(self.request) and self._tries.move():
-            self._home.metrics.failed_over(self.request.model, "suspended")
-            self._wait_again()
-        else:
-            self._opening.looked_s = now
-            self._watch()
-
-    def _hedge_won(self, attempt: Attempt, now: float) -> None:
-        """The second copy was answered first. An engine that said nothing in much longer than that took is
-        taken to answer nothing."""
-        self._home.metrics.hedge_won(self.request.model)
-        first, took_s = self._opening.attempts[0], now - attempt.opened_s
-        silent_s = now - first.opened_s - first.away_s
-        if (
-            first.response is None
-            and first.suspended_s is None
-            and silent_s >= max(self._home.settings.stall_s, HEDGE_TIMES * took_s)
-        ):
-            self._home.failed(first, Trouble.TIMEOUT, now)
-
-    def _hedge(self, now: float) -> None:
-        """It is late: a second copy may be sooner, unless the answer is on its way already."""
-        may = self._opening.alone and self._may_repeat
-        deployment = self._home.hedge(self, now) if may else None
-        self._opening.hedge_at_s = now + HEDGE_AGAIN_S if may and deployment is None else None
-        if deployment is not None:
-            try:
-                self._opening.attempts.append(self.open(deployment, now, self.request.body))
-            except SessionClosed:
-                deployment.session.end()
-            except TooManyStreams:
-                deployment.session.set_full(True)
-        self._watch()
+            self._opening.attempts.append(attempt)
 
 
 def _nobody(outcome: EngineResponse | Exception) -> None:

@@ -1,65 +1,102 @@
-"""The attempts of a request whose answer has not begun: one, or two of a hedged request."""
+"""The attempts of a request whose response has not begun: one, or two of a hedged request.
+
+What time brings is decided here, and done by :class:`gateway.dispatch.exchange.RequestExchange`.
+"""
+
+from dataclasses import dataclass
 
 from gateway.dispatch.attempt import Attempt
-from gateway.dispatch.settings import DispatchSettings
+from gateway.dispatch.context import DispatchContext
+from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
+from gateway.domain.errors import DeadlineExceeded, RequestError
+from gateway.domain.request import Request
+from gateway.fleet.deployments import Deployment
+from gateway.scheduling.health.failover import Trouble, request_error
+from gateway.scheduling.queue.queue import Ticket
 from shared.protocol.errors import ErrorCode
+
+HEDGE_AGAIN_S = 1.0
+"""When to try again to place a second copy for which there was no slot or no budget."""
+
+HEDGE_TIMES = 5.0
+"""An engine silent for so many times as long as another took for the same request is taken to hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """The attempts go on, and are looked at again at ``due_s``. A second copy goes to ``hedge`` meanwhile,
+    unless None."""
+
+    due_s: float
+    hedge: Deployment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The request ends with ``error``; what runs is reset with ``code``."""
+
+    error: RequestError
+    code: ErrorCode
 
 
 class PendingAttempts:
-    """Who may still answer, and when to look at them again."""
+    """Who may still answer one request, and when to look at them again."""
 
-    __slots__ = ("attempts", "hedge_at_s", "looked_s", "opened_s")
+    __slots__ = (
+        "_hedge_at_s",
+        "_home",
+        "_looked_s",
+        "_opened_s",
+        "_request",
+        "_retries",
+        "_ticket",
+        "attempts",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, home: DispatchContext, request: Request, ticket: Ticket, retries: RetryPolicy) -> None:
         self.attempts: list[Attempt] = []
-        self.opened_s = 0.0
+        self._home = home
+        self._request = request
+        self._ticket = ticket
+        self._retries = retries
+        self._opened_s = 0.0
         """When the first was opened; later by the time that tunnels were away."""
-        self.looked_s = 0.0
+        self._looked_s = 0.0
         """When it was last looked whether somebody else could take what waits for a tunnel or an engine."""
-        self.hedge_at_s: float | None = None
+        self._hedge_at_s: float | None = None
         """When a second copy may be sooner."""
 
-    def begin(self, attempt: Attempt, now: float, hedge_at_s: float | None) -> None:
-        self.attempts = [attempt]
-        self.opened_s, self.hedge_at_s = now, hedge_at_s
+    # --- What happens to them ---
 
-    def came_back(self, away_s: float, now: float, first_byte_s: float) -> None:
+    def begin(self, attempt: Attempt, now: float) -> None:
+        """The first is open."""
+        self.attempts = [attempt]
+        self._opened_s = now
+        self._hedge_at_s = None if self._request.body.rest else self._home.hedge_at(self._request, now)
+
+    def answered(self, attempt: Attempt, now: float) -> None:
+        """The response is that of ``attempt``: the other one is given up. A first one that said nothing in
+        much longer than the second took is taken to answer nothing."""
+        first = self.attempts[0]
+        if attempt is not first:
+            self._home.metrics.hedge_won(self._request.model)
+            silent_s = now - first.opened_s - first.away_s
+            least_s = max(self._home.settings.stall_s, HEDGE_TIMES * (now - attempt.opened_s))
+            if first.response is None and first.suspended_s is None and silent_s >= least_s:
+                self._home.failed(first, Trouble.TIMEOUT, now)
+        self.give_up(ErrorCode.CANCELLED, but=attempt)
+
+    def came_back(self, away_s: float, now: float) -> None:
         """A tunnel is there again after ``away_s``. What was said meanwhile is on its way: nobody is late
         before it could arrive, however much of the time was used up before anybody knew that the tunnel was
         gone."""
-        self.opened_s = max(self.opened_s + away_s, now + ANSWER_S - first_byte_s)
-
-    @property
-    def gone(self) -> bool:
-        """All wait for their tunnels."""
-        return all(attempt.suspended_s is not None for attempt in self.attempts)
-
-    @property
-    def lost_s(self) -> float | None:
-        """Since when all are at engines that their agents have declared lost; None while one is not."""
-        since = [each.deployment.lost_s for each in self.attempts if each.suspended_s is None]
-        lost = [lost_s for lost_s in since if lost_s is not None]
-        return max(lost) if lost and len(lost) == len(self.attempts) else None
-
-    @property
-    def alone(self) -> bool:
-        """There is one, and nothing came of it yet."""
-        return len(self.attempts) == 1 and self.attempts[0].response is None
-
-    def only(self, attempt: Attempt) -> bool:
-        """``attempt`` is all there is, its tunnel is there, and nothing came of it yet."""
-        return self.alone and self.attempts[0] is attempt and attempt.suspended_s is None
-
-    def late(self, now: float) -> list[Attempt]:
-        """Those to blame for the silence: none while it may be the tunnels'. Called when time is up."""
-        there = [attempt for attempt in self.attempts if attempt.suspended_s is None]
-        doubtful = sum(may_be_the_tunnels(attempt, now) for attempt in there)
-        return [] if doubtful else there
+        first_byte_s = self._home.settings.first_byte_s
+        self._opened_s = max(self._opened_s + away_s, now + ANSWER_S - first_byte_s)
 
     def drop(self, attempt: Attempt) -> bool:
         """Give up ``attempt`` if the other copy goes on."""
-        if attempt not in self.attempts or len(self.attempts) < 2:
+        if not self.has_other(attempt):
             return False
         self.attempts.remove(attempt)
         attempt.give_up(ErrorCode.CANCELLED)
@@ -72,16 +109,118 @@ class PendingAttempts:
             if attempt is not but:
                 attempt.give_up(code)
 
-    def due_s(self, settings: DispatchSettings, deadline_s: float | None) -> float:
-        """When to look again."""
+    # --- How they are ---
+
+    def has_other(self, attempt: Attempt) -> bool:
+        """Whether the other copy of a hedged request runs besides ``attempt``."""
+        return len(self.attempts) > 1 and attempt in self.attempts
+
+    def only(self, attempt: Attempt) -> bool:
+        """``attempt`` is all there is, its tunnel is there, and nothing came of it yet."""
+        return self._alone and self.attempts[0] is attempt and attempt.suspended_s is None
+
+    @property
+    def _alone(self) -> bool:
+        """There is one, and nothing came of it yet."""
+        return len(self.attempts) == 1 and self.attempts[0].response is None
+
+    @property
+    def _gone(self) -> bool:
+        """All wait for their tunnels."""
+        return all(attempt.suspended_s is not None for attempt in self.attempts)
+
+    @property
+    def _lost_s(self) -> float | None:
+        """Since when all are at engines that their agents have declared lost; None while one is not."""
+        since = [each.deployment.lost_s for each in self.attempts if each.suspended_s is None]
+        lost = [lost_s for lost_s in since if lost_s is not None]
+        return max(lost) if lost and len(lost) == len(self.attempts) else None
+
+    @property
+    def due_s(self) -> float:
+        """When to look at them again."""
+        settings, deadline_s = self._home.settings, self._request.deadline_s
         gone_s = [attempt.suspended_s for attempt in self.attempts if attempt.suspended_s is not None]
         if gone_s and len(gone_s) == len(self.attempts):
-            due_s = max(*gone_s, self.looked_s) + settings.failover_after_s
-        elif (lost_s := self.lost_s) is not None:
-            again_s = max(lost_s, self.looked_s) + settings.failover_after_s
-            due_s = min(again_s, max(lost_s, self.opened_s) + LOST_PATIENCE_S)
+            due_s = max(*gone_s, self._looked_s) + settings.failover_after_s
+        elif (lost_s := self._lost_s) is not None:
+            again_s = max(lost_s, self._looked_s) + settings.failover_after_s
+            due_s = min(again_s, max(lost_s, self._opened_s) + LOST_PATIENCE_S)
         else:
-            due_s = self.opened_s + settings.first_byte_s
-            if self.hedge_at_s is not None:
-                due_s = min(due_s, self.hedge_at_s)
+            due_s = self._opened_s + settings.first_byte_s
+            if self._hedge_at_s is not None:
+                due_s = min(due_s, self._hedge_at_s)
         return due_s if deadline_s is None else min(due_s, deadline_s)
+
+    # --- What follows from it ---
+
+    def look(self, now: float) -> LookAgain | GiveUp | NextStep:
+        """No response has begun: what to do about it. ASK_AGAIN: somebody else gets the request."""
+        deadline_s = self._request.deadline_s
+        if deadline_s is not None and now >= deadline_s:
+            return _late()
+        if self._gone:
+            return self._look_at_gone(now)
+        if (lost_s := self._lost_s) is not None:
+            return self._look_at_lost(lost_s, now)
+        if now >= self._opened_s + self._home.settings.first_byte_s:
+            return self._look_at_late(now)
+        if self._hedge_at_s is not None and now >= self._hedge_at_s:
+            return self._hedge(now)
+        return LookAgain(self.due_s)
+
+    def engine_lost(self, attempt: Attempt, now: float) -> LookAgain | GiveUp | NextStep:
+        """The agent of ``attempt`` says that its engine is lost."""
+        if self.drop(attempt):
+            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+        elif (lost_s := self._lost_s) is not None:
+            return self._look_at_lost(lost_s, now)
+        return LookAgain(self.due_s)
+
+    def _look_at_gone(self, now: float) -> LookAgain | NextStep:
+        """The tunnel stays away: somebody else gets the request, if there is somebody."""
+        if self._retries.may_repeat and self._home.someone_else(self._request) and self._retries.may_move():
+            self._home.metrics.failed_over(self._request.model, "suspended")
+            return NextStep.ASK_AGAIN
+        self._looked_s = now
+        return LookAgain(self.due_s)
+
+    def _look_at_lost(self, lost_s: float, now: float) -> LookAgain | GiveUp | NextStep:
+        """Its agent has declared the engine lost: somebody else gets the request, if there is somebody. Else
+        the engine may answer yet, for a while."""
+        attempt = self.attempts[0]
+        over = now >= max(lost_s, self._opened_s) + LOST_PATIENCE_S
+        elsewhere = self._retries.may_repeat and self._home.someone_else(self._request, patiently=over)
+        if not (over or elsewhere):
+            self._looked_s = now
+            return LookAgain(self.due_s)
+        self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+        if elsewhere and self._retries.may_move():
+            self._home.metrics.failed_over(self._request.model, "engine_lost")
+            return NextStep.ASK_AGAIN
+        error = request_error(ErrorCode.ENGINE_UNREACHABLE, attempt.deployment.reason)
+        return GiveUp(error, ErrorCode.ENGINE_TIMEOUT)
+
+    def _look_at_late(self, now: float) -> LookAgain | GiveUp | NextStep:
+        """None of the attempts began to answer in time. Those whose tunnel is away are not to blame, and none
+        where the client was still sending: it may have taken the time."""
+        late = [attempt for attempt in self.attempts if attempt.suspended_s is None]
+        if sum(may_be_the_tunnels(attempt, now) for attempt in late):  # each tunnel is asked
+            return LookAgain(now + ANSWER_S)
+        for attempt in late if self._request.body.rest is None else ():
+            self._home.failed(attempt, Trouble.TIMEOUT, now)
+        self.give_up(ErrorCode.ENGINE_TIMEOUT, but=late[0])
+        step = self._retries.after_timeout()
+        return _late() if step is NextStep.TELL else step
+
+    def _hedge(self, now: float) -> LookAgain:
+        """It is late: a second copy may be sooner, unless the answer is on its way already."""
+        may = self._alone and self._retries.may_repeat
+        deployment = self._home.hedge(self._request, self._ticket, now) if may else None
+        self._hedge_at_s = now + HEDGE_AGAIN_S if may and deployment is None else None
+        return LookAgain(self.due_s, deployment)
+
+
+def _late() -> GiveUp:
+    message = "The engine did not begin to answer in the time there was."
+    return GiveUp(DeadlineExceeded(message), ErrorCode.DEADLINE)

@@ -31,7 +31,7 @@ LOOK_AGAIN_S = 1.0
 
 
 class Reader(Protocol):
-    """Whose answer is read; :class:`gateway.dispatch.running_answer.Answer`."""
+    """Whose answer is read; :class:`gateway.dispatch.running_answer.RunningAnswer`."""
 
     response: EngineResponse
     attempt: Attempt | None
@@ -96,23 +96,26 @@ class SlowReaders:
         """Answers whose engines wait for their readers now."""
         return sum(mark.let_go_s is None for marks in self._marks.values() for mark in marks.values())
 
-    def holds_up(self, model: str, reader: Reader, now: float) -> None:
-        """The engine of this answer waits for its reader. To be said whenever it is found."""
-        if not self._least_bytes_s and not self._most_kept_s:
-            return
-        readers = self._marks.setdefault(model, {})
+    def note(self, model: str, reader: Reader, held_up: bool, now: float) -> None:
+        """The engine of this answer waits for its reader, as is to be said whenever it is found, or it need
+        not wait any more."""
+        readers = self._marks.get(model, {})
         mark = readers.get(reader)
-        if mark is None or (mark.let_go_s is not None and now - mark.let_go_s > PAUSE_S):
-            readers[reader] = _Mark(now, reader.response.taken_bytes)
-        else:
+        if not held_up:
+            if mark is not None and mark.let_go_s is None:
+                mark.let_go_s = now
+        elif mark is not None and not _let_go(mark, now):
             mark.let_go_s = None
             mark.update(reader.response.taken_bytes, now)
+        elif self._least_bytes_s or self._most_kept_s:
+            self._marks[model] = {**readers, reader: _Mark(now, reader.response.taken_bytes)}
 
-    def lets_go(self, model: str, reader: Reader, now: float) -> None:
-        """The engine of this answer need not wait for its reader any more."""
-        mark = self._marks.get(model, {}).get(reader)
-        if mark is not None and mark.let_go_s is None:
-            mark.let_go_s = now
+    def done(self, model: str, reader: Reader) -> None:
+        """Nobody reads this answer any more. The session of its deployment may take new streams again, if the
+        bytes that were held for the reader had kept it full."""
+        self.forget(model, reader)
+        if reader.attempt is not None and reader.attempt.deployment.session.full:
+            reader.attempt.deployment.session.set_full(False)
 
     def forget(self, model: str, reader: Reader) -> None:
         """Nobody reads it any more."""

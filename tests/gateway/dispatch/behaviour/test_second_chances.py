@@ -4,9 +4,11 @@ import pytest
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.dispatcher import DispatchSettings
+from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.request_heads import head_for
 from gateway.domain.errors import ModelNotFound, NoDeployment, RouteNotSupported
 from gateway.domain.request import Principal, Tier
+from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import Trouble
 from shared.protocol.messages import DeploymentState
 from tests.gateway.fleet.fleet import Fleet, deployment
@@ -119,6 +121,11 @@ def test_realtime_answers_in_one_piece_are_hedged_past_their_95th_percentile() -
         assert fleet.dispatcher.hedge_at(other, now) is None
 
 
+def hedge(fleet: Fleet, exchange: RequestExchange) -> Deployment | None:
+    """Where a second copy of its request goes now."""
+    return fleet.dispatcher.hedge(exchange.request, exchange.ticket, fleet.loop.now_s)
+
+
 def test_where_little_is_known_of_answers_a_long_silence_is_late() -> None:
     fleet = hedging(answers=19)
     urgent = fleet.request(streaming=False, tier=Tier.REALTIME)
@@ -129,10 +136,10 @@ def test_a_second_copy_goes_elsewhere_once_and_within_its_budget() -> None:
     fleet = hedging()
     client = fleet.submit(fleet.request(streaming=False, tier=Tier.REALTIME))
     assert client.exchange is not None
-    chosen = fleet.dispatcher.hedge(client.exchange, fleet.loop.now_s)
+    chosen = hedge(fleet, client.exchange)
     assert chosen is not None
     assert [chosen.key] == [key for key in ("a/d-m", "b/d-m") if key not in client.request.attempts]
-    assert fleet.dispatcher.hedge(client.exchange, fleet.loop.now_s) is None, "the budget is spent"
+    assert hedge(fleet, client.exchange) is None, "the budget is spent"
 
 
 def test_a_second_copy_takes_a_slot_and_gives_it_back() -> None:
@@ -141,7 +148,7 @@ def test_a_second_copy_takes_a_slot_and_gives_it_back() -> None:
     exchange = client.exchange
     assert exchange is not None
     now = fleet.loop.now_s
-    chosen = fleet.dispatcher.hedge(exchange, now)
+    chosen = hedge(fleet, exchange)
     assert chosen is not None
     copy = Attempt(exchange, chosen, head_for(exchange.request, chosen, now), exchange.ticket.work, now)
     fleet.dispatcher.taken(exchange, copy)
@@ -156,7 +163,7 @@ def test_no_second_copy_where_there_is_no_room_or_it_is_not_well() -> None:
     other = fleet.submit()
     assert client.exchange is not None
     assert other.exchange is not None
-    assert fleet.dispatcher.hedge(client.exchange, fleet.loop.now_s) is None
+    assert hedge(fleet, client.exchange) is None
     fleet = hedging()
     client = fleet.submit(fleet.request(streaming=False, tier=Tier.REALTIME))
     assert client.exchange is not None
@@ -165,7 +172,7 @@ def test_no_second_copy_where_there_is_no_room_or_it_is_not_well() -> None:
     fleet.dispatcher._health.failed(free, fleet.request(), Trouble.UNREACHABLE, fleet.loop.now_s)
     fleet.advance(0.6)
     assert free.free == 1
-    assert fleet.dispatcher.hedge(client.exchange, fleet.loop.now_s) is None, "on probation"
+    assert hedge(fleet, client.exchange) is None, "on probation"
 
 
 # --- Waiting for who may be back ---
