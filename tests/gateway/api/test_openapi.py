@@ -1,0 +1,150 @@
+"""The document at ``/openapi.json`` says what the routes, the methods and the errors of the gateway are."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from gateway.api.admin.routes import AdminPage
+from gateway.api.openapi import document
+from gateway.domain import errors
+from gateway.domain.surface import ENDPOINTS, ENGINES, TUNNEL, Dialect, SurfaceEndpoint
+from shared.protocol.limits import MODEL_NAME_CHARS
+from shared.protocol.routes import FAMILIES, PATHS
+from tests.gateway.api.admin.test_routes import House
+
+UNDOCUMENTED = {426, 499}
+"""Statuses for agents alone, and of the log alone."""
+SCHEMAS = {Dialect.OPENAI: "Error", Dialect.ANTHROPIC: "AnthropicError", Dialect.OLLAMA: "OllamaError"}
+NOT_IN_DOCUMENT = {"HEAD", "OPTIONS"}
+"""Methods that engines' own paths take besides."""
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> list[Route]:
+    """Every route of the gateway but the tunnel's."""
+    house = House(tmp_path_factory.mktemp("state"))
+    found = [each for each in house.router.routes if isinstance(each, Route) and each.path != TUNNEL]
+    assert len(found) == len(house.router.routes) - 1
+    return found
+
+
+def _endpoint_of(route: Route) -> object:
+    """What answers. Starlette's annotation knows functions only."""
+    return route.endpoint
+
+
+def _surface_of(route: Route) -> SurfaceEndpoint | None:
+    """The row of the surface's table that it serves."""
+    fixed = route.path.partition("{")[0]
+    return next((each for each in ENDPOINTS if each.path == fixed), None)
+
+
+def pages(routes: Sequence[Route]) -> dict[str, AdminPage]:
+    return {each.path_format: page for each in routes if isinstance(page := _endpoint_of(each), AdminPage)}
+
+
+def described(routes: Sequence[Route]) -> dict[str, Any]:
+    paths: dict[str, Any] = document(set(pages(routes)))["paths"]
+    return paths
+
+
+def operations(paths: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Path, method and operation."""
+    for path, item in paths.items():
+        for method, operation in item.items():
+            if method != "parameters":
+                yield path, method.upper(), operation
+
+
+def paths_of(route: Route) -> set[str]:
+    """As the document writes them."""
+    if route.path.startswith(ENGINES):
+        return {"/engines/{model}/{path}"}
+    family = route.path.partition("{tail:path}")[0]
+    if family in FAMILIES:
+        return {path for path in PATHS if path.startswith(family)}
+    return {route.path_format}
+
+
+def methods_of(route: Route) -> set[str]:
+    page, endpoint = _endpoint_of(route), _surface_of(route)
+    if isinstance(page, AdminPage):
+        return set(page.summaries())
+    return {"GET"} if endpoint is None else set(endpoint.methods) - NOT_IN_DOCUMENT
+
+
+def test_every_route_has_its_entry_and_every_entry_its_route(routes: list[Route]) -> None:
+    of_routes = {(p, m) for each in routes for p in paths_of(each) for m in methods_of(each)}
+    assert {(path, method) for path, method, _ in operations(described(routes))} == of_routes
+
+
+def test_without_the_admin_api_none_of_its_paths_is_described() -> None:
+    assert not [path for path in document()["paths"] if path.startswith("/admin")]
+
+
+def test_the_file_describes_no_admin_path_that_is_nowhere(routes: list[Route]) -> None:
+    class Every:
+        def __contains__(self, path: object) -> bool:
+            return True
+
+    assert document(Every())["paths"] == described(routes)
+
+
+def test_each_path_has_the_parameters_it_names(routes: list[Route]) -> None:
+    for path, item in described(routes).items():
+        named = [(each["name"], each["in"]) for each in item.get("parameters", ())]
+        assert named == [(name, "path") for name in re.findall(r"{(\w+)}", path)], path
+
+
+def test_each_admin_page_is_described_with_its_acts_and_its_query(routes: list[Route]) -> None:
+    paths = described(routes)
+    for path, page in pages(routes).items():
+        for method, summary in page.summaries().items():
+            operation = paths[path][method.lower()]
+            assert operation["summary"] == summary
+            query = tuple(each["name"] for each in operation.get("parameters", ()))
+            assert query == (tuple(page.query) if method == "GET" else ()), (path, method)
+            assert ("requestBody" in operation) == (method in ("POST", "PUT", "PATCH"))
+
+
+def test_the_statuses_are_those_of_the_table_of_errors(routes: list[Route]) -> None:
+    def below(kind: type[errors.RequestError]) -> Iterator[type[errors.RequestError]]:
+        for each in kind.__subclasses__():
+            if each.__module__ == errors.__name__:
+                yield each
+                yield from below(each)
+
+    known = {str(each.status) for each in below(errors.RequestError)} - {str(each) for each in UNDOCUMENTED}
+    named = {status for *_, each in operations(described(routes)) for status in each["responses"]}
+    assert named - {"200", "default"} == known
+
+
+def test_each_refusal_is_described_in_its_dialect(routes: list[Route]) -> None:
+    paths = described(routes)
+    for route in routes:
+        endpoint = _surface_of(route)
+        if endpoint is None or endpoint.any_method:
+            continue
+        kind = SCHEMAS[endpoint.dialect]
+        for path in paths_of(route):
+            for status, answer in paths[path]["post"]["responses"].items():
+                if status != "200":
+                    schema = answer["content"]["application/json"]["schema"]
+                    assert schema == {"$ref": f"#/components/schemas/{kind}"}, (path, status)
+
+
+def test_each_operation_has_a_name_of_its_own_and_every_reference_leads_somewhere(
+    routes: list[Route],
+) -> None:
+    whole = document(set(pages(routes)))
+    names = [operation["operationId"] for *_, operation in operations(whole["paths"])]
+    assert len(names) == len(set(names))
+    references = set(re.findall(r"'\$ref': '#/([^']+)'", str(whole)))
+    assert references == {f"components/schemas/{name}" for name in whole["components"]["schemas"]}
+
+
+def test_a_models_name_is_as_long_as_the_protocol_takes_it() -> None:
+    assert document()["components"]["schemas"]["ModelName"]["maxLength"] == MODEL_NAME_CHARS
