@@ -15,7 +15,6 @@ from agent.capacity.load_times import LoadTimes
 from agent.capacity.model_memory import ModelMemory
 from agent.capacity.roster import Roster
 from agent.config.config import AgentConfig, EngineConfig, default_name
-from agent.config.errors import AgentConfigError
 from agent.engines.backend import Backend
 from agent.engines.command.engine import CommandBackend
 from agent.engines.finder import NO_ENGINE, Finder
@@ -29,6 +28,7 @@ from agent.link.state_lock import locked
 from agent.requests.runner import RequestRunner
 from agent.runtime.watchdog import ClockWatchdog
 from shared.process.open_files import raise_file_limit
+from shared.process.settings import ConfigError
 from shared.protocol.errors import TrunklineError
 
 log = structlog.get_logger("agent")
@@ -205,10 +205,10 @@ class Agent:
 
 
 def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
-    """Raises :class:`AgentConfigError` for a model directory or a device that can never work."""
+    """Raises :class:`ConfigError` for a model directory or a device that can never work."""
     if engine.command is not None:
         if sys.platform == "win32":
-            raise AgentConfigError(f"engine {engine.name}: command: not on Windows")
+            raise ConfigError(f"engine {engine.name}: command: not on Windows")
         return CommandBackend(
             engine.settings(), engine.command_settings(), loading=engine.loading(), durations=durations
         )
@@ -218,7 +218,7 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
     from agent.engines.torch.startup import NOT_INSTALLED, is_installed
 
     if not is_installed():
-        raise AgentConfigError(NOT_INSTALLED)
+        raise ConfigError(NOT_INSTALLED)
     try:
         return TorchBackend(
             engine.torch,
@@ -231,7 +231,7 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
             durations=durations,
         )
     except ValueError as error:
-        raise AgentConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
+        raise ConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
 
 
 async def _failure_of(dialer: TunnelDialer) -> TrunklineError | None:

@@ -92,9 +92,9 @@ def run(flags: Flags, file: Path | None) -> int:
     import asyncio
 
     from agent.app import serve
-    from agent.config.config import load
-    from agent.config.errors import AgentConfigError
+    from agent.config.sources import load
     from agent.runtime.logs import set_up
+    from shared.process.settings import ConfigError
     from shared.protocol.errors import TrunklineError
 
     try:
@@ -102,7 +102,7 @@ def run(flags: Flags, file: Path | None) -> int:
         set_up(config.log_format, config.log_level)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config))
-    except AgentConfigError as error:
+    except ConfigError as error:
         _complain(error)
         return 2
     except TrunklineError as error:

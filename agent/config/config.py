@@ -1,7 +1,7 @@
-"""The agent's settings: flag, then environment, then TOML file, then default.
+"""What can be set of the agent, with the default of each and its bounds.
 
-Nothing else reads the environment. Every field is a key of the file and, as ``TRUNKLINE_AGENT_<FIELD>``, a
-variable. Unknown keys and impossible values are errors that name the key, the value and where it stands.
+Every field is a key of the file and, as ``TRUNKLINE_AGENT_<FIELD>``, a variable
+(:func:`agent.config.sources.load`).
 """
 
 import os
@@ -12,32 +12,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from agent.config.engines import EngineConfig as EngineConfig
 from agent.config.engines import ModelsConfig, Seconds, Slots
-from agent.config.errors import AgentConfigError, TomlFile, explain, unknown_variables
 from agent.engines.http.kind import USUAL_PORTS, check_continues
 from agent.link.dialer import DialSettings
 from agent.link.proxy import is_loopback, proxy_for
 from shared.identity import NAME_RULE, JoinToken, is_name
+from shared.process.settings import ConfigError
 from shared.protocol.errors import JoinTokenInvalid
 
-PREFIX = "TRUNKLINE_AGENT_"
-CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
-
-class AgentConfig(BaseSettings):
+class AgentConfig(BaseModel):
     """All of the agent's settings, checked and frozen."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     gateway: str
     """``https://HOST[:PORT]``; ``http://`` on loopback only."""
@@ -70,20 +61,6 @@ class AgentConfig(BaseSettings):
     """Its key; None if it is in the same file."""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        assert isinstance(init_settings, InitSettingsSource)
-        values = dict(init_settings.init_kwargs)
-        file = InitSettingsSource(settings_cls, values.pop(_FILE, {}))
-        return InitSettingsSource(settings_cls, values), env_settings, file
 
     @field_validator("gateway")
     @classmethod
@@ -185,14 +162,14 @@ class AgentConfig(BaseSettings):
         )
 
     def dial_settings(self) -> DialSettings:
-        """Raises :class:`AgentConfigError` when ``ca_file`` or ``client_cert`` cannot be used."""
+        """Raises :class:`ConfigError` when ``ca_file`` or ``client_cert`` cannot be used."""
         url = tunnel_url(self.gateway)
         tls: ssl.SSLContext | None = None
         if url.startswith("wss:"):
             try:
                 tls = ssl.create_default_context(cafile=self.ca_file)
             except OSError as error:  # ssl.SSLError among them
-                raise AgentConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
+                raise ConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
             self._show_certificate(tls)
         return DialSettings(url=url, proxy=proxy_for(url, os.environ), tls=tls, timeout_s=self.dial_timeout_s)
 
@@ -203,11 +180,7 @@ class AgentConfig(BaseSettings):
             tls.load_cert_chain(self.client_cert, self.client_key, password=lambda: "")
         except (OSError, ValueError) as error:
             used = f"client_cert = {str(self.client_cert)!r}, client_key = {str(self.client_key)!r}"
-            raise AgentConfigError(f"{used}: {error}") from error
-
-
-_FILE = "_file"
-"""Under which the file's values travel to ``settings_customise_sources``."""
+            raise ConfigError(f"{used}: {error}") from error
 
 
 def _pairs(value: Any, rule: str) -> Any:
@@ -221,21 +194,6 @@ def _pairs(value: Any, rule: str) -> Any:
         if not key or not mark:
             raise ValueError(f"{rule}, not {key + mark + text!r}")
     return {key: text for key, _, text in pairs}
-
-
-def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:
-    """Settings from ``flags`` (those that were given), the environment, and ``file``. Raises ConfigError."""
-    if file is None and os.environ.get(CONFIG_VARIABLE):
-        file = Path(os.environ[CONFIG_VARIABLE])
-    toml = TomlFile() if file is None else TomlFile.read(file)
-    known = {*AgentConfig.model_fields, "config"}
-    if unknown := unknown_variables(os.environ, PREFIX, known):
-        raise AgentConfigError(f"{unknown[0]}: no such setting; {PREFIX}… are: {', '.join(sorted(known))}")
-    values: dict[str, Any] = {_FILE: toml.values, **flags}
-    try:
-        return AgentConfig(**values)
-    except ValidationError as error:
-        raise AgentConfigError(explain(error, flags, os.environ, PREFIX, toml)) from None
 
 
 def tunnel_url(gateway: str) -> str:

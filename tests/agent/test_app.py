@@ -11,9 +11,9 @@ import pytest
 import structlog
 
 from agent.app import Agent, Stop
-from agent.config.config import load
-from agent.config.errors import AgentConfigError
+from agent.config.sources import load
 from agent.link.dialer import Rejected
+from shared.process.settings import ConfigError
 from shared.protocol.errors import ErrorCode, HandshakeRejected
 from shared.protocol.messages import AgentStatus, GpuState
 from tests.agent.support.canned import until
@@ -179,7 +179,7 @@ async def test_a_device_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
         "state": tmp_path,
         "engine": [{"torch": str(tmp_path), "device": "abacus"}],
     }
-    with pytest.raises(AgentConfigError, match="engine torch"):
+    with pytest.raises(ConfigError, match="engine torch"):
         await Agent(load(flags, None), Stop()).run()
 
 

@@ -5,7 +5,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from agent.config.config import load
+from agent.config.sources import load
 from tests.support.processes import command
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"

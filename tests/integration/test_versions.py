@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from agent.app import Agent, Stop
-from agent.config.config import load as load_agent
+from agent.config.sources import load as load_agent
 from gateway.app.app import Gateway, StopSignals
 from gateway.cli.aliases import register
 from gateway.runtime.config import load

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from agent.app import Agent, Stop, listen_for_signals
-from agent.config.config import load
+from agent.config.sources import load
 from agent.runtime.logs import set_up
 from shared.process.open_files import raise_file_limit
 

@@ -6,7 +6,8 @@ reads the environment. What cannot be right is an error at the start that names 
 """
 
 from gateway.runtime.config.settings import DEFAULT_LISTEN, PREFIX, Settings, is_loopback
-from gateway.runtime.config.sources import CONFIG_VARIABLE, ConfigError, Loaded, load
+from gateway.runtime.config.sources import CONFIG_VARIABLE, Loaded, load
+from shared.process.settings import ConfigError
 
 __all__ = [
     "CONFIG_VARIABLE",

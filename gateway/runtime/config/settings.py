@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FilePath, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway.domain.oidc import OidcTable
 
@@ -277,16 +276,8 @@ class LogTable(_Table):
     """A line for every request."""
 
 
-class Settings(BaseSettings):
-    """Frozen; handed down in slices."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        nested_model_default_partial_update=True,
-    )
+class Settings(_Table):
+    """Everything that can be set; handed down in slices."""
 
     listen: str = DEFAULT_LISTEN
     """HOST:PORT for clients and agents."""

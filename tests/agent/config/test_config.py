@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent.config.config import AgentConfig, default_name, default_state_dir, load, tunnel_url
-from agent.config.errors import AgentConfigError
+from agent.config.config import AgentConfig, default_name, default_state_dir, tunnel_url
+from agent.config.sources import load
 from shared.identity import is_name
+from shared.process.settings import ConfigError
 from tests.support.identities import TOKEN
 from tests.support.tls import make_certificate
 
@@ -31,7 +32,7 @@ def write(directory: Path, text: str) -> Path:
 
 
 def mistakes(flags: dict[str, Any], file: Path | None = None) -> str:
-    with pytest.raises(AgentConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         load(flags, file)
     return str(caught.value)
 
@@ -328,7 +329,7 @@ def test_tls_and_the_proxy_are_worked_out_here(monkeypatch: pytest.MonkeyPatch, 
     assert (settings.url, settings.proxy) == ("wss://gw/tunnel", "http://proxy:3128")
     assert isinstance(settings.tls, ssl.SSLContext)
     assert load(HERE, None).dial_settings().tls is None
-    with pytest.raises(AgentConfigError, match="ca_file"):
+    with pytest.raises(ConfigError, match="ca_file"):
         load({"gateway": "https://gw", "ca_file": tmp_path / "none.pem"}, None).dial_settings()
 
 
@@ -336,9 +337,9 @@ def test_a_certificate_for_the_gateways_tls_is_checked_at_the_start(tmp_path: Pa
     cert, key = make_certificate(tmp_path)
     shown = {"gateway": "https://gw", "client_cert": cert, "client_key": key}
     assert isinstance(load(shown, None).dial_settings().tls, ssl.SSLContext)
-    with pytest.raises(AgentConfigError, match="client_cert"):
+    with pytest.raises(ConfigError, match="client_cert"):
         load(shown | {"client_key": tmp_path / "none.pem"}, None).dial_settings()
-    with pytest.raises(AgentConfigError, match="client_cert"):
+    with pytest.raises(ConfigError, match="client_cert"):
         load(shown | {"client_key": cert}, None).dial_settings()
 
 
@@ -374,7 +375,7 @@ def test_defaults_fit_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_flag_that_is_wrong_is_named_as_it_was_written(engine: dict[str, str], told: str) -> None:
-    with pytest.raises(AgentConfigError) as wrong:
+    with pytest.raises(ConfigError) as wrong:
         load({**HERE, "engine": [engine]}, None)
     assert told in str(wrong.value)
     assert "engine[0]" not in str(wrong.value)

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from agent.app import make_backend
-from agent.config.config import AgentConfig, load
-from agent.config.errors import AgentConfigError
+from agent.config.config import AgentConfig
+from agent.config.sources import load
 from agent.engines.command.engine import CommandBackend
 from agent.engines.managed import LoadAttempt, NoDurations
+from shared.process.settings import ConfigError
 
 GIB = 1024**3
 
@@ -97,12 +98,12 @@ def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected
     ],
 )
 def test_what_cannot_be_is_said(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(AgentConfigError, match=expected):
+    with pytest.raises(ConfigError, match=expected):
         settings(tmp_path, f"[[engine]]\n{text}")
 
 
 def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(AgentConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         settings(tmp_path, '[[engine]]\ncommand = ["e", "--api-key=secret", 7]')
     assert "command" in str(caught.value)
     assert "secret" not in str(caught.value)
