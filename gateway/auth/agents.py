@@ -8,6 +8,7 @@ import structlog
 
 from gateway.domain.request import AgentPrincipal
 from gateway.storage import AgentRecord, Enrolment, Store
+from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import (
     AgentKeyRevoked,
     EnrolmentRefused,
@@ -90,10 +91,10 @@ class AgentDirectory:
         """The keys of the gateway when they were read last."""
         return self._store.identity.known
 
-    def data_version(self) -> int:
-        """Another number once anybody has changed the store. Costs microseconds, for all that it raises
-        StateError."""
-        return self._store.data_version()
+    @property
+    def changes(self) -> ChangeCounter:
+        """Tells whether anybody has changed the store."""
+        return self._store.changes
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         """Let the sender of a verified HELLO in at wall-clock time ``wall_s``, or say why not.

@@ -5,6 +5,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from gateway.storage.changes import ChangeCounter
+
 Apply = Callable[[], None]
 """Takes up what was read. Short: it is called on the event loop."""
 
@@ -16,10 +18,9 @@ class Fresh:
     """Reads again when anybody, in any process, has changed the store. All that was read at once is taken up
     at once, or none of it. Belongs to the event loop's thread."""
 
-    def __init__(self, data_version: Callable[[], int], thread: str) -> None:
-        """``data_version`` gives another number once anybody has committed a change; it costs microseconds
-        and raises StateError. ``thread`` names the thread that reads."""
-        self._data_version = data_version
+    def __init__(self, changes: ChangeCounter, thread: str) -> None:
+        """``changes`` tells of the store's. ``thread`` names the thread that reads."""
+        self._changes = changes
         self._known: int | None = None
         self._reads: list[Read] = []
         self._reading: asyncio.Task[None] | None = None
@@ -33,8 +34,9 @@ class Fresh:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nobody has changed anything since it was read. Raises StateError."""
-        return self._data_version() == self._known
+        """Whether nobody is known to have changed anything since it was read. Raises StateError."""
+        known = self._changes.known()
+        return known is not None and known == self._known
 
     def refresh_here(self) -> None:
         """Read what has changed, in this thread. Raises StateError. Not while :meth:`refresh` is awaited."""
@@ -42,7 +44,7 @@ class Fresh:
             self._take_up(*self._read())
 
     async def refresh(self) -> None:
-        """All that was changed before this call counts when it returns. Raises StateError.
+        """All that is known to have been changed before this call counts when it returns. Raises StateError.
 
         Who comes while it is being read waits for that, and for another reading if something has been changed
         since it began: for two at most.
@@ -68,13 +70,13 @@ class Fresh:
         self._take_up(*await asyncio.get_running_loop().run_in_executor(self._threads, self._read))
 
     def _read(self) -> tuple[int, Sequence[Apply]]:
-        data_version = self._data_version()
-        return data_version, [read() for read in self._reads]
+        number = self._changes.look()
+        return number, [read() for read in self._reads]
 
-    def _take_up(self, data_version: int, found: Sequence[Apply]) -> None:
+    def _take_up(self, number: int, found: Sequence[Apply]) -> None:
         for apply in found:
             apply()
-        self._known = data_version
+        self._known = number
 
     def _over(self, reading: asyncio.Task[None]) -> None:
         self._reading = None

@@ -38,8 +38,9 @@ class _Entry:
 class KeyRing:
     """Looks keys up in a few microseconds, whatever their number.
 
-    A change made by another process (``trunkline key revoke``) counts from the next call on: each call
-    compares the store's data version, and only when it moved reads the keys that changed, in a thread.
+    Each call compares the number of the store's changes, and only when it is another reads the keys that
+    changed, in a thread. So a change made in this process, or by a command that is over (``trunkline key
+    revoke``), counts from the next call on.
     Belongs to the event loop's thread.
 
     A key is found by its SHA-256, so what a caller can learn from timing is about digests of keys that
@@ -57,7 +58,7 @@ class KeyRing:
         """What many keys have in common is kept once. Belongs to whoever reads."""
         self._used_s: dict[str, float] = {}
         self._revision = 0
-        self._fresh = Fresh(store.data_version, "keys")
+        self._fresh = Fresh(store.changes, "keys")
         self._fresh.add(self._read)
         self._fresh.refresh_here()
 

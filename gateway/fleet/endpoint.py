@@ -25,6 +25,7 @@ from gateway.fleet.renewals import Renewals
 from gateway.fleet.session import AgentSession
 from gateway.observability.gauges import TunnelFigures
 from gateway.observability.metrics import Metrics
+from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import StateError
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.identity import AgentCertificate, GatewayKeys, Succession
@@ -79,7 +80,8 @@ class Directory(Protocol):
     def gateway_keys(self) -> GatewayKeys: ...
     @property
     def known_keys(self) -> GatewayKeys: ...
-    def data_version(self) -> int: ...
+    @property
+    def changes(self) -> ChangeCounter: ...
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent: ...
     def changed(self) -> bool: ...
@@ -138,7 +140,7 @@ class AgentEndpoint:
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")
         """Reads what has changed, and waits behind nobody who writes."""
-        self._keys = Fresh(lambda: self._directory.data_version(), "identity")
+        self._keys = Fresh(directory.changes, "identity")
         """The gateway's keys that handshakes begin with are those of then, whoever changes them."""
         self._keys.add(self._read_keys)
         self._draining: Drain | None = None

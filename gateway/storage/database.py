@@ -12,6 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table
 from sqlalchemy.sql.dml import Insert
 
+from gateway.storage.changes import ChangeCounter
+
 BUSY_TIMEOUT_S = 5.0
 """How long one writer waits for another. Transactions here take milliseconds."""
 
@@ -30,6 +32,8 @@ class Database(ABC):
     """Where it is, for people."""
     backup_place: str
     """Where :meth:`make_backup` puts the backup, for people."""
+    changes: ChangeCounter
+    """Tells whether anybody, in any process, has committed a change."""
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Connection]:
@@ -46,13 +50,6 @@ class Database(ABC):
     def upsert(self, table: Table, merge: Merge = lambda before, given: given) -> Insert:
         """A statement that inserts the rows it is executed with. Where there is one with the same primary
         key, each of its other columns becomes what ``merge`` says."""
-
-    @abstractmethod
-    def data_version(self) -> int:
-        """A number that is another one once anybody, in any process, has committed a change.
-
-        Costs a few microseconds. Raises StateError.
-        """
 
     @abstractmethod
     def is_in_place(self) -> bool:

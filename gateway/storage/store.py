@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -10,6 +11,7 @@ from gateway.storage.acts import ActStore
 from gateway.storage.agents import AgentStore
 from gateway.storage.aliases import AliasStore
 from gateway.storage.backup import Backup
+from gateway.storage.changes import ChangeCounter
 from gateway.storage.database import BUSY_TIMEOUT_S, Database
 from gateway.storage.errors import StateCorrupt, StateMissing, StateUnwritable
 from gateway.storage.identity import IdentityStore
@@ -53,6 +55,7 @@ class Store:
         self.state_dir = state_dir
         self._database = database
         self._locks = contextlib.ExitStack()
+        self._serves = False
         self.identity = identity
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
@@ -91,7 +94,9 @@ class Store:
             store = cls._opened(state_dir, path)
             store._locks = locks.pop_all()
         if serve:
+            store._serves = True
             store._database.hold_open()
+            store.changes.keep()
         return store
 
     @classmethod
@@ -110,15 +115,27 @@ class Store:
         """The gateway's key of now. Raises StateError."""
         return self.identity.keys.current
 
+    @property
+    def changes(self) -> ChangeCounter:
+        """Tells whether anybody, in any process, has changed the state."""
+        return self._database.changes
+
     def data_version(self) -> int:
         """A number that changes when anybody, in any process, has changed the state.
 
-        Costs microseconds; compare with an earlier value. Raises StateError.
+        Costs microseconds, and reads the database: not for an event loop. Compare with an earlier value.
+        Raises StateError.
         """
-        return self._database.data_version()
+        return self.changes.look()
 
     def close(self) -> None:
-        """Close the database. Idempotent."""
+        """Close the database. Idempotent.
+
+        Where a gateway runs on the state, what was changed counts there when this returns.
+        """
+        wait_s = 0.0 if self._serves else self.changes.unsettled_s()
+        if wait_s > 0 and running_gateway(self.state_dir) is not None:
+            time.sleep(wait_s)
         self._database.close()
         self._locks.close()
 

@@ -110,7 +110,7 @@ def _last_ms(
     enough.wait(_PATIENCE_S)
     with Store.open(gateway.state) as store:
         revoke(store)
-    revoked_s = time.monotonic()
+        revoked_s = time.monotonic()
     asking.join(_PATIENCE_S)
     assert not asking.is_alive(), f"still let through {_PATIENCE_S:g} s after its revocation"
     assert len(asked_s) >= _BEFORE, f"only {len(asked_s)} requests were let through before"

@@ -71,7 +71,7 @@ class Site:
 async def site(directory: Path, *targets: str, **flags: Any) -> AsyncIterator[Site]:
     """Agents that serve each of ``targets`` (``MODEL@VERSION``, with two slots)."""
     async with contextlib.AsyncExitStack() as stack:
-        store = stack.enter_context(Store.open(directory / "state"))
+        store = stack.enter_context(Store.open(directory / "state", serve=True))
         settings = load({"listen": "127.0.0.1:0", **flags}, None, {}).settings
         gateway, stop = Gateway(settings, store), StopSignals()
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from gateway.storage.changes import ChangeCounter
 from gateway.storage.database import BUSY_TIMEOUT_S, Database, Merge
 from gateway.storage.errors import (
     BadValue,
@@ -63,7 +63,7 @@ class SqliteDatabase(Database):
         self._path = path
         self.place, self.backup_place = str(path), str(backup_path(path))
         self._source: sqlite3.Connection | None = None
-        self._watching = threading.Lock()
+        self.changes = ChangeCounter(self._data_version)
         _prepare_file(path)
         self._reader = _engine(path, READERS, "BEGIN")
         self._writer = _engine(path, 1, "BEGIN IMMEDIATE")
@@ -87,6 +87,7 @@ class SqliteDatabase(Database):
     def write(self) -> Iterator[Connection]:
         with self._errors(), self._writer.begin() as connection:
             yield connection
+        self.changes.written()
 
     def upsert(self, table: Table, merge: Merge = lambda before, given: given) -> Insert:
         statement, key = insert(table), list(table.primary_key)
@@ -96,14 +97,6 @@ class SqliteDatabase(Database):
             if not column.primary_key
         }
         return statement.on_conflict_do_update(index_elements=key, set_=merged)
-
-    def data_version(self) -> int:
-        try:
-            with self._watching:
-                version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.Error as error:
-            raise self._translated(error) from error
-        return version
 
     def is_in_place(self) -> bool:
         try:
@@ -123,12 +116,21 @@ class SqliteDatabase(Database):
         make_backup(self._path, self._source)
 
     def close(self) -> None:
+        self.changes.close()
         if self._source is not None:
             self._source.close()
             self._source = None
         self._watch.close()
         self._reader.dispose()
         self._writer.dispose()
+
+    def _data_version(self) -> int:
+        """Raises StateError. One call at a time."""
+        try:
+            version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+        return version
 
     def _prepare_database(self) -> None:
         self._watch.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.auth.fresh import Fresh
+from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import StateBusy
 
 
@@ -53,7 +54,7 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def fresh(shelf: Shelf) -> Fresh:
-    fresh = Fresh(shelf.data_version, "reads")
+    fresh = Fresh(ChangeCounter(shelf.data_version), "reads")
     fresh.add(shelf.read)
     shelf.free.release()
     fresh.refresh_here()

@@ -20,6 +20,7 @@ from gateway.fleet.endpoint import CHECKED_AT_ONCE, RETRY_AFTER_S, AgentEndpoint
 from gateway.fleet.registry import RegistrySettings
 from gateway.fleet.session import AgentSession
 from gateway.storage import AgentRecord, AgentStore, Store, identity
+from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import StateBusy
 from shared.handshake import GatewayHandshake, Hello
 from shared.identity import AgentCertificate, GatewayKeys, JoinToken, Succession
@@ -570,8 +571,9 @@ class BrokenDirectory:
     def known_keys(self) -> GatewayKeys:
         return self.directory.known_keys
 
-    def data_version(self) -> int:
-        return self.directory.data_version()
+    @property
+    def changes(self) -> ChangeCounter:
+        return self.directory.changes
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         return self.directory.admit(hello, handshake, wall_s)
