@@ -39,11 +39,12 @@ _RUNNING_S = 1.0
 class Loss(StrEnum):
     """How an engine is lost. It takes every request."""
 
+    UNNOTICED = "answers its agent and no request"
+    """Nobody says that it is lost. The first, for by default there is one second copy to begin with, and then
+    one for fifty requests."""
     UNWELL = "says that it is not well"
     SILENT = "answers nothing at all"
     FROZEN = "is stopped by a signal"
-    UNNOTICED = "answers its agent and no request"
-    """Nobody says that it is lost."""
 
 
 @dataclass(slots=True)
