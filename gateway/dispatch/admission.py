@@ -20,7 +20,8 @@ from gateway.domain.errors import (
 from gateway.domain.request import Request, Tier
 from gateway.fleet.deployments import Availability, ModelIndex
 from gateway.scheduling.base import ANY_ROUTE
-from gateway.scheduling.queue.queue import Capacity, Fit, Ticket, WaitingRoom
+from gateway.scheduling.queue.tickets import Capacity, Fit, Ticket
+from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.limits import CONTROL_PAYLOAD_BYTES
 
 HEAD_ROOM_BYTES = CONTROL_PAYLOAD_BYTES - 4096

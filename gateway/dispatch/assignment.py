@@ -22,7 +22,8 @@ from gateway.fleet.deployments import Availability, Deployment, ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import Assignment, Waiting
 from gateway.scheduling.policies.handover import shown
-from gateway.scheduling.queue.queue import Fit, WaitingRoom
+from gateway.scheduling.queue.tickets import Fit
+from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.errors import SessionClosed, TooManyStreams
 
 _log = structlog.get_logger(__name__)

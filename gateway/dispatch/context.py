@@ -16,7 +16,7 @@ from gateway.domain.timers import Timers
 from gateway.fleet.deployments import Deployment
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.health.failover import Refusals, Trouble
-from gateway.scheduling.queue.queue import Ticket
+from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.messages import Usage
 
 Exchange = TypeVar("Exchange", contravariant=True)

@@ -11,7 +11,8 @@ from gateway.fleet.deployment import DeploymentOwner as Session
 from gateway.fleet.deployments import ModelIndex
 from gateway.scheduling.learning.devices import device_class, figures_of
 from gateway.scheduling.placement.data import AgentPlaces, Demand, LoadablePlace, Residence
-from gateway.scheduling.queue.queue import Backlog, Fit, WaitingRoom
+from gateway.scheduling.queue.tickets import Backlog, Fit
+from gateway.scheduling.queue.waiting_room import WaitingRoom
 
 UNWELL_S = 15.0
 """Who has waited so long for a deployment whose tunnel is away or whose circuit is open waits for nothing."""

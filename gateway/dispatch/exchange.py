@@ -28,7 +28,7 @@ from gateway.domain.request import PREEMPTED, Request, RequestBody
 from gateway.fleet.deployments import Deployment
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.scheduling.health.failover import request_error
-from gateway.scheduling.queue.queue import Ticket
+from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.protocol.messages import ResponseHead, Trailers
 

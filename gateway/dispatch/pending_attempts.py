@@ -13,7 +13,7 @@ from gateway.domain.errors import DeadlineExceeded, RequestError
 from gateway.domain.request import Request
 from gateway.fleet.deployments import Deployment
 from gateway.scheduling.health.failover import Trouble, request_error
-from gateway.scheduling.queue.queue import Ticket
+from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode
 
 HEDGE_AGAIN_S = 1.0

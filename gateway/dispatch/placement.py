@@ -30,7 +30,8 @@ from gateway.scheduling.placement.data import (
 )
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
-from gateway.scheduling.queue.queue import Fit, WaitingRoom
+from gateway.scheduling.queue.tickets import Fit
+from gateway.scheduling.queue.waiting_room import WaitingRoom
 
 SPACING_S, SPACING_HOST_S = 0.1, 0.0005
 """It is not decided more often than this: much changes at once. So much longer for each agent that was looked

@@ -18,7 +18,8 @@ from gateway.fleet.deployments import ModelIndex
 from gateway.scheduling.base import PREFILL_WORK, Waiting
 from gateway.scheduling.health.failover import Effect, may_be_repeated
 from gateway.scheduling.preempt import PreemptRules, Running, give_way
-from gateway.scheduling.queue.queue import Ticket, WaitingRoom
+from gateway.scheduling.queue.tickets import Ticket
+from gateway.scheduling.queue.waiting_room import WaitingRoom
 
 MOST_AT_ONCE = 16
 """Realtime requests for whom others give way in one go."""
@@ -246,9 +247,7 @@ def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Wai
         if view.session.suspended:
             continue
         for item in left:
-            if view.key not in item.avoid and view.suits(
-                item.route, item.version, item.continuing, item.where, item.agent
-            ):
+            if view.may_take(item):
                 left.remove(item)
                 break
     return left

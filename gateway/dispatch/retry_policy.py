@@ -26,7 +26,7 @@ from gateway.scheduling.health.failover import (
     may_be_repeated,
     trouble_of,
 )
-from gateway.scheduling.queue.queue import Ticket
+from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead
 

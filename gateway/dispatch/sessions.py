@@ -10,7 +10,7 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.deployments import ModelIndex
 from gateway.scheduling.base import ANY_ROUTE
 from gateway.scheduling.policies.affinity import Affinity, pin_of
-from gateway.scheduling.queue.queue import Fit
+from gateway.scheduling.queue.tickets import Fit
 
 
 class Sessions:

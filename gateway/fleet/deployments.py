@@ -11,7 +11,7 @@ from enum import Enum, auto
 from gateway.domain.residency import Residency
 from gateway.fleet.deployment import Deployment as Deployment
 from gateway.scheduling.base import NO_CAP
-from gateway.scheduling.queue.queue import Capacity, Fit
+from gateway.scheduling.queue.tickets import Capacity, Fit
 from shared.protocol.messages import DeploymentStatus
 
 HOLD_GUESS_S = 2.0

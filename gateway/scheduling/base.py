@@ -158,6 +158,12 @@ class DeploymentView:
             return False
         return (version is None or version == self.version) and (not continuing or need in self.continues)
 
+    def may_take(self, item: Waiting) -> bool:
+        """Whether ``item`` may go there, now or ever."""
+        return self.key not in item.avoid and self.suits(
+            item.route, item.version, item.continuing, item.where, item.agent
+        )
+
 
 @frozen
 class Assignment:

@@ -92,9 +92,4 @@ def _first(
 
 def _suits(view: DeploymentView, item: Waiting) -> bool:
     """Whether a slot that comes free there is one for ``item``."""
-    return (
-        view.usable
-        and view.in_flight <= min(view.slots, view.cap)
-        and view.key not in item.avoid
-        and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
-    )
+    return view.usable and view.in_flight <= min(view.slots, view.cap) and view.may_take(item)

@@ -15,7 +15,7 @@ from gateway.observability.metrics import Metrics
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Waiting
 from gateway.scheduling.health import HealthSettings
-from gateway.scheduling.queue.queue import QueueSettings, WaitingRoom
+from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 from tests.gateway.fleet.fleet import Loop
 
 ROUNDS = 5

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from gateway.domain.errors import RequestError
 from gateway.scheduling import scheduler
-from gateway.scheduling.health import book
+from gateway.scheduling.health import record
 from shared.protocol import limits
 from shared.protocol.errors import ControlFrameFlood, ErrorCode, ProtocolError, TrunklineError
 from tests.fuzz.storm_house import StormHouse
@@ -223,7 +223,7 @@ def _memory(seed: int) -> None:
     """A paced storm that lasts, for what it leaves in memory."""
     random = Random(seed)
     kind = random.choice(("churning", "churning", "mixed", random.choice(list(STORMS))))
-    with patch.object(book, "MOST_GONE", _REMEMBERED), patch.object(scheduler, "MOST_MODELS", _REMEMBERED):
+    with patch.object(record, "MOST_GONE", _REMEMBERED), patch.object(scheduler, "MOST_MODELS", _REMEMBERED):
         house = StormHouse(honest=1)
         tracemalloc.start()
         try:

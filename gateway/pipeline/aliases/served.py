@@ -7,7 +7,7 @@ from gateway.domain.request import Request
 from gateway.domain.residency import Residency
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.deployments import Availability, ModelIndex
-from gateway.scheduling.queue.queue import Fit
+from gateway.scheduling.queue.tickets import Fit
 
 ABSENT_S = 0.1
 """So long it is taken for true that a version is not there, once somebody has looked everywhere."""

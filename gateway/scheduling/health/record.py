@@ -1,11 +1,57 @@
-"""Everything known of one deployment's health, and what it may do for that."""
+"""Everything known of one deployment's health, what it may do for that, and the records of all deployments.
 
+**Slow start** (SCHEDULING §6). Slots of a deployment that is new or recovered come into use little by little.
+An engine that just started has cold caches, kernels to compile and weights to page in; all its slots at
+once would make it slow for everybody on it. Envoy ramps the weight of a new endpoint in a straight line too
+(its slow start mode, from 10 %); here it is a quarter, because a deployment often has only four slots.
+
+Records are kept over reconnects: a flapping agent does not come back innocent.
+"""
+
+import math
 from dataclasses import dataclass
 
+from gateway.scheduling.base import NO_CAP
 from gateway.scheduling.health.circuit import Circuit, CircuitState
-from gateway.scheduling.health.pace import AnswerPace
-from gateway.scheduling.health.ramp import Ramp
+from gateway.scheduling.health.outliers import AnswerPace
 from gateway.scheduling.health.suspects import ServedTenants
+
+FIRST_SHARE = 0.25
+STEPS = 30
+"""A ramp is looked at that often at most."""
+
+
+class Ramp:
+    """Over ``slow_start_s`` seconds from :meth:`begin`; 0 is no slow start."""
+
+    __slots__ = ("_begun_s", "_slow_start_s")
+
+    def __init__(self, slow_start_s: float) -> None:
+        self._slow_start_s = slow_start_s
+        self._begun_s = float("-inf")
+
+    def begin(self, now: float) -> None:
+        self._begun_s = now
+
+    def climbing(self, now: float) -> bool:
+        return now - self._begun_s < self._slow_start_s
+
+    def cap(self, slots: int, now: float) -> int:
+        """How many of ``slots`` may be in use: a quarter at first, at least 1, all in the end."""
+        if not self.climbing(now):
+            return NO_CAP
+        share = FIRST_SHARE + (1.0 - FIRST_SHARE) * (now - self._begun_s) / self._slow_start_s
+        return max(1, math.floor(slots * share + 1e-9))
+
+    def next_s(self, slots: int, now: float) -> float | None:
+        """When to look again: when the cap will have grown. None when it will not."""
+        if not self.climbing(now):
+            return None
+        end_s = self._begun_s + self._slow_start_s
+        share = (self.cap(slots, now) + 1) / max(slots, 1)
+        grown_s = self._begun_s + self._slow_start_s * (share - FIRST_SHARE) / (1.0 - FIRST_SHARE)
+        return min(max(grown_s, now + self._slow_start_s / STEPS), end_s)
+
 
 EJECT_S = 30.0
 """First time a deployment is set aside for being slow; each time in a row as much longer (Envoy's
@@ -145,3 +191,48 @@ class DeploymentHealth:
             return "ejected"
         state = self.circuit.state
         return str(CircuitState.HALF_OPEN.value if state is CircuitState.PROBING else state.value)
+
+
+FORGET_S = 300.0
+"""A deployment that was away for longer is new."""
+
+MOST_GONE = 4096
+"""Deployments remembered that are not there; those longest gone are forgotten first."""
+
+
+class HealthBook:
+    """Of all deployments that are there, and for some minutes of those that left."""
+
+    def __init__(self, settings: HealthSettings) -> None:
+        self._settings = settings
+        self._present: dict[str, DeploymentHealth] = {}
+        self._gone: dict[str, tuple[float, DeploymentHealth]] = {}
+        """In the order they left."""
+
+    def __len__(self) -> int:
+        return len(self._present) + len(self._gone)
+
+    def arrived(self, key: str, now: float) -> tuple[DeploymentHealth, bool]:
+        """The health of a deployment that is there from now on, and whether it is new."""
+        present = self._present.get(key)
+        if present is not None:
+            return present, False
+        self._forget(now)
+        _, health = self._gone.pop(key, (0.0, None))
+        new = health is None
+        health = self._present[key] = health or DeploymentHealth(self._settings, now)
+        return health, new
+
+    def departed(self, key: str, now: float) -> None:
+        """The deployment is not there any more."""
+        health = self._present.pop(key, None)
+        if health is not None:
+            self._gone[key] = now, health
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._gone:
+            key, (gone_s, _) = next(iter(self._gone.items()))
+            if now - gone_s < FORGET_S and len(self._gone) <= MOST_GONE:
+                return
+            del self._gone[key]

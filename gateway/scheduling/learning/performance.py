@@ -20,9 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.scheduling.base import Outcome
-from gateway.scheduling.learning.accuracy import Accuracy
 from gateway.scheduling.learning.devices import device_class, figures_of
-from gateway.scheduling.learning.regression import LEAST, MOST, Shares
+from gateway.scheduling.learning.regression import LEAST, MOST, Accuracy, Shares
 from gateway.scheduling.load import Concurrency
 from shared.process.frozen import frozen
 

@@ -19,7 +19,6 @@ takes, where memory is free; for this something else is unloaded only if it is h
 from collections.abc import Iterable, Sequence
 
 from gateway.domain.request import Tier
-from gateway.scheduling.placement.agent_memory import AgentMemory
 from gateway.scheduling.placement.data import (
     AgentPlaces,
     Demand,
@@ -33,6 +32,7 @@ from gateway.scheduling.placement.data import (
 from gateway.scheduling.placement.load_options import (
     FOREVER,
     MOST_EVICTIONS,
+    AgentMemory,
     LoadOption,
     LoadOptions,
     PlacementRules,

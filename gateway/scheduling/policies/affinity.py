@@ -1,19 +1,66 @@
-"""At which agent each session is, for requests that belong together (``x-trunkline-session``, stateful
-engines).
+"""Where sessions are at home: requests that belong together (``x-trunkline-session``, stateful engines).
 
-What one request for an engine's own paths leaves behind at its host, the next one asks for: a ComfyUI tells
-only its own ``/history``. So all requests of a session go to one agent as long as that agent serves the
-model. Which one it is, is decided when the first of them comes, not when a slot is free: two that come
-together must not part."""
+For a policy a session's name is a hint (SCHEDULING §4). Rendezvous hashing (Thaler and Ravishankar, 1996)
+ranks all deployments for a session by a hash of both, so when one comes or goes only the sessions that rank
+it first move. Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): one that has ``BOUND`` times its
+share of what runs is passed over for the next in the ranking. :class:`Homes` knows where each session was
+last.
+
+On an engine's own paths it is a condition: what one request leaves behind at its host, the next one asks
+for; a ComfyUI tells only its own ``/history``. So all requests of a session go to one agent as long as that
+agent serves the model (:class:`Affinity`). Which one it is, is decided when the first of them comes, not when
+a slot is free: two that come together must not part.
+"""
 
 from collections import OrderedDict
 from collections.abc import Collection
+from functools import lru_cache
+from hashlib import blake2b
 
 from gateway.scheduling.base import DeploymentView
-from gateway.scheduling.policies.homes import rank
+
+BOUND = 1.25
+"""How much more than its share of the requests running a deployment may have."""
 
 MOST_SESSIONS = 65_536
 """Sessions that are remembered; the one longest unused is forgotten first."""
+
+_MASK = (1 << 64) - 1
+
+
+class Homes:
+    """Where each of the ``MOST_SESSIONS`` latest sessions was last."""
+
+    def __init__(self, most: int = MOST_SESSIONS) -> None:
+        self._most = most
+        self._homes: OrderedDict[str, str] = OrderedDict()
+
+    def of(self, session: str) -> str | None:
+        return self._homes.get(session)
+
+    def moved(self, session: str, key: str) -> None:
+        """A request of ``session`` went to the deployment ``key``."""
+        self._homes[session] = key
+        self._homes.move_to_end(session)
+        if len(self._homes) > self._most:
+            self._homes.popitem(last=False)
+
+
+def rank(session: str, key: str) -> int:
+    """The deployment of the highest rank is the session's first choice. Equal in every process."""
+    mixed = (_hash(session) ^ _hash(key)) * 0x9E3779B97F4A7C15 & _MASK
+    mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9 & _MASK
+    return mixed ^ (mixed >> 32)
+
+
+def fair_share(running: int, slots: int) -> float:
+    """Requests that a deployment may have for each of its slots, when so many run on so many in all."""
+    return BOUND * running / slots if slots else 0.0
+
+
+@lru_cache(maxsize=8192)
+def _hash(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 OWNERS_PART = 4

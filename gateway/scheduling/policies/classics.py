@@ -8,9 +8,9 @@ from hashlib import blake2b
 from operator import attrgetter
 
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
-from gateway.scheduling.context import Context
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.homes import fair_share, rank
+from gateway.scheduling.policies.affinity import fair_share, rank
+from gateway.scheduling.policies.context import Context
 
 MATCH_SHARE = 0.5
 """Of a prompt so much must have been read at a deployment for ``prefix`` to prefer it."""

@@ -23,10 +23,18 @@ from itertools import islice
 from gateway.domain.residency import Residency
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.policies.affinity import Homes
 from gateway.scheduling.policies.completion import HELD, PUSHED, Completion, Given
-from gateway.scheduling.policies.handover import CROWD, HELD_S, LOOK_S, REST_S, Busy, Declined, is_busy
-from gateway.scheduling.policies.homes import Homes
-from gateway.scheduling.queue.patience import Patience
+from gateway.scheduling.policies.handover import (
+    CROWD,
+    HELD_S,
+    LOOK_S,
+    REST_S,
+    Busy,
+    Declined,
+    Patience,
+    is_busy,
+)
 
 ALL = 64
 """Of so many open deployments all are looked at. Of more some, and nothing is held for these."""
@@ -332,8 +340,7 @@ class _Round:
             for view in self._deployments
             if view.kv_free_tokens is not None
             and view.free
-            and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
+            and view.may_take(item)
             and self._knowledge.holds(item, view)
         ]
         if fitting:
@@ -397,11 +404,4 @@ class _Round:
         if len(views) > len(self._deployments):
             step = max(1, len(views) // FULL)
             full += [v for v in views[item.number * SPREAD % step :: step] if v.in_flight >= v.slots]
-        return [
-            view
-            for view in full
-            if view.usable
-            and view.cap >= view.slots > 0
-            and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
-        ]
+        return [view for view in full if view.usable and view.cap >= view.slots > 0 and view.may_take(item)]

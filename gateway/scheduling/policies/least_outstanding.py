@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gateway.domain.residency import Residency
 from gateway.scheduling.base import Assignment, DeploymentView, Policy, Waiting
-from gateway.scheduling.context import Context
+from gateway.scheduling.policies.context import Context
 
 SAMPLE = 64
 """Deployments looked at for one decision. The best of 64 is within the best hundredth of any fleet for all

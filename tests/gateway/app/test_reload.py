@@ -9,7 +9,8 @@ from gateway.app.factories import engine_paths
 from gateway.app.reload import Reload
 from gateway.domain.request import Principal
 from gateway.runtime.config import ConfigError, Settings
-from gateway.scheduling.queue.queue import Capacity, QueueSettings, WaitingRoom
+from gateway.scheduling.queue.tickets import Capacity
+from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 from shared.protocol.messages import ResponseHead, Trailers
 from tests.gateway.fleet.fleet import Fleet, deployment
 

@@ -11,7 +11,7 @@ from gateway.domain.errors import (
     QueueFull,
     RouteNotSupported,
 )
-from gateway.scheduling.queue.queue import QueueSettings, WaitingRoom
+from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 from shared.protocol.limits import CONTROL_PAYLOAD_BYTES
 from shared.protocol.messages import Headers, RequestHead
 from tests.gateway.fleet.fleet import Fleet, deployment

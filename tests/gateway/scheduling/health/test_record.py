@@ -5,10 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.scheduling.base import NO_CAP
-from gateway.scheduling.health.book import FORGET_S, MOST_GONE, HealthBook
 from gateway.scheduling.health.circuit import CircuitState, Fault
-from gateway.scheduling.health.ramp import Ramp
-from gateway.scheduling.health.record import DeploymentHealth, HealthSettings
+from gateway.scheduling.health.record import (
+    FORGET_S,
+    MOST_GONE,
+    DeploymentHealth,
+    HealthBook,
+    HealthSettings,
+    Ramp,
+)
 
 SETTINGS = HealthSettings()
 

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.scheduling.base import Outcome
-from gateway.scheduling.learning.accuracy import LATEST, Errors
 from gateway.scheduling.learning.devices import CLASSES
 from gateway.scheduling.learning.performance import Performance, PredictedWork, Prior, Speeds
-from gateway.scheduling.learning.regression import LEAST, MOST
+from gateway.scheduling.learning.regression import LATEST, LEAST, MOST, Errors
 from gateway.scheduling.load import Concurrency
 
 ALONE = Concurrency(ahead_s=0.0, running=1.0, kv_tokens=1000.0, read_s=0.0)

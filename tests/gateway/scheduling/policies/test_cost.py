@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.residency import read_where
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
 from gateway.scheduling.policies.cost import ALL
-from gateway.scheduling.queue.patience import MOST_PATIENT, PATIENCE_S, Patience
+from gateway.scheduling.policies.handover import MOST_PATIENT, PATIENCE_S, Patience
 from gateway.scheduling.scheduler import Scheduler
 from tests.gateway.scheduling.views import H100, L4, request, view
 

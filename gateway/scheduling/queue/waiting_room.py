@@ -12,17 +12,14 @@ import itertools
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Request, Tier
-from gateway.domain.residency import Residency
 from gateway.quota.shares import QueueShares
-from gateway.scheduling.base import Waiting, estimated_work
+from gateway.scheduling.base import estimated_work
 from gateway.scheduling.queue.drain_rate import DrainRate
-from gateway.scheduling.queue.fair import QueuedRequest
 from gateway.scheduling.queue.order import QueueOrder
-from shared.process.frozen import frozen
+from gateway.scheduling.queue.tickets import Backlog, Capacity, Fit, Ticket
 
 MAX_RETRY_AFTER_S = 120.0
 """SDKs ignore a longer ``Retry-After``."""
@@ -57,107 +54,6 @@ class QueueSettings:
     """A tier in which somebody has waited so long gets slots whatever waits in higher ones."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     """Tenants' shares beside each other, above 0; those not named have 1."""
-
-
-@frozen
-class Capacity:
-    """What serves a model now: ``slots`` in all, ``free`` of them for the route in question, and ``hold_s``,
-    how long a request keeps a slot. ``yielding`` slots others would give back for a realtime request. Where
-    there are none, ``coming`` are there in ``ready_s``, when the model is loaded; 0: who knows when."""
-
-    slots: int
-    free: int
-    hold_s: float
-    yielding: int = 0
-    coming: int = 0
-    ready_s: float = 0.0
-
-    @property
-    def departures_per_s(self) -> float:
-        """What a queue should drain at, by Little's law."""
-        return (self.slots or self.coming) / max(self.hold_s, 1e-3)
-
-
-class Backlog(NamedTuple):
-    """Who waits for one model: how many, since when the first of them, and the most urgent tier."""
-
-    requests: int
-    oldest_s: float
-    tier: Tier
-
-
-class Fit(NamedTuple):
-    """What decides which deployments may take a request. Requests of equal fit are interchangeable."""
-
-    route: str
-    avoid: frozenset[str] = frozenset()
-    version: str | None = None
-    continuing: bool = False
-    where: Residency | None = None
-    agent: str | None = None
-
-    @classmethod
-    def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
-        return cls(
-            request.need,
-            frozenset(avoid),
-            request.version,
-            request.continuing,
-            request.where,
-            request.agent,
-        )
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Ticket(QueuedRequest):
-    """One request's place in the room. ``number`` counts arrivals; it and ``due_s`` are kept when it comes
-    back, and so its turn among its tenant's."""
-
-    request: Request
-    entered_s: float
-    expires_s: float
-    """When it has waited as long as it may; not later than its request's deadline."""
-    body_bytes: int = 0
-    """Of its body, those that were counted when it came in."""
-    counted: bool = False
-    """Against its tenant's share of the places."""
-    seen: Waiting | None = None
-    """What :meth:`as_waiting` said; None again when something about its request has changed."""
-
-    @property
-    def fit(self) -> Fit:
-        """Its lane."""
-        return cast(Fit, self.lane)
-
-    def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
-        """The request as policies see it, that must not go to ``avoid``."""
-        if avoid:
-            return self._as_waiting(avoid)
-        if self.seen is None:
-            self.seen = self._as_waiting(avoid)
-        return self.seen
-
-    def _as_waiting(self, avoid: frozenset[str]) -> Waiting:
-        request = self.request
-        return Waiting(
-            number=self.number,
-            route=request.need,
-            work=self.work,
-            arrived_s=request.arrived_s,
-            tier=request.tier,
-            tenant=request.principal.tenant,
-            deadline_s=request.deadline_s,
-            session_key=request.session_key,
-            avoid=avoid,
-            version=request.version,
-            continuing=request.continuing,
-            input_tokens=request.input_tokens,
-            output_tokens=request.output_tokens,
-            prefix=request.prefix,
-            ttft_s=request.ttft_s,
-            where=request.where,
-            agent=request.agent,
-        )
 
 
 class WaitingRoom:

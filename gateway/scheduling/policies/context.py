@@ -46,8 +46,7 @@ class Context:
             for view in views
             if view.kv_free_tokens is not None
             and (view.kv_tokens is None or view.kv_tokens >= tokens)
-            and view.key not in item.avoid
-            and view.suits(item.route, item.version, item.continuing, item.where, item.agent)
+            and view.may_take(item)
         ]
         if holding:
             self._reserved = max(holding, key=lambda view: (view.kv_free_tokens or 0, view.key)).key

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request, RequestBody, Tier
-from gateway.scheduling.queue.queue import Capacity, Fit, QueueSettings, Ticket, WaitingRoom
+from gateway.scheduling.queue.tickets import Capacity, Fit, Ticket
+from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 
 MANY = Principal("k2", "key", "many")
 NO_SLOT = Capacity(slots=1, free=0, hold_s=1.0)
