@@ -164,9 +164,7 @@ def classify(
         input_tokens = tokens_unread(body.content.prefix, body.content.size_bytes)
     usage = UsageMode.NONE
     if facts is not None:
-        body.content.models = (
-            facts.models if body.facts is not None and model == members.get("model") else None
-        )
+        body.content.models = facts.models if model == members.get("model") else None
         if streaming and head.endpoint.asks_usage:
             usage = _ask_usage(body.content, facts)
     return Request(

@@ -25,9 +25,12 @@ from tests.fuzz.lost_streams import Lost, measured
 from tests.gateway.api.support import BEARER, MIB, Call, FakeKeys, FakeResponse, Surface, json_response
 from tests.support.loop_stops import LoopStops
 
-STOP_S = 0.03
-"""The longest a callback may take that reads a body. What is meant is about 5 ms; bodies of 256 KiB take up
-to 13, and the rest is for slow machines."""
+STOP_S = 0.01
+"""The longest a callback may take that reads a body. What is meant is about 5 ms; the rest is for slow
+machines."""
+
+FORM_STOP_S = 0.03
+"""The same for forms: 250 KB of almost empty parts take up to 22 ms where they come at once."""
 
 LOST_STOP_S = 0.02
 """The longest that one about an agent that is lost may take, or about what comes of an answer. What is meant
@@ -113,7 +116,8 @@ def _use(request: Request) -> None:
     assert body.held_bytes == sum(map(len, body.pieces))
 
 
-async def _one(random: Random, surface: Surface) -> Call:
+async def _one(random: Random, surface: Surface) -> tuple[Call, bool]:
+    """A call that is over, and whether its body was taken for a form."""
     long = random.random() < LONG_PART
     body = _body(random, random.randrange(MIB, 3 * MIB) if long else random.choice((200, 20_000, 250_000)))
     kind = random.choice(
@@ -130,7 +134,7 @@ async def _one(random: Random, surface: Surface) -> Call:
         call.body(body[start : start + CHUNK_BYTES], more=start + CHUNK_BYTES < len(body))
     async with asyncio.timeout(60):
         await call.task
-    return call
+    return call, kind == _FORM
 
 
 async def _round(random: Random, inputs: int) -> int:
@@ -152,13 +156,14 @@ async def _round(random: Random, inputs: int) -> int:
     surface.dispatcher.serve = serve
     with stops.measured():
         for _ in range(inputs):
-            seed, tries = random.randrange(1 << 32), 0
-            stops.longest_s = STOP_S
-            while tries < TRIES and stops.longest_s >= STOP_S:
-                stops.longest_s, tries = 0.0, tries + 1
-                call = await _one(Random(seed), surface)
+            seed = random.randrange(1 << 32)
+            for _ in range(TRIES):
+                stops.longest_s = 0.0
+                call, form = await _one(Random(seed), surface)
                 assert call.status in documented - {500}, call.status
-            assert stops.longest_s < STOP_S, f"{stops.longest_s * 1000:.0f} ms in {stops.whose}"
+                if stops.longest_s < (most_s := FORM_STOP_S if form else STOP_S):
+                    break
+            assert stops.longest_s < most_s, f"seed {seed}: {stops.longest_s * 1000:.0f} ms in {stops.whose}"
             surface.finished.clear()
             surface.dispatcher.requests.clear()
     assert not surface.budget.used_bytes, "a body outlived its request"

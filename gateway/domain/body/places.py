@@ -16,8 +16,17 @@ _STRING = re.compile(STRING, re.DOTALL)
 _TOKEN = re.compile(STRING + rb"|[{}\[\],]", re.DOTALL)
 _TEXT_VALUE = re.compile(rb"[ \t\r\n]*(" + STRING + rb")", re.DOTALL)
 
+_CANDIDATES = (b'"model"', b'"stream_options"', b"\\u005", b"\\u006", b"\\u007")
+"""Every place where one of these two names stands has one of these in it, also where letters are escapes."""
+
 Place = tuple[int, int]
 """Start and end, in bytes."""
+
+
+def count_candidates(piece: bytes) -> int:
+    """In how many places of JSON ``model`` or ``stream_options`` may be named at the most: each costs
+    :func:`top_values` 2 µs."""
+    return sum(map(piece.count, _CANDIDATES))
 
 
 def top_values(body: bytes, name: str, *, known: bool = False) -> list[int]:

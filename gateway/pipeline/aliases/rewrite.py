@@ -10,14 +10,15 @@ import orjson
 from python_multipart.multipart import parse_options_header
 
 from gateway.domain.body.edits import MOST_REPEATED
-from gateway.domain.body.places import text_place, top_values
-from gateway.domain.request import Edit, Request
-from gateway.scheduling.base import ANY_ROUTE
+from gateway.domain.body.places import count_candidates, text_place, top_values
+from gateway.domain.request import Edit, Request, RequestBody
 from shared.protocol.limits import KIB, MIB
 
 UNPARSED_BYTES = MIB
 UNPARSED_QUOTES = 32_768
-"""A body that nobody has parsed is looked through if it is no longer and has no more strings than this."""
+UNPARSED_NAMES = 1024
+"""A body of which nobody has found where it names its model is looked through if it is no longer, has no
+more strings, and names the model no more often at any depth. That takes 3 ms."""
 
 FORM_PARTS = 1000
 PART_HEAD_BYTES = 8 * KIB
@@ -39,7 +40,7 @@ def rename(request: Request, model: str) -> None:
         body.edit(form_edits(body.prefix, kind.encode("latin-1"), before, model))
     elif body.models is not None:
         body.edit([(start, end, orjson.dumps(model)) for start, end in body.models])
-    elif body.rest is None and _readable(request):
+    elif body.rest is None and _readable(body):
         body.edit(json_edits(body.prefix, before, model))
     if body.held_bytes != before_bytes and body.size_bytes is not None:
         request.headers = tuple(
@@ -48,12 +49,11 @@ def rename(request: Request, model: str) -> None:
         )
 
 
-def _readable(request: Request) -> bool:
-    """Whether the body is an object, and one that is known to be short or valid."""
-    body = request.body
+def _readable(body: RequestBody) -> bool:
+    """Whether the body may be an object, and one that is soon looked through."""
     if body.held_bytes > UNPARSED_BYTES or body.prefix.lstrip()[:1] != b"{":
         return False
-    return request.route != ANY_ROUTE or body.prefix.count(b'"') <= UNPARSED_QUOTES
+    return body.prefix.count(b'"') <= UNPARSED_QUOTES and count_candidates(body.prefix) <= UNPARSED_NAMES
 
 
 def json_edits(body: bytes, before: str, after: str) -> list[Edit]:

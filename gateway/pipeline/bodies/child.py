@@ -13,13 +13,12 @@ import socket
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from gateway.domain.errors import BadRequest
 from gateway.pipeline.bodies.facts import read_facts
-from gateway.pipeline.bodies.reader import OUT_OF_MEMORY
+from gateway.pipeline.bodies.reader import ANSWER_BYTES, OUT_OF_MEMORY
 
 LIMIT_TIMES = 32
 LIMIT_MORE_BYTES = 768 * 1024 * 1024
@@ -51,11 +50,16 @@ class MemoryLimit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-def answer(body: bytes) -> dict[str, Any]:
+def answer(body: bytes) -> bytes:
+    """What is sent back for a body."""
     try:
-        return asdict(read_facts(body, long=True))
+        found = orjson.dumps(asdict(read_facts(body, long=True)))
+        if len(found) > ANSWER_BYTES:
+            message = f"The JSON body has more than {ANSWER_BYTES} bytes of text beside its prompt."
+            raise BadRequest(message, code="invalid_json")
     except BadRequest as error:
-        return {"error": [error.message, error.param, error.code]}
+        return orjson.dumps({"error": [error.message, error.param, error.code]})
+    return found
 
 
 def serve(connection: socket.socket) -> None:
@@ -64,7 +68,7 @@ def serve(connection: socket.socket) -> None:
     with connection, connection.makefile("rb") as incoming:
         while len(size := incoming.read(8)) == 8:
             limit.set(int.from_bytes(size))
-            found = orjson.dumps(answer(incoming.read(int.from_bytes(size))))
+            found = answer(incoming.read(int.from_bytes(size)))
             connection.sendall(len(found).to_bytes(4) + found)
 
 

@@ -6,16 +6,32 @@ from typing import Any
 import orjson
 
 from gateway.domain.body.edits import OPTIONS, named, option_places, too_deep
-from gateway.domain.body.places import Place, text_place
+from gateway.domain.body.places import Place, count_candidates, text_place
 from gateway.domain.errors import BadRequest
 from gateway.domain.prompt import PROMPT_MEMBERS, NestedTooDeep, prompt_of
 from gateway.scheduling.learning.prefix import fingerprints
 from shared.process.frozen import frozen
 from shared.protocol import limits
 
-SHORT_BYTES = 256 * limits.KIB
-SHORT_VALUES = 8192
-"""A body within both takes a few milliseconds at the most, and is read on the event loop."""
+SHORT_BYTES = 4 * limits.KIB
+"""A body within this is read on the event loop, whatever is in it: that takes less than a millisecond."""
+
+SHORT_US = 2500
+"""A body that takes so long at the most, by what is counted in it, is read on the event loop too."""
+
+BYTES_PER_US = 64
+"""What every stage together takes for a body: it is parsed, its prompt is written and digested."""
+
+MARKS_US = ((b"[", 0.2), (b"{", 0.2), (b",", 0.035), (b"\\", 0.02))
+"""What each of them takes besides, where there are most."""
+
+NAME_US = 0.35
+"""What a member takes besides: it is put in order too."""
+
+CANDIDATE_US = 5.0
+"""What a name takes that may be one of those whose places are looked for."""
+
+_UNCOUNTED = bytes(set(range(256)) - set(b'[{,\\:"'))
 
 JSON_VALUES = 2_000_000
 """Values of any body. At some 60 bytes each the parsed form stays near 120 MB; a prompt of a million token
@@ -60,10 +76,19 @@ class JsonFacts:
 
 
 def is_short(pieces: Sequence[bytes]) -> bool:
-    """Whether a body may be read on the event loop."""
-    if sum(map(len, pieces)) > SHORT_BYTES:
-        return False
-    return sum(piece.count(mark) for piece in pieces for mark in (b",", b"[", b"{")) <= SHORT_VALUES
+    """Whether a body may be read on the event loop. Nothing is read for that, only counted."""
+    size_bytes = sum(map(len, pieces))
+    left_us = SHORT_US - size_bytes / BYTES_PER_US
+    if size_bytes <= SHORT_BYTES or left_us <= 0:
+        return left_us > 0
+    marks = b"".join(piece.translate(None, _UNCOUNTED) for piece in pieces)
+    left_us -= sum(marks.count(mark) * mark_us for mark, mark_us in MARKS_US)
+    # Of what stands in strings, code for one, every quote is escaped. No name begins with such a quote.
+    names = min(marks.count(b":"), marks.count(b'"') - marks.count(b'\\"'))
+    left_us -= names * NAME_US
+    if names * CANDIDATE_US < left_us:
+        return True
+    return sum(map(count_candidates, pieces)) * CANDIDATE_US < left_us
 
 
 def read_json(body: bytes) -> dict[str, Any]:

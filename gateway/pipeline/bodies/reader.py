@@ -26,8 +26,8 @@ CHILD = (sys.executable, "-P", "-m", "gateway.pipeline.bodies.child")
 READ_S = 120.0
 """For one body: two million values take a second of a slow machine."""
 
-ANSWER_BYTES = 64 * 1024 * 1024
-"""Longest answer of a child."""
+ANSWER_BYTES = 512 * 1024
+"""Longest answer of a child, which is parsed on the event loop: that takes a millisecond or two."""
 
 OUT_OF_MEMORY = 12
 """How a child ends that got no memory: ENOMEM. A parser in C that gets none may end it by a signal, too."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import Edit, Principal, Request, RequestBody
-from gateway.pipeline.aliases.rewrite import form_edits, json_edits, rename
+from gateway.pipeline.aliases.rewrite import UNPARSED_NAMES, form_edits, json_edits, rename
 from shared.protocol.messages import Headers
 
 JSON_TYPE = ("content-type", "application/json")
@@ -149,6 +149,15 @@ FORM = (
     b"--B--\r\n"
 )
 FORM_TYPE = ("content-type", "Multipart/form-data; boundary=B")
+
+
+@pytest.mark.parametrize("name", [b"model", b"m\\u006fdel"])
+def test_a_body_that_nobody_has_parsed_may_name_the_model_only_so_often(name: bytes) -> None:
+    for times, renamed in ((UNPARSED_NAMES - 2, True), (UNPARSED_NAMES + 1, False)):
+        nested = b'{"%b":"prod"},' % name * times
+        asked = request(b'{"model":"prod","x":[%b0]}' % nested, JSON_TYPE, route="any")
+        rename(asked, "llama-3-8b")
+        assert asked.body.prefix.startswith(b'{"model":"llama-3-8b"') is renamed
 
 
 def test_a_forms_field_is_renamed_and_its_files_are_not() -> None:

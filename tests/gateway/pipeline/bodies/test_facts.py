@@ -5,7 +5,7 @@ import pytest
 
 from gateway.domain.errors import BadRequest
 from gateway.pipeline.bodies import is_short, read_facts
-from gateway.pipeline.bodies.facts import MOST_MEMBERS, SHORT_BYTES, SHORT_VALUES
+from gateway.pipeline.bodies.facts import BYTES_PER_US, MOST_MEMBERS, SHORT_BYTES, SHORT_US
 
 
 def body(**members: Any) -> bytes:
@@ -94,7 +94,37 @@ def test_a_long_body_has_only_so_many_members() -> None:
         read_facts(raw, long=True)
 
 
-def test_short_is_what_is_short_in_bytes_and_in_values() -> None:
-    assert is_short([b'{"prompt":"', b"x" * (SHORT_BYTES - 100), b'"}'])
-    assert not is_short([b"x" * SHORT_BYTES, b"x"])
-    assert not is_short([b"[],"] * SHORT_VALUES)
+def test_a_body_of_text_is_short_up_to_its_length() -> None:
+    most_bytes = SHORT_US * BYTES_PER_US
+    assert is_short([b'{"prompt":"', b"x" * (most_bytes - 5000), b'"}'])
+    assert not is_short([b"x" * most_bytes, b"x"])
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(b"[],", b"{},", b"[" * 200 + b"]" * 200 + b",", b'{"model":"x"},', b'{"m\\u006fdel":"x"},'),
+        *(b'{"stream_options":1},', b'{"stream\\u005foptions":1},', b'{"a":1, "b" :2},'),
+    ],
+)
+def test_a_body_of_much_structure_is_not_short(unit: bytes) -> None:
+    raw = b'{"model":"m","tools":[' + unit * (65_536 // len(unit)) + b"1]}"
+    assert orjson.loads(raw)
+    assert not is_short([raw])
+    assert is_short([raw[:SHORT_BYTES]]), "whatever is in it"
+
+
+def test_ordinary_requests_are_short() -> None:
+    code = """def add(a: int, b: int) -> dict[str, int]:\n    return {"sum": a + b, "of": [a, b]}\n\n"""
+    prose = "The lamp, which stood at the window: nobody knew who had lit it. \u201cI did\u201d, she said.\n"
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {"type": "a"}}}}}
+    for text, times in ((code, 500), (prose, 1000)):
+        messages = [{"role": "user", "content": text * (times // 10)}] * 10
+        assert is_short([orjson.dumps({"model": "m", "messages": messages, "tools": [tool] * 100})])
+
+
+def test_what_is_counted_as_a_name_is_whatever_stands_before_it() -> None:
+    unit = b'"a\\\\":1,'
+    raw = b'{"model":"m","tools":[{' + unit * (65_536 // len(unit)) + b'"a":1}]}'
+    assert orjson.loads(raw)
+    assert not is_short([raw])

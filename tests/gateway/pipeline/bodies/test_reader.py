@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import orjson
 import pytest
 
 from gateway.domain.errors import BadRequest, BodyTooLarge, Overloaded
@@ -42,6 +43,15 @@ async def test_what_is_wrong_with_a_body_is_told_and_the_next_one_is_read(reader
         await reader.read([b"[" * 100_000])
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")
     assert (await reader.read(BODY)).members["model"] == "m"
+
+
+async def test_much_text_beside_the_prompt_is_refused(reader: BodyReader) -> None:
+    """What is told is parsed on the event loop."""
+    much = {f"x{n}": {f"y{k}": "z" * 500 for k in range(900)} for n in range(3)}
+    with pytest.raises(BadRequest, match="beside its prompt"):
+        await reader.read([orjson.dumps({"model": "m", **much})])
+    few = {f"x{n}": "z" * 500 for n in range(900)}
+    assert (await reader.read([orjson.dumps({"model": "m", **few})])).members["x0"] == "z" * 500
 
 
 async def test_a_reader_that_dies_costs_one_request(tmp_path: Path) -> None:
