@@ -4,9 +4,8 @@ Each key is good for one algorithm, which its own kind decides and no token (RFC
 can never be taken for the secret of another algorithm.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -21,14 +20,8 @@ KID_CHARS = 256
 RSA_BITS = (2048, 8192)
 """Shorter ones can be broken (RFC 7518 §3.3), longer ones cost too much to verify with."""
 
-_PUBLIC = {
-    "RS256": ("kty", "n", "e"),
-    "ES256": ("kty", "crv", "x", "y"),
-    "EdDSA": ("kty", "crv", "x"),
-}
+_PUBLIC = frozenset(("kty", "crv", "n", "e", "x", "y"))
 """What is taken of a key: if its issuer published the private part too, we do not keep it."""
-
-_KINDS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
 
 
 class BadKeySet(Exception):
@@ -65,12 +58,16 @@ def read_keyset(body: bytes, algorithms: Collection[str]) -> KeySet:
         raise BadKeySet(f"it has {len(listed)} keys; {KEYS} are allowed")
     keys: dict[tuple[str | None, str], PyJWK] = {}
     prints = set()
-    for kid, algorithm, fields in _usable(listed, algorithms):
+    for jwk in filter(_for_verifying, listed):
+        fields = {name: value for name, value in jwk.items() if name in _PUBLIC}
         try:
-            key = PyJWK(fields, algorithm)
-        except (PyJWTError, ValueError, TypeError):
+            key = PyJWK(fields)  # for the one algorithm that its kind decides
+        except (PyJWTError, ValueError, TypeError, KeyError):
             continue
-        if not isinstance(key.key, RSAPublicKey) or RSA_BITS[0] <= key.key.key_size <= RSA_BITS[1]:
+        kid, algorithm = jwk.get("kid"), key.algorithm_name
+        said = (algorithm, "Ed25519" if algorithm == "EdDSA" else algorithm)
+        short = isinstance(key.key, RSAPublicKey) and not RSA_BITS[0] <= key.key.key_size <= RSA_BITS[1]
+        if algorithm in algorithms and jwk.get("alg", algorithm) in said and not short:
             keys.setdefault((kid, algorithm), key)
             prints.add((kid, algorithm, orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)))
     if not keys:
@@ -78,28 +75,11 @@ def read_keyset(body: bytes, algorithms: Collection[str]) -> KeySet:
     return KeySet(keys, frozenset(prints))
 
 
-def _usable(
-    listed: list[Any], algorithms: Collection[str]
-) -> Iterator[tuple[str | None, str, dict[str, Any]]]:
-    """Id, algorithm and public part of each key that is meant for verifying signatures."""
-    for jwk in listed:
-        if not isinstance(jwk, dict):
-            continue
-        kty, kid = jwk.get("kty"), jwk.get("kid")
-        curve = jwk.get("crv") if kty != "RSA" else None
-        algorithm = _KINDS.get((kty, curve)) if isinstance(kty, str) and _text_or_none(curve) else None
-        named = kid is None or (isinstance(kid, str) and len(kid) <= KID_CHARS)
-        if algorithm is None or algorithm not in algorithms or not named or not _for_verifying(jwk):
-            continue
-        if jwk.get("alg", algorithm) in (algorithm, "Ed25519" if algorithm == "EdDSA" else algorithm):
-            yield kid, algorithm, {name: jwk.get(name) for name in _PUBLIC[algorithm]}
-
-
-def _for_verifying(jwk: Mapping[str, Any]) -> bool:
-    operations = jwk.get("key_ops")
+def _for_verifying(jwk: object) -> bool:
+    """Whether it is a key, with an id or none, and is meant for verifying signatures."""
+    if not isinstance(jwk, dict):
+        return False
+    kid, operations = jwk.get("kid"), jwk.get("key_ops")
+    named = kid is None or (isinstance(kid, str) and len(kid) <= KID_CHARS)
     verifies = operations is None or (isinstance(operations, list) and "verify" in operations)
-    return verifies and jwk.get("use", "sig") == "sig"
-
-
-def _text_or_none(value: object) -> bool:
-    return value is None or isinstance(value, str)
+    return named and verifies and jwk.get("use", "sig") == "sig"

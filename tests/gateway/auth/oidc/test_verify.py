@@ -165,6 +165,10 @@ def test_one_audience_of_several_will_do(aud: object) -> None:
     assert checked(token(aud=aud)).subject == "alice"
 
 
+def test_an_id_of_any_kind_is_no_reason_to_refuse_a_token() -> None:
+    assert checked(token(jti=7)).claims["jti"] == 7
+
+
 def test_clocks_may_be_apart_by_the_skew_and_no_further() -> None:
     text = token(exp=NOW_S, nbf=NOW_S, iat=NOW_S)
     for wall_s in (NOW_S - 60, NOW_S + 59.9):
