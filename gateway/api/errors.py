@@ -5,7 +5,7 @@ import math
 import orjson
 
 from gateway.domain.errors import InternalError, MethodNotAllowed, RequestError
-from gateway.domain.surface import Dialect
+from shared.protocol.routes import Dialect
 
 HeaderList = list[tuple[bytes, bytes]]
 

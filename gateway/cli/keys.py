@@ -11,7 +11,7 @@ from gateway.domain.residency import BadResidency, Residency, read_where
 from gateway.domain.scopes import AdminRole
 from gateway.tools.console import moment, note, print_json, print_table
 from shared.process.command_line import command_group
-from shared.protocol.routes import ANY, ROUTES
+from shared.protocol.routes import ANY_ROUTE, ROUTES
 
 DEFAULT_TENANT = "default"
 
@@ -46,8 +46,8 @@ def create_key(
     routes: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Kinds of requests: {', '.join(route for route in ROUTES if route != ANY)}; {ANY} for "
-            "/engines/…. Repeatable. [default: every route; any not with --models or limits "
+            help=f"Kinds of requests: {', '.join(route for route in ROUTES if route != ANY_ROUTE)}; "
+            f"{ANY_ROUTE} for /engines/…. Repeatable. [default: every route; any not with --models or limits "
             "in tokens]",
             metavar="A,B",
         ),

@@ -19,10 +19,10 @@ from gateway.domain.errors import (
 )
 from gateway.domain.request import Request, Tier
 from gateway.fleet.deployments import Availability, ModelIndex
-from gateway.scheduling.base import ANY_ROUTE
 from gateway.scheduling.queue.tickets import Capacity, Fit, Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.limits import CONTROL_PAYLOAD_BYTES
+from shared.protocol.routes import ANY_ROUTE
 
 HEAD_ROOM_BYTES = CONTROL_PAYLOAD_BYTES - 4096
 """What path and header fields may take in an OPEN frame; the rest is for its other members."""

@@ -26,11 +26,11 @@ from gateway.domain.errors import RequestError
 from gateway.domain.lazy_timer import LazyTimer
 from gateway.domain.request import PREEMPTED, Request, RequestBody
 from gateway.fleet.deployments import Deployment
-from gateway.scheduling.base import ANY_ROUTE
 from gateway.scheduling.health.failover import request_error
 from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.protocol.messages import ResponseHead, Trailers
+from shared.protocol.routes import ANY_ROUTE
 
 
 class ExchangeState(Enum):

@@ -14,7 +14,6 @@ from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.usage_option import is_rejected, note_taken
 from gateway.domain.request import Request
 from gateway.fleet.deployments import Deployment
-from gateway.scheduling.base import ANY_ROUTE
 from gateway.scheduling.health.failover import (
     ENGINES_FAULT,
     MOST_REFUSALS,
@@ -29,6 +28,7 @@ from gateway.scheduling.health.failover import (
 from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead
+from shared.protocol.routes import ANY_ROUTE
 
 USAGE_OPTION = "usage_option"
 """Why a request is asked again that its engine may have rejected for what the gateway added to it."""

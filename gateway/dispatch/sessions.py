@@ -8,9 +8,9 @@ from gateway.dispatch.admission import Admission
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.deployments import ModelIndex
-from gateway.scheduling.base import ANY_ROUTE
 from gateway.scheduling.policies.affinity import Affinity, pin_of
 from gateway.scheduling.queue.tickets import Fit
+from shared.protocol.routes import ANY_ROUTE
 
 
 class Sessions:

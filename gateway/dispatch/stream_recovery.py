@@ -16,9 +16,7 @@ from gateway.domain.request import Request, RequestBody
 from gateway.fleet.deployments import Deployment
 from shared.protocol import limits
 from shared.protocol.messages import ResponseHead, Trailers, UsageMode
-
-ROUTES = frozenset({"chat", "completions", "responses", "messages"})
-"""Routes whose streamed answers can go on elsewhere."""
+from shared.protocol.routes import CONTINUED_ROUTES
 
 REQUEST_BYTES = limits.MIB
 """Longest request that is kept until its answer is complete."""
@@ -42,7 +40,7 @@ class StreamRecovery:
     def recordable(request: Request, head: ResponseHead) -> bool:
         """Whether the answer that begins with ``head`` is one that may go on elsewhere."""
         return (
-            request.route in ROUTES
+            request.route in CONTINUED_ROUTES
             and request.streaming
             and not request.shadow
             and head.status == 200

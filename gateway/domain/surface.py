@@ -9,15 +9,15 @@ path in it.
 
 import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
 from gateway.domain.errors import BadRequest, PathTooLong
 from shared.identity.names import is_name
 from shared.process.frozen import frozen
 from shared.protocol.limits import MODEL_NAME_CHARS
-from shared.protocol.routes import PATHS
+from shared.protocol.routes import PATHS, Dialect, Route
 
 PATH_BYTES = 8192
 """Longest path and query that a tunnel carries (PROTOCOL §4.1)."""
@@ -44,14 +44,6 @@ _VERSION = re.compile(r"v\d+|api|openai")
 
 READINGS = 3
 """So often a path may be decoded behind us: by a proxy, a framework and a handler."""
-
-
-class Dialect(StrEnum):
-    """Whose error shape and whose end of a stream a client expects."""
-
-    OPENAI = "openai"
-    ANTHROPIC = "anthropic"
-    OLLAMA = "ollama"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +74,40 @@ class SurfaceEndpoint:
         return method in self.methods
 
 
-CHAT = SurfaceEndpoint("/v1/chat/completions", "chat", asks_usage=True, output_tokens=256)
-ENGINE = SurfaceEndpoint(ENGINES, "any", any_method=True)
-
-ENDPOINTS = (
-    CHAT,
-    SurfaceEndpoint("/v1/completions", "completions", asks_usage=True, output_tokens=256),
-    SurfaceEndpoint("/v1/responses", "responses", output_tokens=256),
-    SurfaceEndpoint("/v1/embeddings", "embeddings"),
-    SurfaceEndpoint("/v1/rerank", "rerank"),
-    SurfaceEndpoint("/rerank", "rerank"),
-    SurfaceEndpoint("/v2/rerank", "rerank"),
-    SurfaceEndpoint("/v1/score", "score"),
-    SurfaceEndpoint("/score", "score"),
-    SurfaceEndpoint("/v1/classify", "classify"),
-    SurfaceEndpoint("/classify", "classify"),
-    SurfaceEndpoint("/pooling", "pooling"),
-    SurfaceEndpoint("/tokenize", "tokenize"),
-    SurfaceEndpoint("/detokenize", "tokenize"),
-    SurfaceEndpoint("/v1/messages", "messages", Dialect.ANTHROPIC, output_tokens=256),
-    SurfaceEndpoint("/v1/messages/count_tokens", "messages", Dialect.ANTHROPIC),
-    SurfaceEndpoint("/v1/audio/", "audio"),
-    SurfaceEndpoint("/v1/images/", "images"),
-    SurfaceEndpoint("/api/chat", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
-    SurfaceEndpoint("/api/generate", "ollama", Dialect.OLLAMA, output_tokens=256, streams_unasked=True),
-    SurfaceEndpoint("/api/embed", "ollama", Dialect.OLLAMA),
-    SurfaceEndpoint("/api/embeddings", "ollama", Dialect.OLLAMA),
-    SurfaceEndpoint("/api/show", "ollama", Dialect.OLLAMA),
-    ENGINE,
+_OUTPUT_TOKENS = 256
+"""The usual length of a written answer."""
+_WRITES = frozenset(
+    (
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/api/chat",
+        "/api/generate",
+    )
 )
+"""Paths whose answers are text that a model writes."""
+_ASKS_USAGE = frozenset((Route.CHAT, Route.COMPLETIONS))
+_STREAMS_UNASKED = frozenset(("/api/chat", "/api/generate"))
+
+
+def _endpoints(route: Route) -> Iterator[SurfaceEndpoint]:
+    facts = route.facts
+    for path in (facts.family,) if facts.family else (facts.main, *facts.others):
+        if path is not None:
+            yield SurfaceEndpoint(
+                path,
+                route.value,
+                facts.dialect,
+                asks_usage=route in _ASKS_USAGE,
+                output_tokens=_OUTPUT_TOKENS if path in _WRITES else 0,
+                streams_unasked=path in _STREAMS_UNASKED,
+            )
+
+
+ENGINE = SurfaceEndpoint(ENGINES, Route.ANY.value, any_method=True)
+ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), ENGINE)
+CHAT = next(_endpoints(Route.CHAT))
 
 OLLAMA_MODELS = "/api/tags"
 """Ollama's list of models."""

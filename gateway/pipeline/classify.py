@@ -21,14 +21,14 @@ from gateway.domain.body.edits import OPTIONS, usage_edits
 from gateway.domain.errors import BadRequest, Forbidden, HeadersTooLarge, UnsupportedEncoding
 from gateway.domain.request import Principal, Request, RequestBody, Tier
 from gateway.domain.residency import BadResidency, EmptyResidency, Residency, narrowed, read_where
-from gateway.domain.surface import Dialect, EngineTarget, SurfaceEndpoint, check_model, read_model
+from gateway.domain.surface import EngineTarget, SurfaceEndpoint, check_model, read_model
 from gateway.pipeline.bodies.facts import JsonFacts, read_facts
 from gateway.quota.asked import LIMITS, TokenDemand, asked_of
 from gateway.quota.unread import asked_unread, tokens_unread
 from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.messages import Headers, UsageMode
-from shared.protocol.routes import need_of
+from shared.protocol.routes import Dialect, need_of
 
 QUOTED_BYTES = limits.CONTROL_PAYLOAD_BYTES - 4 * limits.KIB
 """Header fields, as JSON quotes them, and twice the path: the rest of a frame is for what else it says."""

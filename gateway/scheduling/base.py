@@ -17,10 +17,7 @@ from gateway.domain.request import Tier
 from gateway.domain.residency import Residency
 from gateway.scheduling.load import DeploymentLoad
 from shared.process.frozen import frozen
-from shared.protocol.routes import route_of
-
-ANY_ROUTE = "any"
-"""The route of an engine's own paths. A deployment with no other takes requests of every route."""
+from shared.protocol.routes import ANY_ROUTE, route_of
 
 _ANYTHING = frozenset({ANY_ROUTE})
 

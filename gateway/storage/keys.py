@@ -14,12 +14,12 @@ from gateway.domain.quotas import BadQuota, Rates
 from gateway.domain.request import Tier
 from gateway.domain.residency import Residency, where_of
 from gateway.domain.scopes import AdminRole, Scopes, scopes_of
-from gateway.domain.surface import ENDPOINTS
 from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, NameTaken, UnknownRecord
 from gateway.storage.rules import check_models, check_name
+from shared.protocol.routes import ROUTES
 
 PREFIX = "sk-tl-"
 DEFAULT_TENANT = "default"
@@ -32,8 +32,6 @@ OVERLAP_S = 90 * 86_400.0
 
 NO_RATES = Rates()
 RATES = ("rpm", "tpm", "concurrency")
-
-ROUTES = frozenset(endpoint.route for endpoint in ENDPOINTS)
 
 _SECRET_BYTES = 32
 _HINT_CHARS = 4
@@ -250,7 +248,7 @@ def check_scopes(scopes: Scopes | None) -> None:
         return
     if scopes.models is not None:
         check_models(scopes.models.patterns)
-    _check_known("route", scopes.routes, ROUTES)
+    _check_known("route", scopes.routes, frozenset(ROUTES))
     _check_known("tier", scopes.tiers, frozenset(Tier))
 
 

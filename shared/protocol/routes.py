@@ -8,42 +8,101 @@ the route alone for its main path (``rerank`` for ``/v1/rerank``), the route and
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
-ANY = "any"
 
-_MAIN = {
-    "chat": "/v1/chat/completions",
-    "completions": "/v1/completions",
-    "responses": "/v1/responses",
-    "embeddings": "/v1/embeddings",
-    "rerank": "/v1/rerank",
-    "score": "/v1/score",
-    "classify": "/v1/classify",
-    "pooling": "/pooling",
-    "tokenize": "/tokenize",
-    "messages": "/v1/messages",
-}
+class Dialect(StrEnum):
+    """Whose error shape and whose end of a stream the clients of a route expect."""
 
-_OTHERS = {
-    "rerank": ("/rerank", "/v2/rerank"),
-    "score": ("/score",),
-    "classify": ("/classify",),
-    "tokenize": ("/detokenize",),
-    "messages": ("/v1/messages/count_tokens",),
-    "audio": ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
-    "images": ("/v1/images/generations", "/v1/images/edits", "/v1/images/variations"),
-    "ollama": ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"),
-}
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
 
-FAMILIES: Mapping[str, str] = {"/v1/audio/": "audio", "/v1/images/": "images"}
+
+@dataclass(frozen=True, slots=True)
+class RouteFacts:
+    """What is known of one route."""
+
+    main: str | None = None
+    """Its main path."""
+    others: tuple[str, ...] = ()
+    """Its other known paths."""
+    family: str | None = None
+    """What stands for everything below it; ends in a slash."""
+    dialect: Dialect = Dialect.OPENAI
+    continued: bool = False
+    """Its streamed answers can go on at another engine (PROTOCOL §4.7)."""
+
+
+_NOTHING_MORE = RouteFacts()
+
+
+class Route(StrEnum):
+    """Every route there is. A member equals its name, which is what messages, logs and metrics hold."""
+
+    facts: RouteFacts
+
+    def __new__(cls, name: str, facts: RouteFacts = _NOTHING_MORE) -> "Route":
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.facts = facts
+        return member
+
+    CHAT = "chat", RouteFacts("/v1/chat/completions", continued=True)
+    COMPLETIONS = "completions", RouteFacts("/v1/completions", continued=True)
+    RESPONSES = "responses", RouteFacts("/v1/responses", continued=True)
+    EMBEDDINGS = "embeddings", RouteFacts("/v1/embeddings")
+    RERANK = "rerank", RouteFacts("/v1/rerank", ("/rerank", "/v2/rerank"))
+    SCORE = "score", RouteFacts("/v1/score", ("/score",))
+    CLASSIFY = "classify", RouteFacts("/v1/classify", ("/classify",))
+    POOLING = "pooling", RouteFacts("/pooling")
+    TOKENIZE = "tokenize", RouteFacts("/tokenize", ("/detokenize",))
+    MESSAGES = (
+        "messages",
+        RouteFacts("/v1/messages", ("/v1/messages/count_tokens",), dialect=Dialect.ANTHROPIC, continued=True),
+    )
+    AUDIO = (
+        "audio",
+        RouteFacts(
+            others=("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
+            family="/v1/audio/",
+        ),
+    )
+    IMAGES = (
+        "images",
+        RouteFacts(
+            others=("/v1/images/generations", "/v1/images/edits", "/v1/images/variations"),
+            family="/v1/images/",
+        ),
+    )
+    OLLAMA = (
+        "ollama",
+        RouteFacts(
+            others=("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"),
+            dialect=Dialect.OLLAMA,
+        ),
+    )
+    ANY = "any"
+    """All paths below ``/engines/{model}/``."""
+
+
+ANY_ROUTE = Route.ANY.value
+"""The route of an engine's own paths. A deployment with no other takes requests of every route."""
+
+ROUTES: tuple[str, ...] = tuple(route.value for route in Route)
+
+CONTINUED_ROUTES: tuple[str, ...] = tuple(route.value for route in Route if route.facts.continued)
+"""Routes whose streamed answers can go on at another engine."""
+
+FAMILIES: Mapping[str, str] = {each.facts.family: each.value for each in Route if each.facts.family}
 """What stands for everything below it → its route."""
 
-ROUTES: tuple[str, ...] = (*_MAIN, *(route for route in _OTHERS if route not in _MAIN), ANY)
-"""Every route there is."""
+_MAIN = {route.value: route.facts.main for route in Route if route.facts.main}
 
 PATHS: Mapping[str, str] = {
     **{path: route for route, path in _MAIN.items()},
-    **{path: route for route, paths in _OTHERS.items() for path in paths},
+    **{path: route.value for route in Route for path in route.facts.others},
 }
 """Every known path → its route."""
 
@@ -57,7 +116,7 @@ NEED_CHARS = 128
 def need_of(route: str, path: str) -> str:
     """What a request of ``route`` for ``path`` (a query does not count) asks of a deployment."""
     path = path.partition("?")[0]
-    if route == ANY or _MAIN.get(route) == path:
+    if route == ANY_ROUTE or _MAIN.get(route) == path:
         return route
     need = f"{route}{path}"
     return need if len(need) <= NEED_CHARS else route
@@ -83,4 +142,4 @@ def offered(paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | N
         return None
     routes = {PATHS[path] for path in there}
     lacked = (need_of(route, path) for path, route in PATHS.items() if route in routes and path not in there)
-    return (*(route for route in ROUTES if route in routes), ANY), tuple(lacked)
+    return (*(route for route in ROUTES if route in routes), ANY_ROUTE), tuple(lacked)

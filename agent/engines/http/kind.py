@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Any
 
 from shared.protocol.messages import CONTINUATION_WAYS
-from shared.protocol.routes import ROUTES, offered
+from shared.protocol.routes import CONTINUED_ROUTES, ROUTES, offered
 
 EVERY_ROUTE = ROUTES
 """Offered of an engine of which nothing is known; what it turns out not to have is taken back."""
@@ -220,9 +220,6 @@ def routes_from(description: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | N
     if not isinstance(paths, dict):
         return None
     return offered(path for path, item in paths.items() if isinstance(item, dict) and "post" in item)
-
-
-CONTINUED_ROUTES = ("chat", "completions", "responses", "messages")
 
 
 def check_continues(ways: Mapping[str, str]) -> Mapping[str, str]:

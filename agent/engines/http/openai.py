@@ -17,12 +17,13 @@ from agent.engines.backend import (
 )
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import Uninterrupted
-from agent.engines.http.kind import CONTINUED_ROUTES, WhileBusy
+from agent.engines.http.kind import WhileBusy
 from agent.engines.http.probe import EngineView, Prober
 from agent.engines.http.states import engine_state
 from agent.engines.settings import EngineSettings, EngineTimeouts
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
+from shared.protocol.routes import CONTINUED_ROUTES
 
 __all__ = ["EngineSettings", "EngineTimeouts", "OpenAIHTTPBackend"]
 

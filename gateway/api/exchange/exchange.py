@@ -19,10 +19,11 @@ from gateway.api.server.proxies import Origin, TrustedProxies
 from gateway.api.server.request_id import request_id
 from gateway.domain.errors import ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
-from gateway.domain.surface import Dialect, SurfaceEndpoint, target
+from gateway.domain.surface import SurfaceEndpoint, target
 from gateway.pipeline.bodies import BodyReader, is_short
 from gateway.pipeline.classify import BodyKind, ClientBody, ClientHead, body_kind
 from gateway.pipeline.relay import Response
+from shared.protocol.routes import Dialect
 
 Scope = Mapping[str, Any]
 _KEY = "trunkline.exchange"

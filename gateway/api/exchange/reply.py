@@ -9,7 +9,7 @@ from gateway.api.errors import HeaderList, error_event, error_line, http_error, 
 from gateway.api.server.direct_writer import UNDRAINED_BYTES, DirectWriter
 from gateway.dispatch.response import Sink
 from gateway.domain.errors import RequestError
-from gateway.domain.surface import Dialect
+from shared.protocol.routes import Dialect
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 

@@ -32,8 +32,9 @@ from gateway.domain.errors import (
     HeadersTooLarge,
     RequestError,
 )
-from gateway.domain.surface import TUNNEL, Dialect
+from gateway.domain.surface import TUNNEL
 from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget
+from shared.protocol.routes import Dialect
 
 UNREAD_BYTES = 256 * 1024 * 1024
 """Read and thrown away of a body whose answer has gone. Most clients send all of it before they look for the

@@ -28,7 +28,7 @@ from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
 from gateway.pipeline.aliases.served import ServedVersions, just_gone, versions_of
 from gateway.pipeline.relay import HeaderList, Response
-from gateway.scheduling.base import ANY_ROUTE
+from shared.protocol.routes import ANY_ROUTE
 
 Run = Callable[[Request], Awaitable[Response]]
 

@@ -8,9 +8,10 @@ file or page it fetches from elsewhere.
 from collections.abc import Mapping
 from typing import Any
 
-ROUTES = frozenset({"embeddings", "rerank", "chat", "completions", "responses"})
+from shared.protocol.routes import Route
 
-_COMPUTED = frozenset({"embeddings", "rerank"})
+_COMPUTED = frozenset((Route.EMBEDDINGS, Route.RERANK))
+_WRITTEN = frozenset((Route.CHAT, Route.COMPLETIONS, Route.RESPONSES))
 
 _ELSEWHERE = ("previous_response_id", "conversation", "background", "web_search_options", "prompt_id")
 """Members that make the answer one of more than the request."""
@@ -22,9 +23,9 @@ _TOOLS = frozenset({"function", "custom"})
 def deterministic(route: str, members: Mapping[str, Any], body: bytes) -> bool:
     """Whether the answer to a request of ``route`` with these ``members``, as ``body`` has them, depends on
     nothing else."""
-    if route not in ROUTES or _fetches(members, body):
+    if route not in _COMPUTED and not (route in _WRITTEN and _greedy(members) and _alone(route, members)):
         return False
-    return route in _COMPUTED or (_greedy(members) and _alone(route, members))
+    return not _fetches(members, body)
 
 
 def _greedy(members: Mapping[str, Any]) -> bool:

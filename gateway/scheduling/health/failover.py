@@ -14,9 +14,9 @@ from gateway.domain.errors import (
     RequestError,
 )
 from gateway.domain.request import Request
-from gateway.scheduling.base import ANY_ROUTE
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers, Refusal, ResponseHead
+from shared.protocol.routes import ANY_ROUTE
 
 
 class Effect(Enum):

@@ -13,7 +13,7 @@ from gateway.domain.errors import (
     RequestError,
     Unauthenticated,
 )
-from gateway.domain.surface import Dialect
+from shared.protocol.routes import Dialect
 
 OPENAI, ANTHROPIC = Dialect.OPENAI, Dialect.ANTHROPIC
 

@@ -11,7 +11,7 @@ from gateway.domain.errors import Forbidden
 from gateway.domain.request import Tier
 from gateway.domain.scopes import AdminRole, NamePatterns, Scopes, limited, scopes_of
 from gateway.pipeline.bodies import read_facts
-from gateway.storage.keys import ROUTES
+from shared.protocol.routes import ROUTES
 
 NAMES = st.text(st.sampled_from("ab-/.*?[]!x"), min_size=1, max_size=6)
 SOME_ROUTES = st.sets(st.sampled_from(sorted(ROUTES)), min_size=1)

@@ -1,9 +1,11 @@
 """What each known path asks of an engine."""
 
+import pickle
+
 import pytest
 
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, ResponseHead
-from shared.protocol.routes import LACKED, PATHS, ROUTES, need_of, need_of_path, offered, route_of
+from shared.protocol.routes import LACKED, PATHS, ROUTES, Route, need_of, need_of_path, offered, route_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,16 @@ from shared.protocol.routes import LACKED, PATHS, ROUTES, need_of, need_of_path,
 def test_a_path_is_a_need_of_its_own(path: str, need: str | None) -> None:
     assert need_of_path(path) == need
     assert need is None or route_of(need) in ROUTES
+
+
+def test_a_route_equals_its_name_and_is_found_by_it() -> None:
+    assert [Route(name) for name in ROUTES] == list(Route) == list(ROUTES)
+    assert all(pickle.loads(pickle.dumps(route)) is route for route in Route)
+
+
+def test_no_two_routes_share_a_path() -> None:
+    paths = [path for route in Route for path in (route.facts.main, *route.facts.others) if path is not None]
+    assert len(paths) == len(set(paths)) == len(PATHS)
 
 
 def test_every_path_has_a_need_that_no_other_has() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gateway.api.exchange.reply import COMMENT, Reply
 from gateway.api.server.direct_writer import UNDRAINED_BYTES
 from gateway.domain.errors import BadRequest, EngineError
-from gateway.domain.surface import Dialect
+from shared.protocol.routes import Dialect
 
 TICK_S = 0.001
 
