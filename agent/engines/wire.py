@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from agent.engines.backend import BackendFailed, RequestUnfit
 from shared.protocol import limits
+from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
 from shared.protocol.messages import Headers
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -14,19 +15,6 @@ _ADDRESSES = frozenset(("location", "content-location", "operation-location"))
 BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose requests have no body unless they say so."""
 
-_HOP_BY_HOP = frozenset(
-    (
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    )
-)  # RFC 9110 §7.6.1
 _OURS = frozenset(("host", "content-length", "expect", "accept-encoding", "authorization", "x-api-key"))
 """Set by the agent or not at all: framing is the connection's, credentials are the client's for the gateway
 and ours for the engine, and a compressed answer could not be read for usage."""
@@ -35,12 +23,10 @@ _PATH = re.compile(r"/[\x21-\x7e]*")
 _PLAIN_PATH = re.compile(r"(?:/[A-Za-z0-9_-]+)+")
 """Nothing in it that could mean another place, however it is read: nearly all there are."""
 _PATH_CHARS = "/%:@!$&'()*+,;=~"
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _CONTROL_BYTE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _ESCAPED = re.compile(rb"%[0-9A-Fa-f]{2}")
 """As the standard library decodes it, but what is no escape costs next to nothing."""
 _CLIMBS = re.compile(rb"(?:^|[/\\])\.\.(?:[/\\]|\Z)")
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _UNQUOTE_ROUNDS = 3
 """A path may be decoded by a proxy, a framework and a handler, each once."""
@@ -91,7 +77,7 @@ def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, st
         passed, allowed = _field_name(name)
         if not passed or (dropped and name.lower() in dropped):
             continue
-        if not allowed or _CONTROL.search(text):
+        if not allowed or FORBIDDEN_IN_VALUE.search(text):
             raise RequestUnfit("a header of the request is not one that is passed to engines")
         kept.append((name, text))
     if api_key is not None:
@@ -104,7 +90,7 @@ def _field_name(name: str) -> tuple[bool, bool]:
     """Whether a request's header fields of this name go to engines, and whether it is a name at all.
     Remembered, because few names are ever used, and the same all the time."""
     name = name.lower()
-    return name not in _HOP_BY_HOP and name not in _OURS, _NAME.fullmatch(name) is not None
+    return name not in HOP_BY_HOP and name not in _OURS, FIELD_NAME.fullmatch(name) is not None
 
 
 class RequestFormat:
@@ -183,9 +169,9 @@ def response_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     if len(raw) > limits.HEADERS or sum(len(name) + len(text) for name, text in raw) > limits.HEADER_BYTES:
         raise BackendFailed("the engine's answer has too many headers, or too long ones")
     decoded = [(name.decode("latin-1").lower(), text.decode("latin-1").strip()) for name, text in raw]
-    dropped = _HOP_BY_HOP | _named_by_connection(decoded)
+    dropped = HOP_BY_HOP | _named_by_connection(decoded)
     kept = tuple((name, text) for name, text in decoded if name not in dropped)
-    if any(not _NAME.fullmatch(name) or _CONTROL.search(text) for name, text in kept):
+    if any(not FIELD_NAME.fullmatch(name) or FORBIDDEN_IN_VALUE.search(text) for name, text in kept):
         raise BackendFailed("the engine's answer has a malformed header")
     if sum(len(name) + len(text.encode()) for name, text in kept) > limits.HEADER_BYTES:
         raise BackendFailed("the engine's answer has too many headers, or too long ones")
@@ -193,9 +179,4 @@ def response_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def _named_by_connection(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
-    return frozenset(
-        part.strip().lower()
-        for name, text in headers
-        if name.lower() == "connection"
-        for part in text.split(",")
-    )
+    return connection_options(text for name, text in headers if name.lower() == "connection")

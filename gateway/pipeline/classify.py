@@ -27,6 +27,7 @@ from gateway.quota.asked import LIMITS, TokenDemand, asked_of
 from gateway.quota.unread import asked_unread, tokens_unread
 from shared.process.frozen import frozen
 from shared.protocol import limits
+from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
 from shared.protocol.messages import Headers, UsageMode
 from shared.protocol.routes import Dialect, need_of
 
@@ -41,10 +42,9 @@ DEADLINE_GRACE_S = 1.0
 FORM_MEMBERS = ("model", "stream", "user")
 """The form fields that classification reads."""
 
-_NOT_FORWARDED = frozenset[str]().union(
-    # hop-by-hop (RFC 9110 §7.6.1)
-    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te"),
-    ("trailer", "transfer-encoding", "upgrade", "expect", "http2-settings"),
+_NOT_FORWARDED = HOP_BY_HOP.union(
+    # of this connection, too
+    ("expect", "http2-settings"),
     # the client's credentials: they are for the gateway and nobody behind it
     ("authorization", "x-api-key", "api-key", "cookie"),
     # where the client is and by which name it knows the gateway
@@ -55,9 +55,6 @@ _NOT_FORWARDED = frozenset[str]().union(
     ("accept-encoding",),
 )
 _NOT_FORWARDED_PREFIXES = ("x-forwarded-", "x-stainless-", "x-trunkline-")
-
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
-_VALUE_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 """OpenAI's ``service_tier``; every other value names none."""
@@ -349,7 +346,8 @@ def _trace(fields: Mapping[bytes, bytes]) -> str | None:
 
 def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
     """The header fields that go to the engine. Raises HeadersTooLarge for more than a tunnel carries."""
-    dropped = _named_by_connection(head.headers) if b"connection" in head.fields else ()
+    named = (value.decode("latin-1") for name, value in head.headers if name.lower() == b"connection")
+    dropped = connection_options(named) if b"connection" in head.fields else ()
     kept: list[tuple[str, str]] = []
     total_bytes = 0
     for raw_name, raw_value in head.headers:
@@ -357,7 +355,7 @@ def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
         if not forwarded or name in dropped:
             continue
         value = raw_value.decode("latin-1")
-        if not allowed or _VALUE_FORBIDDEN.search(value):
+        if not allowed or FORBIDDEN_IN_VALUE.search(value):
             raise BadRequest(f"The header {name[:64]!r} holds characters that HTTP does not allow.")
         total_bytes += len(name) + len(value)
         kept.append((name, value))
@@ -379,13 +377,7 @@ def _field_name(raw_name: bytes) -> tuple[str, bool, bool]:
     forwarded = name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
     # a name with '_' is one with '-' to programs behind CGI or WSGI
     forwarded = forwarded and "_" not in name
-    return name, forwarded, _NAME.match(name) is not None
-
-
-def _named_by_connection(headers: Sequence[tuple[bytes, bytes]]) -> set[str]:
-    """Further hop-by-hop fields of this client (RFC 9110 §7.6.1)."""
-    values = [value.decode("latin-1") for name, value in headers if name.lower() == b"connection"]
-    return {name.strip().lower() for value in values for name in value.split(",")}
+    return name, forwarded, FIELD_NAME.fullmatch(name) is not None
 
 
 def _wrong_type(param: str, wanted: str, got: object) -> BadRequest:

@@ -19,6 +19,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.surface import EngineTarget
 from shared.protocol.errors import ErrorCode
+from shared.protocol.header_fields import FIELD_NAME, HOP_BY_HOP
 from shared.protocol.messages import Headers, Trailers
 
 HeaderList = list[tuple[bytes, bytes]]
@@ -30,10 +31,7 @@ could tell how much of it was taken."""
 REFUSAL_BYTES = 64 * 1024
 """As much of an engine's refusal is read to tell it to a client whose stream has already begun."""
 
-_NOT_RELAYED = frozenset[str]().union(
-    # hop-by-hop
-    ("connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer"),
-    ("transfer-encoding", "upgrade"),
+_NOT_RELAYED = HOP_BY_HOP.union(
     # what this server says itself
     ("date", "server", "x-request-id", "request-id", "content-length"),
     # what speaks for the whole origin, which is the gateway's and not the engine's
@@ -49,7 +47,6 @@ _BODILESS = frozenset((204, 304))
 """Whatever their header fields say, the next answer begins behind their heads (RFC 9112 §6.3)."""
 _LENGTH = re.compile(r"[0-9]{1,18}\Z")
 _CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
 
 
 class Response(Protocol):
@@ -192,7 +189,7 @@ def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
     for name, value in headers:
         if name in _NOT_RELAYED or (event_stream and name in _NOT_RELAYED_EVENTS):
             continue
-        if name.startswith(_NOT_RELAYED_PREFIXES) or not _NAME.match(name):
+        if name.startswith(_NOT_RELAYED_PREFIXES) or not FIELD_NAME.fullmatch(name):
             continue
         kept.append((name.encode("ascii"), value.encode("latin-1", "replace")))
     return kept

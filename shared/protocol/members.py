@@ -5,7 +5,6 @@ Each function gives the value of one member, checked, or raises
 """
 
 import math
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
@@ -16,10 +15,9 @@ import orjson
 
 from shared.protocol import limits
 from shared.protocol.errors import FrameMalformed
+from shared.protocol.header_fields import FORBIDDEN_IN_VALUE
 
 _E = TypeVar("_E", bound=StrEnum)
-
-_HEADER_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 Headers = tuple[tuple[str, str], ...]
 """Lower-case names, hop-by-hop headers removed, order kept."""
@@ -117,7 +115,7 @@ def read_headers(value: Mapping[str, Any]) -> Headers:
         name, text = item
         if not isinstance(name, str) or not isinstance(text, str):
             raise FrameMalformed("a header must be a pair of strings")
-        if not _is_field_name(name) or _HEADER_FORBIDDEN.search(text):
+        if not _is_field_name(name) or FORBIDDEN_IN_VALUE.search(text):
             raise FrameMalformed("a header must have a lower-case name and no control characters")
         size_bytes += len(name) + len(text)
         headers.append((name, text))
@@ -129,7 +127,7 @@ def read_headers(value: Mapping[str, Any]) -> Headers:
 @lru_cache(maxsize=256)
 def _is_field_name(name: str) -> bool:
     """Remembered, because few names are ever used, and the same all the time."""
-    return name != "" and name == name.lower() and not _HEADER_FORBIDDEN.search(name)
+    return name != "" and name == name.lower() and not FORBIDDEN_IN_VALUE.search(name)
 
 
 def read_objects(value: Mapping[str, Any], key: str, most: int) -> list[dict[str, Any]]:
