@@ -18,7 +18,8 @@ from gateway.domain.errors import (
     RouteNotSupported,
 )
 from gateway.domain.request import Request, Tier
-from gateway.fleet.deployments import Availability, ModelIndex
+from gateway.fleet.availability import Availability
+from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.queue.tickets import Capacity, Fit, Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.limits import CONTROL_PAYLOAD_BYTES

@@ -18,7 +18,9 @@ from gateway.dispatch.slow_readers import SlowReaders
 from gateway.domain.errors import EngineError, NoDeployment, RequestError
 from gateway.domain.request import Request
 from gateway.domain.timers import Cancellable, Timers
-from gateway.fleet.deployments import Availability, Deployment, ModelIndex
+from gateway.fleet.availability import Availability
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import Assignment, Waiting
 from gateway.scheduling.policies.handover import shown

@@ -6,7 +6,7 @@ from gateway.dispatch.recovery import SpliceFailed
 from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.upload import StreamUpload
 from gateway.domain.request import Request
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from gateway.scheduling.base import estimated_work
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode

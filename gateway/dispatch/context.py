@@ -13,7 +13,7 @@ from gateway.dispatch.unread import UnreadBudget
 from gateway.domain.errors import RequestError
 from gateway.domain.request import Request, RequestBody
 from gateway.domain.timers import Timers
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.health.failover import Refusals, Trouble
 from gateway.scheduling.queue.tickets import Ticket

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.dispatch.attempt import Attempt
 from gateway.domain.request import Request
-from gateway.fleet.deployments import Deployment, ModelIndex
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.model_index import ModelIndex
 from gateway.observability.gauges import PredictionFigures
 from gateway.observability.metrics import OTHER
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting

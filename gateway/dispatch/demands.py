@@ -8,7 +8,7 @@ from gateway.domain.request import Tier
 from gateway.domain.scopes import matches
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.deployment import DeploymentOwner as Session
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.learning.devices import device_class, figures_of
 from gateway.scheduling.placement.data import AgentPlaces, Demand, LoadablePlace, Residence
 from gateway.scheduling.queue.tickets import Backlog, Fit

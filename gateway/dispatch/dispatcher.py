@@ -33,7 +33,8 @@ from gateway.domain.errors import (
 )
 from gateway.domain.request import Request, Tier
 from gateway.domain.timers import Timers
-from gateway.fleet.deployments import Availability, Deployment
+from gateway.fleet.availability import Availability
+from gateway.fleet.deployment import Deployment
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.registry import Registry
 from gateway.observability.gauges import UnreadFigures

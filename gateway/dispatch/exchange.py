@@ -25,7 +25,7 @@ from gateway.dispatch.usage_option import fit
 from gateway.domain.errors import RequestError
 from gateway.domain.lazy_timer import LazyTimer
 from gateway.domain.request import PREEMPTED, Request, RequestBody
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import request_error
 from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams

@@ -12,7 +12,7 @@ import structlog
 
 from gateway.domain.timers import Timers
 from gateway.fleet.deployment import Deployment
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentSession
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.placement.data import Residence

@@ -11,7 +11,7 @@ from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
 from gateway.domain.errors import DeadlineExceeded, RequestError
 from gateway.domain.request import Request
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import Trouble, request_error
 from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode

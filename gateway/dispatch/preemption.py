@@ -14,7 +14,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.request import Tier
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import PREFILL_WORK, Waiting
 from gateway.scheduling.health.failover import Effect, may_be_repeated
 from gateway.scheduling.preempt import PreemptRules, Running, give_way

@@ -1,7 +1,7 @@
 """The head of the request that goes to a deployment (PROTOCOL §4.1). Pure."""
 
 from gateway.domain.request import Request
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from shared.protocol.messages import RequestHead
 
 

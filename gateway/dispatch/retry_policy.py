@@ -13,7 +13,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.usage_option import is_rejected, note_taken
 from gateway.domain.request import Request
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import (
     ENGINES_FAULT,
     MOST_REFUSALS,

@@ -33,7 +33,7 @@ from gateway.dispatch.stall_detection import (
 )
 from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.domain.lazy_timer import LazyTimer
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import RULES, Trouble, break_reason, trouble_of
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers

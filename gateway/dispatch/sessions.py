@@ -7,7 +7,7 @@ answer."""
 from gateway.dispatch.admission import Admission
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.policies.affinity import Affinity, pin_of
 from gateway.scheduling.queue.tickets import Fit
 from shared.protocol.routes import ANY_ROUTE

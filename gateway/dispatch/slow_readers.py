@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.response import EngineResponse
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from shared.protocol.endpoint import Stream
 
 WINDOW_S = 5.0

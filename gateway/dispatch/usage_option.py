@@ -9,7 +9,7 @@ as long as the deployment does, until it is loaded anew or its agent's session e
 
 from gateway.domain.body.edits import option_in_front
 from gateway.domain.request import Request
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from shared.protocol.messages import UsageMode
 
 REJECTIONS = (400, 422)

@@ -6,29 +6,26 @@ Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from ipaddress import IPv6Address, ip_address, ip_network
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from gateway.auth.agents import AdmittedAgent
+from gateway.auth.agents import AdmittedAgent, AgentDirectory
 from gateway.auth.fresh import Fresh
-from gateway.domain.request import AgentPrincipal
 from gateway.domain.slices import Look
 from gateway.fleet.registry import Registry
 from gateway.fleet.renewals import Renewals
 from gateway.fleet.session import AgentSession
+from gateway.fleet.strangers import Strangers
 from gateway.observability.gauges import TunnelFigures
 from gateway.observability.metrics import Metrics
-from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import StateError
 from shared.handshake import GatewayHandshake, Hello, ResumeRequest
-from shared.identity import AgentCertificate, GatewayKeys, Succession
+from shared.identity import GatewayKeys
 from shared.protocol import limits
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import (
@@ -73,31 +70,12 @@ class AgentEndpointSettings:
     """How often it is looked whose certificate is due to be renewed, when no agent has changed."""
 
 
-class Directory(Protocol):
-    """Who may connect; :class:`gateway.auth.agents.AgentDirectory`."""
-
-    @property
-    def gateway_keys(self) -> GatewayKeys: ...
-    @property
-    def known_keys(self) -> GatewayKeys: ...
-    @property
-    def changes(self) -> ChangeCounter: ...
-
-    def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent: ...
-    def changed(self) -> bool: ...
-    def refusal(self, admitted: AdmittedAgent) -> str | None: ...
-    def forget_previous_key(self, wall_s: float) -> None: ...
-    def rights(self, admitted: AdmittedAgent) -> AgentPrincipal: ...
-    def due(self, wall_s: float) -> Callable[[AdmittedAgent], bool]: ...
-    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]: ...
-
-
 class AgentEndpoint:
     """Accepts tunnels and hands the sessions on them to the registry. Belongs to the event loop's thread."""
 
     def __init__(
         self,
-        directory: Directory,
+        directory: AgentDirectory,
         registry: Registry,
         metrics: Metrics,
         settings: AgentEndpointSettings | None = None,
@@ -117,9 +95,7 @@ class AgentEndpoint:
         self._client_of = client_of
         self._note_seen = note_seen
         self._wall = wall
-        self._strangers: dict[AcceptedTunnel, str] = {}
-        """Tunnels whose agent has not proved who it is, with their address or network."""
-        self._addresses: Counter[str] = Counter()
+        self._strangers = Strangers(self._settings.max_strangers, self._settings.max_strangers_per_address)
         self._turns: Turns | None = None
         """Of all handshakes on the event loop, from the first connection on."""
         self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
@@ -232,24 +208,19 @@ class AgentEndpoint:
     def connected(self, tunnel: AcceptedTunnel) -> None:
         """Takes a stranger in. Raises LocalError when there are too many."""
         peer = tunnel.peer_address.rpartition(":")[0]
-        address = _network_of(self._client_of(peer, tunnel.upgrade_fields))
-        settings = self._settings
         if self._closed:
             raise LocalError("this gateway is shutting down")
-        if len(self._strangers) >= settings.max_strangers:
+        try:
+            self._strangers.add(tunnel, self._client_of(peer, tunnel.upgrade_fields))
+        except LocalError:
             self._metrics.tunnel("too_many_strangers")
-            raise LocalError("too many connections are waiting to be authenticated")
-        if self._addresses[address] >= settings.max_strangers_per_address:
-            self._metrics.tunnel("too_many_strangers")
-            raise LocalError("too many connections from your address are waiting to be authenticated")
-        self._strangers[tunnel] = address
-        self._addresses[address] += 1
+            raise
 
     def disconnected(self, tunnel: AcceptedTunnel) -> None:
         session = self._tunnels.pop(tunnel, None)
         if session is not None:
             self._left.add(session.principal.name)
-        elif self._no_stranger(tunnel):
+        elif self._strangers.discard(tunnel):
             self._metrics.tunnel("not_authenticated")
         _add(self._past, tunnel)
 
@@ -293,7 +264,7 @@ class AgentEndpoint:
 
     def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> SessionListener:
         admitted: AdmittedAgent = accepted.identity
-        self._no_stranger(tunnel)
+        self._strangers.discard(tunnel)
         self._out_of_date.discard(admitted.name)
         session = self._registry.session_on(tunnel.endpoint, admitted.name)
         self._metrics.tunnel("accepted" if session is None else "resumed")
@@ -418,29 +389,6 @@ class AgentEndpoint:
             session.endpoint.send_drain(drain)
         except TrunklineError:
             _log.debug("drain_not_sent", agent=session.principal.name)  # it is gone already
-
-    def _no_stranger(self, tunnel: AcceptedTunnel) -> bool:
-        address = self._strangers.pop(tunnel, None)
-        if address is None:
-            return False
-        self._addresses[address] -= 1
-        if not self._addresses[address]:
-            del self._addresses[address]
-        return True
-
-
-def _network_of(address: str) -> str:
-    """What counts as one address: itself, of IPv6 its /64, which one customer has."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        if not parsed.is_loopback:
-            return str(ip_network((parsed, 64), strict=False))
-    return str(parsed)
 
 
 def _add(figures: TunnelFigures, tunnel: AcceptedTunnel) -> None:

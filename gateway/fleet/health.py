@@ -23,7 +23,8 @@ import structlog
 from gateway.domain.request import Request
 from gateway.domain.slices import Look
 from gateway.domain.timers import Cancellable, Timers
-from gateway.fleet.deployments import Deployment, ModelIndex
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import NO_CAP
 from gateway.scheduling.health import (

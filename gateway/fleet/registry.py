@@ -12,7 +12,8 @@ import structlog
 
 from gateway.domain.request import AgentPrincipal
 from gateway.domain.slices import Look
-from gateway.fleet.deployments import ModelIndex, ModelRecord
+from gateway.fleet.availability import ModelRecord
+from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentInfo, AgentSession
 from gateway.observability.gauges import AgentFigures, FleetFigures
 from gateway.observability.metrics import Metrics

@@ -9,7 +9,8 @@ import structlog
 from gateway.domain.request import AgentPrincipal
 from gateway.domain.scopes import matches
 from gateway.domain.surface import is_model_name
-from gateway.fleet.deployments import Deployment, ModelIndex
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from shared.protocol import limits
 from shared.protocol.endpoint import SessionEndpoint, Stream

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.quota.usage import UsageLedger
 from gateway.storage.errors import StateError
 from gateway.storage.usage import Account, Amount

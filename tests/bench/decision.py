@@ -9,8 +9,9 @@ from typing import Any
 
 from gateway.dispatch.admission import Admission
 from gateway.domain.request import Principal, Request, RequestBody
-from gateway.fleet.deployments import Deployment, ModelIndex
+from gateway.fleet.deployment import Deployment
 from gateway.fleet.health import FleetHealth
+from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Waiting

@@ -10,7 +10,7 @@ from gateway.api.admin.routes import AdminCall, AdminPage, Json, route, told
 from gateway.domain.errors import RecordNotFound
 from gateway.domain.scopes import AdminRole
 from gateway.domain.slices import in_slices
-from gateway.fleet.deployments import ModelRecord
+from gateway.fleet.availability import ModelRecord
 from gateway.fleet.registry import ServedModel
 from gateway.fleet.session import AgentInfo
 from gateway.pipeline.pipeline import KeyAuthenticator
@@ -20,7 +20,7 @@ from shared.protocol.messages import DeploymentState
 
 
 class Index(Protocol):
-    """:class:`gateway.fleet.deployments.ModelIndex`."""
+    """:class:`gateway.fleet.model_index.ModelIndex`."""
 
     @property
     def models(self) -> Mapping[str, ModelRecord]: ...

@@ -17,7 +17,7 @@ from gateway.api.admin.resources.table import OPERATIONS, Operation
 from gateway.api.admin.routes import Act, AdminCall, AdminPage, Json, read_body, route
 from gateway.domain.errors import Overloaded
 from gateway.domain.scopes import AdminRole
-from gateway.fleet.deployments import ModelRecord
+from gateway.fleet.availability import ModelRecord
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage import Store
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from gateway.fleet.deployment import Deployment
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.registry import ServedModel
 from gateway.pipeline.aliases.cache import AliasCache
 from gateway.pipeline.aliases.served import there

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gateway.domain.aliases import AliasMirror, AliasTarget
 from gateway.domain.request import Request, RequestBody, Tier
 from gateway.domain.timers import Timers
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.choice import lot
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename

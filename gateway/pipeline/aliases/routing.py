@@ -21,7 +21,8 @@ from gateway.domain.errors import (
     RequestError,
 )
 from gateway.domain.request import Request
-from gateway.fleet.deployments import Availability, ModelIndex
+from gateway.fleet.availability import Availability
+from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.cache import AliasCache
 from gateway.pipeline.aliases.choice import TargetChoice
 from gateway.pipeline.aliases.figures import AliasFigures

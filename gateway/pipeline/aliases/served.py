@@ -5,8 +5,9 @@ from collections.abc import Callable
 from gateway.domain.aliases import AliasTarget
 from gateway.domain.request import Request
 from gateway.domain.residency import Residency
+from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
-from gateway.fleet.deployments import Availability, ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.queue.tickets import Fit
 
 ABSENT_S = 0.1

@@ -6,7 +6,7 @@ import structlog
 
 from gateway.domain.slices import Look, looked_at_once
 from gateway.domain.timers import Timers
-from gateway.fleet.deployments import ModelIndex
+from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.cache import AliasCache
 from gateway.pipeline.aliases.served import versions_of
 

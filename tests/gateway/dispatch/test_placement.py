@@ -12,7 +12,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.request import Tier
 from gateway.domain.residency import read_where
-from gateway.fleet.deployments import Availability
+from gateway.fleet.availability import Availability
 from tests.gateway.fleet.fleet import Fleet, deployment
 from tests.gateway.scheduling.placement.loadable import (
     LOAD,

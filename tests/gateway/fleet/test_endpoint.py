@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -20,10 +20,8 @@ from gateway.fleet.endpoint import CHECKED_AT_ONCE, RETRY_AFTER_S, AgentEndpoint
 from gateway.fleet.registry import RegistrySettings
 from gateway.fleet.session import AgentSession
 from gateway.storage import AgentRecord, AgentStore, Store, identity
-from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import StateBusy
-from shared.handshake import GatewayHandshake, Hello
-from shared.identity import AgentCertificate, GatewayKeys, JoinToken, Succession
+from shared.identity import JoinToken
 from shared.protocol import limits
 from shared.protocol.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
 from shared.protocol.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers
@@ -457,7 +455,7 @@ class Connected:
 async def test_a_change_of_agents_is_held_against_so_many_sessions_a_turn_of_the_loop(tmp_path: Path) -> None:
     turn, checked = 0, Counter[int]()
 
-    class Watching(BrokenDirectory):
+    class Watching(AgentDirectory):
         def changed(self) -> bool:
             return True
 
@@ -471,7 +469,7 @@ async def test_a_change_of_agents_is_held_against_so_many_sessions_a_turn_of_the
 
     async with running_gateway(tmp_path, SELDOM_ALL) as gateway:
         endpoint = gateway.agents
-        endpoint._directory = Watching(AgentDirectory(gateway.store))
+        endpoint._directory = Watching(gateway.store)
         await Host(gateway).dial()
         (admitted,) = endpoint._agents.values()
         endpoint._agents.update((cast(AgentSession, Connected()), admitted) for _ in range(1000))
@@ -555,54 +553,22 @@ async def test_an_agent_that_goes_without_a_word_or_with_a_fault_is_lost(
     assert (lost["event"], lost["log_level"]) == ("agent_lost", "warning")
 
 
-class BrokenDirectory:
-    """Stands before a directory whose database cannot be read at times."""
+class BrokenDirectory(AgentDirectory):
+    """One whose database cannot be read at times."""
 
-    def __init__(self, directory: AgentDirectory) -> None:
-        self.directory = directory
-        self.broken = False
-        self.asked = 0
-
-    @property
-    def gateway_keys(self) -> GatewayKeys:
-        return self.directory.gateway_keys
-
-    @property
-    def known_keys(self) -> GatewayKeys:
-        return self.directory.known_keys
-
-    @property
-    def changes(self) -> ChangeCounter:
-        return self.directory.changes
-
-    def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
-        return self.directory.admit(hello, handshake, wall_s)
+    broken = False
+    asked = 0
 
     def changed(self) -> bool:
         self.asked += 1
         if self.broken:
             raise StateBusy("disk I/O error")
-        return self.directory.changed()
-
-    def refusal(self, admitted: AdmittedAgent) -> str | None:
-        return self.directory.refusal(admitted)
-
-    def forget_previous_key(self, wall_s: float) -> None:
-        self.directory.forget_previous_key(wall_s)
-
-    def rights(self, admitted: AdmittedAgent) -> AgentPrincipal:
-        return self.directory.rights(admitted)
-
-    def due(self, wall_s: float) -> Callable[[AdmittedAgent], bool]:
-        return self.directory.due(wall_s)
-
-    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]:
-        return self.directory.renew(admitted, wall_s)
+        return super().changed()
 
 
 async def test_a_revocation_is_seen_once_the_database_can_be_read_again(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
-        directory = BrokenDirectory(AgentDirectory(gateway.store))
+        directory = BrokenDirectory(gateway.store)
         gateway.agents._directory = directory
         tunnel, _ = await Host(gateway).dial()
         directory.broken = True

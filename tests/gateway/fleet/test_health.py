@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.domain.request import Principal, Request, RequestBody
-from gateway.fleet.deployments import Deployment, ModelIndex
+from gateway.fleet.deployment import Deployment
 from gateway.fleet.health import PANIC_S, FleetHealth
+from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import NO_CAP
 from gateway.scheduling.health import HealthSettings

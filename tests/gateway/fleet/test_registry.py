@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from gateway.domain.request import AgentPrincipal
 from gateway.domain.slices import looked_at_once
-from gateway.fleet.deployments import Availability
+from gateway.fleet.availability import Availability
 from gateway.fleet.registry import RegistrySettings
 from shared.protocol import limits
 from shared.protocol.errors import ControlFrameFlood, ErrorCode, HandshakeRejected, TunnelClosed

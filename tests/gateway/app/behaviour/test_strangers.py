@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from gateway.fleet.endpoint import AgentEndpoint
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
 from gateway.runtime.config import Settings
+from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import StateBusy
 from shared.identity import GatewayKeys
 from shared.protocol.errors import DialFailed, LocalError
@@ -30,7 +32,7 @@ class Stranger:
 
 
 def endpoint_for(settings: Settings, **bounds: int) -> AgentEndpoint:
-    metrics, nobody = Metrics(), Any
+    metrics, nobody = Metrics(), SimpleNamespace(changes=ChangeCounter(lambda: 0))
     one = replace(agent_settings(settings), **(bounds or {"max_strangers_per_address": 1}))
     return AgentEndpoint(
         nobody,  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.dispatch.exchange import ExchangeState
 from gateway.dispatch.response import EngineResponse
 from gateway.domain.request import RequestBody, Tier
-from gateway.fleet.deployments import Deployment
+from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import MOST_MOVES
 from shared.protocol.credit import WindowSettings
 from shared.protocol.errors import ErrorCode
