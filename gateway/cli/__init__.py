@@ -4,15 +4,15 @@ from shared.process.cli import RootGroup
 
 COMMANDS: dict[str, dict[str, str]] = {
     "gateway.cli.gateway": {"gateway": "Run a gateway."},
-    "gateway.cli.tokens": {"token": "Join tokens: what lets a GPU host become an agent."},
-    "gateway.cli.keys": {"key": "API keys for clients."},
-    "gateway.cli.tenants": {
+    "gateway.cli.resources": {
+        "token": "Join tokens: what lets a GPU host become an agent.",
+        "key": "API keys for clients.",
         "tenant": "What tenants may have: limits, budgets, shares.",
         "price": "What models cost, for budgets and usage.",
+        "agents": "The agents that joined.",
+        "identity": "The gateway's own key, which agents trust.",
+        "alias": "Names that stand for models: canaries, shadows, fallbacks.",
     },
-    "gateway.cli.agents": {"agents": "The agents that joined."},
-    "gateway.cli.identity": {"identity": "The gateway's own key, which agents trust."},
-    "gateway.cli.aliases": {"alias": "Names that stand for models: canaries, shadows, fallbacks."},
     "gateway.cli.usage": {"usage": "Requests, tokens, GPU-seconds and money used."},
     "gateway.cli.live": {
         "status": "Who is connected, what runs and what waits.",

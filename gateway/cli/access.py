@@ -18,7 +18,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from gateway.api.admin.resources.table import OPERATIONS
+from gateway.api.admin.resources.resource import AdminRequest
+from gateway.api.admin.resources.table import OPERATIONS, run_operation
 from gateway.cli.options import CaOption, KeyOption, OptionalUrlOption, StateOption
 from gateway.domain.state_dir import DATABASE_NAME, own_state_dir
 from gateway.tools.console import fail, note
@@ -60,13 +61,11 @@ class StateAccess:
     def do(self, operation: str, *names: str, **body: Any) -> Json:
         _check_names(operation, names)
         with without_collection():
-            from gateway.api.admin.resources.request import AdminRequest
-            from gateway.api.admin.resources.run import FUNCTIONS
             from gateway.cli.state import opened
 
         with opened(self._state, create=OPERATIONS[operation].makes_state) as store:
             asked = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
-            return FUNCTIONS[operation](store, asked)
+            return run_operation(store, operation, asked)
 
 
 class HttpAccess:
@@ -131,11 +130,14 @@ def asking(url: str, key: str | None, ca_file: Path | None) -> Iterator["Gateway
         fail(said)
 
 
+WHERE_OPTIONS = {"state": StateOption, "url": OptionalUrlOption, "key": KeyOption, "ca_file": CaOption}
+"""Say which gateway a command works on."""
+
+
 def on_a_gateway(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that say which gateway it works on; ``function`` gets it as its first
     argument."""
     _, *others = inspect.signature(function, eval_str=True).parameters.values()
-    where = {"state": StateOption, "url": OptionalUrlOption, "key": KeyOption, "ca_file": CaOption}
 
     @functools.wraps(function)
     def command(
@@ -152,7 +154,10 @@ def on_a_gateway(function: Callable[..., None]) -> Callable[..., None]:
     parameters = [
         inspect.Parameter("context", keyword, annotation=typer.Context),
         *(each.replace(kind=keyword) for each in others),
-        *(inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in where.items()),
+        *(
+            inspect.Parameter(name, keyword, default=None, annotation=kind)
+            for name, kind in WHERE_OPTIONS.items()
+        ),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}

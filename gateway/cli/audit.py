@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.api.admin.resources.text import duration_s, split_commas
 from gateway.cli.access import GatewayAccess, on_a_gateway
-from gateway.cli.options import JsonOption, duration_s, listed
+from gateway.cli.options import JsonOption, wrong_usage
 from gateway.tools.console import note, print_json
 from shared.process.command_line import command_group
 
@@ -94,7 +95,7 @@ def export_log(
 
     Example: trunkline audit export --since 7d --kind key. --kind agent.
     """
-    first, kinds, after = _moment(since) if since else "", ",".join(listed(kind) or ()), None
+    first, kinds, after = _moment(since) if since else "", ",".join(split_commas(kind or [])), None
     while True:
         page = gateway.do("export_audit", since=first, kind=kinds, after=after)
         _print_lines(page["lines"])
@@ -119,7 +120,8 @@ def _moment(text: str) -> str:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        at = datetime.fromtimestamp(max(0.0, time.time() - duration_s(text, "--since")), UTC)
+        with wrong_usage("--since"):
+            at = datetime.fromtimestamp(max(0.0, time.time() - duration_s(text)), UTC)
     try:
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except OverflowError:

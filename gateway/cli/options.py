@@ -1,14 +1,11 @@
-"""Options that several commands have, under one name each, and what is read from and written into them."""
+"""Options that several commands have, under one name each, and what is said of those that cannot be read."""
 
-import re
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 StateOption = Annotated[
     Path | None,
@@ -56,33 +53,11 @@ CaOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def duration_s(text: str, option: str = "--expires") -> float:
-    """Seconds in ``90s``, ``30m``, ``24h``, ``7d`` or ``2w``. Raises typer.BadParameter."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is None:
-        raise typer.BadParameter(
-            f"{text!r} is no duration; write for example 30m, 24h or 7d", param_hint=option
-        )
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
-def listed(texts: list[str] | None) -> list[str] | None:
-    """The values in options that may be repeated and hold several, separated by commas."""
-    return None if not texts else [part.strip() for text in texts for part in text.split(",")]
-
-
-def labels_of(pairs: list[str]) -> dict[str, str]:
-    """The labels in ``k=v`` texts. Raises typer.BadParameter."""
-    labels: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or name in labels:
-            problem = "is given twice" if equals else "is no label; write k=v"
-            raise typer.BadParameter(f"{pair!r} {problem}", param_hint="--label")
-        labels[name] = value
-    return labels
-
-
-def label_text(labels: Mapping[str, str]) -> str:
-    """``k=v`` of each, by name."""
-    return " ".join(f"{name}={value}" for name, value in sorted(labels.items()))
+@contextlib.contextmanager
+def wrong_usage(hint: str | None = None) -> Iterator[None]:
+    """What cannot be read inside is typer.BadParameter; ``hint`` names the option."""
+    try:
+        yield
+    except ValueError as error:
+        named = getattr(error, "hint", None) or hint
+        raise typer.BadParameter(str(error), param_hint=named) from None

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.api.admin.resources.resource import BadInput
+from gateway.api.admin.resources.text import duration_s
 from gateway.cli.access import GatewayAccess, on_a_gateway
-from gateway.cli.options import JsonOption, duration_s
+from gateway.cli.options import JsonOption
 from gateway.domain.quotas import By
 from gateway.tools.console import print_json, print_table
 
@@ -72,7 +74,7 @@ def _day(text: str) -> str:
         pass
     try:
         ago_s = duration_s(text)
-    except typer.BadParameter:
+    except BadInput:
         raise typer.BadParameter(
             f"{text!r} is no day; write for example 2026-11-01, or 7d", param_hint="--since"
         ) from None

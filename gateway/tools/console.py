@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import NoReturn, TextIO
 
 import orjson
@@ -73,8 +72,3 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], when_empt
     for row in (columns, *rows):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print(line.rstrip())  # noqa: T201
-
-
-def moment(wall_s: float) -> str:
-    """A time of day for humans, in UTC."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

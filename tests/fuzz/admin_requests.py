@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from gateway.api.admin.bodies import BODIES
-from gateway.api.admin.resources.table import Operation
+from gateway.api.admin.resources.resource import Operation
 from gateway.api.admin.routes import BODY_BYTES
 from gateway.domain.scopes import AdminRole
 
@@ -252,7 +252,11 @@ def draw_of_fleet(random: Random) -> Operation:
             ("GET", "/admin/queue"),
         )
     )
-    return Operation("fleet", method, path, AdminRole.OPERATOR, "")
+    return Operation(name="fleet", method=method, path=path, role=AdminRole.OPERATOR, run=_not_run)
+
+
+def _not_run(store: object, asked: object) -> dict[str, Any]:
+    raise NotImplementedError("operations of the fleet are done by its pages")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from gateway.api.admin.bodies import BODIES
-from gateway.api.admin.resources.table import OPERATIONS, Operation
+from gateway.api.admin.resources.resource import Operation
+from gateway.api.admin.resources.table import OPERATIONS
 from gateway.domain.scopes import AdminRole
 from gateway.domain.state_dir import DATABASE_NAME
 from gateway.observability.audit import take_up_acts
@@ -99,7 +100,7 @@ class _Round:
         self.house.store.usage.add(used)
         take_up_acts(self.house.store)
         every = OPERATIONS.values()
-        self.operations = [each for each in every if not each.only_here and not each.apart]
+        self.operations = [each for each in every if not each.only_here and not each.own_process]
         self.with_query = [operation for operation in self.operations if operation.query]
         self.with_body = [operation for operation in self.operations if operation.name in BODIES]
 

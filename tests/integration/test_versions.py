@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from agent.app import Agent, Stop
 from agent.config.sources import load as load_agent
 from gateway.app.app import Gateway, StopSignals
-from gateway.cli.aliases import register
+from gateway.cli.resources import register
 from gateway.runtime.config import load
 from gateway.storage import Store
 from tests.support.scripted_engine import ScriptedEngine

@@ -1,193 +1,46 @@
-"""Which bodies the operations of :mod:`gateway.api.admin.resources` take over HTTP; the words of
-the commands.
-"""
+"""Pydantic models of the bodies and queries that operations take over HTTP, made from their fields."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import Field as Constraint
 
-from gateway.domain.aliases import FALLBACKS, TARGETS
-from gateway.domain.quotas import NAMES, By
+from gateway.api.admin.resources.resource import REQUIRED, Field, Operation
+from gateway.api.admin.resources.table import OPERATIONS
 from gateway.domain.scopes import AdminRole
-from gateway.storage import DEFAULT_TENANT
-
-Names = Annotated[list[str], Field(max_length=64)]
-Limit = Annotated[int, Field(ge=1)]
-Amount = Annotated[float, Field(gt=0)]
 
 
-class AdminBody(BaseModel):
-    """Members that nobody knows are refused: a misspelt limit is none."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class NewKey(AdminBody):
-    """Of ``POST /admin/keys``."""
-
-    name: str
-    tenant: str = DEFAULT_TENANT
-    models: Names | None = None
-    routes: Names | None = None
-    tiers: Names | None = None
-    where: Annotated[dict[str, Names], Field(max_length=64)] | None = None
-    role: Annotated[AdminRole, Field(strict=False)] | None = None
-    life_s: float | None = None
-    rpm: Limit | None = None
-    tpm: Limit | None = None
-    concurrency: Limit | None = None
+def _model(operation: Operation) -> type[BaseModel]:
+    """Members that nobody knows are refused: a misspelt limit is none. What is in a query is text, so it is
+    read as what is wanted."""
+    config = ConfigDict(extra="ignore" if operation.takes_unknown else "forbid", strict=not operation.query)
+    return _object(operation.name, operation.fields, config)
 
 
-class KeyChange(AdminBody):
-    """Of ``PATCH /admin/keys/{key}``; null takes a limit away, also that to some routes, or the role."""
-
-    rpm: Limit | None = None
-    tpm: Limit | None = None
-    concurrency: Limit | None = None
-    routes: Names | None = None
-    role: Annotated[AdminRole, Field(strict=False)] | None = None
+def _object(name: str, fields: Sequence[Field], config: ConfigDict) -> type[BaseModel]:
+    members: dict[str, Any] = {each.name: _member(each, config) for each in fields}
+    return create_model(name, __config__=config, **members)
 
 
-class Rotation(AdminBody):
-    """Of ``POST /admin/keys/{key}/rotate``."""
-
-    overlap_s: float = 86_400.0
-
-
-class NewToken(AdminBody):
-    """Of ``POST /admin/tokens``."""
-
-    life_s: float = 86_400.0
-    uses: int = 1
-    models: Names = ["*"]
-    labels: Annotated[dict[str, str], Field(max_length=64)] = {}
+def _member(field: Field, config: ConfigDict) -> tuple[Any, Any]:
+    """Its type and its default."""
+    value: Any = _object(field.name, field.type, config) if isinstance(field.type, tuple) else field.type
+    if field.pattern is not None:
+        value = Annotated[value, Constraint(pattern=field.pattern)]
+    if value is AdminRole:
+        value = Annotated[value, Constraint(strict=False)]
+    if field.default is None:
+        return value | None, None
+    return value, ... if field.default is REQUIRED else field.default
 
 
-class AgentChange(AdminBody):
-    """Of ``PATCH /admin/agents/{agent}``: another name, or what it may serve and its labels."""
-
-    name: str | None = None
-    models: Names | None = None
-    labels: Annotated[dict[str, str], Field(max_length=64)] | None = None
-
-
-class Revocation(BaseModel):
-    """Of ``DELETE /admin/agents/{agent}``."""
-
-    model_config = ConfigDict(strict=True)
-
-    reason: Annotated[str, Field(max_length=500)] = ""
-
-
-class Targets(AdminBody):
-    """Of ``PUT /admin/aliases/{alias}``; targets as ``trunkline alias set`` reads them."""
-
-    targets: Annotated[list[str], Field(min_length=1, max_length=TARGETS)]
-    sticky: bool | None = None
-    switch: bool = False
-    """Whether the history is to call it a switch."""
-
-
-class MirrorBody(AdminBody):
-    """Who gets copies, and of what share of the requests."""
-
-    target: str
-    share: float
-
-
-class AliasPatch(AdminBody):
-    """Of ``PATCH /admin/aliases/{alias}``; null takes the one or the other off."""
-
-    mirror: MirrorBody | None = None
-    fallback: Annotated[list[str], Field(max_length=FALLBACKS)] | None = None
-
-
-class Rollback(AdminBody):
-    """Of ``POST /admin/aliases/{alias}/rollback``."""
-
-    to: int | None = None
-    """The change after which it was what it shall be again."""
-
-
-class TenantChange(AdminBody):
-    """Of ``PATCH /admin/tenants/{tenant}``; null takes a limit away."""
-
-    rpm: Limit | None = None
-    tpm: Limit | None = None
-    concurrency: Limit | None = None
-    tokens_per_day: Limit | None = None
-    tokens_per_month: Limit | None = None
-    gpu_seconds_per_day: Amount | None = None
-    gpu_seconds_per_month: Amount | None = None
-    money_per_day: Amount | None = None
-    money_per_month: Amount | None = None
-    queue_share: Amount | None = None
-    weight: Amount | None = None
-
-
-class NewPrice(AdminBody):
-    """Of ``PUT /admin/prices/{model}``: for a million tokens, and for a GPU-second."""
-
-    input: float = 0.0
-    output: float = 0.0
-    gpu_second: float = 0.0
-
-
-class Query(BaseModel):
-    """What is in a query is text."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-Place = Annotated[str, Field(max_length=2000)]
-Rows = Annotated[int, Field(ge=1, le=1000)]
-
-
-class UsageQuery(Query):
-    """Of ``GET /admin/usage``: what to add up by, the first day, and where to go on."""
-
-    by: By = By.KEY
-    since: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""
-    after: Place | None = None
-    limit: Rows = 1000
-
-
-class VerificationQuery(Query):
-    """Of ``GET /admin/audit/verify``: an end of the log that was written down, SEQ:HASH."""
-
-    expect: Annotated[str, Field(pattern=r"^[0-9]{1,18}:[0-9a-fA-F]{64}$")] | None = None
-
-
-class LinesQuery(Query):
-    """Of ``GET /admin/audit``: from which moment on (as lines have it), which kinds (separated by commas),
-    where to go on."""
-
-    since: Annotated[str, Field(max_length=40)] = ""
-    kind: Annotated[str, Field(max_length=2000)] = ""
-    after: Place | None = None
-    limit: Rows = 1000
-
-
-assert set(TenantChange.model_fields) == set(NAMES)
-
-BODIES: dict[str, type[BaseModel]] = {
-    "create_key": NewKey,
-    "set_key": KeyChange,
-    "rotate_key": Rotation,
-    "create_token": NewToken,
-    "set_agent": AgentChange,
-    "revoke_agent": Revocation,
-    "set_alias": Targets,
-    "change_alias": AliasPatch,
-    "rollback_alias": Rollback,
-    "set_tenant": TenantChange,
-    "set_price": NewPrice,
+MODELS = {
+    operation.name: _model(operation)
+    for operation in OPERATIONS.values()
+    if operation.fields and not operation.only_here
 }
-"""By operation; the others take no body."""
+"""By operation; the others take nothing, and pass over what they are sent."""
 
-QUERIES: dict[str, type[BaseModel]] = {
-    "show_usage": UsageQuery,
-    "verify_audit": VerificationQuery,
-    "export_audit": LinesQuery,
-}
-"""What operations take in the query; the others pass over it."""
+BODIES = {name: model for name, model in MODELS.items() if not OPERATIONS[name].query}
+QUERIES = {name: model for name, model in MODELS.items() if OPERATIONS[name].query}

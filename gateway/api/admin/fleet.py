@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from starlette.routing import Route
 
+from gateway.api.admin.resources.agents import agent_facts
 from gateway.api.admin.routes import AdminCall, AdminPage, Json, route, told
 from gateway.domain.errors import RecordNotFound
 from gateway.domain.scopes import AdminRole
@@ -129,14 +130,7 @@ class FleetAdmin:
     def _enrolled(self) -> dict[str, Json]:
         """What the store knows of agents that were not revoked, by name. Waits for the disk."""
         return {
-            each.name: {
-                "name": each.name,
-                "connected": False,
-                "may_serve": list(each.models),
-                "labels": dict(each.labels),
-                "joined_s": each.joined_s,
-                "last_seen_s": each.last_seen_s,
-            }
+            each.name: agent_facts(each) | {"connected": False, "may_serve": list(each.models)}
             for each in self._agents.list()
             if each.revoked_s is None
         }

@@ -10,18 +10,17 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel
 from starlette.routing import Route
 
-from gateway.api.admin.resources.apart import do_apart
-from gateway.api.admin.resources.request import AdminRequest
-from gateway.api.admin.resources.run import FUNCTIONS
-from gateway.api.admin.resources.table import OPERATIONS, Operation
+from gateway.api.admin.resources.child import run_in_child
+from gateway.api.admin.resources.resource import AdminRequest, Operation
+from gateway.api.admin.resources.table import OPERATIONS, run_operation
 from gateway.api.admin.routes import Act, AdminCall, AdminPage, Json, read_body, route
 from gateway.domain.errors import Overloaded
-from gateway.domain.scopes import AdminRole
 from gateway.fleet.availability import ModelRecord
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage import Store
 
 _NAMES = re.compile(r"{(\w+)(?::path)?}")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class StoreAdmin:
@@ -38,44 +37,49 @@ class StoreAdmin:
         self._models = models
         self._wall = wall
         self.running: set[str] = set()
-        """Operations that are being done apart."""
+        """Operations that are being done in a process of their own."""
 
     def routes(self, keys: KeyAuthenticator) -> list[Route]:
-        """The pages, for who presents one of ``keys``, in the order of the table."""
-        methods: dict[str, dict[str, tuple[AdminRole, Act]]] = {}
-        queries: dict[str, tuple[str, ...]] = {}
+        """The pages, for who presents one of ``keys``; a path that ends with a name that may hold slashes
+        comes after all others, which a router then tries first."""
+        pages: dict[str, list[Operation]] = {}
         for operation in OPERATIONS.values():
             if not operation.only_here:
-                acts = methods.setdefault(operation.path, {})
-                acts[operation.method] = (operation.role, self._act(operation))
-                if operation.query:
-                    queries[operation.path] = operation.query
-        return [route(path, AdminPage(keys, acts, queries.get(path, ()))) for path, acts in methods.items()]
+                pages.setdefault(operation.path, []).append(operation)
+        return [
+            route(path, self._page(keys, pages[path]))
+            for path in sorted(pages, key=lambda path: path.endswith(":path}"))
+        ]
+
+    def _page(self, keys: KeyAuthenticator, operations: list[Operation]) -> AdminPage:
+        operations.sort(key=lambda operation: _METHODS.index(operation.method))
+        acts = {each.method: (each.role, self._act(each)) for each in operations}
+        return AdminPage(keys, acts, next((each.query for each in operations if each.query), ()))
 
     def _act(self, operation: Operation) -> Act:
         names = _NAMES.findall(operation.path)
 
         async def act(call: AdminCall) -> Json:
-            kind = (await asyncio.to_thread(_kinds)).get(operation.name)
-            given = {} if kind is None else call.query() if operation.query else await call.body()
-            body = {} if kind is None else read_body(kind, given).model_dump(exclude_unset=True)
-            if operation.apart:
+            model = (await asyncio.to_thread(_models)).get(operation.name)
+            given = {} if model is None else call.query() if operation.query else await call.body()
+            body = {} if model is None else read_body(model, given).model_dump(exclude_unset=True)
+            if operation.own_process:
                 await call.body()  # none is wanted, and a client that leaves is seen behind it
                 async with call.while_here():
-                    return await self._apart(operation, body)
+                    return await self._run_in_child(operation, body)
             asked = AdminRequest(self._wall(), self._serves, tuple(call.names[name] for name in names), body)
-            return await asyncio.to_thread(FUNCTIONS[operation.name], self._store, asked)
+            return await asyncio.to_thread(run_operation, self._store, operation.name, asked)
 
         act.__name__ = operation.name
         return act
 
-    async def _apart(self, operation: Operation, body: Json) -> Json:
+    async def _run_in_child(self, operation: Operation, body: Json) -> Json:
         """In a process of its own, which takes no time from the event loop, and ends with the request."""
         if operation.name in self.running:
             raise Overloaded(f"{_words(operation.name)} is being done already: ask again when that is over.")
         self.running.add(operation.name)
         try:
-            return await do_apart(self._store.state_dir, operation.name, body)
+            return await run_in_child(self._store.state_dir, operation.name, body)
         finally:
             self.running.discard(operation.name)
 
@@ -91,9 +95,9 @@ def _words(name: str) -> str:
     return name.replace("_", " ").capitalize()
 
 
-def _kinds() -> Mapping[str, type[BaseModel]]:
-    """What bodies and queries are taken. Imported at the first request, in a thread: neither a start nor the
-    event loop waits the 15 ms that making these classes takes."""
-    from gateway.api.admin.bodies import BODIES, QUERIES
+def _models() -> Mapping[str, type[BaseModel]]:
+    """What bodies and queries are taken, by operation. Imported at the first request, in a thread: neither a
+    start nor the event loop waits the 15 ms that making these classes takes."""
+    from gateway.api.admin.bodies import MODELS
 
-    return BODIES | QUERIES
+    return MODELS

@@ -7,7 +7,6 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gateway.api.admin.resources.run import FUNCTIONS
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.cli import access as cli_access
 from gateway.cli.access import GatewayAccess, HttpAccess, StateAccess, on_a_gateway
@@ -105,8 +104,8 @@ def test_every_operation_has_what_does_it_and_what_asks_for_it(monkeypatch: pyte
             continue
         holds_slashes = ":path}" in operation.path
         access.do(operation.name, *["a/b *?" if holds_slashes else "ab *?"] * operation.path.count("{"))
-    assert all(callable(FUNCTIONS[name]) for name in OPERATIONS)
-    assert asked[:3] == [("GET", "keys"), ("POST", "keys"), ("PATCH", "keys/ab%20%2A%3F")]
+    assert all(callable(operation.run) for operation in OPERATIONS.values())
+    assert {("GET", "keys"), ("POST", "keys"), ("PATCH", "keys/ab%20%2A%3F")} <= set(asked)
     assert ("POST", "aliases/a%2Fb%20%2A%3F/rollback") in asked
 
 

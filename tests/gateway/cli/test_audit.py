@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from gateway.cli import audit as cli_audit
-from gateway.cli import keys as cli_keys
+from gateway.cli import resources as cli_resources
 from gateway.observability.audit import AuditUnwritable, audit_files
 from gateway.observability.audit.records import AuditEntry
 from gateway.storage import Store
@@ -22,7 +22,7 @@ Run = Callable[..., Result]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     app = typer.Typer()
     cli_audit.register(app)
-    cli_keys.register(app)
+    cli_resources.register(app)
     monkeypatch.setenv("TRUNKLINE_STATE", str(tmp_path))
     monkeypatch.setenv("TERM", "dumb")
     return lambda *arguments: CliRunner().invoke(app, list(arguments))

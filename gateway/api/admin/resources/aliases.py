@@ -1,70 +1,308 @@
-"""Operations on aliases."""
+"""Aliases: what the names stand for that clients ask for (SCHEDULING §5, Versions).
 
-from collections.abc import Sequence
-from typing import Any
+A running gateway goes by a change from the next request on.
+"""
 
-from gateway.api.admin.resources.request import AdminRequest, Json
-from gateway.domain.aliases import Alias, AliasMirror, AliasTarget, BadAlias, read_target, read_targets
-from gateway.storage import Store
-from gateway.storage.errors import BadValue
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import MaxLen, MinLen
+
+from gateway.api.admin.resources.resource import (
+    REQUIRED,
+    AdminRequest,
+    BadInput,
+    Command,
+    Field,
+    Flag,
+    Json,
+    Resource,
+    Table,
+)
+from gateway.domain.aliases import (
+    FALLBACKS,
+    TARGETS,
+    Alias,
+    AliasMirror,
+    AliasTarget,
+    alias_of,
+    read_target,
+    read_targets,
+)
+from gateway.domain.scopes import AdminRole
+
+if TYPE_CHECKING:
+    from gateway.storage import Store
+
+ALIASES = Resource(
+    "alias",
+    "/admin/aliases",
+    "Names that stand for models and versions: canaries, shadows, fallbacks.",
+    example="trunkline alias set llama llama@v1=95 llama@v2=5",
+    argument=("name", "What clients ask for as the model."),
+    role=AdminRole.OPERATOR,
+)
+
+_TARGET_HELP = "MODEL, MODEL@VERSION, or MODEL@ for agents that say no version."
 
 
-def list_aliases(store: Store, asked: AdminRequest) -> Json:
-    """Every alias and what it stands for."""
+def _shares_text(alias: Alias) -> str:
+    whole = sum(target.weight for target in alias.stands_for)
+    if len(alias.stands_for) == 1:
+        return str(alias.stands_for[0])
+    return ", ".join(f"{each} {100 * each.weight / whole:.3g} %" for each in alias.stands_for)
+
+
+def _names_text(targets: tuple[AliasTarget, ...]) -> str:
+    return ", ".join(map(str, targets))
+
+
+def _alias_cell(show: Callable[[Alias], str], when_none: str = "") -> Callable[[Json], str]:
+    """A column for an alias, or for what one was after a change, which may be none."""
+
+    def cell(facts: Json) -> str:
+        found = facts if "what" not in facts else facts["alias"]
+        return when_none if found is None else show(alias_of(found["name"], found))
+
+    return cell
+
+
+def _mirror_text(alias: Alias) -> str:
+    return "" if alias.mirror is None else f"{alias.mirror.target} {alias.mirror.share:.3g}"
+
+
+_COLUMNS = {
+    "STANDS FOR": _alias_cell(_shares_text, "no alias"),
+    "STICKY": _alias_cell(lambda alias: "yes" if alias.sticky else "no"),
+    "MIRROR": _alias_cell(_mirror_text),
+    "FALLBACK": _alias_cell(lambda alias: _names_text(alias.fallback)),
+}
+
+
+def _text(facts: Json) -> str:
+    alias = alias_of(facts["name"], facts)
+    lines = [f"{alias.name!r} stands for {_shares_text(alias)}."]
+    if alias.mirror is not None:
+        lines.append(f"{alias.mirror.share:.3g} of its requests are also sent to {alias.mirror.target}.")
+    if alias.fallback:
+        lines.append(f"For clients that allow it: {_names_text(alias.fallback)}.")
+    return "\n".join(lines)
+
+
+def _warn(facts: Json, running: bool) -> Iterator[str]:
+    known = "serves" if running else "has lately served"
+    for each in facts.get("unserved", ()):
+        yield f"Warning: nobody {known} {each}; requests that go there are refused until somebody does."
+
+
+def _checked_target(text: str) -> str:
+    """Raises BadAlias."""
+    read_target(text)
+    return text
+
+
+def _checked_targets(texts: list[str]) -> list[str]:
+    """Raises BadAlias."""
+    read_targets(texts)
+    return texts
+
+
+def _read_chain(text: str) -> list[str]:
+    """Raises BadAlias."""
+    return [_checked_target(each.strip()) for each in text.split(",")]
+
+
+_SET_FLAG = Flag(
+    f"{_TARGET_HELP} With several, each may have a weight: llama@v1=95.",
+    type=list[str],
+    default=REQUIRED,
+    read=_checked_targets,
+    metavar="TARGET",
+)
+_STICKY_FLAG = Flag(
+    "Whether requests of one session go to one target (as before; at first they do).",
+    "--sticky/--no-sticky",
+    bool,
+)
+_TARGETS = (
+    Field("targets", Annotated[list[str], MinLen(1), MaxLen(TARGETS)], _SET_FLAG, REQUIRED),
+    Field("sticky", bool, _STICKY_FLAG),
+    Field("switch", bool, default=False),  # whether the history is to call it a switch
+)
+_SET = Command(
+    "set",
+    _text,
+    help="""Have NAME stand for one or several targets, from the next request on.
+
+    A weight of 0 gives a target no requests but those that ask for its version with x-trunkline-version.
+
+    Example: trunkline alias set llama llama@v1=95 llama@v2=5
+    """,
+    warn=_warn,
+)
+_SWITCH = Command(
+    "switch",
+    _text,
+    help="""Have NAME stand for this target alone: blue to green in one step.
+
+    Example: trunkline alias switch llama llama@v2
+    """,
+    fields=(Field("target", str, Flag(_TARGET_HELP, default=REQUIRED, read=_checked_target)),),
+    body=lambda given: {"targets": [given["target"]], "switch": True},
+    warn=_warn,
+)
+
+
+@ALIASES.operation("PUT", "/{alias:path}", _SET, _SWITCH, fields=_TARGETS)
+def set_alias(store: "Store", asked: AdminRequest) -> Json:
+    """Have a name stand for these, from the next request on. ``unserved`` names those nobody serves."""
+    targets = read_targets(asked.body["targets"])
+    what = "switch" if asked.body["switch"] else "set"
+    sticky = asked.body.get("sticky")
+    alias = store.aliases.set_targets(asked.name, targets, asked.wall_s, sticky=sticky, what=what)
+    return alias_facts(alias) | {"unserved": _unserved(alias.targets, asked)}
+
+
+_TO_FLAG = Flag("What it was after this change of its history. [default: what it was before]", "--to", int)
+
+
+@ALIASES.operation(
+    "POST",
+    "/{alias:path}/rollback",
+    Command("rollback", _text, warn=_warn),
+    fields=(Field("to", int, _TO_FLAG),),
+)
+def rollback_alias(store: "Store", asked: AdminRequest) -> Json:
+    """Have NAME stand for what it stood for before, also when it was removed. Done twice it changes nothing.
+
+    Example: trunkline alias rollback llama
+    """
+    alias = store.aliases.rollback(asked.name, asked.wall_s, asked.body.get("to"))
+    return alias_facts(alias) | {"unserved": _unserved(alias.targets, asked)}
+
+
+def _mirror_body(given: Json) -> Json:
+    off = given.pop("off")
+    if off == ("target" in given) or off == ("share" in given):
+        raise BadInput("give a target and its --share, or --off", "TARGET")
+    return {"mirror": given or None}
+
+
+_MIRROR = Command(
+    "mirror",
+    _text,
+    help="""Send copies of a share of the requests for NAME to a shadow, whose answers nobody gets.
+
+    Example: trunkline alias mirror llama llama@v2 --share 0.1
+    """,
+    fields=(
+        Field("target", str, Flag(_TARGET_HELP, read=_checked_target)),
+        Field("share", float, Flag("Of the requests for NAME: over 0, at most 1.", "--share", float)),
+        Field("off", bool, Flag("Send copies no more.", "--off", bool, False)),
+    ),
+    body=_mirror_body,
+)
+
+
+def _fallback_body(given: Json) -> Json:
+    if given["off"] == ("models" in given):
+        raise BadInput("give at least one model, or --off", "MODELS")
+    return {"fallback": given.get("models", [])}
+
+
+_CHAIN_FLAG = Flag("A,B,…: models, MODEL@VERSIONs or aliases, the first choice first.", read=_read_chain)
+_FALLBACK = Command(
+    "fallback",
+    _text,
+    help="""Say who may answer instead of NAME, an alias or a model, when it is full or nobody serves it.
+
+    Only clients that send x-trunkline-fallback: allow (or some of the names) get such answers.
+
+    Example: trunkline alias fallback llama-70b llama-8b,llama-1b
+    """,
+    fields=(
+        Field("models", str, _CHAIN_FLAG),
+        Field("off", bool, Flag("Nobody else answers any more.", "--off", bool, False)),
+    ),
+    body=_fallback_body,
+)
+_CHANGES = (
+    Field("mirror", (Field("target", str, default=REQUIRED), Field("share", float, default=REQUIRED))),
+    Field("fallback", Annotated[list[str], MaxLen(FALLBACKS)]),
+)
+
+
+@ALIASES.operation("PATCH", "/{alias:path}", _MIRROR, _FALLBACK, fields=_CHANGES)
+def change_alias(store: "Store", asked: AdminRequest) -> Json:
+    """Set its mirror or its fallback, or with null take it off. What is not named stays."""
+    body = asked.body
+    if ("mirror" in body) == ("fallback" in body):
+        raise BadInput("give either a mirror or a fallback")
+    if "mirror" in body:
+        wanted = body["mirror"]
+        mirror = None if wanted is None else AliasMirror(read_target(wanted["target"]), wanted["share"])
+        return alias_facts(store.aliases.set_mirror(asked.name, mirror, asked.wall_s))
+    chain = tuple(map(read_target, body["fallback"] or ()))
+    return alias_facts(store.aliases.set_fallback(asked.name, chain, asked.wall_s))
+
+
+_TABLE = Table("aliases", {"NAME": "name", **_COLUMNS, "CHANGED": "changed_s"}, "no aliases")
+
+
+@ALIASES.operation("GET", "", Command("list", table=_TABLE), role=AdminRole.VIEWER)
+def list_aliases(store: "Store", asked: AdminRequest) -> Json:
+    """List aliases: what they stand for, their shadows and fallbacks.
+
+    Example: trunkline alias list --json
+    """
     records = store.aliases.list()
-    times = ({"created_s": each.created_s, "changed_s": each.changed_s} for each in records)
-    return {"aliases": [_facts(each.alias) | at for each, at in zip(records, times, strict=True)]}
+    return {
+        "aliases": [
+            alias_facts(each.alias) | {"created_s": each.created_s, "changed_s": each.changed_s}
+            for each in records
+        ]
+    }
 
 
-def show_alias(store: Store, asked: AdminRequest) -> Json:
-    """Its latest changes, the newest last, with what it was after each."""
+_HISTORY = Table(
+    "changes",
+    {"CHANGE": "change", "AT": "at_s", "WHAT": "what", **_COLUMNS},
+    "nothing is known of {named!r}",
+)
+
+
+@ALIASES.operation("GET", "/{alias:path}", Command("history", table=_HISTORY), role=AdminRole.VIEWER)
+def show_alias(store: "Store", asked: AdminRequest) -> Json:
+    """List the latest changes of NAME, the newest last, with what it was after each.
+
+    Example: trunkline alias history llama
+    """
     changes = [
         {
             "change": each.id,
             "at_s": each.at_s,
             "what": each.what,
-            "alias": None if each.alias is None else _facts(each.alias),
+            "alias": None if each.alias is None else alias_facts(each.alias),
         }
         for each in store.aliases.history(asked.name)
     ]
     return {"alias": asked.name, "changes": changes}
 
 
-def set_alias(store: Store, asked: AdminRequest) -> Json:
-    """Have a name stand for these, from the next request on. ``unserved`` names those nobody serves."""
-    body = asked.body
-    targets = _read(body["targets"])
-    what = "switch" if body.get("switch") else "set"
-    alias = store.aliases.set_targets(asked.name, targets, asked.wall_s, sticky=body.get("sticky"), what=what)
-    return _facts(alias) | {"unserved": _unserved(alias.targets, asked)}
+_REMOVED = "{named!r} is no alias any more. To have it back: trunkline alias rollback {named}"
 
 
-def change_alias(store: Store, asked: AdminRequest) -> Json:
-    """Set its mirror or its fallback, or with null take it off. What is not named stays."""
-    body = asked.body
-    if ("mirror" in body) == ("fallback" in body):
-        raise BadValue("give either a mirror or a fallback")
-    if "mirror" in body:
-        mirror, wanted = None, body["mirror"]
-        if wanted is not None:
-            mirror = AliasMirror(_one(wanted["target"]), wanted["share"])
-        return _facts(store.aliases.set_mirror(asked.name, mirror, asked.wall_s))
-    chain = tuple(map(_one, body["fallback"] or ()))
-    return _facts(store.aliases.set_fallback(asked.name, chain, asked.wall_s))
+@ALIASES.operation("DELETE", "/{alias:path}", Command("remove", _REMOVED))
+def remove_alias(store: "Store", asked: AdminRequest) -> Json:
+    """Forget NAME as an alias. If it is a model's too, requests go to whatever serves that, in any version.
 
-
-def rollback_alias(store: Store, asked: AdminRequest) -> Json:
-    """Have it stand for what it stood for before, or after one of its changes."""
-    alias = store.aliases.rollback(asked.name, asked.wall_s, asked.body.get("to"))
-    return _facts(alias) | {"unserved": _unserved(alias.targets, asked)}
-
-
-def remove_alias(store: Store, asked: AdminRequest) -> Json:
-    """Forget it; the name is a model's again, or nobody's."""
+    Example: trunkline alias remove llama-test
+    """
     return {"alias": store.aliases.remove(asked.name, asked.wall_s).name, "removed": True}
 
 
-def _facts(alias: Alias) -> dict[str, Any]:
+def alias_facts(alias: Alias) -> Json:
+    """What an alias stands for, with each target's share of the requests."""
     whole = sum(target.weight for target in alias.stands_for)
     shares = [each.to_dict() | {"share": each.weight / whole} for each in alias.stands_for]
     return {"alias": alias.name, "name": alias.name, **alias.to_dict(), "targets": shares}
@@ -72,17 +310,3 @@ def _facts(alias: Alias) -> dict[str, Any]:
 
 def _unserved(targets: Sequence[AliasTarget], asked: AdminRequest) -> list[str]:
     return [str(each) for each in targets if each.weight and not asked.serves(each.model, each.version)]
-
-
-def _read(texts: Sequence[str]) -> tuple[AliasTarget, ...]:
-    try:
-        return read_targets(texts)
-    except BadAlias as error:
-        raise BadValue(str(error)) from error
-
-
-def _one(text: str) -> AliasTarget:
-    try:
-        return read_target(text)
-    except BadAlias as error:
-        raise BadValue(str(error)) from error

@@ -1,97 +1,34 @@
-"""Which operations there are. Pure data."""
+"""Every resource and operation there is, and how an operation is done on a store."""
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gateway.domain.scopes import AdminRole
+from gateway.api.admin.resources.agents import AGENTS, TOKENS
+from gateway.api.admin.resources.aliases import ALIASES
+from gateway.api.admin.resources.identity import IDENTITY
+from gateway.api.admin.resources.keys import KEYS
+from gateway.api.admin.resources.reports import AUDIT, USAGE
+from gateway.api.admin.resources.resource import AdminRequest, BadInput, Json, Operation
+from gateway.api.admin.resources.tenants import PRICES, TENANTS
+from gateway.domain.aliases import BadAlias
+from gateway.domain.quotas import BadQuota
+from gateway.domain.residency import BadResidency
 
-APART_S = 900.0
-"""The longest that an operation in a process of its own may take."""
+if TYPE_CHECKING:
+    from gateway.storage import Store
 
+RESOURCES = (TOKENS, KEYS, TENANTS, PRICES, AGENTS, IDENTITY, ALIASES, USAGE, AUDIT)
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """Something that is done to the gateway's state."""
-
-    name: str
-    """``create_key``: also what the log and ``/openapi.json`` call it."""
-    method: str
-    path: str
-    """With names of records in braces, ``:path`` behind those that may hold slashes (Starlette's form)."""
-    role: AdminRole
-    """What over HTTP may do it, at least."""
-    room: str
-    """The module of this package that does it."""
-    makes_state: bool = False
-    """On a state directory that is empty, too: the command makes the state."""
-    query: tuple[str, ...] = ()
-    """What it takes in the query."""
-    apart: bool = False
-    """It may take minutes: a gateway does it in a process of its own, once at a time."""
-    only_here: str = ""
-    """Why it is done on the gateway's host only; such a one has no path."""
-
-    @property
-    def timeout_s(self) -> float:
-        """How long who asks over HTTP waits."""
-        return APART_S if self.apart else 30.0
+OPERATIONS: dict[str, Operation] = {each.name: each for resource in RESOURCES for each in resource.operations}
+"""By name."""
 
 
-_KEY, _TOKEN, _AGENT = "/admin/keys/{key}", "/admin/tokens/{token}", "/admin/agents/{agent}"
-_ALIAS, _TENANT, _PRICE = (
-    "/admin/aliases/{alias:path}",
-    "/admin/tenants/{tenant}",
-    "/admin/prices/{model:path}",
-)
+def run_operation(store: "Store", name: str, asked: AdminRequest) -> Json:
+    """Do an operation. Waits for the disk; raises RecordError, with BadValue for what cannot be, and
+    StateError."""
+    from gateway.storage.errors import BadValue
 
-_TABLE = (
-    Operation("list_keys", "GET", "/admin/keys", AdminRole.ADMIN, "keys"),
-    Operation("create_key", "POST", "/admin/keys", AdminRole.ADMIN, "keys", makes_state=True),
-    Operation("set_key", "PATCH", _KEY, AdminRole.ADMIN, "keys"),
-    Operation("revoke_key", "DELETE", _KEY, AdminRole.ADMIN, "keys"),
-    Operation("rotate_key", "POST", f"{_KEY}/rotate", AdminRole.ADMIN, "keys"),
-    Operation("list_tokens", "GET", "/admin/tokens", AdminRole.ADMIN, "agents"),
-    Operation("create_token", "POST", "/admin/tokens", AdminRole.ADMIN, "agents", makes_state=True),
-    Operation("revoke_token", "DELETE", _TOKEN, AdminRole.ADMIN, "agents"),
-    Operation("list_enrolments", "GET", "/admin/enrolments", AdminRole.VIEWER, "agents"),
-    Operation("set_agent", "PATCH", _AGENT, AdminRole.ADMIN, "agents"),
-    Operation("revoke_agent", "DELETE", _AGENT, AdminRole.ADMIN, "agents"),
-    Operation("list_aliases", "GET", "/admin/aliases", AdminRole.VIEWER, "aliases"),
-    Operation("rollback_alias", "POST", f"{_ALIAS}/rollback", AdminRole.OPERATOR, "aliases"),
-    Operation("show_alias", "GET", _ALIAS, AdminRole.VIEWER, "aliases"),
-    Operation("set_alias", "PUT", _ALIAS, AdminRole.OPERATOR, "aliases"),
-    Operation("change_alias", "PATCH", _ALIAS, AdminRole.OPERATOR, "aliases"),
-    Operation("remove_alias", "DELETE", _ALIAS, AdminRole.OPERATOR, "aliases"),
-    Operation("list_tenants", "GET", "/admin/tenants", AdminRole.ADMIN, "tenants"),
-    Operation("set_tenant", "PATCH", _TENANT, AdminRole.ADMIN, "tenants", makes_state=True),
-    Operation("remove_tenant", "DELETE", _TENANT, AdminRole.ADMIN, "tenants"),
-    Operation("list_prices", "GET", "/admin/prices", AdminRole.ADMIN, "tenants"),
-    Operation("set_price", "PUT", _PRICE, AdminRole.ADMIN, "tenants", makes_state=True),
-    Operation("remove_price", "DELETE", _PRICE, AdminRole.ADMIN, "tenants"),
-    Operation(
-        "show_usage", "GET", "/admin/usage", AdminRole.ADMIN, "usage", query=("by", "since", "after", "limit")
-    ),
-    Operation("show_identity", "GET", "/admin/identity", AdminRole.VIEWER, "identity"),
-    Operation(
-        "rotate_identity",
-        "",
-        "",
-        AdminRole.ADMIN,
-        "identity",
-        only_here="the gateway's own key is what every agent trusts, so it is changed on the gateway's host, "
-        "on its state directory, and not by whoever has a key",
-    ),
-    Operation(
-        "verify_audit", "GET", "/admin/audit/verify", AdminRole.VIEWER, "audit", query=("expect",), apart=True
-    ),
-    Operation(
-        "export_audit",
-        "GET",
-        "/admin/audit",
-        AdminRole.ADMIN,
-        "audit",
-        query=("since", "kind", "after", "limit"),
-    ),
-)
-
-OPERATIONS = {operation.name: operation for operation in _TABLE}
-"""By name, in the order in which a router tries their paths."""
+    operation = OPERATIONS[name]
+    try:
+        return operation.run(store, operation.completed(asked))
+    except (BadInput, BadAlias, BadQuota, BadResidency) as error:
+        raise BadValue(str(error)) from error

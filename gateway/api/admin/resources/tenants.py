@@ -1,59 +1,178 @@
-"""Operations on tenants' limits and models' prices."""
+"""Tenants' limits and models' prices. A running gateway goes by a change from the next request on.
 
-from typing import Any
+A tenant is made by its first key; limits may be given before.
+"""
 
-from gateway.api.admin.resources.request import AdminRequest, Json
-from gateway.domain.quotas import NAMES
-from gateway.storage import PriceRecord, Store, TenantRecord
-from gateway.storage.errors import BadValue
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Gt
+
+from gateway.api.admin.resources.resource import (
+    AdminRequest,
+    BadInput,
+    Command,
+    Field,
+    Flag,
+    Json,
+    Resource,
+    Table,
+)
+from gateway.api.admin.resources.text import RATE_FIELDS, Limit, format_limits, limit_field
+from gateway.domain.quotas import MOST_AMOUNT, NAMES, WEIGHTS
+
+if TYPE_CHECKING:
+    from gateway.storage import PriceRecord, Store, TenantRecord
+
+TENANTS = Resource(
+    "tenant",
+    "/admin/tenants",
+    "What tenants may have: limits, budgets, shares.",
+    example="trunkline tenant set acme --tpm 200000 --queue-share 0.2",
+    argument=("name", "The tenant's name."),
+)
+PRICES = Resource(
+    "price",
+    "/admin/prices",
+    "What models cost, for budgets in money and for usage.",
+    example="trunkline price set llama-70b --input 0.5 --output 1.5",
+    argument=("model", "The model's own name, not an alias; '*': every model without a price."),
+)
+_AMOUNT: Any = Annotated[float, Gt(0)]
+_SHARE = "Of the places in which requests wait, as many as its may take: 0.2 is a fifth; 0: all."
+_WEIGHT = "Its share of slots beside tenants of weight 1; 0: as the gateway's settings say."
+_BUDGETS = {
+    "tokens_per_day": "Tokens in a day (UTC)",
+    "tokens_per_month": "Tokens in a calendar month (UTC)",
+    "gpu_seconds_per_day": "GPU-seconds in a day",
+    "gpu_seconds_per_month": "GPU-seconds in a month",
+    "money_per_day": "Money in a day, as prices have it",
+    "money_per_month": "Money in a month",
+}
 
 
-def list_tenants(store: Store, asked: AdminRequest) -> Json:
-    """Every tenant that was given limits."""
-    return {"tenants": [_tenant_facts(record) for record in store.limits.tenants.list()]}
+def _budget_field(name: str, about: str) -> Field:
+    type_, value = (int, Limit) if name.startswith("tokens") else (float, _AMOUNT)
+    option = f"--budget-{name.replace('_', '-')}"
+    return limit_field(name, f"{about}; 0: no limit.", type_, value, option=option, metavar="N")
 
 
-def set_tenant(store: Store, asked: AdminRequest) -> Json:
-    """Give it limits, all its keys together; null: none. Those not named stay."""
-    changes = {name: asked.body[name] for name in NAMES if name in asked.body}
-    if not changes:
-        raise BadValue(f"say at least one limit: {', '.join(NAMES)}")
-    return _tenant_facts(store.limits.tenants.change(asked.name, changes, asked.wall_s))
+_LIMITS = (
+    *RATE_FIELDS,
+    limit_field("queue_share", _SHARE, float, _AMOUNT, most=1),
+    limit_field("weight", _WEIGHT, float, _AMOUNT, most=WEIGHTS[1]),
+    *(_budget_field(name, about) for name, about in _BUDGETS.items()),
+)
 
 
-def remove_tenant(store: Store, asked: AdminRequest) -> Json:
-    """Take all its limits away. Its keys and its usage stay."""
+def _limits_text(facts: Json) -> str:
+    return format_limits(facts, NAMES)
+
+
+def _changed_text(facts: Json) -> str:
+    return f"Tenant {facts['name']!r}: {_limits_text(facts) or 'no limits'}."
+
+
+def _check_change(body: Json) -> Json:
+    if not body:
+        raise BadInput("say at least one limit; see: trunkline tenant set --help")
+    return body
+
+
+@TENANTS.operation(
+    "PATCH",
+    "/{tenant}",
+    Command("set", _changed_text, body=_check_change),
+    fields=_LIMITS,
+    makes_state=True,
+)
+def set_tenant(store: "Store", asked: AdminRequest) -> Json:
+    """Give a tenant limits, all its keys together. What is not named stays as it is.
+
+    Example: trunkline tenant set acme --tpm 200000 --queue-share 0.2 --budget-money-per-month 500
+    """
+    if not asked.body:
+        raise BadInput(f"say at least one limit: {', '.join(NAMES)}")
+    return tenant_facts(store.limits.tenants.change(asked.name, asked.body, asked.wall_s))
+
+
+_TENANT_TABLE = Table("tenants", {"NAME": "name", "LIMITS": _limits_text}, "no tenant was given limits")
+
+
+@TENANTS.operation("GET", "", Command("list", table=_TENANT_TABLE))
+def list_tenants(store: "Store", asked: AdminRequest) -> Json:
+    """List tenants that were given limits.
+
+    Example: trunkline tenant list --json
+    """
+    return {"tenants": [tenant_facts(record) for record in store.limits.tenants.list()]}
+
+
+@TENANTS.operation("DELETE", "/{tenant}", Command("remove", "Tenant {name!r} has no limits."))
+def remove_tenant(store: "Store", asked: AdminRequest) -> Json:
+    """Take all limits of a tenant away. Its keys and its usage stay.
+
+    Example: trunkline tenant remove acme
+    """
     store.limits.tenants.remove(asked.name)
     return {"name": asked.name, "removed": True}
 
 
-def list_prices(store: Store, asked: AdminRequest) -> Json:
-    """Every price: for a million tokens in and out, and for a GPU-second."""
-    return {"prices": [_price_facts(record) for record in store.limits.prices.list()]}
+def _price_field(name: str, about: str) -> Field:
+    flag = Flag(about, f"--{name.replace('_', '-')}", float, 0.0, least=0, most=MOST_AMOUNT, metavar="N")
+    return Field(name, float, flag, 0.0)
 
 
-def set_price(store: Store, asked: AdminRequest) -> Json:
-    """Say what a model costs from now on. What was used before keeps its price."""
-    input_, output, gpu_second = (asked.body.get(name, 0.0) for name in ("input", "output", "gpu_second"))
-    return _price_facts(store.limits.prices.set(asked.name, input_, output, gpu_second, asked.wall_s))
+_PRICE = (
+    _price_field("input", "For a million tokens of prompts."),
+    _price_field("output", "For a million tokens of answers."),
+    _price_field("gpu_second", "For a second of a GPU."),
+)
+_PRICE_TEXT = "{model}: {input:g} for a million tokens in, {output:g} out, {gpu_second:g} for a GPU-second."
 
 
-def remove_price(store: Store, asked: AdminRequest) -> Json:
-    """Take its price away: it costs what '*' costs, or nothing."""
+@PRICES.operation("PUT", "/{model:path}", Command("set", _PRICE_TEXT), fields=_PRICE, makes_state=True)
+def set_price(store: "Store", asked: AdminRequest) -> Json:
+    """Say what a model costs from now on, in whatever money budgets are in. What was used before keeps its
+    price.
+
+    Example: trunkline price set llama-70b --input 0.5 --output 1.5
+    """
+    input_, output, gpu_second = (asked.body[each.name] for each in _PRICE)
+    return price_facts(store.limits.prices.set(asked.name, input_, output, gpu_second, asked.wall_s))
+
+
+_PRICE_TABLE = Table(
+    "prices",
+    {"MODEL": "model", "INPUT": "input", "OUTPUT": "output", "GPU-SECOND": "gpu_second"},
+    "no model has a price",
+)
+
+
+@PRICES.operation("GET", "", Command("list", table=_PRICE_TABLE))
+def list_prices(store: "Store", asked: AdminRequest) -> Json:
+    """List prices: for a million tokens in and out, and for a GPU-second.
+
+    Example: trunkline price list --json
+    """
+    return {"prices": [price_facts(record) for record in store.limits.prices.list()]}
+
+
+@PRICES.operation("DELETE", "/{model:path}", Command("remove", "{model} has no price of its own."))
+def remove_price(store: "Store", asked: AdminRequest) -> Json:
+    """Take a model's price away: it costs what '*' costs, or nothing.
+
+    Example: trunkline price remove llama-70b
+    """
     store.limits.prices.remove(asked.name)
     return {"model": asked.name, "removed": True}
 
 
-def _tenant_facts(record: TenantRecord) -> dict[str, Any]:
+def tenant_facts(record: "TenantRecord") -> Json:
+    """All limits of a tenant, None for those that it has not."""
     return {"name": record.name, **record.limits.facts(), "changed_s": record.changed_s}
 
 
-def _price_facts(record: PriceRecord) -> dict[str, Any]:
-    price = record.price
-    return {
-        "model": record.model,
-        "input": price.input,
-        "output": price.output,
-        "gpu_second": price.gpu_second,
-        "changed_s": record.changed_s,
-    }
+def price_facts(record: "PriceRecord") -> Json:
+    """What a model costs."""
+    return {"model": record.model, **asdict(record.price), "changed_s": record.changed_s}

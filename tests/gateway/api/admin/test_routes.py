@@ -19,7 +19,6 @@ import structlog
 from gateway.api.admin import store as admin_store
 from gateway.api.admin.bodies import QUERIES
 from gateway.api.admin.fleet import FleetAdmin
-from gateway.api.admin.resources.run import FUNCTIONS
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
@@ -538,8 +537,7 @@ async def test_a_state_that_cannot_be_used_is_a_503_that_says_why(
     def fail(*_: object) -> None:
         raise error
 
-    for name in OPERATIONS:
-        monkeypatch.setitem(FUNCTIONS, name, fail)
+    monkeypatch.setattr(admin_store, "run_operation", fail)
     monkeypatch.setattr(house.store.agents, "list", fail)
     enrol(house.store, "gpu-1")
     house.fleet.connect("gpu-1", deployment("m"))
@@ -700,7 +698,7 @@ async def test_only_one_verification_runs_and_it_ends_with_its_request(
             ended.set()
         return {}
 
-    monkeypatch.setattr(admin_store, "do_apart", forever)
+    monkeypatch.setattr(admin_store, "run_in_child", forever)
     bearer = (b"authorization", b"Bearer " + house.keys[AdminRole.VIEWER].encode())
     first = Call(house.app, "GET", "/admin/audit/verify", (bearer,))
     first.body(b"")

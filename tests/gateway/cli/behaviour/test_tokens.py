@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.options import duration_s
 from gateway.storage import Store
 from shared.identity import JoinToken
 from tests.gateway.cli.command_line import Run, running
@@ -90,10 +89,3 @@ def test_revoking_what_is_not_there_fails(run: Run) -> None:
     run("token", "create")
     assert run("token", "revoke", "0000000").exit_code == 1
     assert run("token", "revoke", "tlj_cut").exit_code == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("24h", 86_400), ("7d", 604_800), ("2W", 1_209_600)]
-)
-def test_durations_are_read(text: str, seconds: float) -> None:
-    assert duration_s(text) == seconds

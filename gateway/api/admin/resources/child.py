@@ -13,20 +13,19 @@ from pathlib import Path
 import orjson
 
 import gateway
-from gateway.api.admin.resources.request import AdminRequest, Json
-from gateway.api.admin.resources.table import APART_S
+from gateway.api.admin.resources.resource import LONGEST_S, AdminRequest, Json
 from gateway.storage import Store
 from gateway.storage.errors import BadValue, StateError, StateUnwritable
 from shared.process.imports import environment_of_child
 
-CHILD = (sys.executable, "-P", "-m", "gateway.api.admin.resources.apart")
+CHILD = (sys.executable, "-P", "-m", "gateway.api.admin.resources.child")
 """``-P``: a package of this name in the current directory is not taken."""
 
 NICENESS = 10
 """Streams come first."""
 
 
-async def do_apart(state_dir: Path, operation: str, body: Json) -> Json:
+async def run_in_child(state_dir: Path, operation: str, body: Json) -> Json:
     """What the operation answers. The process ends with the task that waits for it.
 
     Raises StateError, BadValue, and what starting a process raises as StateUnwritable.
@@ -42,10 +41,10 @@ async def do_apart(state_dir: Path, operation: str, body: Json) -> Json:
     except OSError as error:
         raise StateUnwritable(f"no process can be started for this: {error.strerror}") from error
     try:
-        async with asyncio.timeout(APART_S):
+        async with asyncio.timeout(LONGEST_S):
             said, _ = await child.communicate(asked)
     except TimeoutError:
-        raise StateUnwritable(f"this took longer than {APART_S:g} s: do it on the gateway's host") from None
+        raise StateUnwritable(f"this took longer than {LONGEST_S:g} s: do it on the gateway's host") from None
     finally:
         if child.returncode is None:
             child.kill()
@@ -68,7 +67,7 @@ def _answer(said: bytes, code: int | None) -> Json:
 
 def main() -> None:
     """One operation, from standard input to standard output."""
-    from gateway.api.admin.resources.run import FUNCTIONS
+    from gateway.api.admin.resources.table import run_operation
 
     if hasattr(os, "nice"):
         os.nice(NICENESS)
@@ -77,7 +76,7 @@ def main() -> None:
     try:
         with Store.open(Path(asked["state"])) as store:
             request = AdminRequest(time.time(), lambda model, version: False, (), asked["body"])
-            found = {"done": FUNCTIONS[asked["operation"]](store, request)}
+            found = {"done": run_operation(store, asked["operation"], request)}
     except BadValue as error:
         found = {"wrong": str(error)}
     except StateError as error:

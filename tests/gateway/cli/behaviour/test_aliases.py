@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gateway.cli.aliases import register
+from gateway.cli.resources import register
 from gateway.storage import Store
 
 Run = Callable[..., Result]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.admin.resources import apart
-from gateway.api.admin.resources.apart import do_apart
+from gateway.api.admin.resources import child
+from gateway.api.admin.resources.child import run_in_child
 from gateway.observability.audit import take_up_acts
 from gateway.storage import Store
 from gateway.storage.errors import BadValue, StateError, StateUnwritable
@@ -28,24 +28,24 @@ async def test_it_answers_as_it_does_here_also_where_the_directory_has_a_package
     (tmp_path / "gateway").mkdir()
     (tmp_path / "gateway" / "__init__.py").write_text("raise SystemExit(9)\n")
     monkeypatch.chdir(tmp_path)
-    found = await do_apart(state, "verify_audit", {})
+    found = await run_in_child(state, "verify_audit", {})
     assert (found["sound"], found["lines"]) == (True, 2)
 
 
 async def test_what_is_refused_there_is_refused_here(state: Path, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="after is what"):
-        await do_apart(state, "export_audit", {"after": "x"})
+        await run_in_child(state, "export_audit", {"after": "x"})
     with pytest.raises(StateError):
-        await do_apart(tmp_path / "none", "verify_audit", {})
+        await run_in_child(tmp_path / "none", "verify_audit", {})
 
 
 @pytest.mark.parametrize("command", [(sys.executable, "-c", "raise SystemExit(3)"), ("/nonexistent",)])
 async def test_a_process_that_fails_is_told(
     state: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(apart, "CHILD", command)
+    monkeypatch.setattr(child, "CHILD", command)
     with pytest.raises(StateUnwritable):
-        await do_apart(state, "verify_audit", {})
+        await run_in_child(state, "verify_audit", {})
 
 
 async def test_the_process_ends_with_who_waits_for_it(
@@ -54,8 +54,8 @@ async def test_the_process_ends_with_who_waits_for_it(
     pipe = tmp_path / "pid"
     os.mkfifo(pipe)
     program = f"import os, time; open({str(pipe)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    monkeypatch.setattr(apart, "CHILD", (sys.executable, "-c", program))
-    waiting = asyncio.create_task(do_apart(state, "verify_audit", {}))
+    monkeypatch.setattr(child, "CHILD", (sys.executable, "-c", program))
+    waiting = asyncio.create_task(run_in_child(state, "verify_audit", {}))
     pid = int(await asyncio.to_thread(pipe.read_text))
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -65,7 +65,7 @@ async def test_the_process_ends_with_who_waits_for_it(
 
 
 async def test_it_does_not_take_for_ever(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "CHILD", (sys.executable, "-c", "import time; time.sleep(600)"))
-    monkeypatch.setattr(apart, "APART_S", 0.01)
+    monkeypatch.setattr(child, "CHILD", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(child, "LONGEST_S", 0.01)
     with pytest.raises(StateUnwritable, match=r"longer than 0\.01 s"):
-        await do_apart(state, "verify_audit", {})
+        await run_in_child(state, "verify_audit", {})

@@ -1,0 +1,132 @@
+"""Usage and the audit log: they are read, page after page, and the log is verified."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+from annotated_types import Ge, Le, MaxLen
+
+from gateway.api.admin.resources.resource import AdminRequest, BadInput, Field, Json, Resource
+from gateway.domain.quotas import By
+from gateway.domain.scopes import AdminRole
+
+if TYPE_CHECKING:
+    from gateway.storage import Store, Total
+
+ROWS = 1000
+"""Of one answer, at most."""
+
+USAGE = Resource(
+    "usage",
+    "/admin/usage",
+    "Requests, tokens, GPU-seconds and money used.",
+    example="trunkline usage --by tenant",
+)
+AUDIT = Resource(
+    "audit",
+    "/admin/audit",
+    "The audit log: who did what, which requests ran where, what they used.",
+    example="trunkline audit verify",
+)
+
+_PAGE_FIELDS = (
+    Field("after", Annotated[str, MaxLen(2000)]),
+    Field("limit", Annotated[int, Ge(1), Le(ROWS)], default=ROWS),
+)
+
+
+@USAGE.operation(
+    "GET",
+    fields=(
+        Field("by", By, default=By.KEY),
+        Field("since", str, default="", pattern=r"^(\d{4}-\d\d-\d\d)?$"),
+        *_PAGE_FIELDS,
+    ),
+)
+def show_usage(store: "Store", asked: AdminRequest) -> Json:
+    """Sums of what was used by key, tenant, model, deployment or day, from a day on; ``next`` goes on."""
+    by, most = By(asked.body["by"]), asked.body["limit"]
+    after = _place(asked.body.get("after"), by)
+    found = store.usage.totals(by, asked.body["since"], after=after, most=most + 1)
+    more = orjson.dumps(found[most - 1].place).decode() if len(found) > most else None
+    return {"by": by.value, "usage": [_facts(by, each) for each in found[:most]], "next": more}
+
+
+def _place(text: str | None, by: By) -> list[str]:
+    """Raises BadInput."""
+    if text is None:
+        return []
+    try:
+        place = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        place = None
+    wanted = 3 if by is By.KEY else 1
+    if (
+        not isinstance(place, list)
+        or len(place) != wanted
+        or any(not isinstance(each, str) for each in place)
+    ):
+        raise BadInput("after is what an answer before gave as next, for the same by")
+    return place
+
+
+def _facts(by: By, total: "Total") -> dict[str, Any]:
+    amount = total.amount
+    return {
+        by.value: total.name,
+        **({"tenant": total.tenant, "key_id": total.key_id} if by is By.KEY else {}),
+        "requests": amount.requests,
+        "prompt_tokens": amount.prompt_tokens,
+        "completion_tokens": amount.completion_tokens,
+        "cached_tokens": amount.cached_tokens,
+        "gpu_s": round(amount.gpu_s, 3),
+        "cost": round(amount.cost, 6),
+    }
+
+
+@AUDIT.operation(
+    "GET",
+    "/verify",
+    role=AdminRole.VIEWER,
+    fields=(Field("expect", str, pattern=r"^[0-9]{1,18}:[0-9a-fA-F]{64}$"),),
+    own_process=True,
+)
+def verify_audit(store: "Store", asked: AdminRequest) -> Json:
+    """Whether the log is whole, what is wrong with it, and its end, to be kept elsewhere. Reads all of it.
+    ``expect`` is an end of the log that was written down, SEQ:HASH."""
+    from gateway.observability.audit import Anchor, trusted_keys, verify
+    from gateway.observability.audit.segments import DIRECTORY
+
+    expect = asked.body.get("expect")
+    seq, _, digest = (expect or "").partition(":")
+    anchor = None if expect is None else Anchor(int(seq), digest.lower())
+    report = verify(store.state_dir / DIRECTORY, trusted_keys(store), anchor)
+    return {
+        "sound": report.sound,
+        "findings": report.findings,
+        "notes": report.notes,
+        "lines": report.lines,
+        "segments": report.segments,
+        "first": report.first_seq,
+        "last": report.last_seq,
+        "end": f"{report.last_seq}:{report.last_hash}",
+    }
+
+
+@AUDIT.operation(
+    "GET",
+    fields=(
+        Field("since", Annotated[str, MaxLen(40)], default=""),
+        Field("kind", Annotated[str, MaxLen(2000)], default=""),
+        *_PAGE_FIELDS,
+    ),
+)
+def export_audit(store: "Store", asked: AdminRequest) -> Json:
+    """Lines as they are in the log, the oldest first, from a moment on and of some kinds (separated by
+    commas); ``next`` goes on, also where an answer found none."""
+    from gateway.observability.audit.reading import read_page
+    from gateway.observability.audit.segments import DIRECTORY
+
+    body = asked.body
+    kinds = tuple(filter(None, body["kind"].split(",")))
+    found = read_page(store.state_dir / DIRECTORY, body["since"], kinds, body.get("after"), body["limit"])
+    return {"lines": found.lines, "next": found.next}

@@ -1,0 +1,209 @@
+"""What a resource of a gateway's state is made of: its operations, their fields, and the commands that ask
+for them.
+
+Pure data, which imports neither the store nor HTTP nor the command line: a command that asks another machine
+needs none of them, and a gateway needs no command line.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.domain.scopes import AdminRole
+
+if TYPE_CHECKING:
+    from gateway.storage import Store
+
+LONGEST_S = 900.0
+"""The longest that an operation in a process of its own may take."""
+
+Json = dict[str, Any]
+
+REQUIRED: Final = object()
+"""The default of a field or a flag that must be given."""
+
+
+class BadInput(ValueError):
+    """What was given cannot be used. The message says why; ``hint`` names the flag, where it is known."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """One operation that is asked for, by a command or over HTTP."""
+
+    wall_s: float
+    """Now, in seconds since 1970."""
+    serves: Callable[[str, str | None], bool]
+    """Whether somebody serves this model, in this version or, for None, in any."""
+    names: tuple[str, ...] = ()
+    """Those in the operation's path, in its order."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """Members by name, each of its type; those that are not given stay as they are or have their default."""
+
+    @property
+    def name(self) -> str:
+        """Of the record that is meant."""
+        return self.names[0]
+
+
+Run = Callable[["Store", AdminRequest], Json]
+"""Does an operation. Waits for the disk; raises RecordError, StateError, and ValueErrors of the domain for
+values that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option of a command or, if it has no ``names``, an argument."""
+
+    help: str
+    names: str = ""
+    """Separated by blanks."""
+    type: Any = str
+    """As the command line is read; ``read`` makes the value of the body from it and raises ValueError."""
+    default: Any = None
+    """None: nothing is sent."""
+    read: Callable[[Any], Any] | None = None
+    metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
+
+    def hint(self, name: str) -> str:
+        """What messages call it; ``name`` is its field's."""
+        return self.names.split()[0] if self.names else self.metavar or name.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A member of a body, or of a query."""
+
+    name: str
+    type: Any
+    """As pydantic takes it, or the fields of an object. With the default None it may also be null."""
+    flag: Flag | None = None
+    """What gives it on the command line."""
+    default: Any = None
+    """Of the operation; None: there is none."""
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How a list is shown to people. ``--json`` shows the list itself."""
+
+    member: str
+    """Of the answer, which holds the list."""
+    columns: Mapping[str, str | Callable[[Json], str]]
+    """By heading: the name of a fact, or what makes the text from all facts."""
+    when_empty: str
+    """May hold ``{named!r}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that asks for an operation."""
+
+    name: str
+    note: str | Callable[[Json], str] = ""
+    """What people are told: made from the facts answered, and ``named``, the name that was given."""
+    _: KW_ONLY
+    help: str = ""
+    """Without it, what the operation's function says of itself."""
+    fields: tuple[Field, ...] | None = None
+    """What its flags give, where that is not the operation's fields."""
+    body: Callable[[Json], Json] | None = None
+    """Makes the body from what the flags gave. Raises BadInput."""
+    read_name: Callable[[str], str] | None = None
+    """Makes the record's name from what was given. Raises BadInput."""
+    table: Table | None = None
+    warn: Callable[[Json, bool], Iterable[str]] | None = None
+    """What is said beside the data, too: from the answer, and whether the gateway runs."""
+    last_line: str = ""
+    """The fact that is printed alone, to stdout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Something that is done to the gateway's state."""
+
+    name: str
+    """``create_key``: also what the log and ``/openapi.json`` call it."""
+    method: str
+    path: str
+    """With names of records in braces, ``:path`` behind those that may hold slashes (Starlette's form)."""
+    role: AdminRole
+    """What over HTTP may do it, at least."""
+    run: Run
+    fields: tuple[Field, ...] = ()
+    """Of the body; of the query where the method is GET."""
+    commands: tuple[Command, ...] = ()
+    makes_state: bool = False
+    """On a state directory that is empty, too: the command makes the state."""
+    takes_unknown: bool = False
+    """Members of the body that nobody knows are passed over, and not refused."""
+    own_process: bool = False
+    """It may take minutes: a gateway does it in a process of its own, once at a time."""
+    only_here: str = ""
+    """Why it is done on the gateway's host only; such a one has no path."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long who asks over HTTP waits."""
+        return LONGEST_S if self.own_process else 30.0
+
+    @property
+    def query(self) -> tuple[str, ...]:
+        """What it takes in the query."""
+        return tuple(each.name for each in self.fields) if self.method == "GET" else ()
+
+    def completed(self, asked: AdminRequest) -> AdminRequest:
+        """``asked`` with the defaults of fields that were not given."""
+        defaults = {each.name: each.default for each in self.fields if each.default not in (None, REQUIRED)}
+        return replace(asked, body=defaults | dict(asked.body))
+
+
+class Resource:
+    """One kind of record, and what can be done to it. A name has this resource as its group of commands."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        help: str,  # noqa: A002 (Typer's word)
+        *,
+        example: str,
+        argument: tuple[str, str] = ("name", "Its name or id."),
+        role: AdminRole = AdminRole.ADMIN,
+        default: str = "",
+    ) -> None:
+        """``path`` and ``role`` are those of operations that say none. ``argument`` is how commands name a
+        record: the parameter and its help; ``default`` is the command that is meant when none is given."""
+        self.name = name
+        self.path = path
+        self.help = help
+        self.example = example
+        self.argument = argument
+        self.role = role
+        self.default = default
+        self.operations: list[Operation] = []
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether its commands are made from its operations. Others have commands of their own."""
+        return any(operation.commands for operation in self.operations)
+
+    def operation(
+        self, method: str, below: str = "", *commands: Command, role: AdminRole | None = None, **more: Any
+    ) -> Callable[[Run], Run]:
+        """Add the function underneath as an operation at the path ``below`` that of the resource; ``more``
+        are members of :class:`Operation`."""
+
+        def add(run: Run) -> Run:
+            where = {"method": method, "path": self.path + below, "role": role or self.role}
+            self.operations.append(Operation(name=run.__name__, run=run, commands=commands, **(where | more)))
+            return run
+
+        return add
