@@ -32,7 +32,7 @@ class Work(Protocol):
 
     def step(self) -> int:
         """Read the next slice, of some milliseconds at the most. Gives about how many microseconds it took;
-        0 when there is nothing left to read."""
+        0 when there is nothing left to read. Raises nothing: whoever waits must be told."""
         ...
 
 

@@ -423,7 +423,11 @@ class RunningAnswer:
 
     def _was_read(self, then: Callable[[], None]) -> None:
         self._reads = None
-        then()
+        try:
+            then()
+        except Exception:
+            self.break_off(ErrorCode.INTERNAL, "The gateway failed on what it had read of the answer.")
+            raise  # it is logged where it was read
 
     def _read_no_more(self) -> None:
         if self._reads is not None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import structlog
+
 from gateway.dispatch.recovery import (
     AnswerRecord,
     ContinuationReading,
@@ -21,6 +23,10 @@ from shared.protocol.routes import CONTINUED_ROUTES
 REQUEST_BYTES = limits.MIB
 """Longest request that is kept until its answer is complete."""
 
+NOT_READ = "how far it came could not be read"
+
+_log = structlog.get_logger(__name__)
+
 
 class StreamRecovery:
     """A streamed answer's course over one engine or several."""
@@ -33,6 +39,8 @@ class StreamRecovery:
         self._question = body.prefix if whole else b""
         self._reading: ContinuationReading | None = None
         """Made when it is needed."""
+        self._failed = False
+        """Reading raised what it should not: nothing more is read."""
         self._progress: Progress | None = None
         self._splicer: Splicer | None = None
 
@@ -50,20 +58,34 @@ class StreamRecovery:
     @property
     def left_bytes(self) -> int:
         """Of request and answer, still to be read."""
-        return self._read().left_bytes
+        if self._reading is None:
+            return len(self._question) + self.record.size_bytes
+        return self._reading.left_bytes
 
     def step(self) -> int:
-        """Read on in both; see :meth:`gateway.dispatch.recovery.ContinuationReading.step`."""
-        return self._read().step()
+        """Read on in both; see :meth:`gateway.dispatch.recovery.ContinuationReading.step`. Raises nothing: an
+        answer that cannot be read cannot go on elsewhere, and :meth:`read` says so."""
+        if self._failed:
+            return 0
+        try:
+            return self._read().step()
+        except Exception:
+            _log.exception("reading_failed")
+            self._failed = True
+            return 0
 
     @property
     def nearly_read(self) -> bool:
         """What is left to read is so little that :meth:`read` need not wait."""
-        return self._read().nearly_done
+        return self._failed or self._read().nearly_done
 
     def read(self) -> Progress:
         """How far it came; what is left to read is read at once. Raises
         :class:`~gateway.dispatch.recovery.NotContinuable`."""
+        while self.step():
+            pass
+        if self._failed:
+            raise NotContinuable(NOT_READ)
         self._progress = self._read().progress()
         return self._progress
 

@@ -6,7 +6,9 @@ import orjson
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings
+from gateway.dispatch.recovery import ContinuationReading
 from gateway.dispatch.running_answer import AnswerPhase
+from gateway.dispatch.stream_recovery import NOT_READ
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import PREEMPTED, RequestBody, Tier
 from shared.protocol.errors import ErrorCode, TunnelClosed
@@ -156,6 +158,32 @@ async def test_a_gateway_that_shuts_down_meanwhile_says_so() -> None:
     house.clients[0].response.abort()
     house.fleet.settle()
     assert house.fleet.dispatcher.records.taken_bytes == 0
+
+
+async def test_an_answer_that_cannot_be_read_breaks_with_its_error_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(2)
+    await house.begin(2)
+    step, steps = ContinuationReading.step, list[ContinuationReading]()
+
+    def fails_once(reading: ContinuationReading) -> int:
+        steps.append(reading)
+        if len(steps) > 2 and reading is steps[0]:
+            raise RuntimeError("a defect")
+        return step(reading)
+
+    monkeypatch.setattr(ContinuationReading, "step", fails_once)
+    house.lose()
+    began_s = house.fleet.loop.time()
+    await house.read()
+    broken = [client for client in house.clients if client.response._broken is not None]
+    assert len(broken) == 1
+    with pytest.raises(StreamBroken, match=NOT_READ):
+        await read(broken[0])
+    assert house.fleet.loop.time() == began_s
+    assert house.two is not None
+    assert len(house.two.open_streams) == 1, "the other one goes on"
 
 
 @pytest.mark.parametrize("back", [True, False])
