@@ -26,9 +26,10 @@ from agent.link.publisher import TICK_S, Publisher
 from agent.link.session import GatewaySession
 from agent.link.state_lock import locked
 from agent.requests.runner import RequestRunner
-from agent.runtime.watchdog import ClockWatchdog
+from agent.runtime.watchdog import BLOCKED_S, AgentLoopReporter
 from shared.process.open_files import raise_file_limit
 from shared.process.settings import ConfigError
+from shared.process.watchdog import watched_loop
 from shared.protocol.errors import TrunklineError
 
 log = structlog.get_logger("agent")
@@ -88,7 +89,8 @@ class Agent:
             self._say_start(membership)
             self._gpus.start()
             try:
-                await self._run(membership, backends)
+                with watched_loop(AgentLoopReporter(), BLOCKED_S):
+                    await self._run(membership, backends)
             finally:
                 await self._close_all()
                 self._gpus.stop()
@@ -102,7 +104,6 @@ class Agent:
                 tasks.create_task(self._open(backend)) for backend in backends
             ]
             services.append(tasks.create_task(self._tick()))
-            services.append(tasks.create_task(ClockWatchdog().run()))
             if self._config.looks_for_engines:
                 services.append(tasks.create_task(Finder(self._found, self._config.usual_ports).run()))
             dialling = tasks.create_task(_failure_of(dialer))

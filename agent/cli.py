@@ -93,13 +93,13 @@ def run(flags: Flags, file: Path | None) -> int:
 
     from agent.app import serve
     from agent.config.sources import load
-    from agent.runtime.logs import set_up
+    from shared.process.logs import configure_logs
     from shared.process.settings import ConfigError
     from shared.protocol.errors import TrunklineError
 
     try:
         config = load(flags, file)
-        set_up(config.log_format, config.log_level)
+        configure_logs(config.log_level, config.log_format, text_time="%H:%M:%S")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config))
     except ConfigError as error:

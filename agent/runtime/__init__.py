@@ -1,1 +1,1 @@
-"""The agent's process: its log and its watchdog."""
+"""The agent's process: what its watchdog tells."""

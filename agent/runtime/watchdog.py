@@ -1,48 +1,37 @@
-"""Notices that the event loop did not turn: something blocked it, or the machine stood still."""
+"""Tells in the agent's log that the event loop was blocked, and not again and again."""
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
 log = structlog.get_logger("agent")
 
-LOOK_S = 0.5
-
 BLOCKED_S = 1.0
-"""A turn that comes so late is told: the heartbeat bears ten times as much, a stream of tokens does not."""
+"""Without a turn for so long the loop counts as blocked: the heartbeat bears ten times as much, a stream of
+tokens does not."""
 
 QUIET_S = 60.0
 """After a warning so long only counts."""
 
 
-class ClockWatchdog:
-    """Looks at the clock every ``LOOK_S``."""
+class AgentLoopReporter:
+    """Warns of episodes once they are over; of those soon after a warning together with the next one."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
+    def __init__(self) -> None:
         self._told_s = float("-inf")
         self._times = 0
         self._longest_s = 0.0
 
-    async def run(self) -> None:
-        """Runs until cancelled."""
-        while True:
-            before_s = self._clock()
-            await self._sleep(LOOK_S)
-            self.turned(self._clock() - before_s - LOOK_S, self._clock())
+    def loop_blocked(self, now: float, stack: Callable[[], list[str]]) -> None:
+        """Nothing is told before it is over."""
 
-    def turned(self, late_s: float, now: float) -> None:
-        """A turn came ``late_s`` after it should have."""
-        if late_s >= BLOCKED_S:
-            self._times += 1
-            self._longest_s = max(self._longest_s, late_s)
+    def loop_turns(self, now: float, lasted_s: float) -> None:
+        self._times += 1
+        self._longest_s = max(self._longest_s, lasted_s)
+
+    process_stood_still = loop_turns
+
+    def looked(self, now: float) -> None:
         if self._times and now - self._told_s >= QUIET_S:
             log.warning("the event loop was blocked", times=self._times, longest_s=round(self._longest_s, 1))
             self._told_s, self._times, self._longest_s = now, 0, 0.0

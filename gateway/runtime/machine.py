@@ -11,8 +11,8 @@ from gateway.observability.metrics import Metrics
 from gateway.runtime.config.settings import MachineTable
 from gateway.runtime.descriptors import RESERVE, DescriptorBudget
 from gateway.runtime.pressure import MemoryReader, Pressure
-from gateway.runtime.watchdog import watched_loop
 from shared.process.open_files import OPEN_FILES, raise_file_limit
+from shared.process.watchdog import watched_loop
 
 LOOK_S = 1.0
 """How often descriptors and memory are looked at."""
@@ -20,6 +20,9 @@ LOOK_S = 1.0
 TRIM_LOOKS = 60
 """So many looks apart, memory that was freed is given back to the system: the C library keeps what a burst of
 requests needed, in pieces, for ever."""
+
+QUIET_S = 60.0
+"""After a blocked loop was told, the next ones within this time are only counted."""
 
 _log = structlog.get_logger("gateway")
 
@@ -38,13 +41,47 @@ class MachineGuard:
     async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
         """Runs until cancelled. ``hold`` is told every time whether connections can be accepted at all."""
         read, give_back = MemoryReader(), trimmer()
-        with watched_loop(self._metrics, self._settings.blocked_s):
+        with watched_loop(GatewayLoopReporter(self._metrics), self._settings.blocked_s):
             for look in itertools.count(1):
                 await hold(self.descriptors.none_left)
                 self.pressure.read(await asyncio.to_thread(read))
                 if look % TRIM_LOOKS == 0:
                     await asyncio.to_thread(give_back)
                 await asyncio.sleep(LOOK_S)
+
+
+class GatewayLoopReporter:
+    """Says in the log that the loop is blocked, with the stack of its thread, and that it turns again; counts
+    both."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._told_s = float("-inf")
+        self._telling = False
+        self._untold = 0
+        metrics.machine_trouble("loop", False)
+
+    def loop_blocked(self, now: float, stack: Callable[[], list[str]]) -> None:
+        self._metrics.machine_trouble("loop", True)
+        self._telling = now - self._told_s >= QUIET_S
+        if not self._telling:
+            self._untold += 1
+            return
+        _log.error("loop_blocked", stack=stack(), untold=self._untold)
+        self._told_s, self._untold = now, 0
+
+    def loop_turns(self, now: float, lasted_s: float) -> None:
+        self._metrics.loop_blocked(lasted_s)
+        self._metrics.machine_trouble("loop", False)
+        if self._telling:
+            _log.warning("loop_turns", blocked_s=round(lasted_s, 1))
+
+    def process_stood_still(self, now: float, lasted_s: float) -> None:
+        self._metrics.loop_blocked(lasted_s)
+        _log.warning("process_stood_still", for_s=round(lasted_s, 1))
+
+    def looked(self, now: float) -> None:
+        """Nothing is told later than it happens."""
 
 
 def trimmer() -> Callable[[], None]:

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from agent import cli
-from agent.runtime.logs import set_up
+from shared.process.logs import configure_logs
 from tests.support.identities import TOKEN
 
 URL = "http://127.0.0.1:9"
@@ -114,7 +114,7 @@ def _logging() -> Any:
 @pytest.mark.usefixtures("_logging")
 def test_logs_are_lines_of_json_when_asked_for() -> None:
     out = io.StringIO()
-    set_up("json", "info", out)
+    configure_logs("info", "json", stream=out)
     log = structlog.get_logger("agent")
     log.debug("not this")
     log.info("connected", gateway="abc")
@@ -130,7 +130,7 @@ def test_logs_are_lines_of_json_when_asked_for() -> None:
 @pytest.mark.usefixtures("_logging")
 def test_logs_are_readable_and_without_colours_off_a_terminal() -> None:
     out = io.StringIO()
-    set_up("text", "info", out)
+    configure_logs("info", "text", stream=out)
     structlog.get_logger("agent").warning("disconnected", reason="x")
     assert "disconnected" in out.getvalue()
     assert "\x1b" not in out.getvalue()

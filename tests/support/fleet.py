@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent.app import Agent, Stop, listen_for_signals
 from agent.config.sources import load
-from agent.runtime.logs import set_up
+from shared.process.logs import configure_logs
 from shared.process.open_files import raise_file_limit
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--refresh-s", type=float, default=5.0, help="how often engines are asked")
     arguments = parser.parse_args()
-    set_up("json", "info")
+    configure_logs("info", "json")
     try:
         import uvloop
     except ImportError:

@@ -2,43 +2,33 @@
 
 import structlog
 
-from agent.runtime.watchdog import BLOCKED_S, LOOK_S, QUIET_S, ClockWatchdog
-from tests.support.clock import ManualClock
+from agent.runtime.watchdog import BLOCKED_S, QUIET_S, AgentLoopReporter
+from shared.process.watchdog import BEAT_S, LoopWatchdog
 
 
 def test_small_delays_are_none_of_its_business() -> None:
-    watchdog = ClockWatchdog()
+    watchdog = LoopWatchdog(AgentLoopReporter(), BLOCKED_S, list, 0.0)
     with structlog.testing.capture_logs() as logs:
-        watchdog.turned(BLOCKED_S - 0.1, 0.0)
+        watchdog.look(BEAT_S, 0.0)
+        watchdog.look(BEAT_S + BLOCKED_S - 0.1, 0.0)
+        watchdog.look(2 * BLOCKED_S, 2 * BLOCKED_S)
     assert logs == []
 
 
 def test_what_happens_soon_again_is_told_together() -> None:
-    watchdog = ClockWatchdog()
+    reporter = AgentLoopReporter()
     with structlog.testing.capture_logs() as logs:
-        watchdog.turned(1.5, 0.0)
-        watchdog.turned(3.0, 10.0)
-        watchdog.turned(2.0, 20.0)
-        watchdog.turned(0.0, QUIET_S)
-        watchdog.turned(0.0, 2 * QUIET_S)
+        for now, lasted_s in [(0.0, 1.5), (10.0, 3.0), (20.0, 2.0)]:
+            reporter.loop_turns(now, lasted_s)
+            reporter.looked(now)
+        reporter.looked(QUIET_S)
+        reporter.looked(2 * QUIET_S)
     assert [(entry["times"], entry["longest_s"]) for entry in logs] == [(1, 1.5), (2, 3.0)]
 
 
-async def test_it_measures_how_late_its_own_turn_comes() -> None:
-    clock = ManualClock()
-    naps = iter([LOOK_S, LOOK_S + 4.0])
-
-    class Over(Exception):
-        pass
-
-    async def sleep(delay_s: float) -> None:
-        if (nap := next(naps, None)) is None:
-            raise Over
-        clock.advance(nap)
-
+def test_a_process_that_was_stopped_counts_as_well() -> None:
+    watchdog = LoopWatchdog(AgentLoopReporter(), BLOCKED_S, list, 0.0)
     with structlog.testing.capture_logs() as logs:
-        try:
-            await ClockWatchdog(clock, sleep).run()
-        except Over:
-            pass
+        watchdog.look(4.0 + BEAT_S, 0.0)
+        watchdog.look(4.0 + 2 * BEAT_S, 4.0 + 2 * BEAT_S)
     assert [entry["longest_s"] for entry in logs] == [4.0]

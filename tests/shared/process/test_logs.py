@@ -5,11 +5,12 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
-from agent.runtime.logs import set_up
+from shared.process.logs import configure_logs
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ class Disk(io.StringIO):
 
 def test_lines_that_do_not_fit_are_counted_and_the_rest_is_written() -> None:
     disk = Disk()
-    set_up("json", "info", disk)
+    configure_logs("info", "json", stream=disk)
     log = structlog.get_logger("agent")
     log.info("before")
     disk.full = True
@@ -50,11 +51,38 @@ def test_lines_that_do_not_fit_are_counted_and_the_rest_is_written() -> None:
     assert events[1]["lines"] == 3
 
 
+class FullDisk(io.BytesIO):
+    """Full or not, below a stream of text."""
+
+    full = False
+
+    def write(self, data: Any) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+def test_lines_written_as_bytes_are_counted_as_well() -> None:
+    disk = FullDisk()
+    stream = io.TextIOWrapper(disk)
+    configure_logs("info", "json", stream=stream)
+    log = structlog.get_logger("gateway")
+    disk.full = True
+    log.info("lost")
+    log.info("lost", text="größe")
+    disk.full = False
+    log.info("after")
+    note, after = [json.loads(line) for line in disk.getvalue().splitlines()]
+    assert (note["event"], note["lines"]) == ("lines of the log were lost", 2)
+    assert after["event"] == "after"
+    stream.close()
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_full_disk_ends_nothing(form: str) -> None:
     file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - closed below, as far as it can be
     try:
-        set_up(form, "info", file)
+        configure_logs("info", form, stream=file)
         for _ in range(1000):
             structlog.get_logger("agent").info("x" * 100)
             logging.getLogger("library").warning("y" * 100)
@@ -65,6 +93,6 @@ def test_a_full_disk_ends_nothing(form: str) -> None:
 
 def test_a_log_that_was_closed_ends_nothing() -> None:
     file = io.StringIO()
-    set_up("text", "info", file)
+    configure_logs("info", "text", stream=file)
     file.close()
     structlog.get_logger("agent").info("nobody reads this")

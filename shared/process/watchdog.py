@@ -11,37 +11,41 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-
-import structlog
-
-from gateway.observability.metrics import Metrics
+from typing import Protocol
 
 BEAT_S = 0.25
 """How often the loop says that it turns, and how often the thread looks."""
 
-QUIET_S = 60.0
-"""After an episode was told, the next ones within this time are only counted."""
-
 STACK_FRAMES = 12
 """The innermost ones; files, lines and names of functions, never a value."""
 
-_log = structlog.get_logger("gateway")
+
+class BlockedLoopReporter(Protocol):
+    """Is told of each episode, by the watchdog's thread."""
+
+    def loop_blocked(self, now: float, stack: Callable[[], list[str]]) -> None:
+        """An episode has begun. ``stack`` tells where the loop's thread is."""
+
+    def loop_turns(self, now: float, lasted_s: float) -> None:
+        """It is over."""
+
+    def process_stood_still(self, now: float, lasted_s: float) -> None:
+        """Nothing in this process ran, so the loop did not either."""
+
+    def looked(self, now: float) -> None:
+        """Called after each look."""
 
 
 class LoopWatchdog:
-    """Tells of each episode once when it begins, with the stack of the loop's thread, and once at its end.
+    """Tells of each episode once when it begins and once at its end.
 
     :meth:`look` is all its logic: the thread calls it with the time and when the loop last turned.
     """
 
     def __init__(
-        self,
-        metrics: Metrics,
-        blocked_s: float,
-        stack: Callable[[], list[str]],
-        now: float,
+        self, reporter: BlockedLoopReporter, blocked_s: float, stack: Callable[[], list[str]], now: float
     ) -> None:
-        self._metrics = metrics
+        self._reporter = reporter
         self._blocked_s = blocked_s
         self._stack = stack
         self._looked_s = now
@@ -49,10 +53,6 @@ class LoopWatchdog:
         """Until then the loop's silence is not its own."""
         self._since_s: float | None = None
         """When the loop turned last before it was found blocked."""
-        self._told_s = float("-inf")
-        self._telling = False
-        self._untold = 0
-        metrics.machine_trouble("loop", False)
 
     def look(self, now: float, turned_s: float) -> None:
         """``turned_s`` is when the loop turned last."""
@@ -60,30 +60,16 @@ class LoopWatchdog:
         self._looked_s = now
         if self._since_s is not None:
             if turned_s > self._since_s:
-                self._over(turned_s - self._since_s - BEAT_S)
+                lasted_s = turned_s - self._since_s - BEAT_S
+                self._since_s = None
+                self._reporter.loop_turns(now, lasted_s)
         elif stood_still_s >= self._blocked_s:
             self._pardon_s = now
-            self._metrics.loop_blocked(stood_still_s)
-            _log.warning("process_stood_still", for_s=round(stood_still_s, 1))
+            self._reporter.process_stood_still(now, stood_still_s)
         elif now - max(turned_s, self._pardon_s) - BEAT_S >= self._blocked_s:
-            self._begin(now, turned_s)
-
-    def _begin(self, now: float, turned_s: float) -> None:
-        self._since_s = turned_s
-        self._metrics.machine_trouble("loop", True)
-        self._telling = now - self._told_s >= QUIET_S
-        if not self._telling:
-            self._untold += 1
-            return
-        _log.error("loop_blocked", stack=self._stack(), untold=self._untold)
-        self._told_s, self._untold = now, 0
-
-    def _over(self, lasted_s: float) -> None:
-        self._since_s = None
-        self._metrics.loop_blocked(lasted_s)
-        self._metrics.machine_trouble("loop", False)
-        if self._telling:
-            _log.warning("loop_turns", blocked_s=round(lasted_s, 1))
+            self._since_s = turned_s
+            self._reporter.loop_blocked(now, self._stack)
+        self._reporter.looked(now)
 
 
 class _Beat:
@@ -104,11 +90,11 @@ class _Beat:
 
 
 @contextmanager
-def watched_loop(metrics: Metrics, blocked_s: float) -> Iterator[None]:
+def watched_loop(reporter: BlockedLoopReporter, blocked_s: float) -> Iterator[None]:
     """The running loop is watched while inside; its thread must be the one that enters."""
     thread, over = threading.get_ident(), threading.Event()
     beat = _Beat(asyncio.get_running_loop())
-    watchdog = LoopWatchdog(metrics, blocked_s, lambda: stack_of(thread), time.monotonic())
+    watchdog = LoopWatchdog(reporter, blocked_s, lambda: stack_of(thread), time.monotonic())
 
     def watch() -> None:
         while not over.wait(BEAT_S):

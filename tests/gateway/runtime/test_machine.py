@@ -8,7 +8,8 @@ import pytest
 import structlog
 
 from gateway.observability.metrics import Metrics
-from gateway.runtime.watchdog import BEAT_S, QUIET_S, LoopWatchdog, stack_of, watched_loop
+from gateway.runtime.machine import QUIET_S, GatewayLoopReporter
+from shared.process.watchdog import BEAT_S, LoopWatchdog, watched_loop
 
 BLOCKED_S = 1.0
 
@@ -19,7 +20,9 @@ class House:
     def __init__(self) -> None:
         self.now = self.turned_s = 1000.0
         self.metrics = Metrics()
-        self.watchdog = LoopWatchdog(self.metrics, BLOCKED_S, lambda: ["slow.py:1 handler"], self.now)
+        self.watchdog = LoopWatchdog(
+            GatewayLoopReporter(self.metrics), BLOCKED_S, lambda: ["slow.py:1 handler"], self.now
+        )
 
     def passes(self, for_s: float, *, turning: bool) -> None:
         for _ in range(round(for_s / BEAT_S)):
@@ -112,7 +115,7 @@ async def test_a_real_loop_is_caught_in_the_act() -> None:
 
     with structlog.testing.capture_logs() as lines:
         structlog.get_config()["processors"].insert(0, keep)
-        with watched_loop(Metrics(), 0.1):
+        with watched_loop(GatewayLoopReporter(Metrics()), 0.1):
             block_the_loop(told)
             async with asyncio.timeout(5):
                 await over.wait()
@@ -120,11 +123,3 @@ async def test_a_real_loop_is_caught_in_the_act() -> None:
     assert any("block_the_loop" in entry for entry in blocked["stack"])
     assert turns["blocked_s"] >= 0.1
     assert "watchdog" not in [thread.name for thread in threading.enumerate()]
-
-
-def test_a_stack_names_places_and_no_values() -> None:
-    secret = "sk-not-to-be-told"
-    stack = stack_of(threading.get_ident())
-    assert any("test_a_stack_names_places" in entry for entry in stack)
-    assert secret not in "".join(stack)
-    assert stack_of(-1) == []
