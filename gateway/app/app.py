@@ -128,7 +128,7 @@ class Gateway:
             note_seen=store.agents.touch,
         )
         self._clients = Clients(settings.oidc, store, loop.time)
-        keys, http = self._clients.door, http_settings(settings)
+        keys, http = self._clients.credentials, http_settings(settings)
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
 
         self._clients.ring.also(book.read)

@@ -21,8 +21,7 @@ from gateway.domain.scopes import AdminRole
 from gateway.fleet.endpoint import AgentEndpointSettings
 from gateway.fleet.registry import Registry
 from gateway.observability.audit import Retention
-from gateway.observability.audit.figures import AuditFigures
-from gateway.observability.audit.writer import AuditSettings, AuditWriter, audit_writer
+from gateway.observability.audit.writer import AuditFigures, AuditSettings, AuditWriter, audit_writer
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.cache import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule
 from gateway.quota.usage import UsageLedger

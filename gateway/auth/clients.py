@@ -1,4 +1,4 @@
-"""Everything about who clients are: the door they come in by, and what goes on beside it."""
+"""Who comes in, by API keys and, where issuers are trusted, by their tokens; and what goes on beside it."""
 
 import asyncio
 import time
@@ -12,9 +12,11 @@ from gateway.domain.oidc import OidcTable
 from gateway.domain.request import Principal
 from gateway.storage import Store
 from gateway.storage.errors import StateError
+from gateway.storage.keys import PREFIX
 
 if TYPE_CHECKING:
-    from gateway.auth.oidc import Issuer, KeySource
+    from gateway.auth.oidc import Issuer, KeySource, TokenAuthenticator
+
 
 USED_TICK_S = 15.0
 """How often it is written down when keys were last used."""
@@ -29,7 +31,7 @@ class CredentialCheck(Protocol):
 
 
 class Clients:
-    """Create it on the event loop. ``door`` is for whoever lets clients in; :meth:`run` runs beside."""
+    """Create it on the event loop. ``credentials`` says who clients are; :meth:`run` runs beside."""
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class Clients:
         self.ring = KeyRing(store, wall)
         self._store = store
         self._sources: list[KeySource] = []
-        self.door: CredentialCheck = self.ring
+        self.credentials: CredentialCheck = self.ring
         if issuers:
             self._trust(issuers, clock, wall)
 
@@ -51,11 +53,10 @@ class Clients:
     ) -> None:
         """Let holders of these issuers' tokens in, too. Imported where there are any: each start waits for
         every import."""
-        from gateway.auth.authenticator import Authenticator
         from gateway.auth.oidc import KeySource, TokenAuthenticator
 
         self._sources = [KeySource(issuer_of(table), clock) for table in issuers]
-        self.door = Authenticator(self.ring, TokenAuthenticator(self._sources, wall))
+        self.credentials = Authenticator(self.ring, TokenAuthenticator(self._sources, wall))
 
     async def run(self) -> None:
         """Fetch issuers' keys and note the use of ours, until cancelled; then nobody is let in any more."""
@@ -89,7 +90,7 @@ class Clients:
 
 
 def issuer_of(table: OidcTable) -> "Issuer":
-    """What is set of an issuer, as the door knows it."""
+    """What is set of an issuer, as the check of tokens knows it."""
     from gateway.auth.oidc import Issuer
 
     same = table.model_dump(exclude={"issuer", "audience", "algorithms", "tenants"})
@@ -100,3 +101,19 @@ def issuer_of(table: OidcTable) -> "Issuer":
         tenants=tuple(table.tenants),
         **same,
     )
+
+
+class Authenticator:
+    """Keys by their prefix, everything else as a token."""
+
+    def __init__(self, keys: KeyRing, tokens: "TokenAuthenticator") -> None:
+        self._keys = keys
+        self._tokens = tokens
+
+    async def identify(self, presented: str) -> Principal:
+        """As :meth:`KeyRing.identify` and :meth:`TokenAuthenticator.authenticate`. What was changed in the
+        store counts for holders of tokens too."""
+        if presented.startswith(PREFIX) or not presented:
+            return await self._keys.identify(presented)
+        await self._keys.refresh()
+        return self._tokens.authenticate(presented)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gateway.auth.fresh import Fresh, Read
+from gateway.auth.refresher import Read, StoreRefresher
 from gateway.domain.errors import Unauthenticated
 from gateway.domain.request import Principal
 from gateway.storage import KeyRecord, Store
@@ -58,18 +58,18 @@ class KeyRing:
         """What many keys have in common is kept once. Belongs to whoever reads."""
         self._used_s: dict[str, float] = {}
         self._revision = 0
-        self._fresh = Fresh(store.changes, "keys")
-        self._fresh.add(self._read)
-        self._fresh.refresh_here()
+        self._refresher = StoreRefresher(store.changes, "keys")
+        self._refresher.add(self._read)
+        self._refresher.refresh_here()
 
     def also(self, read: Read) -> None:
         """When anybody has changed the store, whatever it was that changed, ``read`` is called in a thread,
         and what it gives on the event loop, before the next request is let in."""
-        self._fresh.add(read)
+        self._refresher.add(read)
 
     def close(self) -> None:
         """Nobody is let in any more."""
-        self._fresh.close()
+        self._refresher.close()
 
     def __len__(self) -> int:
         """Keys in memory, revoked ones too: as many as the store has."""
@@ -80,12 +80,12 @@ class KeyRing:
 
         Raises Unauthenticated, and StateError when the store cannot be asked: nobody is let in on old news.
         """
-        await self._fresh.refresh()
+        await self._refresher.refresh()
         return self._holder(presented)
 
     def authenticate(self, presented: str) -> Principal:
         """The same, reading the store in this thread where it has changed: not for an event loop's."""
-        self._fresh.refresh_here()
+        self._refresher.refresh_here()
         return self._holder(presented)
 
     def _holder(self, presented: str) -> Principal:
@@ -122,7 +122,7 @@ class KeyRing:
 
     async def refresh(self) -> None:
         """Take up what has changed in the store, if anything has. Raises StateError."""
-        await self._fresh.refresh()
+        await self._refresher.refresh()
 
     def _read(self) -> Callable[[], None]:
         """What has changed since the keys there are. Those of many are made and swapped whole, not one by

@@ -39,7 +39,7 @@ from gateway.fleet.health import FleetHealth
 from gateway.fleet.registry import Registry
 from gateway.observability.gauges import UnreadFigures
 from gateway.observability.metrics import Metrics
-from gateway.quota.gpu_time import GpuTimeMeter
+from gateway.quota.usage import GpuTimeMeter
 from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
 from gateway.scheduling.queue.tickets import Fit, Ticket

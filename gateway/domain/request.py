@@ -215,7 +215,7 @@ class Request:
     barred: Callable[["Request", str], bool] | None = None
     """Says of a kind of engine whether it manages such, and may not go there; None: it may go to all."""
     gpu_s: float = 0.0
-    """GPU-seconds it used in attempts that are over (:mod:`gateway.quota.gpu_time`)."""
+    """GPU-seconds it used in attempts that are over (:mod:`gateway.quota.usage`)."""
     troubles: list[tuple[str, str]] | None = None
     """Deployments that did not bring it to its end, in order, and why; None: there was none."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from gateway.auth.agents import AdmittedAgent, AgentDirectory
-from gateway.auth.fresh import Fresh
+from gateway.auth.refresher import StoreRefresher
 from gateway.domain.slices import Look
 from gateway.fleet.registry import Registry
 from gateway.fleet.renewals import Renewals
@@ -116,7 +116,7 @@ class AgentEndpoint:
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")
         """Reads what has changed, and waits behind nobody who writes."""
-        self._keys = Fresh(directory.changes, "identity")
+        self._keys = StoreRefresher(directory.changes, "identity")
         """The gateway's keys that handshakes begin with are those of then, whoever changes them."""
         self._keys.add(self._read_keys)
         self._draining: Drain | None = None

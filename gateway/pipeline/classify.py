@@ -23,8 +23,7 @@ from gateway.domain.request import Principal, Request, RequestBody, Tier
 from gateway.domain.residency import BadResidency, EmptyResidency, Residency, narrowed, read_where
 from gateway.domain.surface import EngineTarget, SurfaceEndpoint, check_model, read_model
 from gateway.pipeline.bodies.facts import JsonFacts, read_facts
-from gateway.quota.asked import LIMITS, TokenDemand, asked_of
-from gateway.quota.unread import asked_unread, tokens_unread
+from gateway.quota.tokens import LIMITS, TokenDemand, demand_of_json, demand_of_unread, tokens_unread
 from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
@@ -251,12 +250,12 @@ def _asked(
     if not (head.endpoint.output_tokens or head.endpoint.any_method):
         return TokenDemand(0)
     if kind is BodyKind.OPAQUE:
-        return asked_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
+        return demand_of_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
     for name in LIMITS:
         value = members.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise _wrong_type(name, "an integer", value)
-    return asked_of(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
+    return demand_of_json(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
 
 
 def _guess(endpoint: SurfaceEndpoint) -> int:

@@ -1,9 +1,9 @@
 """How much keys and tenants may have: per minute, at once, and of budgets. Reserved at admission,
 settled by what engines report."""
 
-from gateway.quota.gpu_time import GpuTimeMeter
 from gateway.quota.shares import QueueShares
 from gateway.quota.spending import Spending
 from gateway.quota.stage import Guard, Held, Limits, untold
+from gateway.quota.usage import GpuTimeMeter
 
 __all__ = ["GpuTimeMeter", "Guard", "Held", "Limits", "QueueShares", "Spending", "untold"]

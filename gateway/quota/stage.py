@@ -1,7 +1,7 @@
 """The stage of a request's way at which what it may use is set aside, before anything is done for it.
 
 **What is reserved.** The tokens of its prompt, estimated, and those of its answer: as many as the
-request allows (``max_tokens`` and what else engines read, :mod:`gateway.quota.asked`), and where it does
+request allows (``max_tokens`` and what else engines read, :mod:`gateway.quota.tokens`), and where it does
 not say, what nine of ten unlimited answers of this model to this tenant stayed within; the model's context
 while too few of them are known. What the engine counted is settled when the answer is over, and where it
 did not count, what was seen of the answer.
@@ -36,7 +36,7 @@ from gateway.quota.holder import (
     reserve,
 )
 from gateway.quota.spending import Amounts, Spending
-from gateway.quota.unread import EVENTS, tokens_seen
+from gateway.quota.tokens import EVENTS, tokens_seen
 from gateway.storage.limits import Terms
 from gateway.storage.prices import OTHER_MODELS
 from shared.protocol.messages import Headers, Usage, UsageMode

@@ -18,7 +18,7 @@ from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, NameTaken, UnknownRecord
-from gateway.storage.rules import check_models, check_name
+from gateway.storage.rules import check_models, check_record_name
 from shared.protocol.routes import ROUTES
 
 PREFIX = "sk-tl-"
@@ -111,8 +111,8 @@ class KeyStore:
         It may ask for what ``scopes`` say, at the ``rates``, and lasts ``life_s`` seconds; None: for ever.
         Raises BadValue or NameTaken.
         """
-        check_name("key name", name)
-        check_name("tenant", tenant)
+        check_record_name("key name", name)
+        check_record_name("tenant", tenant)
         check_scopes(scopes)
         if life_s is not None:
             _check_seconds("an API key lasts", life_s, LIFE_S)

@@ -27,7 +27,7 @@ OVERLAP_S = 366 * 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+ -]{0,62}[A-Za-z0-9._@+-])?")
 
 
-def check_name(what: str, name: str) -> None:
+def check_record_name(what: str, name: str) -> None:
     """A client key's or tenant's name."""
     if _NAME.fullmatch(name) is None:
         raise BadValue(

@@ -11,7 +11,7 @@ from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, StateCorrupt, UnknownRecord
-from gateway.storage.rules import check_name
+from gateway.storage.rules import check_record_name
 
 MOST_TENANTS = 4096
 """With limits of their own: all of them are read whenever one has changed."""
@@ -39,7 +39,7 @@ class TenantStore:
 
         Raises BadValue, and has changed nothing then.
         """
-        check_name("tenant", name)
+        check_record_name("tenant", name)
         table = schema.tenants
         with self._database.write() as connection:
             row = connection.execute(select(table).where(table.c.name == name)).one_or_none()

@@ -36,7 +36,7 @@ class Amount:
     completion_tokens: int = 0
     cached_tokens: int = 0
     gpu_s: float = 0.0
-    """GPU-seconds (:mod:`gateway.quota.gpu_time`)."""
+    """GPU-seconds (:mod:`gateway.quota.usage`)."""
     cost: float = 0.0
     """In money, by the prices at the time."""
 

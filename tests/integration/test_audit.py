@@ -16,8 +16,7 @@ from typing import Any
 import orjson
 
 from gateway.observability.audit import take_up_acts, trusted_keys, verify
-from gateway.observability.audit.reading import read_lines
-from gateway.observability.audit.segments import DIRECTORY
+from gateway.observability.audit.segments import DIRECTORY, read_lines
 from gateway.storage import By, Store
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import MODEL, Site

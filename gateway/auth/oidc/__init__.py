@@ -1,7 +1,7 @@
 """Clients that show a JSON Web Token of an issuer we trust, in place of an API key (RFC 7519, RFC 8725).
 
-``issuer`` what is trusted · ``keyset`` an issuer's keys · ``fetch`` and ``source`` get them, outside any
-request · ``verify`` a token against keys and times, pure · ``claims`` what it grants · ``tokens`` joins them.
+``issuer`` what is trusted, and an issuer's keys · ``fetch`` and ``source`` get them, outside any request ·
+``verify`` a token against keys and times, pure · ``tokens`` what it grants, and who is let in.
 """
 
 from gateway.auth.oidc.issuer import Issuer

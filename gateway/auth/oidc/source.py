@@ -14,8 +14,7 @@ import structlog
 from jwt import PyJWK
 
 from gateway.auth.oidc.fetch import Fetched, FetchFailed, fetch
-from gateway.auth.oidc.issuer import Issuer
-from gateway.auth.oidc.keyset import BadKeySet, KeySet, read_keyset
+from gateway.auth.oidc.issuer import BadKeySet, Issuer, KeySet, read_keyset
 from gateway.domain.urls import BadUrl, check_url, is_own
 
 ASKED_GAP_S = 30.0

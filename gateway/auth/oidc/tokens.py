@@ -1,15 +1,29 @@
-"""Lets in who shows a token of an issuer that is trusted; a token seen before costs a look-up."""
+"""Lets in who shows a token of an issuer that is trusted, and says who that is here and what he may do.
+
+A token seen before costs a look-up.
+"""
 
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gateway.auth.oidc.claims import principal_of
+from gateway.auth.oidc.issuer import Issuer
 from gateway.auth.oidc.source import KeySource
-from gateway.auth.oidc.verify import KeyUnknown, TokenOutOfDate, TokenRefused, read, verify
+from gateway.auth.oidc.verify import (
+    KeyUnknown,
+    TokenOutOfDate,
+    TokenRefused,
+    Verified,
+    read_token,
+    verify_token,
+)
 from gateway.domain.errors import IssuerUnavailable, Unauthenticated
-from gateway.domain.request import Principal
+from gateway.domain.request import Principal, Tier
+from gateway.domain.scopes import AdminRole, limited, matches
+from gateway.storage.errors import BadValue
+from gateway.storage.rules import MODELS, NAME_CHARS, check_models, check_record_name
 
 REMEMBERED = 10_000
 """Tokens whose verification is remembered, about 1 KB each."""
@@ -64,7 +78,7 @@ class TokenAuthenticator:
 
     def _verified(self, text: str, now_s: float) -> _Seen:
         """Raises TokenRefused and IssuerUnavailable."""
-        token = read(text)
+        token = read_token(text)
         source = self._sources.get(token.issuer)
         if source is None:
             raise TokenRefused("The token's issuer is not one that this gateway trusts.")
@@ -72,7 +86,7 @@ class TokenAuthenticator:
             raise IssuerUnavailable("The keys of the token's issuer are not known yet; try again soon.")
         generation, issuer = source.generation, source.issuer
         try:
-            verified = verify(token, issuer, source, now_s)
+            verified = verify_token(token, issuer, source, now_s)
         except KeyUnknown:
             source.ask()
             raise
@@ -87,3 +101,82 @@ def _unauthenticated(error: TokenRefused) -> Unauthenticated:
     elif isinstance(error, TokenOutOfDate):
         refusal.should_retry = False
     return refusal
+
+
+VALUES = 256
+"""Most values of one claim that are looked at."""
+
+_BLANKS = re.compile(r"[ ,]+")
+
+
+def principal_of(token: Verified, issuer: Issuer) -> Principal:
+    """The holder of ``token``. Raises TokenRefused when it names a tenant that it may not, or none."""
+    whose = hashlib.sha256(f"{issuer.issuer}\0{token.subject}".encode()).hexdigest()[:16]
+    named = issuer.models_claim is not None or issuer.tiers_claim is not None
+    return Principal(
+        f"jwt_{whose}",
+        token.subject if len(token.subject) <= NAME_CHARS else f"jwt_{whose}",
+        _tenant(token.claims, issuer),
+        scopes=limited(_models(token.claims, issuer), None, _tiers(token.claims, issuer)) if named else None,
+        role=_role(token.claims, issuer),
+    )
+
+
+def claim(claims: Mapping[str, Any], name: str) -> object:
+    """The claim ``name``; where there is none, the one that its dots lead to (``realm_access.roles``)."""
+    if name in claims:
+        return claims[name]
+    value: object = claims
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _tenant(claims: Mapping[str, Any], issuer: Issuer) -> str:
+    if issuer.tenant_claim is None:
+        return issuer.tenant
+    tenant = claim(claims, issuer.tenant_claim)
+    if not isinstance(tenant, str) or not any(matches(tenant, each) for each in issuer.tenants):
+        raise TokenRefused("The token names no tenant that its issuer may speak for.")
+    try:
+        check_record_name("tenant", tenant)
+    except BadValue:
+        raise TokenRefused("The token names a tenant that cannot be one.") from None
+    return tenant
+
+
+def _models(claims: Mapping[str, Any], issuer: Issuer) -> list[str] | None:
+    if issuer.models_claim is None:
+        return None
+    patterns = _values(claim(claims, issuer.models_claim))
+    try:
+        if patterns:
+            check_models(patterns)
+    except BadValue:
+        raise TokenRefused(f"The token's models cannot be used: at most {MODELS} shell patterns.") from None
+    return patterns
+
+
+def _tiers(claims: Mapping[str, Any], issuer: Issuer) -> list[str] | None:
+    if issuer.tiers_claim is None:
+        return None
+    return [value for value in _values(claim(claims, issuer.tiers_claim)) if value in frozenset(Tier)]
+
+
+def _role(claims: Mapping[str, Any], issuer: Issuer) -> AdminRole | None:
+    """The greatest of those that its values mean."""
+    if issuer.roles_claim is None:
+        return None
+    found = [
+        issuer.roles[value] for value in _values(claim(claims, issuer.roles_claim)) if value in issuer.roles
+    ]
+    return next((role for role in found if all(role.covers(other) for other in found)), None)
+
+
+def _values(value: object) -> list[str]:
+    """Texts in a list, or in one text divided by blanks (as RFC 8693's ``scope``) or commas."""
+    if isinstance(value, str):
+        value = [part for part in _BLANKS.split(value) if part]
+    if not isinstance(value, list):
+        return []
+    return [each for each in value[:VALUES] if isinstance(each, str)]

@@ -15,8 +15,7 @@ import orjson
 from jwt import PyJWK
 from jwt.exceptions import InvalidAudienceError, InvalidIssuerError, MissingRequiredClaimError, PyJWTError
 
-from gateway.auth.oidc.issuer import ALGORITHMS, Issuer
-from gateway.auth.oidc.keyset import KID_CHARS
+from gateway.auth.oidc.issuer import ALGORITHMS, KID_CHARS, Issuer
 
 TOKEN_BYTES = 8192
 """Longest token that is looked at."""
@@ -66,7 +65,7 @@ class KeyUnknown(TokenRefused):
 
 
 class IssuerKeys(Protocol):
-    """An issuer's keys; :class:`gateway.auth.oidc.keyset.KeySet`."""
+    """An issuer's keys; :class:`gateway.auth.oidc.issuer.KeySet`."""
 
     def find(self, kid: str | None, algorithm: str, /) -> PyJWK | None: ...
 
@@ -91,7 +90,7 @@ class Verified:
     claims: Mapping[str, Any]
 
 
-def read(text: str) -> Unverified:
+def read_token(text: str) -> Unverified:
     """What a token says of itself. Raises TokenRefused for what is none, or none of a kind that is taken."""
     if len(text) > TOKEN_BYTES:
         raise TokenRefused(f"The token is longer than {TOKEN_BYTES} bytes.")
@@ -114,7 +113,7 @@ def read(text: str) -> Unverified:
     return Unverified(text, issuer, algorithm, kid)
 
 
-def verify(token: Unverified, issuer: Issuer, keys: IssuerKeys, wall_s: float) -> Verified:
+def verify_token(token: Unverified, issuer: Issuer, keys: IssuerKeys, wall_s: float) -> Verified:
     """What ``issuer`` signed, at Unix time ``wall_s``. Raises TokenRefused.
 
     The algorithm that verifies is the key's own; what the token says of it only finds the key.

@@ -7,9 +7,8 @@ What a running gateway alone needs, a writer and its figures, is imported from i
 without.
 """
 
-from gateway.observability.audit.acts import take_up
+from gateway.observability.audit.acts import audit_files, take_up, take_up_acts, trusted_keys
 from gateway.observability.audit.files import AuditFiles, AuditUnwritable, Retention
-from gateway.observability.audit.opening import audit_files, take_up_acts, trusted_keys
 from gateway.observability.audit.records import ChainHead, Signer
 from gateway.observability.audit.requests import RequestFacts, facts_of
 from gateway.observability.audit.verify import Anchor, AuditReport, verify

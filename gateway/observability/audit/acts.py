@@ -1,11 +1,14 @@
 """From the database, where administrative acts are noted as they are done, into the audit log."""
 
 import contextlib
+import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from gateway.observability.audit.files import AuditFiles
+from gateway.observability.audit.files import AuditFiles, Retention
 from gateway.observability.audit.records import RESERVED, AuditEntry
+from gateway.observability.audit.segments import DIRECTORY
+from gateway.storage import Store
 from gateway.storage.acts import Act
 from gateway.storage.errors import StateError
 
@@ -70,3 +73,20 @@ def _signers(acts: AdminActs) -> tuple[bytes, ...]:
     except StateError:
         return ()
     return () if signer is None else (signer,)
+
+
+def audit_files(store: Store, keep: Retention | None = None) -> AuditFiles:
+    """``keep`` may be left out by those who delete nothing."""
+    return AuditFiles(store.state_dir / DIRECTORY, lambda: store.gateway_identity, keep or Retention())
+
+
+def take_up_acts(store: Store) -> int:
+    """Acts just done become lines; how many. Raises StateError: then they wait in the database, and whoever
+    writes the log next takes them up."""
+    return take_up(audit_files(store), store.acts, time.time()) if store.acts.pending(1) else 0
+
+
+def trusted_keys(store: Store) -> list[bytes]:
+    """Public keys of which one has signed the log: the gateway's of now, and the one that was it last."""
+    last = store.acts.signer()
+    return [store.gateway_identity.public_key, *([last] if last is not None else [])]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from gateway.observability.audit.passed import VerifiedPrefix, read_believed
+from gateway.observability.audit.believed_time import BelievedTime, read_believed
 from gateway.observability.audit.records import (
     LINE_BYTES,
     START,
@@ -28,7 +28,15 @@ from gateway.observability.audit.records import (
     hash_of,
     lines_of,
 )
-from gateway.observability.audit.segments import BELIEVED, HEAD, LOCK, names, next_name, of_day, order
+from gateway.observability.audit.segments import (
+    BELIEVED,
+    HEAD,
+    LOCK,
+    next_segment_name,
+    of_day,
+    segment_names,
+    segment_order,
+)
 from gateway.storage.errors import StateBusy, StateUnwritable
 from gateway.storage.locks import Holding
 
@@ -94,16 +102,16 @@ class AuditFiles:
         (self.directory / LOCK).touch(mode=0o600)
         _give_to_owner(self.directory / LOCK, self.directory)
 
-    def believed(self, wall_s: float) -> VerifiedPrefix:
+    def believed(self, wall_s: float) -> BelievedTime:
         """The time of day that was believed last; else that of the newest line; ``wall_s`` where there is
         none. Raises AuditUnwritable."""
         with _foreign_errors(self.directory):
             found = read_believed(self.directory / BELIEVED)
-            if found is None and (present := names(self.directory)):
-                found = VerifiedPrefix(_last_moment(self.directory / present[-1], wall_s))
-        return found or VerifiedPrefix(wall_s)
+            if found is None and (present := segment_names(self.directory)):
+                found = BelievedTime(_last_moment(self.directory / present[-1], wall_s))
+        return found or BelievedTime(wall_s)
 
-    def keep_believed(self, believed: VerifiedPrefix) -> None:
+    def keep_believed(self, believed: BelievedTime) -> None:
         """Raises AuditUnwritable."""
         with _foreign_errors(self.directory):
             self._make_directory()
@@ -153,7 +161,7 @@ class Appender:
 
     def prune(self, wall_s: float) -> list[str]:
         """Delete segments that are to be kept no longer; their names. A line says so first."""
-        present = names(self._directory)
+        present = segment_names(self._directory)
         gone = self._too_old(present, wall_s)
         if not gone:
             return []
@@ -182,7 +190,7 @@ class Appender:
         try:
             return decode_head(path.read_bytes(), self._keys)
         except FileNotFoundError:
-            if not names(self._directory):
+            if not segment_names(self._directory):
                 head = ChainHead()
                 _replace(path, encode_head(head, self.signer))
                 return head
@@ -193,7 +201,7 @@ class Appender:
     def _without_head(self, reason: str, wall_s: float) -> ChainHead:
         """Go on after the last whole line there is; a line says that nobody knows whether it was the last."""
         self._notes.append(AuditEntry(wall_s, "head_lost", {"reason": reason}))
-        present = names(self._directory)
+        present = segment_names(self._directory)
         if not present:
             return ChainHead()
         data = (self._directory / present[-1]).read_bytes()
@@ -204,8 +212,8 @@ class Appender:
 
     def _settle(self, wall_s: float) -> None:
         """Take over or cut off what lies beyond the head."""
-        last = order(self.head.segment)
-        for name in [name for name in names(self._directory) if order(name) >= last]:
+        last = segment_order(self.head.segment)
+        for name in [name for name in segment_names(self._directory) if segment_order(name) >= last]:
             begins = self.head.end_bytes if name == self.head.segment else 0
             with os.fdopen(os.open(self._directory / name, os.O_RDONLY | _OWN), "rb") as file:
                 file.seek(begins)
@@ -243,7 +251,7 @@ class Appender:
         whole = bool(head.segment) and path.exists() and path.stat().st_size == head.end_bytes
         if whole and fits and head.segment[:10] >= day:
             return
-        name = next_name(head.segment, day)
+        name = next_segment_name(head.segment, day)
         facts = {"segment": name, "after": head.segment}
         self._notes.insert(0, AuditEntry(wall_s, "segment", facts))
         self.head = replace(head, segment=name, end_bytes=0)

@@ -1,8 +1,18 @@
-"""Names of the audit log's files: ``2026-11-21.0001.jsonl`` and on, in the order of their writing."""
+"""The audit log's files: their names, and reading them as they are, without judging it.
+
+Segments are called ``2026-11-21.0001.jsonl`` and on, in the order of their writing.
+"""
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import orjson
+
+from gateway.observability.audit.records import LINE_BYTES
+from gateway.storage.errors import BadValue, StateUnwritable
 
 HEAD = "head.json"
 LOCK = "lock"
@@ -13,25 +23,25 @@ DIRECTORY = "audit"
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.(\d{4,9})\.jsonl")
 
 
-def names(directory: Path) -> list[str]:
+def segment_names(directory: Path) -> list[str]:
     """The segments there are, the oldest first."""
     if not directory.is_dir():
         return []
     found = (each.name for each in directory.iterdir() if _NAME.fullmatch(each.name))
-    return sorted(found, key=order)
+    return sorted(found, key=segment_order)
 
 
-def is_name(text: str) -> bool:
+def is_segment_name(text: str) -> bool:
     """Whether a segment may be called so."""
     return _NAME.fullmatch(text) is not None
 
 
-def order(name: str) -> tuple[str, int]:
+def segment_order(name: str) -> tuple[str, int]:
     """Segments that were written later come later; nothing comes first."""
     return (name[:10], int(name[11:-6])) if name else ("", 0)
 
 
-def next_name(last: str, day: str) -> str:
+def next_segment_name(last: str, day: str) -> str:
     """The segment after ``last`` (empty: the first). Never a name from before, whatever the clock says."""
     match = _NAME.fullmatch(last)
     if match is None or match[1] < day:
@@ -42,3 +52,91 @@ def next_name(last: str, day: str) -> str:
 def of_day(wall_s: float) -> str:
     """The day (UTC) of a moment, as segments name it."""
     return datetime.fromtimestamp(wall_s, UTC).date().isoformat()
+
+
+PAGE_LINES = 1000
+PAGE_BYTES = 1024 * 1024
+"""Of the log that are read for one page, whether they are wanted or not."""
+PLACE_DIGITS = 15
+
+
+def read_lines(directory: Path, since: str = "", kinds: tuple[str, ...] = ()) -> Iterator[str]:
+    """Whole lines, the oldest first, of acts and requests from the moment ``since`` (as lines have it) on.
+
+    ``kinds`` are kinds, or beginnings of kinds that end with a dot; none: all. What cannot be read as a
+    record is left out: :mod:`gateway.observability.audit.verify` tells of it. Raises StateUnwritable.
+    """
+    try:
+        for name in segment_names(directory):
+            with (directory / name).open("rb") as file:
+                while line := file.readline(2 * LINE_BYTES):
+                    if line.endswith(b"\n") and _wanted(line, since, kinds):
+                        yield line.decode()
+    except OSError as error:
+        raise StateUnwritable(f"cannot read the audit log in {directory}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a log, of bounded length."""
+
+    lines: list[str]
+    next: str | None
+    """Where the part behind it begins; None: nothing is behind it yet."""
+
+
+def read_page(
+    directory: Path, since: str, kinds: tuple[str, ...], after: str | None, most: int | None = None
+) -> Page:
+    """The lines that :func:`read_lines` gives, from the place ``after`` on, which another page named as its
+    ``next`` (None: from the beginning). At most ``most``, and so many as are in PAGE_BYTES of the log.
+
+    Raises BadValue for a place that is none, and StateUnwritable.
+    """
+    first, offset = _place(after)
+    lines: list[str] = []
+    read_bytes, most = 0, min(most or PAGE_LINES, PAGE_LINES)
+    try:
+        for name in (
+            each for each in segment_names(directory) if segment_order(each) >= segment_order(first)
+        ):
+            with (directory / name).open("rb") as file:
+                file.seek(offset if name == first else 0)
+                while line := file.readline(2 * LINE_BYTES):
+                    if not line.endswith(b"\n") and len(line) < 2 * LINE_BYTES:
+                        break  # it is being written, or was cut off
+                    read_bytes += len(line)
+                    if line.endswith(b"\n") and _wanted(line, since, kinds):
+                        lines.append(line[:-1].decode())
+                    if len(lines) >= most or read_bytes >= PAGE_BYTES:
+                        return Page(lines, f"{name}@{file.tell()}")
+    except OSError as error:
+        raise StateUnwritable(f"cannot read the audit log in {directory}: {error}") from error
+    return Page(lines, None)
+
+
+def _place(text: str | None) -> tuple[str, int]:
+    """The segment and the place in it. Raises BadValue."""
+    if text is None:
+        return "", 0
+    name, _, offset = text.partition("@")
+    if (
+        not is_segment_name(name)
+        or not (offset.isascii() and offset.isdecimal())
+        or len(offset) > PLACE_DIGITS
+    ):
+        raise BadValue("after is what an answer before gave as next")
+    return name, int(offset)
+
+
+def _wanted(line: bytes, since: str, kinds: tuple[str, ...]) -> bool:
+    try:
+        record = orjson.loads(line)
+        at, kind = record["at"], record["kind"]
+        return bool(at >= since) and (not kinds or any(_is(kind, each) for each in kinds))
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def _is(kind: str, wanted: str) -> bool:
+    return kind.startswith(wanted) if wanted.endswith(".") else kind == wanted

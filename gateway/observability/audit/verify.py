@@ -17,7 +17,7 @@ from gateway.observability.audit.records import (
     decode_head,
     hash_of,
 )
-from gateway.observability.audit.segments import HEAD, LOCK, names
+from gateway.observability.audit.segments import HEAD, LOCK, segment_names
 from gateway.storage.errors import StateBusy, StateMissing, StateUnwritable
 from gateway.storage.locks import Holding
 
@@ -91,7 +91,7 @@ def _snapshot(directory: Path) -> tuple[dict[str, int], bytes]:
     try:
         if holding is not None and not holding.alone(LOCK_WAIT_S):
             raise StateBusy(f"another process holds {directory / LOCK}: look for a stuck trunkline process")
-        sizes = {name: (directory / name).stat().st_size for name in names(directory)}
+        sizes = {name: (directory / name).stat().st_size for name in segment_names(directory)}
         head = directory / HEAD
         return sizes, head.read_bytes() if head.exists() else b""
     finally:

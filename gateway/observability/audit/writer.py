@@ -8,17 +8,19 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from gateway.domain.errors import StateUnavailable
-from gateway.observability.audit.acts import AdminActs, prune, take_up
+from gateway.observability.audit.acts import AdminActs, audit_files, prune, take_up
+from gateway.observability.audit.believed_time import BelievedTime
 from gateway.observability.audit.files import AuditFiles, Retention
-from gateway.observability.audit.opening import audit_files
-from gateway.observability.audit.passed import VerifiedPrefix
 from gateway.observability.audit.records import AuditEntry
 from gateway.storage import Store
 from gateway.storage.errors import StateError
@@ -71,7 +73,7 @@ class AuditWriter:
         self._seen: int | None = None
         self._wall = wall
         self._clock = clock
-        self._believed: VerifiedPrefix | None = None
+        self._believed: BelievedTime | None = None
         """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
         self._looked_s = 0.0
         self._buffer: deque[AuditRecord] = deque()
@@ -184,7 +186,7 @@ class AuditWriter:
             self._taken += 1
 
     def _prune(self) -> None:
-        """By the time of day that is believed (:mod:`gateway.observability.audit.passed`), once an hour."""
+        """By the time of day that is believed, once an hour."""
         now_s = self._clock()
         if self._believed is None or now_s - self._pruned_s < DAY_S / 24:
             return
@@ -213,3 +215,26 @@ class _Noted:
 def audit_writer(store: Store, settings: AuditSettings, keep: Retention) -> AuditWriter:
     """For a gateway."""
     return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.data_version)
+
+
+class AuditFigures(Collector):
+    """Of one writer."""
+
+    def __init__(self, registry: CollectorRegistry, writer: AuditWriter) -> None:
+        self._writer = writer
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """See prometheus_client's Collector."""
+        writer = self._writer
+        yield CounterMetricFamily(
+            "trunkline_audit_records", "Lines of the audit log on the disk.", value=writer.written
+        )
+        yield CounterMetricFamily(
+            "trunkline_audit_dropped", "Records that found no room and are lost.", value=writer.dropped
+        )
+        yield GaugeMetricFamily(
+            "trunkline_audit_blocked",
+            "1 while the audit log cannot be written.",
+            value=int(writer.blocked),
+        )

@@ -43,7 +43,7 @@ def restoring_path(path: Path) -> Path:
     return _beside(path, ".restoring")
 
 
-def trouble_of(path: Path, *, still: bool = False) -> str:
+def damage_of(path: Path, *, still: bool = False) -> str:
     """What is wrong with the database at ``path``; empty when it is sound, or in a way that is no damage.
 
     Reads all of it, but not each value. A ``still`` file is in nobody's use, and is not written. Raises
@@ -75,7 +75,7 @@ def make_backup(path: Path, source: sqlite3.Connection) -> None:
             _empty(fresh)
             with contextlib.closing(sqlite3.connect(fresh)) as target:
                 source.backup(target)
-            if trouble := trouble_of(fresh, still=True):
+            if trouble := damage_of(fresh, still=True):
                 raise StateCorrupt(f"{path} is damaged ({trouble}); its backup was left as it is")
             _sync(fresh)
             fresh.replace(backup_path(path))
@@ -92,7 +92,7 @@ def prepare_restoring(path: Path, reason: str) -> None:
             f"{path} is damaged ({reason}), and there is no {backup.name} beside it: restore the state "
             "directory from a backup; without one, move the file away and let every agent join again"
         )
-    if trouble := trouble_of(backup, still=True):
+    if trouble := damage_of(backup, still=True):
         raise StateCorrupt(
             f"{path} cannot be used ({reason}), nor can {backup.name} ({trouble}): restore the state "
             "directory from a backup; without one, move both files away and let every agent join again"
@@ -129,14 +129,14 @@ def recover(path: Path, holding: Holding) -> None:
     ``holding`` is shared before and afterwards. Raises StateCorrupt, having changed nothing, when there is no
     good backup or somebody else has the state open.
     """
-    reason = _damage(path)
+    reason = _reason_to_restore(path)
     if not reason:
         return
     if not holding.alone(BUSY_TIMEOUT_S):
         holding.share(BUSY_TIMEOUT_S)
         raise StateCorrupt(f"{path} is damaged ({reason}), and another process has it open: stop that first")
     try:
-        reason = _damage(path)
+        reason = _reason_to_restore(path)
         if not reason:
             return
         if not restoring_path(path).exists():
@@ -153,7 +153,7 @@ def recover(path: Path, holding: Holding) -> None:
     )
 
 
-def _damage(path: Path) -> str:
+def _reason_to_restore(path: Path) -> str:
     """Why the backup is to take its place, if it is to."""
     if restoring_path(path).exists():
         return "a restoring was interrupted"
@@ -161,7 +161,7 @@ def _damage(path: Path) -> str:
         return "it is missing" if backup_path(path).exists() else ""
     if not backup_path(path).exists() and path.stat().st_size == 0:
         return ""
-    trouble = trouble_of(path)
+    trouble = damage_of(path)
     return "" if trouble == "it is empty" and not backup_path(path).exists() else trouble
 
 

@@ -123,8 +123,7 @@ def verify_audit(store: "Store", asked: AdminRequest) -> Json:
 def export_audit(store: "Store", asked: AdminRequest) -> Json:
     """Lines as they are in the log, the oldest first, from a moment on and of some kinds (separated by
     commas); ``next`` goes on, also where an answer found none."""
-    from gateway.observability.audit.reading import read_page
-    from gateway.observability.audit.segments import DIRECTORY
+    from gateway.observability.audit.segments import DIRECTORY, read_page
 
     body = asked.body
     kinds = tuple(filter(None, body["kind"].split(",")))

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain.scopes import AdminRole
 from gateway.observability.audit import AuditFiles, AuditUnwritable, trusted_keys, verify
-from gateway.observability.audit.reading import read_lines
+from gateway.observability.audit.segments import read_lines
 from gateway.storage import Store
 from tests.gateway.app.test_app import running
 

@@ -12,16 +12,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.oidc.issuer import ALGORITHMS
-from gateway.auth.oidc.keyset import BadKeySet, read_keyset
+from gateway.auth.oidc.issuer import ALGORITHMS, BadKeySet, read_keyset
 from gateway.auth.oidc.verify import (
     KeyUnknown,
     TokenOutOfDate,
     TokenRefused,
     Unverified,
     Verified,
-    read,
-    verify,
+    read_token,
+    verify_token,
 )
 from tests.gateway.auth.minting import (
     AUDIENCE,
@@ -41,7 +40,7 @@ KIDS = {"RS256": "r1", "ES256": "k1", "EdDSA": "e1"}
 
 
 def checked(text: str, wall_s: float = NOW_S, **settings: Any) -> Verified:
-    return verify(read(text), issuer(**settings), KEYS, wall_s)
+    return verify_token(read_token(text), issuer(**settings), KEYS, wall_s)
 
 
 def b64(data: bytes) -> str:
@@ -152,7 +151,7 @@ def test_an_attack_is_refused_for_its_reason(text: str, answer: str) -> None:
 def test_what_was_said_of_the_algorithm_beforehand_is_not_believed() -> None:
     text = hmac_token(public_pem("ES256"), {"alg": "HS256", "kid": "k1"})
     with pytest.raises(TokenRefused, match="signature is not"):
-        verify(Unverified(text, ISSUER, "ES256", "k1"), issuer(), KEYS, NOW_S)
+        verify_token(Unverified(text, ISSUER, "ES256", "k1"), issuer(), KEYS, NOW_S)
 
 
 def test_an_issuer_may_be_held_to_fewer_algorithms() -> None:
@@ -185,7 +184,7 @@ def test_a_token_without_a_key_id_needs_the_only_key_of_its_algorithm() -> None:
     assert checked(token("ES256", None)).subject == "alice"
     two = read_keyset(jwks(jwk("ES256", "k1"), jwk("ES256", "k2", "b")), ALGORITHMS)
     with pytest.raises(KeyUnknown):
-        verify(read(token("ES256", None)), issuer(), two, NOW_S)
+        verify_token(read_token(token("ES256", None)), issuer(), two, NOW_S)
 
 
 @given(st.binary(max_size=60), st.integers(0, 400), st.integers(1, 255))
@@ -256,7 +255,7 @@ def test_what_is_no_key_set_is_said(body: bytes) -> None:
 def test_a_key_id_used_twice_keeps_its_first_key_of_each_algorithm() -> None:
     found = read_keyset(jwks(jwk("ES256", "k", "a"), jwk("ES256", "k", "b"), jwk("EdDSA", "k")), ALGORITHMS)
     assert set(found.keys) == {("k", "ES256"), ("k", "EdDSA")}
-    assert verify(read(token("ES256", "k", "a")), issuer(), found, NOW_S).subject == "alice"
+    assert verify_token(read_token(token("ES256", "k", "a")), issuer(), found, NOW_S).subject == "alice"
 
 
 @given(

@@ -7,7 +7,7 @@ import orjson
 
 from gateway.observability.audit import AuditFiles, AuditReport, verify
 from gateway.observability.audit.records import AuditEntry
-from gateway.observability.audit.segments import names
+from gateway.observability.audit.segments import segment_names
 from shared.identity import GatewayIdentity
 
 DAY_S = 86_400.0
@@ -20,7 +20,7 @@ def entries(count: int, *, at_s: float = NOON_S, kind: str = "test") -> list[Aud
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
-    texts = [(directory / name).read_bytes() for name in names(directory)]
+    texts = [(directory / name).read_bytes() for name in segment_names(directory)]
     return [orjson.loads(line) for text in texts for line in text.splitlines()]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.observability.audit import AuditFiles, AuditUnwritable, Retention
 from gateway.observability.audit.records import LINE_BYTES, START, AuditEntry, hash_of
-from gateway.observability.audit.segments import HEAD, names, next_name, order
+from gateway.observability.audit.segments import HEAD, next_segment_name, segment_names, segment_order
 from shared.identity import GatewayIdentity, generate_key
 from tests.gateway.observability.audit.logs import DAY_S, NOON_S, entries, kinds, records, verified
 
@@ -23,7 +23,7 @@ def pruned(files: AuditFiles, wall_s: float) -> list[str]:
 
 
 def only_segment(files: AuditFiles) -> Path:
-    (name,) = names(files.directory)
+    (name,) = segment_names(files.directory)
     return files.directory / name
 
 
@@ -56,7 +56,7 @@ def test_a_new_day_and_a_long_segment_begin_another_segment(
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(segment_bytes=500))
     for at_s in (NOON_S, NOON_S, NOON_S, NOON_S + DAY_S, NOON_S, NOON_S):
         files.append(entries(2), at_s)
-    assert names(files.directory) == [
+    assert segment_names(files.directory) == [
         "2026-11-21.0001.jsonl",
         "2026-11-21.0002.jsonl",
         "2026-11-22.0001.jsonl",
@@ -66,9 +66,13 @@ def test_a_new_day_and_a_long_segment_begin_another_segment(
 
 
 def test_segments_are_in_order_whatever_the_clock_and_their_number() -> None:
-    assert next_name("", "2026-11-21") == "2026-11-21.0001.jsonl"
-    assert next_name("2026-11-22.0009.jsonl", "2026-11-21") == "2026-11-22.0010.jsonl"
-    assert order("2026-11-22.9999.jsonl") < order("2026-11-22.10000.jsonl") < order("2026-11-23.0001.jsonl")
+    assert next_segment_name("", "2026-11-21") == "2026-11-21.0001.jsonl"
+    assert next_segment_name("2026-11-22.0009.jsonl", "2026-11-21") == "2026-11-22.0010.jsonl"
+    assert (
+        segment_order("2026-11-22.9999.jsonl")
+        < segment_order("2026-11-22.10000.jsonl")
+        < segment_order("2026-11-23.0001.jsonl")
+    )
 
 
 @pytest.mark.parametrize("torn", [b'{"seq":5,"pr', b"\0" * 40, b'{"seq":5,"prev":"00"}\n', b"\n\n"])
@@ -109,7 +113,7 @@ def test_a_crash_while_a_segment_is_begun_leaves_nothing_behind(
     files.append(entries(1), NOON_S)
     (files.directory / "2026-11-22.0001.jsonl").write_bytes(b'{"se')
     files.append(entries(1), NOON_S + DAY_S)
-    assert names(files.directory) == ["2026-11-21.0001.jsonl", "2026-11-22.0001.jsonl"]
+    assert segment_names(files.directory) == ["2026-11-21.0001.jsonl", "2026-11-22.0001.jsonl"]
     assert kinds(files.directory) == ["segment", "test", "test", "segment", "recovered", "test"]
     assert verified(files, identity).sound
 
@@ -306,7 +310,7 @@ def test_a_crash_before_old_segments_were_deleted_leaves_a_log_that_verifies(
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=1))
     for day in range(4):
         files.append(entries(1), NOON_S + day * DAY_S)
-    first, second = ((files.directory / name).read_bytes() for name in names(files.directory)[:2])
+    first, second = ((files.directory / name).read_bytes() for name in segment_names(files.directory)[:2])
     gone = pruned(files, NOON_S + 3 * DAY_S)
     (files.directory / gone[1]).write_bytes(second)
     assert verified(files, identity).sound, "one of them was deleted"
@@ -357,7 +361,7 @@ def test_a_crash_at_any_byte_loses_nothing_acknowledged_and_the_log_goes_on_and_
             acknowledged += 1
             continue
         (directory / HEAD).write_bytes(head)
-        last = directory / names(directory)[-1]
+        last = directory / segment_names(directory)[-1]
         least = before.get(last.name, 0)
         os.truncate(last, data.draw(st.integers(least, last.stat().st_size)))
         assert verified(files, identity).findings == []

@@ -16,7 +16,7 @@ from gateway.observability.audit.records import (
     encode_head,
     hash_of,
 )
-from gateway.observability.audit.segments import HEAD, LOCK, names
+from gateway.observability.audit.segments import HEAD, LOCK, segment_names
 from gateway.observability.audit.verify import Anchor
 from gateway.storage.errors import StateMissing
 from shared.identity import GatewayIdentity, generate_key
@@ -35,7 +35,7 @@ def written(tmp_path: Path, identity: GatewayIdentity) -> AuditFiles:
 
 
 def change(files: AuditFiles, segment: int, how: Callable[[Lines], Lines]) -> None:
-    path = files.directory / names(files.directory)[segment]
+    path = files.directory / segment_names(files.directory)[segment]
     path.write_bytes(b"".join(how(path.read_bytes().splitlines(keepends=True))))
 
 
@@ -106,12 +106,12 @@ def test_a_line_is_found_that_was(written: AuditFiles, identity: GatewayIdentity
 def test_a_missing_segment_is_found(
     written: AuditFiles, identity: GatewayIdentity, segment: int, said: str
 ) -> None:
-    (written.directory / names(written.directory)[segment]).unlink()
+    (written.directory / segment_names(written.directory)[segment]).unlink()
     assert any(said in finding for finding in verified(written, identity).findings)
 
 
 def test_a_segment_under_another_name_is_found(written: AuditFiles, identity: GatewayIdentity) -> None:
-    last = written.directory / names(written.directory)[-1]
+    last = written.directory / segment_names(written.directory)[-1]
     last.rename(last.with_name("2026-11-24.0001.jsonl"))
     (finding,) = verified(written, identity).findings
     assert "this segment was named 2026-11-23.0001.jsonl" in finding

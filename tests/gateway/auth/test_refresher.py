@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.auth.fresh import Fresh
+from gateway.auth.refresher import StoreRefresher
 from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import StateBusy
 
@@ -53,8 +53,8 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-def fresh(shelf: Shelf) -> Fresh:
-    fresh = Fresh(ChangeCounter(shelf.data_version), "reads")
+def fresh(shelf: Shelf) -> StoreRefresher:
+    fresh = StoreRefresher(ChangeCounter(shelf.data_version), "reads")
     fresh.add(shelf.read)
     shelf.free.release()
     fresh.refresh_here()
@@ -62,13 +62,15 @@ def fresh(shelf: Shelf) -> Fresh:
     return fresh
 
 
-async def test_what_nobody_changed_is_not_read(shelf: Shelf, fresh: Fresh) -> None:
+async def test_what_nobody_changed_is_not_read(shelf: Shelf, fresh: StoreRefresher) -> None:
     await fresh.refresh()
     assert len(shelf.readers) == 1
     assert shelf.taken == "first"
 
 
-async def test_it_is_read_in_a_thread_and_taken_up_before_anybody_goes_on(shelf: Shelf, fresh: Fresh) -> None:
+async def test_it_is_read_in_a_thread_and_taken_up_before_anybody_goes_on(
+    shelf: Shelf, fresh: StoreRefresher
+) -> None:
     shelf.change("second")
     shelf.free.release()
     await fresh.refresh()
@@ -77,7 +79,7 @@ async def test_it_is_read_in_a_thread_and_taken_up_before_anybody_goes_on(shelf:
     assert fresh.is_fresh
 
 
-async def test_a_crowd_is_served_by_one_reading(shelf: Shelf, fresh: Fresh) -> None:
+async def test_a_crowd_is_served_by_one_reading(shelf: Shelf, fresh: StoreRefresher) -> None:
     shelf.change("second")
     crowd = [asyncio.ensure_future(fresh.refresh()) for _ in range(50)]
     await shelf.until_read()
@@ -87,7 +89,7 @@ async def test_a_crowd_is_served_by_one_reading(shelf: Shelf, fresh: Fresh) -> N
 
 
 async def test_what_was_changed_while_it_was_read_counts_for_who_came_after(
-    shelf: Shelf, fresh: Fresh
+    shelf: Shelf, fresh: StoreRefresher
 ) -> None:
     shelf.change("second")
     early = asyncio.ensure_future(fresh.refresh())
@@ -103,7 +105,7 @@ async def test_what_was_changed_while_it_was_read_counts_for_who_came_after(
     assert len(shelf.readers) == 3
 
 
-async def test_who_leaves_takes_the_reading_from_nobody_else(shelf: Shelf, fresh: Fresh) -> None:
+async def test_who_leaves_takes_the_reading_from_nobody_else(shelf: Shelf, fresh: StoreRefresher) -> None:
     shelf.change("second")
     first, second = (asyncio.ensure_future(fresh.refresh()) for _ in range(2))
     await shelf.until_read()
@@ -114,7 +116,9 @@ async def test_who_leaves_takes_the_reading_from_nobody_else(shelf: Shelf, fresh
     assert shelf.taken == "second"
 
 
-async def test_a_store_that_fails_is_told_to_everybody_and_asked_again(shelf: Shelf, fresh: Fresh) -> None:
+async def test_a_store_that_fails_is_told_to_everybody_and_asked_again(
+    shelf: Shelf, fresh: StoreRefresher
+) -> None:
     shelf.change("second")
     shelf.broken = True
     shelf.free.release(2)  # who came during the first reading tries once more
@@ -131,7 +135,9 @@ async def test_a_store_that_fails_is_told_to_everybody_and_asked_again(shelf: Sh
     assert fresh.error is None
 
 
-async def test_nothing_is_taken_up_when_one_part_could_not_be_read(shelf: Shelf, fresh: Fresh) -> None:
+async def test_nothing_is_taken_up_when_one_part_could_not_be_read(
+    shelf: Shelf, fresh: StoreRefresher
+) -> None:
     def fail() -> Callable[[], None]:
         raise StateBusy("stuck")
 
@@ -143,7 +149,7 @@ async def test_nothing_is_taken_up_when_one_part_could_not_be_read(shelf: Shelf,
     assert shelf.taken == "first"
 
 
-async def test_one_thread_reads_and_is_gone_at_the_end(shelf: Shelf, fresh: Fresh) -> None:
+async def test_one_thread_reads_and_is_gone_at_the_end(shelf: Shelf, fresh: StoreRefresher) -> None:
     shelf.change("second")
     shelf.free.release()
     await fresh.refresh()

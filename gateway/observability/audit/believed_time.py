@@ -22,7 +22,7 @@ TRIAL_S = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedPrefix:
+class BelievedTime:
     """The time of day that counts, seconds since 1970."""
 
     time_s: float
@@ -31,29 +31,29 @@ class VerifiedPrefix:
     ahead_for_s: float = 0.0
     """For how much running time."""
 
-    def after(self, passed_s: float, wall_s: float) -> "VerifiedPrefix":
+    def after(self, passed_s: float, wall_s: float) -> "BelievedTime":
         """``passed_s`` later, while the gateway ran; the clock says ``wall_s``. A clock that was set back is
         believed at once: by that one less is old."""
         time_s = self.time_s + passed_s
         ahead_s = wall_s - time_s
         if ahead_s <= SLACK_S:
-            return VerifiedPrefix(wall_s)
+            return BelievedTime(wall_s)
         if abs(ahead_s - self.ahead_s) > SLACK_S:
-            return VerifiedPrefix(time_s, ahead_s)
+            return BelievedTime(time_s, ahead_s)
         ahead_for_s = self.ahead_for_s + passed_s
         if ahead_for_s >= TRIAL_S:
-            return VerifiedPrefix(wall_s)
+            return BelievedTime(wall_s)
         return replace(self, time_s=time_s, ahead_for_s=ahead_for_s)
 
     def encode(self) -> bytes:
         return orjson.dumps(asdict(self)) + b"\n"
 
 
-def read_believed(path: Path) -> VerifiedPrefix | None:
+def read_believed(path: Path) -> BelievedTime | None:
     """None when there is none that can be read. Raises OSError."""
     try:
         value = orjson.loads(path.read_bytes())
-        found = VerifiedPrefix(*(float(value[each.name]) for each in fields(VerifiedPrefix)))
+        found = BelievedTime(*(float(value[each.name]) for each in fields(BelievedTime)))
         return found if 0 <= found.time_s < LATEST_S else None
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None

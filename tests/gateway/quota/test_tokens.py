@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quota.asked import MEMBERS, TokenDemand, asked_of, prompts_of
-from gateway.quota.unread import JSON_BYTES, asked_unread, tokens_seen, tokens_unread
+from gateway.quota.tokens import (
+    JSON_BYTES,
+    MEMBERS,
+    TokenDemand,
+    demand_of_json,
+    demand_of_unread,
+    prompts_of,
+    tokens_seen,
+    tokens_unread,
+)
 
 UNLIMITED = TokenDemand(None)
 
@@ -19,7 +27,7 @@ CHAT = "/v1/chat/completions"
 
 
 def chat(**members: Any) -> TokenDemand:
-    return asked_of(members, CHAT)
+    return demand_of_json(members, CHAT)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "max_tokens"])
@@ -68,7 +76,7 @@ def test_limits_within_an_engines_options_count(outer: str) -> None:
 def test_a_limit_limits_only_under_a_name_that_is_read_there(
     path: str, body: dict[str, Any], most: int | None
 ) -> None:
-    assert asked_of(body, path).most_tokens == most
+    assert demand_of_json(body, path).most_tokens == most
 
 
 @pytest.mark.parametrize("value", [0, -1, -2, "-1", 0.0, -1e300])
@@ -95,7 +103,7 @@ def test_case_does_not_hide_a_limit() -> None:
 
 
 def test_choices_and_prompts_multiply() -> None:
-    assert asked_of({"max_tokens": 10, "n": 3, "best_of": 5}, CHAT, 2) == TokenDemand(100, 10)
+    assert demand_of_json({"max_tokens": 10, "n": 3, "best_of": 5}, CHAT, 2) == TokenDemand(100, 10)
     assert chat(n=3) == TokenDemand(None, 3)
     assert chat(max_tokens=10, n="4").most_tokens == 40
     assert chat(max_tokens=10, n=16_384).most_tokens == 163_840
@@ -114,7 +122,7 @@ def test_a_body_of_countless_members_is_taken_to_ask_for_all_there_is() -> None:
     many: dict[str, Any] = {f"m{number}": 1 for number in range(MEMBERS + 1)}
     bodies: list[dict[str, Any]] = [many, {"options": many}, {"options": [{}] * MEMBERS}]
     for members in bodies:
-        assert asked_of({**members, "max_tokens": 1}, CHAT) == TokenDemand(None, endless=True)
+        assert demand_of_json({**members, "max_tokens": 1}, CHAT) == TokenDemand(None, endless=True)
 
 
 JSON = st.recursive(
@@ -126,7 +134,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from([*NAMES, "n", "options", "sampling_params", "prompt"]), JSON))
 def test_whatever_a_body_says_the_most_is_positive_or_unlimited(members: dict[str, Any]) -> None:
-    asked = asked_of(members, CHAT, prompts_of(members))
+    asked = demand_of_json(members, CHAT, prompts_of(members))
     assert asked.choices >= 1
     assert asked.most_tokens is None or asked.most_tokens >= asked.choices
 
@@ -180,7 +188,7 @@ def test_no_engine_reads_more_than_was_reserved(
     engine: Any, path: str, top: dict[str, Any], nested: dict[str, Any], choices: int
 ) -> None:
     body = {**top, **nested, "n": choices}
-    asked, reads = asked_of(body, path), engine(body)
+    asked, reads = demand_of_json(body, path), engine(body)
     if asked.most_tokens is None or (path == "/generate" and reads in (100, 128)):
         return
     assert (reads or 0) > 0, "it reads no limit"
@@ -199,7 +207,7 @@ def test_prompts_of_engines_own_bodies_are_counted() -> None:
 
 
 def unread(body: bytes, method: str = "POST", path: str = "/generate", whole: bool = True) -> TokenDemand:
-    return asked_unread(method, path, body, whole=whole)
+    return demand_of_unread(method, path, body, whole=whole)
 
 
 def test_json_is_read_whatever_it_is_called_and_what_cannot_be_read_is_unlimited() -> None:

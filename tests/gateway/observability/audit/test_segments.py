@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.observability.audit import AuditFiles, reading
-from gateway.observability.audit.reading import read_lines, read_page
+from gateway.observability.audit import AuditFiles, segments
+from gateway.observability.audit.segments import read_lines, read_page
 from gateway.storage.errors import BadValue
 from tests.gateway.observability.audit.logs import DAY_S, NOON_S, entries
 
@@ -38,7 +38,7 @@ def test_a_page_reads_so_much_of_the_log_whether_it_is_wanted_or_not(
     files: AuditFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(files, 3)
-    monkeypatch.setattr(reading, "PAGE_BYTES", 300)
+    monkeypatch.setattr(segments, "PAGE_BYTES", 300)
     page = read_page(files.directory, "", ("nothing.",), None)
     assert page.lines == []
     assert page.next is not None

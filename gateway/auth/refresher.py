@@ -14,7 +14,7 @@ Read = Callable[[], Apply]
 """Reads what has changed, in any thread, one call at a time. Changes nothing itself. Raises StateError."""
 
 
-class Fresh:
+class StoreRefresher:
     """Reads again when anybody, in any process, has changed the store. All that was read at once is taken up
     at once, or none of it. Belongs to the event loop's thread."""
 
