@@ -55,6 +55,7 @@ from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.background_writer import BackgroundWriter, BackgroundWriterSettings
 from gateway.runtime.config import Settings
+from gateway.runtime.garbage import young_collections_only
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.runtime.machine import MachineGuard, make_room
 from gateway.storage import Store
@@ -100,7 +101,7 @@ class Gateway:
         self._settings = settings
         self.lifecycle = Lifecycle()
         metrics = Metrics()
-        self._machine = MachineGuard(metrics, settings.machine)
+        self._machine = MachineGuard(metrics, settings.machine, lambda: self.lifecycle.in_flight)
         registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
         for fact in store.models.list(registry.settings.max_models):
             registry.index.learn(fact.name, fact.first_s, lately=True)
@@ -320,7 +321,11 @@ def run(
     stay as they are. ``announce`` gets the URL and the store once clients can connect. Raises ConfigError,
     StateError and ListenFailed.
     """
-    with Store.open(state_dir, serve=True) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with (
+        young_collections_only(),
+        Store.open(state_dir, serve=True) as store,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
         runner.run(_run(settings, load or (lambda: settings), store, lambda url: announce(url, store)))
 
 

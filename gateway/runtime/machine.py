@@ -10,12 +10,13 @@ import structlog
 from gateway.observability.metrics import Metrics
 from gateway.runtime.config.settings import MachineTable
 from gateway.runtime.descriptors import RESERVE, DescriptorBudget
+from gateway.runtime.garbage import GarbageCollector
 from gateway.runtime.pressure import MemoryReader, Pressure
 from shared.process.open_files import OPEN_FILES, raise_file_limit
 from shared.process.watchdog import watched_loop
 
 LOOK_S = 1.0
-"""How often descriptors and memory are looked at."""
+"""How often descriptors, memory and garbage are looked at."""
 
 TRIM_LOOKS = 60
 """So many looks apart, memory that was freed is given back to the system: the C library keeps what a burst of
@@ -30,12 +31,16 @@ _log = structlog.get_logger("gateway")
 class MachineGuard:
     """The guards of one gateway. Create it on the event loop that they guard."""
 
-    def __init__(self, metrics: Metrics, settings: MachineTable) -> None:
+    def __init__(
+        self, metrics: Metrics, settings: MachineTable, requests: Callable[[], int] = lambda: 0
+    ) -> None:
+        """``requests`` tells how many are in flight."""
         loop = asyncio.get_running_loop()
         self._metrics = metrics
         self._settings = settings
         self.descriptors = DescriptorBudget(loop, metrics)
         self.pressure = Pressure(metrics, settings.memory_share)
+        self._garbage = GarbageCollector(requests, lambda: bool(self.pressure.level))
         loop.set_exception_handler(self.descriptors.loop_failed)
 
     async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
@@ -45,6 +50,7 @@ class MachineGuard:
             for look in itertools.count(1):
                 await hold(self.descriptors.none_left)
                 self.pressure.read(await asyncio.to_thread(read))
+                self._garbage.look()
                 if look % TRIM_LOOKS == 0:
                     await asyncio.to_thread(give_back)
                 await asyncio.sleep(LOOK_S)

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_bytes
@@ -23,6 +23,7 @@ from gateway.app.app import Gateway, StopSignals, _loop_factory
 from gateway.domain.scopes import AdminRole
 from gateway.observability.logging import configure
 from gateway.runtime.config import Settings
+from gateway.runtime.garbage import young_collections_only
 from gateway.storage import Store
 from shared.handshake import AgentHandshake
 from shared.identity import JoinToken
@@ -121,6 +122,37 @@ class Probe:
         self._cpu_s, self._clock_s = cpu_s, clock_s
         if self._on:
             self._loop.call_soon(self._look)
+
+
+class FullCollections:
+    """Counts the collections of the oldest generation while it is entered, whether somebody looks at turns or
+    not."""
+
+    def __init__(self, rows: list[Turns]) -> None:
+        self._rows = rows
+        self._times = 0
+        self._began = (0.0, 0.0)
+        self._longest_s = self._stalled_s = self._lasted_s = 0.0
+
+    def __enter__(self) -> None:
+        gc.callbacks.append(self._collect)
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._collect)
+        what = f"{self._times} collections of the oldest generation in all"
+        self._rows.append(Turns(what, self._longest_s, self._longest_s, self._stalled_s, self._lasted_s))
+
+    def _collect(self, phase: str, info: Mapping[str, int]) -> None:
+        if info["generation"] < 2:
+            return
+        now = (time.thread_time(), time.perf_counter())
+        if phase == "start":
+            self._began = now
+            return
+        self._times += 1
+        self._longest_s = max(self._longest_s, now[0] - self._began[0])
+        self._stalled_s = max(self._stalled_s, now[1] - self._began[1])
+        self._lasted_s += now[1] - self._began[1]
 
 
 # --- The agents' process ---
@@ -285,10 +317,15 @@ async def _run(state: Path, agents: int, keys: int, quiet_s: float) -> Figures:
         running = asyncio.create_task(gateway.run(stop, announce))
         await listening.wait()
         site = _Site(gateway, store, urls[0], key)
-        if agents:
-            await _crowd(site, agents, quiet_s)
-        if keys:
-            await _keys(site, keys)
+        with FullCollections(site.rows):
+            if agents:
+                await _crowd(site, agents, quiet_s)
+            if keys:
+                await _keys(site, keys)
+            await asyncio.sleep(2 * _CALM_S)
+        with site.probe("a complete collection, which growth would bring"):
+            gc.collect()
+            await asyncio.sleep(0)
         stop.receive()
         stop.receive()
         await running
@@ -302,7 +339,7 @@ def run(state: Path, agents: int, keys: int, quiet_s: float = QUIET_S) -> Figure
     with without_collection():  # as where a gateway is started
         pass
     configure("error", "json")
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with young_collections_only(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(state, agents, keys, quiet_s))
 
 

@@ -1,0 +1,140 @@
+"""When garbage in reference cycles is collected, so that a fleet's objects do not hold the event loop.
+
+The interpreter's full collections look at all objects there are, again and again while agents join, and each
+takes longer than the one before. Here the interpreter collects young objects only, a bounded number at a
+time. What becomes garbage later waits for a complete collection, which is made when the process has grown, if
+possible at a moment at which nobody waits for the loop.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+NEVER = 2**31 - 1
+
+THRESHOLDS = (10_000, 2, NEVER)
+"""Objects made and not yet gone before the youngest generation is collected, and how many collections of one
+come before one of the next (``gc.set_threshold``)."""
+
+GROWN_BYTES = 256 * 1024 * 1024
+"""At a quiet moment a complete collection is made once the process has doubled since the last one and has
+grown by this much."""
+
+FORCED_FACTOR = 2
+"""At any moment once it has grown by so many times as much."""
+
+SHORT_BYTES = 16 * 1024 * 1024
+"""When the machine is short of memory, so much growth is enough."""
+
+APART_S = 60.0
+"""Complete collections because the machine is short of memory are so far apart at least."""
+
+QUIET_SHARE = 0.2
+"""A moment is quiet when the loop's thread has used less of its time since the last look."""
+
+_OBJECT_BYTES = 200
+"""About what one object takes, where the system does not say how much memory the process has."""
+
+_log = structlog.get_logger("gateway")
+
+
+@contextmanager
+def young_collections_only() -> Iterator[None]:
+    """Inside, the interpreter makes no complete collection by itself; afterwards it is as before."""
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReading:
+    """What decides whether to make a complete collection now."""
+
+    grown_bytes: int
+    """By how much the process has grown since the last one."""
+    requests: int
+    """In flight."""
+    busy_share: float
+    """Of its time, what the loop's thread has used since the last look."""
+    memory_short: bool
+
+
+class CollectionPolicy:
+    """Decides when a complete collection is due."""
+
+    def __init__(self, now: float, resident_bytes: int) -> None:
+        """``now`` is in seconds, of any clock that does not go back."""
+        self._collected_s = now - APART_S
+        self._left_bytes = resident_bytes
+
+    def grown(self, resident_bytes: int) -> int:
+        """By how many bytes the process has grown since the last one."""
+        return max(0, resident_bytes - self._left_bytes)
+
+    def is_due(self, now: float, reading: GarbageReading) -> bool:
+        """Whether to make one now."""
+        if reading.memory_short and now - self._collected_s >= APART_S:
+            return reading.grown_bytes >= SHORT_BYTES
+        most = max(GROWN_BYTES, self._left_bytes)
+        quiet = not reading.requests and reading.busy_share < QUIET_SHARE
+        return reading.grown_bytes >= (most if quiet else FORCED_FACTOR * most)
+
+    def collected(self, now: float, resident_bytes: int) -> None:
+        """One was made, which left the process so large."""
+        self._collected_s, self._left_bytes = now, resident_bytes
+
+
+def resident_bytes() -> int:
+    """The memory of this process; where the system does not say, what garbage can have come to at most."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        youngest, middle, _ = THRESHOLDS
+        collections: int = gc.get_stats()[1]["collections"]
+        return collections * youngest * (middle + 1) * _OBJECT_BYTES
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class GarbageCollector:
+    """Carries out what the policy says. Only from the event loop's thread."""
+
+    def __init__(
+        self,
+        requests: Callable[[], int],
+        memory_short: Callable[[], bool],
+        resident: Callable[[], int] = resident_bytes,
+        used: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """``requests`` tells how many are in flight, ``resident`` the memory of this process in bytes,
+        ``used`` the CPU time of this thread in seconds."""
+        self._requests = requests
+        self._memory_short = memory_short
+        self._resident = resident
+        self._used = used
+        self._looked_s = time.monotonic()
+        self._used_s = used()
+        self._policy = CollectionPolicy(self._looked_s, resident())
+
+    def look(self) -> bool:
+        """Collect if it is due; whether it was. Call it about once a second."""
+        now, used_s = time.monotonic(), self._used()
+        busy_share = (used_s - self._used_s) / max(now - self._looked_s, 1e-9)
+        self._looked_s, self._used_s = now, used_s
+        grown = self._policy.grown(self._resident())
+        if not self._policy.is_due(
+            now, GarbageReading(grown, self._requests(), busy_share, self._memory_short())
+        ):
+            return False
+        objects = gc.collect()
+        self._policy.collected(now, self._resident())
+        _log.debug("garbage_collected", objects=objects, cpu_s=round(self._used() - used_s, 3))
+        return True

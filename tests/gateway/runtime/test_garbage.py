@@ -1,0 +1,157 @@
+"""Collections look at new objects only, and memory stays bounded all the same."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.runtime import garbage
+from gateway.runtime.garbage import (
+    APART_S,
+    FORCED_FACTOR,
+    GROWN_BYTES,
+    SHORT_BYTES,
+    CollectionPolicy,
+    GarbageCollector,
+    GarbageReading,
+    resident_bytes,
+    young_collections_only,
+)
+
+QUIET = GarbageReading(GROWN_BYTES, requests=0, busy_share=0.01, memory_short=False)
+BUSY = replace(QUIET, requests=3, busy_share=0.9)
+
+STEP = 100
+"""Objects before the youngest generation is collected, in these tests."""
+
+
+class Knot:
+    """It refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def policy() -> CollectionPolicy:
+    return CollectionPolicy(0.0, 0)
+
+
+def test_a_quiet_moment_is_used_when_the_process_has_doubled(policy: CollectionPolicy) -> None:
+    assert policy.is_due(0.0, QUIET)
+    assert not policy.is_due(0.0, replace(QUIET, grown_bytes=GROWN_BYTES - 1))
+    policy.collected(0.0, 3 * GROWN_BYTES)
+    assert not policy.is_due(0.0, replace(QUIET, grown_bytes=3 * GROWN_BYTES - 1))
+    assert policy.is_due(0.0, replace(QUIET, grown_bytes=3 * GROWN_BYTES))
+
+
+@pytest.mark.parametrize("change", [{"requests": 1}, {"busy_share": 0.5}])
+def test_while_somebody_waits_for_the_loop_there_is_time_until_it_has_grown_more(
+    policy: CollectionPolicy, change: dict[str, Any]
+) -> None:
+    waited_for = replace(QUIET, **change)
+    assert not policy.is_due(0.0, waited_for)
+    assert not policy.is_due(0.0, replace(waited_for, grown_bytes=FORCED_FACTOR * GROWN_BYTES - 1))
+    assert policy.is_due(0.0, replace(waited_for, grown_bytes=FORCED_FACTOR * GROWN_BYTES))
+
+
+def test_a_process_that_has_not_grown_collects_nothing(policy: CollectionPolicy) -> None:
+    policy.collected(0.0, 10 * GROWN_BYTES)
+    for memory_short in (False, True):
+        grown = policy.grown(10 * GROWN_BYTES - 4096)
+        assert not policy.is_due(APART_S, replace(QUIET, grown_bytes=grown, memory_short=memory_short))
+
+
+def test_short_memory_collects_at_once_and_not_again_and_again(policy: CollectionPolicy) -> None:
+    short = replace(BUSY, grown_bytes=SHORT_BYTES, memory_short=True)
+    assert policy.is_due(0.0, short)
+    policy.collected(0.0, 0)
+    assert not policy.is_due(APART_S - 1, short)
+    assert policy.is_due(APART_S, short)
+
+
+def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resident_bytes() > 10 * 1024 * 1024
+    monkeypatch.setattr("pathlib.Path.read_text", lambda *_: "")
+    before = resident_bytes()
+    gc.collect(1)
+    assert resident_bytes() > before
+
+
+@pytest.fixture
+def young(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small generations, small bounds, and nothing in them that others have left."""
+    monkeypatch.setattr(garbage, "THRESHOLDS", (STEP, 2, garbage.NEVER))
+    monkeypatch.setattr(garbage, "GROWN_BYTES", 20_000 * 200)
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    with young_collections_only():
+        yield
+    gc.unfreeze()
+    assert gc.get_threshold() == thresholds
+
+
+def old_bytes() -> int:
+    """What this process would have grown to: no memory is given back to the system in a test."""
+    return 200 * len(gc.get_objects(generation=2))
+
+
+@pytest.mark.usefixtures("young")
+def test_the_interpreter_collects_young_objects_only() -> None:
+    generations: list[int] = []
+    looked_at: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            generations.append(info["generation"])
+            looked_at.append(sum(len(gc.get_objects(each)) for each in range(info["generation"] + 1)))
+
+    gc.callbacks.append(note)
+    try:
+        alive: list[list[int]] = [[] for _ in range(200 * STEP)]
+    finally:
+        gc.callbacks.remove(note)
+    assert alive
+    assert set(generations) == {0, 1}
+    assert max(looked_at) < 5 * STEP
+
+
+@pytest.mark.usefixtures("young")
+def test_cycles_that_leak_are_collected_and_never_take_more_than_is_allowed() -> None:
+    """Each is old before it is lost."""
+    collector = GarbageCollector(lambda: 1, lambda: False, old_bytes)
+    allowed = 3 * old_bytes() + FORCED_FACTOR * garbage.GROWN_BYTES
+    most, collections, lost = 0, 0, 0
+    while lost * 200 < 3 * allowed:
+        knots = [Knot() for _ in range(100 * STEP)]
+        last = weakref.ref(knots[-1])
+        gc.collect(1)
+        assert last() is not None
+        lost += len(knots)
+        knots.clear()
+        gc.collect(1)
+        assert last() is not None, "no young collection finds it"
+        most = max(most, old_bytes())
+        collections += collector.look()
+    assert collections >= 2
+    assert most <= allowed + 100 * STEP * 200 * 2
+
+
+@pytest.mark.usefixtures("young")
+def test_a_complete_collection_is_made_at_a_quiet_moment() -> None:
+    memory = 0
+    collector = GarbageCollector(lambda: 0, lambda: False, lambda: memory, used=lambda: 0.0)
+    knot = Knot()
+    lost = weakref.ref(knot)
+    gc.collect(1)
+    del knot
+    assert not collector.look(), "it is not worth it yet"
+    assert lost() is not None
+    memory = garbage.GROWN_BYTES
+    assert collector.look()
+    assert lost() is None
+    assert not collector.look()
