@@ -32,9 +32,10 @@ machines."""
 FORM_STOP_S = 0.03
 """The same for forms: 250 KB of almost empty parts take up to 22 ms where they come at once."""
 
-LOST_STOP_S = 0.02
+LOST_STOP_S = 0.01
 """The longest that one about an agent that is lost may take, or about what comes of an answer. What is meant
-is the same; 64 streams that are lost at once, or 64 KiB of almost empty events, take up to 9 ms."""
+is the same: 64 streams that are lost at once, or 64 KiB of events that another engine goes on with, take up
+to 5 ms."""
 
 TRIES = 3
 """What takes too long is tried again: what the machine does besides does not come twice."""

@@ -6,8 +6,7 @@ only then is JSON read of the events that come after (:class:`Splicer`). What ca
 refused with a reason.
 """
 
-from gateway.dispatch.recovery.errors import NotContinuable, SpliceFailed
-from gateway.dispatch.recovery.interface import Progress, Splicer
+from gateway.dispatch.recovery.interface import NotContinuable, Progress, SpliceFailed, Splicer
 from gateway.dispatch.recovery.reading import ContinuationReading, read_progress
 from gateway.dispatch.recovery.record import AnswerRecord, RecordBudget
 

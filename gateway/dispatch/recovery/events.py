@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from gateway.dispatch.recovery.errors import SpliceFailed
+from gateway.dispatch.recovery.interface import SpliceFailed
 
 EVENT_BYTES = 512 * 1024
 """Longest event that is read: the last of a response repeats the whole answer, and JSON escapes it. Parsing

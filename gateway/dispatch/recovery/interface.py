@@ -1,8 +1,24 @@
-"""What continuing an answer consists of, whatever its route."""
+"""What continuing an answer consists of, whatever its route, and why it may fail."""
 
 from abc import ABC, abstractmethod
 
 from shared.protocol.messages import Usage
+
+
+class NotContinuable(Exception):
+    """The answer so far, or what was asked for, does not let another engine go on with it soundly."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class SpliceFailed(Exception):
+    """What the next engine sent cannot be joined to the answer soundly."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Splicer(ABC):

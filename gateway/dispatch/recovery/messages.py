@@ -3,15 +3,12 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.dispatch.recovery.errors import NotContinuable, SpliceFailed
+from gateway.dispatch.recovery.asking import PlacedContent, TextProgress, in_messages
 from gateway.dispatch.recovery.events import COMMENT, ServerEvent, ServerEventReader, written
-from gateway.dispatch.recovery.finish import MESSAGE_STOP
-from gateway.dispatch.recovery.interface import Splicer
-from gateway.dispatch.recovery.placing import PlacedContent, in_messages
-from gateway.dispatch.recovery.progress import TextProgress
+from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
 from gateway.dispatch.recovery.question import Question
-from gateway.dispatch.recovery.seam import CountedText, Seam
-from gateway.dispatch.recovery.tally import ContinuedUsage
+from gateway.dispatch.recovery.record import MESSAGE_STOP
+from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam
 from shared.protocol.messages import Usage
 
 _STRANGE = "the engine that went on with the answer sent something else than its events"

@@ -5,10 +5,9 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from gateway.dispatch.recovery.editing import dumped
-from gateway.dispatch.recovery.errors import NotContinuable
-from gateway.dispatch.recovery.outline import Outline
-from gateway.dispatch.recovery.tally import count
+from gateway.dispatch.recovery.editing import Outline, dumped
+from gateway.dispatch.recovery.interface import NotContinuable
+from gateway.dispatch.recovery.seam import count
 
 MOST_MARKS = 65_536
 """Commas and brackets of a request that is parsed on the event loop when its engine is lost, which takes 4 ms

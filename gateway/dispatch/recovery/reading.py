@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.dispatch.recovery import chunk_reading, chunks, messages, responses, responses_reading
-from gateway.dispatch.recovery.errors import NotContinuable
+from gateway.dispatch.recovery import chunks, messages, responses
 from gateway.dispatch.recovery.events import last_event_end, read_events
-from gateway.dispatch.recovery.interface import Progress
+from gateway.dispatch.recovery.interface import NotContinuable, Progress
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.record import HELD_BYTES, AnswerRecord
 
@@ -38,10 +37,10 @@ class _Dialect:
 
 
 _DIALECTS: Mapping[str, _Dialect] = {
-    "chat": _Dialect(chunk_reading.ChunksRead, chunks.chat_progress),
-    "completions": _Dialect(chunk_reading.ChunksRead, chunks.completions_progress),
+    "chat": _Dialect(chunks.ChunksRead, chunks.chat_progress),
+    "completions": _Dialect(chunks.ChunksRead, chunks.completions_progress),
     "messages": _Dialect(messages.MessagesRead, messages.messages_progress),
-    "responses": _Dialect(responses_reading.ResponsesRead, responses.responses_progress),
+    "responses": _Dialect(responses.ResponsesRead, responses.responses_progress),
 }
 
 

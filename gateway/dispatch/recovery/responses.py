@@ -1,29 +1,106 @@
 """Answers of the Responses API: numbered events, items with ids, a last event that holds all once more."""
 
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeGuard
 
-from gateway.dispatch.recovery.errors import NotContinuable, SpliceFailed
+from gateway.dispatch.recovery.asking import PlacedContent, TextProgress, in_input
 from gateway.dispatch.recovery.events import COMMENT, DONE, ServerEvent, ServerEventReader, written
-from gateway.dispatch.recovery.interface import Splicer
-from gateway.dispatch.recovery.placing import PlacedContent, in_input
-from gateway.dispatch.recovery.progress import TextProgress
+from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
 from gateway.dispatch.recovery.question import Question
-from gateway.dispatch.recovery.responses_reading import (
-    ANNOUNCEMENTS,
-    DELTA,
-    ENDS,
-    ITEM_ADDED,
-    ITEM_DONE,
-    PART_ADDED,
-    PART_DONE,
-    TEXT_DONE,
-    ResponsesRead,
-)
-from gateway.dispatch.recovery.seam import Seam
-from gateway.dispatch.recovery.tally import ContinuedUsage
+from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam
 from shared.protocol.messages import Usage
 
-_STRANGE = "the engine that went on with the answer sent something else than its events"
+DELTA = "response.output_text.delta"
+TEXT_DONE = "response.output_text.done"
+PART_DONE = "response.content_part.done"
+ITEM_DONE = "response.output_item.done"
+ITEM_ADDED = "response.output_item.added"
+PART_ADDED = "response.content_part.added"
+ANNOUNCEMENTS = ("response.created", "response.queued", "response.in_progress")
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+_STRANGE = "the engine sent something else than the events of a text"
+
+
+@dataclass(slots=True)
+class ResponsesRead:
+    """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
+
+    transcript: CountedText = field(default_factory=CountedText)
+    first: dict[str, Any] | None = None
+    """The response as it was announced."""
+    number: int | None = None
+    """The last event's; None when events are not numbered."""
+    item: dict[str, Any] | None = None
+    """The message as it was announced."""
+    item_id: str | None = None
+    part: bool = False
+    """The text was announced."""
+    over: set[str] = field(default_factory=set)
+    """Types of the events that said that text, part and item are whole."""
+    done: bool = False
+    trouble: str | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self.item is not None or bool(self.transcript.events)
+
+    def read(self, event: ServerEvent) -> None:
+        if event.data is None or event.is_done or self.done:
+            return
+        value = event.value() or {}
+        kind = value.get("type")
+        number = value.get("sequence_number")
+        if isinstance(number, int):
+            self.number = number
+        if kind in ANNOUNCEMENTS:
+            response = value.get("response")
+            self.first = self.first or (response if isinstance(response, dict) else None)
+        elif kind in ENDS:
+            self.done = True
+        elif kind == ITEM_ADDED:
+            self._read_item(value)
+        elif value.get("output_index") != 0 or value.get("content_index", 0) != 0:
+            self._stop("the answer has more than one item" if "output_index" in value else _STRANGE)
+        elif kind in (TEXT_DONE, PART_DONE, ITEM_DONE):
+            self.over.add(kind)
+        elif kind == PART_ADDED:
+            part = value.get("part")
+            self._read_text(part.get("text") if _is(part, "output_text") else None, value)
+            self.part = True
+        elif kind == DELTA:
+            self._read_text(value.get("delta"), value)
+        else:
+            self._stop("the answer holds more than text")
+
+    def _read_item(self, value: dict[str, Any]) -> None:
+        item = value.get("item")
+        if self.item is not None or value.get("output_index") != 0:
+            self._stop("the answer has more than one item")
+        elif not _is(item, "message") or item.get("content"):
+            self._stop("the answer holds more than text")
+        else:
+            self.item, self.item_id = item, item.get("id")
+
+    def _read_text(self, text: Any, value: dict[str, Any]) -> None:
+        if not isinstance(text, str) or value.get("logprobs"):
+            self._stop("the answer holds more than text")
+            return
+        self.item_id = self.item_id or value.get("item_id")
+        self.transcript.add(text)
+
+    def copy(self) -> "ResponsesRead":
+        return replace(self, transcript=self.transcript.copy(), over=set(self.over))
+
+    def _stop(self, why: str) -> None:
+        self.trouble = self.trouble or why
+
+
+def _is(value: Any, kind: str) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict) and value.get("type") == kind
+
+
+_STRANGE_MORE = "the engine that went on with the answer sent something else than its events"
 _MORE = "the engine that went on with the answer sent more than text"
 
 _OWN = frozenset(
@@ -96,7 +173,7 @@ class ResponsesSplicer(Splicer):
         value = event.value()
         kind = None if value is None else value.get("type")
         if value is None or not isinstance(kind, str) or kind in ("error", "response.failed"):
-            raise SpliceFailed(_STRANGE)
+            raise SpliceFailed(_STRANGE_MORE)
         if kind in ANNOUNCEMENTS:
             return b"" if self._said.first is not None else self._written(value)
         if kind in ENDS:
@@ -109,7 +186,7 @@ class ResponsesSplicer(Splicer):
         """An event of an item: of the text's, or of one that follows it."""
         index = value.get("output_index")
         if not isinstance(index, int):
-            raise SpliceFailed(_STRANGE)
+            raise SpliceFailed(_STRANGE_MORE)
         if kind == ITEM_ADDED:
             return self._item_added(index, value)
         if self._ours is None and not self._shift:
@@ -196,7 +273,7 @@ class ResponsesSplicer(Splicer):
     def _end(self, value: dict[str, Any]) -> bytes:
         response = value.get("response")
         if not isinstance(response, dict):
-            raise SpliceFailed(_STRANGE)
+            raise SpliceFailed(_STRANGE_MORE)
         whole = response | {name: item for name, item in (self._said.first or {}).items() if name not in _OWN}
         usage = response.get("usage")
         if isinstance(usage, dict):

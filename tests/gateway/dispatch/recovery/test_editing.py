@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.dispatch.recovery import AnswerRecord, RecordBudget, read_progress
 from gateway.dispatch.recovery.editing import (
+    Outline,
     last,
     member,
     values,
@@ -14,7 +15,6 @@ from gateway.dispatch.recovery.editing import (
     with_last,
     with_members,
 )
-from gateway.dispatch.recovery.outline import Outline
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _keys = _text | st.sampled_from(["messages", "max_tokens", '"', "\\", ":{}[],"])
