@@ -24,6 +24,7 @@ from gateway.cli.options import CaOption, KeyOption, OptionalUrlOption, StateOpt
 from gateway.domain.state_dir import DATABASE_NAME, own_state_dir
 from gateway.tools.console import fail, note
 from shared.process.imports import without_collection
+from shared.protocol.errors import JoinTokenInvalid
 
 if TYPE_CHECKING:
     from gateway.storage import Store
@@ -32,21 +33,21 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8700"
 
 SERVED_S = 7200.0
-"""A model was served until now, for who sees only the state: a gateway writes it down every hour."""
+"""A model counts as served if it was within so many seconds by the state, where a gateway notes it hourly."""
 
 Json = dict[str, Any]
 
 _PLACEHOLDER = re.compile(r"{\w+(:path)?}")
-"""Of a record's name in the path of an operation, and whether it may hold slashes."""
+"""The place of a record's name in an operation's path; its group says that the name may hold slashes."""
 
 
 class GatewayAccess(Protocol):
-    """Somebody who does operations on one gateway."""
+    """Runs operations on one gateway."""
 
     running: bool
-    """Whether it is a gateway that runs; else its state."""
+    """Whether it asks a running gateway, and does not work on a state directory."""
 
-    def do(self, operation: str, *names: str, **body: Any) -> Json:
+    def run(self, operation: str, *names: str, **body: Any) -> Json:
         """The operation's answer, for records of these names. Raises typer.Exit and typer.BadParameter."""
 
 
@@ -58,12 +59,9 @@ class StateAccess:
     def __init__(self, state: Path) -> None:
         self._state = state
 
-    def do(self, operation: str, *names: str, **body: Any) -> Json:
+    def run(self, operation: str, *names: str, **body: Any) -> Json:
         _check_names(operation, names)
-        with without_collection():
-            from gateway.cli.state import opened
-
-        with opened(self._state, create=OPERATIONS[operation].makes_state) as store:
+        with _open_store(self._state, create=OPERATIONS[operation].makes_state) as store:
             asked = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
             return run_operation(store, operation, asked)
 
@@ -74,9 +72,9 @@ class HttpAccess:
     running = True
 
     def __init__(self, url: str, key: str | None, ca_file: Path | None) -> None:
-        self._ask = functools.partial(asking, url, key, ca_file)
+        self._ask = functools.partial(gateway_client, url, key, ca_file)
 
-    def do(self, operation: str, *names: str, **body: Any) -> Json:
+    def run(self, operation: str, *names: str, **body: Any) -> Json:
         _check_names(operation, names)
         wanted = OPERATIONS[operation]
         if wanted.only_here:
@@ -94,11 +92,43 @@ class HttpAccess:
 
 
 def _check_names(operation: str, names: tuple[str, ...]) -> None:
-    """No record has such a name, and the path of a request could not have it. Raises typer.BadParameter."""
+    """Raises typer.BadParameter for names that no record has and no path of a request can hold."""
     placeholders = _PLACEHOLDER.findall(OPERATIONS[operation].path)
     for name, kind in zip(names, placeholders, strict=True):
         if not name or (not kind and "/" in name) or any(each < " " or each == "\x7f" for each in name):
             raise typer.BadParameter(f"{name!r} names nothing here; list what there is")
+
+
+@contextlib.contextmanager
+def _open_store(state: Path, *, create: bool) -> Iterator["Store"]:
+    """The store in ``state``. Its errors end the command: values that it does not take with exit code 2, the
+    others with 1."""
+    with without_collection():
+        from gateway.storage import Store
+        from gateway.storage.errors import BadValue, RecordError, StateError
+    try:
+        with Store.open(state, create=create) as store:
+            yield store
+            _record_acts(store)
+    except BadValue as error:
+        raise typer.BadParameter(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter("what was given holds bytes that are no text (UTF-8)") from error
+    except (StateError, RecordError, JoinTokenInvalid) as error:
+        fail(str(error))
+
+
+def _record_acts(store: "Store") -> None:
+    """Take the note of what the command has done, which is in the state with it, into the audit log."""
+    from gateway.storage.errors import StateError
+
+    try:
+        if store.acts.pending(1):
+            from gateway.observability.audit import take_up_acts
+
+            take_up_acts(store)
+    except StateError as error:
+        note(f"trunkline: this is done; the audit log will have it as soon as it can be written ({error})")
 
 
 def _was_served(store: "Store", model: str, version: str | None) -> bool:
@@ -107,8 +137,8 @@ def _was_served(store: "Store", model: str, version: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def asking(url: str, key: str | None, ca_file: Path | None) -> Iterator["GatewayClient"]:
-    """A client; what it cannot do ends the command with exit code 1, what it may not be asked with 2."""
+def gateway_client(url: str, key: str | None, ca_file: Path | None) -> Iterator["GatewayClient"]:
+    """A client of the gateway at ``url``. Failures end the command with code 1, refused values with 2."""
     from gateway.tools.gateway_client import GatewayClient, GatewayFailed
 
     if not key:
@@ -134,9 +164,9 @@ WHERE_OPTIONS = {"state": StateOption, "url": OptionalUrlOption, "key": KeyOptio
 """Say which gateway a command works on."""
 
 
-def on_a_gateway(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say which gateway it works on; ``function`` gets it as its first
-    argument."""
+def with_gateway_options(function: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options that say which gateway it works on. ``function`` gets the GatewayAccess as
+    its first argument."""
     _, *others = inspect.signature(function, eval_str=True).parameters.values()
 
     @functools.wraps(function)
@@ -148,7 +178,7 @@ def on_a_gateway(function: Callable[..., None]) -> Callable[..., None]:
         ca_file: Path | None,
         **options: Any,
     ) -> None:
-        function(chosen(context, state, url, key, ca_file), **options)
+        function(choose_gateway(context, state, url, key, ca_file), **options)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -164,13 +194,13 @@ def on_a_gateway(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def chosen(
+def choose_gateway(
     context: typer.Context, state: Path | None, url: str | None, key: str | None, ca_file: Path | None
 ) -> GatewayAccess:
-    """What the options and the environment name: first options, then ``TRUNKLINE_STATE``, then a state in the
-    usual place on this machine, then ``TRUNKLINE_URL``. So commands on a gateway's host go on working on its
-    state. Raises typer.BadParameter for options that name two gateways."""
-    on_line = {name for name in ("state", "url", "key") if _is_on_the_line(context, name)}
+    """The gateway that the options and the environment name: first options, then ``TRUNKLINE_STATE``, then a
+    state in the usual place on this machine, then ``TRUNKLINE_URL``. So commands on a gateway's host go on
+    working on its state. Raises typer.BadParameter for options that name two gateways."""
+    on_line = {name for name in ("state", "url", "key") if _is_given(context, name)}
     if "state" in on_line and "url" in on_line:
         raise typer.BadParameter("give --state or --url, not both", param_hint="--url")
     if "state" not in on_line and on_line:
@@ -190,9 +220,9 @@ def _holds_a_state(directory: Path) -> bool:
     try:
         return (directory / DATABASE_NAME).exists()
     except OSError:
-        return True  # the command says what is the matter with it
+        return True  # opening it says why it cannot be read
 
 
-def _is_on_the_line(context: typer.Context, name: str) -> bool:
+def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from gateway.api.admin.resources.text import duration_s, split_commas
-from gateway.cli.access import GatewayAccess, on_a_gateway
+from gateway.cli.access import GatewayAccess, with_gateway_options
 from gateway.cli.options import JsonOption, wrong_usage
 from gateway.tools.console import note, print_json
 from shared.process.command_line import command_group
 
 _END = re.compile(r"[0-9]{1,18}:[0-9a-fA-F]{64}")
-"""SEQ:HASH, with more lines than anybody will write."""
+"""SEQ:HASH. No log has 10^18 lines."""
 
 audit = command_group(
     "The audit log: who did what, which requests ran where, what they used.", example="trunkline audit verify"
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 @audit.command("verify")
-@on_a_gateway
+@with_gateway_options
 def verify_log(
     gateway: GatewayAccess,
     expect: Annotated[
@@ -55,7 +55,7 @@ def verify_log(
     """
     if expect is not None and _END.fullmatch(expect) is None:
         raise typer.BadParameter(f"{expect!r} is not SEQ:HASH", param_hint="--expect")
-    report = gateway.do("verify_audit", expect=expect)
+    report = gateway.run("verify_audit", expect=expect)
     if as_json:
         print_json(report)
     else:
@@ -79,7 +79,7 @@ def _tell(report: dict[str, Any], who: str) -> None:
 
 
 @audit.command("export")
-@on_a_gateway
+@with_gateway_options
 def export_log(
     gateway: GatewayAccess,
     since: Annotated[
@@ -97,7 +97,7 @@ def export_log(
     """
     first, kinds, after = _moment(since) if since else "", ",".join(split_commas(kind or [])), None
     while True:
-        page = gateway.do("export_audit", since=first, kind=kinds, after=after)
+        page = gateway.run("export_audit", since=first, kind=kinds, after=after)
         _print_lines(page["lines"])
         after = page["next"]
         if after is None:
@@ -105,7 +105,7 @@ def export_log(
 
 
 def _print_lines(lines: list[str]) -> None:
-    """Raises typer.Exit where nobody reads them any more."""
+    """Write lines to stdout. Raises typer.Exit when its reader has closed it."""
     try:
         for line in lines:
             sys.stdout.write(f"{line}\n")
@@ -116,7 +116,7 @@ def _print_lines(lines: list[str]) -> None:
 
 
 def _moment(text: str) -> str:
-    """As lines have it. Raises typer.BadParameter."""
+    """The moment in the form of the log's lines. Raises typer.BadParameter."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

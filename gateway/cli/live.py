@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.access import DEFAULT_URL, asking
+from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
 from gateway.tools.console import note, print_json, print_table
 from shared.process.excerpt import printable
@@ -14,8 +14,8 @@ from shared.process.excerpt import printable
 if TYPE_CHECKING:
     from gateway.tools.gateway_client import GatewayClient
 
-LOOK_S = 1.0
-"""How often it is looked whether an agent's requests are over."""
+POLL_S = 1.0
+"""Time between two looks at whether an agent's requests are over."""
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def status(
 
     Example: trunkline status --url https://gateway.example.com
     """
-    with asking(url, key, ca_file) as client:
+    with gateway_client(url, key, ca_file) as client:
         agents, queue = client.get("agents", "agents")["agents"], client.get("queue", "waiting")
     if as_json:
         print_json({"agents": agents, "queue": queue})
@@ -62,7 +62,7 @@ def models(
 
     Example: trunkline models --json
     """
-    with asking(url, key, ca_file) as client:
+    with gateway_client(url, key, ca_file) as client:
         found = client.get("models", "models")["models"]
     if as_json:
         print_json(found)
@@ -94,7 +94,7 @@ def drain(
 
     Example: trunkline drain gpu-7
     """
-    with asking(url, key, ca_file) as client:
+    with gateway_client(url, key, ca_file) as client:
         name = quote(agent, safe="", errors="surrogateescape")
         found = client.ask("DELETE" if undo else "POST", f"agents/{name}/drain", "streams")
         if undo:
@@ -102,13 +102,13 @@ def drain(
             return
         note(f"Agent {agent!r} gets no new work; {found['streams']} requests run there.")
         while wait and _streams(client, agent):
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
     if wait:
         note("Nothing runs there any more.")
 
 
 def _streams(client: "GatewayClient", agent: str) -> int:
-    """Requests that run on an agent; none on one that has gone."""
+    """How many requests run on an agent; 0 on one that is not connected."""
     agents = client.get("agents", "agents")["agents"]
     return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)
 
@@ -123,7 +123,7 @@ def _agent_row(facts: dict[str, Any]) -> list[str]:
 
 
 def _working_state(facts: dict[str, Any]) -> str:
-    """An agent that could take work and has nothing that does it is not ready."""
+    """The state of an agent, which is not ready as long as none of its engines can take work."""
     status = str(facts["status"]).lower()
     if status not in ("ready", "failed"):
         return status

@@ -10,7 +10,7 @@ import typer
 from gateway.api.admin.resources.resource import REQUIRED, Command, Flag, Json, Operation, Resource
 from gateway.api.admin.resources.table import RESOURCES
 from gateway.api.admin.resources.text import cell_text
-from gateway.cli.access import WHERE_OPTIONS, GatewayAccess, chosen, on_a_gateway
+from gateway.cli.access import WHERE_OPTIONS, GatewayAccess, choose_gateway, with_gateway_options
 from gateway.cli.options import JsonOption, wrong_usage
 from gateway.tools.console import fail, note, print_json, print_table
 from shared.process.command_line import CommandApp, command_group
@@ -29,7 +29,7 @@ def resource_group(resource: Resource) -> CommandApp:
     group = CommandApp() if resource.default else command_group(resource.help, example=resource.example)
     for operation in resource.operations:
         for command in operation.commands:
-            run = on_a_gateway(_function(resource, operation, command))
+            run = with_gateway_options(_function(resource, operation, command))
             group.command(command.name)(run)
             if command.name == resource.default:
                 group.callback(invoke_without_command=True)(_default(resource, operation, command))
@@ -47,7 +47,7 @@ def _function(resource: Resource, operation: Operation, command: Command) -> Cal
             body = command.body(body) if command.body is not None else body
         _show(
             command,
-            gateway.do(operation.name, *names, **body),
+            gateway.run(operation.name, *names, **body),
             *names[:1],
             running=gateway.running,
             as_json=as_json,
@@ -74,8 +74,8 @@ def _default(resource: Resource, operation: Operation, command: Command) -> Call
 
     def run(context: typer.Context, as_json: bool, **where: Any) -> None:
         if context.invoked_subcommand is None:
-            gateway = chosen(context, **where)
-            _show(command, gateway.do(operation.name), running=gateway.running, as_json=as_json)
+            gateway = choose_gateway(context, **where)
+            _show(command, gateway.run(operation.name), running=gateway.running, as_json=as_json)
             return
         for parameter in context.command.params:
             source = context.get_parameter_source(parameter.name or "")

@@ -11,7 +11,7 @@ import typer
 
 from gateway.api.admin.resources.resource import BadInput
 from gateway.api.admin.resources.text import duration_s
-from gateway.cli.access import GatewayAccess, on_a_gateway
+from gateway.cli.access import GatewayAccess, with_gateway_options
 from gateway.cli.options import JsonOption
 from gateway.domain.quotas import By
 from gateway.tools.console import print_json, print_table
@@ -22,7 +22,7 @@ def register(parent: typer.Typer) -> None:
     parent.command("usage")(usage)
 
 
-@on_a_gateway
+@with_gateway_options
 def usage(
     gateway: GatewayAccess,
     by: Annotated[By, typer.Option(help="What to add up by.")] = By.KEY,
@@ -82,10 +82,10 @@ def _day(text: str) -> str:
 
 
 def _pages(gateway: GatewayAccess, by: By, since: str) -> Iterator[dict[str, Any]]:
-    """The rows of all of them."""
+    """The rows of all pages, one after the other."""
     after = None
     while True:
-        page = gateway.do("show_usage", by=by.value, since=since, after=after)
+        page = gateway.run("show_usage", by=by.value, since=since, after=after)
         yield from page["usage"]
         after = page["next"]
         if after is None:
@@ -106,5 +106,5 @@ def _print_csv(by: By, rows: list[dict[str, Any]]) -> None:
 
 
 def _no_formula(value: Any) -> Any:
-    """Spreadsheets work out what begins like a formula; a name that does is text."""
+    """Text that begins like a formula gets a quote before it: spreadsheets would compute it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

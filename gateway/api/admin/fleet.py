@@ -1,18 +1,18 @@
 """``/admin``: agents, models and the queue."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from starlette.routing import Route
 
 from gateway.api.admin.resources.agents import agent_facts
-from gateway.api.admin.routes import AdminCall, AdminPage, Json, route, told
+from gateway.api.admin.routes import AdminCall, AdminPage, Json, client_message, route
 from gateway.domain.errors import RecordNotFound
 from gateway.domain.scopes import AdminRole
 from gateway.domain.slices import in_slices
 from gateway.fleet.availability import ModelRecord
-from gateway.fleet.registry import ServedModel
+from gateway.fleet.registry import Registry
 from gateway.fleet.session import AgentInfo
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage import AgentStore
@@ -20,44 +20,21 @@ from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState
 
 
-class Index(Protocol):
-    """:class:`gateway.fleet.model_index.ModelIndex`."""
-
-    @property
-    def models(self) -> Mapping[str, ModelRecord]: ...
-
-
-class Fleet(Protocol):
-    """Who is connected; :class:`gateway.fleet.registry.Registry`."""
-
-    @property
-    def index(self) -> Index: ...
-    def agents(self) -> list[AgentInfo]: ...
-    def each_agent(self) -> Iterator[AgentInfo]: ...
-    def each_model(self) -> Iterator[ServedModel]: ...
-    def hold(self, name: str, held: bool) -> bool: ...
-
-
-class Note(Protocol):
-    """:meth:`gateway.observability.audit.AuditWriter.note`."""
-
-    def __call__(self, kind: str, who: str, /, *, agent: str) -> None: ...
-
-
 class FleetAdmin:
     """Reads the registry on the event loop and the store in a thread."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Registry,
         agents: AgentStore,
         depths: Callable[[], Mapping[str, int]],
         clock: Callable[[], float],
         *,
-        note: Note | None = None,
+        note: Callable[..., None] | None = None,
     ) -> None:
         """``depths``: how many requests wait, by model. ``clock`` gives seconds of the event loop's clock.
-        ``note`` hears of acts that the store does not: kind, who, which agent."""
+        ``note(kind, who, agent=…)`` hears of acts that the store does not
+        (:meth:`gateway.observability.audit.AuditWriter.note`)."""
         self._fleet = fleet
         self._agents = agents
         self._depths = depths
@@ -90,15 +67,15 @@ class FleetAdmin:
         return {"agents": [facts for _, facts in sorted(found.items())]}
 
     async def drain_agent(self, call: AdminCall) -> Json:
-        """Nothing new goes there from now on, also when it comes back; what runs ends in its own time."""
+        """Give an agent no new work, also when it comes back. What runs there ends in its own time."""
         return self._held(call, True)
 
     async def undrain_agent(self, call: AdminCall) -> Json:
-        """It gets work again."""
+        """Give an agent work again."""
         return self._held(call, False)
 
     async def list_models(self, call: AdminCall) -> Json:
-        """Every model that was ever served, and its deployments."""
+        """Every model that was ever served, with its deployments."""
         depths, records = self._depths(), self._fleet.index.models
         return {
             "models": [
@@ -114,21 +91,21 @@ class FleetAdmin:
         }
 
     async def list_queue(self, call: AdminCall) -> Json:
-        """How many requests wait."""
+        """How many requests wait, in all and by model."""
         depths = self._depths()
         return {"waiting": sum(depths.values()), "models": dict(sorted(depths.items()))}
 
     def _held(self, call: AdminCall, held: bool) -> Json:
         name = call.names["agent"]
         if not self._fleet.hold(name, held):
-            raise RecordNotFound(told(f"No agent {name!r} is connected here"))
+            raise RecordNotFound(client_message(f"No agent {name!r} is connected here"))
         if self._note is not None:
             self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
         streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)
         return {"agent": name, "draining": held, "streams": streams}
 
     def _enrolled(self) -> dict[str, Json]:
-        """What the store knows of agents that were not revoked, by name. Waits for the disk."""
+        """The stored facts of agents that were not revoked, by name. Waits for the disk."""
         return {
             each.name: agent_facts(each) | {"connected": False, "may_serve": list(each.models)}
             for each in self._agents.list()
@@ -152,7 +129,7 @@ class FleetAdmin:
 
 
 def _engine(state: EngineState, deployments: Sequence[DeploymentState]) -> Json:
-    """What an agent says of an engine, and which models it offers from there."""
+    """What an agent reports of an engine, and the models that it offers from there."""
     ours = [each for each in deployments if each.id.startswith(f"{state.name}/")]
     kind = state.kind or next((each.kind for each in ours if each.kind), "")  # earlier agents tell it there
     return {
@@ -169,7 +146,7 @@ def _engine(state: EngineState, deployments: Sequence[DeploymentState]) -> Json:
 
 
 def _claimed(state: DeploymentState) -> Json:
-    """What an agent says of a deployment."""
+    """What an agent reports of a deployment."""
     return {
         "model": state.model,
         "version": state.version,
@@ -183,7 +160,7 @@ def _claimed(state: DeploymentState) -> Json:
 
 
 def _served(record: ModelRecord | None) -> dict[str, Any]:
-    """What serves a model now."""
+    """The deployments that serve a model now, and their slots."""
     serving = [] if record is None else list(record.serving.values())
     return {
         "slots": sum(each.slots for each in serving),

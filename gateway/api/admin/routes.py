@@ -1,6 +1,6 @@
-"""``/admin/…``: what people and services may see of a running gateway and do to it, each by his role.
+"""The pages below ``/admin/``: what a role allows to see of a running gateway, and to change.
 
-JSON only. A request shows its key or token in a header, as everywhere: there are no cookies and no basic
+JSON only. A request carries its key or token in a header, as everywhere: there are no cookies and no basic
 authentication, so no page in a browser can make one on somebody's behalf (no CSRF).
 """
 
@@ -34,17 +34,17 @@ from gateway.storage.acts import acting_as
 from gateway.storage.errors import AmbiguousId, BadValue, NameTaken, StateError, UnknownRecord
 
 BODY_BYTES = 64 * 1024
-"""Longest body here."""
+"""Longest body of a request."""
 
 QUERY_FIELDS = 16
-"""Most that a query names here."""
+"""Most fields of a query."""
 
 _WORDS_CHARS = 300
-"""Of a long refusal so much of its beginning, and of its end."""
+"""How much of the beginning, and of the end, of a long refusal is sent."""
 
 Json = dict[str, Any]
-Act = Callable[["AdminCall"], Awaitable[Json]]
-"""Does what is asked and gives the answer. May raise RequestError and the store's errors."""
+AdminAction = Callable[["AdminCall"], Awaitable[Json]]
+"""Runs one method of a page and returns the answer. Raises RequestError and the store's errors."""
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -55,7 +55,7 @@ _log = structlog.get_logger("gateway.api.admin.resources")
 
 
 class AdminCall:
-    """One request on this API, by somebody whose role was found to do."""
+    """One request to this API, whose role was found to be enough."""
 
     def __init__(self, exchange: HttpExchange, principal: Principal, names: Mapping[str, str]) -> None:
         self.principal = principal
@@ -110,10 +110,13 @@ class AdminCall:
 
 
 class AdminPage:
-    """One path: what each method does, and the role that it takes."""
+    """One path: for each method its action and the role that it takes."""
 
     def __init__(
-        self, keys: KeyAuthenticator, methods: Mapping[str, tuple[AdminRole, Act]], query: Sequence[str] = ()
+        self,
+        keys: KeyAuthenticator,
+        methods: Mapping[str, tuple[AdminRole, AdminAction]],
+        query: Sequence[str] = (),
     ) -> None:
         """``query`` names what GET takes in its query."""
         self._keys = keys
@@ -139,7 +142,7 @@ class AdminPage:
         check_role(principal, role)
         call = AdminCall(exchange, principal, scope["path_params"])
         with acting_as(f"key:{principal.key_id}"):
-            found = await _done(act, call, exchange.id)
+            found = await _run_action(act, call, exchange.id)
         if exchange.method != "GET":
             what = {"act": act.__name__, "of": next(iter(call.names.values()), None)}
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
@@ -174,24 +177,24 @@ def read_body(kind: type[_Body], body: Json) -> _Body:
         ) from None
 
 
-def told(words: object) -> str:
-    """``words`` as a sentence for the client. They may quote a name as long as a body: then the beginning of
-    it, and what they end with."""
+def client_message(words: object) -> str:
+    """``words`` as a sentence for the client. Of a long one, which quotes a name as long as a body, only the
+    beginning and the end."""
     text = f"{words}."
     return text if len(text) <= 2 * _WORDS_CHARS else f"{text[:_WORDS_CHARS]} … {text[-_WORDS_CHARS:]}"
 
 
-async def _done(act: Act, call: AdminCall, request_id: str) -> Json:
-    """What the store refuses, as clients see it. Who may use this API is also told what is wrong with the
-    state: it is his to mend."""
+async def _run_action(act: AdminAction, call: AdminCall, request_id: str) -> Json:
+    """Run an action, with the store's errors as clients see them. Whoever may use this API is told what is
+    wrong with the state, too, because it is theirs to mend."""
     try:
         return await act(call)
     except (BadValue, AmbiguousId) as error:
-        raise BadRequest(told(error), code="invalid_value") from None
+        raise BadRequest(client_message(error), code="invalid_value") from None
     except NameTaken as error:
-        raise NameInUse(told(error)) from None
+        raise NameInUse(client_message(error)) from None
     except UnknownRecord as error:
-        raise RecordNotFound(told(error)) from None
+        raise RecordNotFound(client_message(error)) from None
     except StateError as error:
         _log.error("state_failed", id=request_id, error=str(error))
         raise StateUnavailable(f"The gateway's state cannot be used just now: {error}.") from None

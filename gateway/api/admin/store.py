@@ -13,7 +13,7 @@ from starlette.routing import Route
 from gateway.api.admin.resources.child import run_in_child
 from gateway.api.admin.resources.resource import AdminRequest, Operation
 from gateway.api.admin.resources.table import OPERATIONS, run_operation
-from gateway.api.admin.routes import Act, AdminCall, AdminPage, Json, read_body, route
+from gateway.api.admin.routes import AdminAction, AdminCall, AdminPage, Json, read_body, route
 from gateway.domain.errors import Overloaded
 from gateway.fleet.availability import ModelRecord
 from gateway.pipeline.pipeline import KeyAuthenticator
@@ -24,7 +24,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class StoreAdmin:
-    """Uses the store in a thread: it waits for the disk."""
+    """The pages of every operation. The store waits for the disk, so operations run in a thread."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class StoreAdmin:
         acts = {each.method: (each.role, self._act(each)) for each in operations}
         return AdminPage(keys, acts, next((each.query for each in operations if each.query), ()))
 
-    def _act(self, operation: Operation) -> Act:
+    def _act(self, operation: Operation) -> AdminAction:
         names = _NAMES.findall(operation.path)
 
         async def act(call: AdminCall) -> Json:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.cli import access as cli_access
-from gateway.cli.access import GatewayAccess, HttpAccess, StateAccess, on_a_gateway
+from gateway.cli.access import GatewayAccess, HttpAccess, StateAccess, with_gateway_options
 from gateway.storage import Store
 
 URL = "http://127.0.0.1:1"
@@ -27,7 +27,7 @@ def chosen(*arguments: str, **environment: str) -> tuple[str, Result]:
     app, found = typer.Typer(), []
 
     @app.command()
-    @on_a_gateway
+    @with_gateway_options
     def show(gateway: GatewayAccess, name: str, often: int = 1) -> None:
         """Show."""
         assert (name, often) == ("it", 2)
@@ -83,7 +83,7 @@ def test_two_gateways_at_once_are_wrong_usage() -> None:
 
 def test_a_gateway_that_runs_wants_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.BadParameter, match="a key with a role"):
-        HttpAccess(URL, None, None).do("list_keys")
+        HttpAccess(URL, None, None).run("list_keys")
 
 
 def test_every_operation_has_what_does_it_and_what_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +100,10 @@ def test_every_operation_has_what_does_it_and_what_asks_for_it(monkeypatch: pyte
     for operation in OPERATIONS.values():
         if operation.only_here:
             with pytest.raises(typer.BadParameter, match="on the gateway's host"):
-                access.do(operation.name)
+                access.run(operation.name)
             continue
         holds_slashes = ":path}" in operation.path
-        access.do(operation.name, *["a/b *?" if holds_slashes else "ab *?"] * operation.path.count("{"))
+        access.run(operation.name, *["a/b *?" if holds_slashes else "ab *?"] * operation.path.count("{"))
     assert all(callable(operation.run) for operation in OPERATIONS.values())
     assert {("GET", "keys"), ("POST", "keys"), ("PATCH", "keys/ab%20%2A%3F")} <= set(asked)
     assert ("POST", "aliases/a%2Fb%20%2A%3F/rollback") in asked
@@ -113,18 +113,18 @@ def test_a_name_that_no_record_has_is_wrong_usage_on_a_state_and_over_http(tmp_p
     for access in (StateAccess(tmp_path / "none"), HttpAccess(URL, "k", None)):
         for name in ("", "a/b", "a\x1b[31m"):
             with pytest.raises(typer.BadParameter, match="names nothing here"):
-                access.do("revoke_key", name)
+                access.run("revoke_key", name)
         with pytest.raises(typer.BadParameter, match="names nothing here"):
-            access.do("remove_alias", "")
+            access.run("remove_alias", "")
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**30])
 def test_a_number_that_json_has_not_is_not_sent_as_another(value: float) -> None:
     with pytest.raises(typer.BadParameter, match="sent"):
-        HttpAccess(URL, "k", None).do("set_tenant", "acme", weight=value)
+        HttpAccess(URL, "k", None).run("set_tenant", "acme", weight=value)
 
 
 def test_a_gateway_that_cannot_be_asked_at_all_is_wrong_usage() -> None:
     for url in ("", "http://gateway.example.com", "gateway"):
         with pytest.raises(typer.BadParameter):
-            HttpAccess(url, "k", None).do("list_keys")
+            HttpAccess(url, "k", None).run("list_keys")

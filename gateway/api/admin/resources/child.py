@@ -1,6 +1,6 @@
-"""Does an operation that takes long in a process of its own, as a command on the state directory does it.
+"""Runs an operation that takes long in a process of its own, on the state directory, as a command does.
 
-In a thread it would take the interpreter's lock from the event loop for milliseconds at a time, at every
+In a thread it would keep the interpreter's lock from the event loop for milliseconds at a time, at every
 answer that the loop sends.
 """
 
@@ -26,7 +26,7 @@ NICENESS = 10
 
 
 async def run_in_child(state_dir: Path, operation: str, body: Json) -> Json:
-    """What the operation answers. The process ends with the task that waits for it.
+    """The operation's answer. The process ends with the task that waits for it.
 
     Raises StateError, BadValue, and what starting a process raises as StateUnwritable.
     """
@@ -66,7 +66,7 @@ def _answer(said: bytes, code: int | None) -> Json:
 
 
 def main() -> None:
-    """One operation, from standard input to standard output."""
+    """Run one operation that standard input names, and write its answer to standard output."""
     from gateway.api.admin.resources.table import run_operation
 
     if hasattr(os, "nice"):
