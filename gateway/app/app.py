@@ -13,10 +13,8 @@ import structlog
 from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
-from gateway.api.exchange.edge import edge
-from gateway.api.exchange.middleware import RequestMiddleware
-from gateway.api.exchange.request_audit import RequestAudit
-from gateway.api.exchange.request_log import RequestLog
+from gateway.api.exchange.middleware import RequestMiddleware, edge
+from gateway.api.exchange.request_log import RequestAudit, RequestLog
 from gateway.api.routes import build_router
 from gateway.api.server.server import LAST_WORDS_S, Address, bind, build_server
 from gateway.app.factories import (

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.inbound import BodyLimits
+from gateway.api.server.client_addresses import HeaderFields, PerAddressLimiter, TrustedProxies
 from gateway.api.server.cors import Cors
-from gateway.api.server.per_address_limiter import PerAddressLimiter
 from gateway.api.server.protocol import ConnectionLimits
-from gateway.api.server.proxies import HeaderFields, TrustedProxies
 from gateway.api.server.tls import TlsFiles
 from gateway.dispatch.dispatcher import Dispatcher, DispatchSettings, QueueSettings
 from gateway.dispatch.placement import PlacementSettings

@@ -23,8 +23,8 @@ from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.dispatch.upload import StreamUpload
 from gateway.dispatch.usage_option import fit
 from gateway.domain.errors import RequestError
-from gateway.domain.lazy_timer import LazyTimer
 from gateway.domain.request import PREEMPTED, Request, RequestBody
+from gateway.domain.timers import LazyTimer
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import request_error
 from gateway.scheduling.queue.tickets import Ticket

@@ -32,7 +32,7 @@ from gateway.dispatch.stall_detection import (
     stalls_at_s,
 )
 from gateway.dispatch.stream_recovery import StreamRecovery
-from gateway.domain.lazy_timer import LazyTimer
+from gateway.domain.timers import LazyTimer
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import RULES, Trouble, break_reason, trouble_of
 from shared.protocol.errors import ErrorCode

@@ -22,7 +22,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.api.openapi import document
-from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.protocol import BoundedHttpProtocol, ConnectionLimits, bounded
 from gateway.domain.engine_paths import EnginePaths
 from gateway.domain.request import Request

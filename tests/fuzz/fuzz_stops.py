@@ -19,8 +19,8 @@ from gateway.domain.request import Principal, Request
 from gateway.domain.scopes import NamePatterns, Scopes
 from gateway.pipeline.aliases.rewrite import rename
 from gateway.pipeline.bodies import BodyReader, is_short, read_json
-from gateway.pipeline.cache.deterministic import deterministic
-from gateway.pipeline.cache.key import key_of
+from gateway.pipeline.cache.cache import key_of
+from gateway.pipeline.cache.rules import deterministic
 from tests.fuzz.lost_streams import Lost, measured
 from tests.gateway.api.support import BEARER, MIB, Call, FakeKeys, FakeResponse, Surface, json_response
 from tests.support.loop_stops import LoopStops

@@ -13,10 +13,10 @@ from gateway.api.exchange.buffers import BufferBudget, BufferOwner
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
 from gateway.api.exchange.reply import Reply, Send
+from gateway.api.server.client_addresses import Origin, TrustedProxies
 from gateway.api.server.cors import Cors
-from gateway.api.server.direct_writer import DirectWriter, take_offer
-from gateway.api.server.proxies import Origin, TrustedProxies
-from gateway.api.server.request_id import request_id
+from gateway.api.server.request_head import request_id
+from gateway.api.server.response_writers import DirectWriter, take_offer
 from gateway.domain.errors import ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target

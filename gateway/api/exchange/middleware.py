@@ -1,4 +1,8 @@
-"""The outermost ASGI application: every request gets an id, an answer, one log line and one count."""
+"""The outermost ASGI applications: every request gets an id, an answer, one log line and one count.
+
+Where proxies are trusted or web pages let in, :class:`Edge` settles what follows from that before a request
+is routed.
+"""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -7,15 +11,74 @@ import structlog
 
 from gateway.api.errors import internal_error
 from gateway.api.exchange.buffers import BufferBudget
-from gateway.api.exchange.exchange import HttpExchange, HttpSettings, put_exchange
+from gateway.api.exchange.exchange import HttpExchange, HttpSettings, exchange_of, put_exchange
 from gateway.api.exchange.inbound import Receive
 from gateway.api.exchange.reply import Send
-from gateway.domain.errors import ClientGone, RequestError, StateUnavailable
+from gateway.api.server.client_addresses import PerAddressLimiter
+from gateway.domain.errors import BuffersFull, ClientGone, Forbidden, RequestError, StateUnavailable
 from gateway.pipeline.bodies import BodyReader
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.storage.errors import StateError
 
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+_OPEN = frozenset(("/healthz", "/readyz"))
+"""Asked by load balancers themselves, over plain HTTP."""
+
+_NO_PAGES = "/admin/"
+"""Below it web pages are not let in, whatever their origin."""
+
+
+def edge(router: App, settings: HttpSettings) -> App:
+    """``router``, behind an :class:`Edge` if anything needs one."""
+    return router if settings.proxies is None and settings.cors is None else Edge(router, settings)
+
+
+class Edge:
+    """An ASGI application around the router. Raises Forbidden, BuffersFull."""
+
+    def __init__(self, router: App, settings: HttpSettings) -> None:
+        self._router = router
+        self._settings = settings
+        self._places = (
+            PerAddressLimiter() if settings.proxies is None else PerAddressLimiter(settings.requests_per_ip)
+        )
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        exchange, cors = exchange_of(scope), self._settings.cors
+        if cors is not None and not exchange.path.startswith(_NO_PAGES):
+            answer = cors.preflight(exchange.method, exchange.fields)
+            if answer is not None:
+                exchange.route = "preflight"
+                await exchange.reply.start(204, answer)
+                await exchange.reply.end()
+                return
+        self._check_scheme(exchange)
+        group = self._take_place(exchange)
+        try:
+            await self._router(scope, receive, send)
+        finally:
+            self._places.leave(group)
+
+    def _check_scheme(self, exchange: HttpExchange) -> None:
+        plain = exchange.origin.scheme == "http" and exchange.path not in _OPEN
+        if self._settings.refuse_plain and plain:
+            raise Forbidden(
+                "This request came to the proxy in front over plain HTTP, so others may have read its key: "
+                "make a new one, and use https.",
+                code="https_required",
+            )
+
+    def _take_place(self, exchange: HttpExchange) -> str:
+        """For those that proxies speak for; others are counted by their connections."""
+        address = exchange.origin.address
+        group = "" if address == exchange.peer else self._places.group(address)
+        if not self._places.take(group):
+            message = "Your address has as many requests running here as it may; wait for some to end."
+            raise BuffersFull(message, code="too_many_connections")
+        return group
+
+
 Observer = Callable[[HttpExchange, int, RequestError | None], None]
 """Called once for every finished exchange with its status (499 when the client left) and what went wrong."""
 

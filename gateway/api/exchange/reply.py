@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any
 
 from gateway.api.errors import HeaderList, error_event, error_line, http_error, id_headers
-from gateway.api.server.direct_writer import UNDRAINED_BYTES, DirectWriter
+from gateway.api.server.response_writers import UNDRAINED_BYTES, DirectWriter
 from gateway.dispatch.response import Sink
 from gateway.domain.errors import RequestError
 from shared.protocol.routes import Dialect
@@ -74,7 +74,7 @@ class Reply:
     @property
     def direct(self) -> Sink | None:
         """A short way for pieces of the body, once its first bytes are out
-        (:mod:`gateway.api.server.direct_writer`).
+        (:mod:`gateway.api.server.response_writers`).
         """
         if self._direct is None or self._direct.bodiless or self.first_byte_s is None:
             return None

@@ -3,9 +3,9 @@
 What the parser (llhttp) and uvicorn enforce already: well-formed requests, one Content-Length, no
 Content-Length beside Transfer-Encoding. What is added: the size of a request's head (431) and the time it may
 take (408), the number of connections (503), of all clients and of each address, how much of a body is thrown
-away after its answer has gone, heads that others could read differently (:mod:`gateway.api.server.strict`),
-and the error shape and request id of everything that is refused here. It also offers the short way to and
-from its clients (:mod:`gateway.api.server.direct_writer`).
+away after its answer has gone, heads that others could read differently
+(:mod:`gateway.api.server.request_head`), and the error shape and request id of everything that is refused
+here. It also offers the short way to and from its clients (:mod:`gateway.api.server.response_writers`).
 """
 
 import asyncio
@@ -18,12 +18,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.api.errors import http_error, id_headers
-from gateway.api.server import direct_writer as direct
-from gateway.api.server.per_address_limiter import PerAddressLimiter
-from gateway.api.server.request_id import new_request_id
-from gateway.api.server.strict import check_head
+from gateway.api.server import response_writers as direct
+from gateway.api.server.client_addresses import PerAddressLimiter
+from gateway.api.server.request_head import check_head, new_request_id
+from gateway.api.server.response_writers import UntilClose
 from gateway.api.server.tls import has_certificate
-from gateway.api.server.until_close import UntilClose
 from gateway.domain.errors import (
     BadRequest,
     BodyTimeout,

@@ -12,10 +12,9 @@ from typing import Any
 import uvicorn
 from uvicorn.config import Config
 
-from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.protocol import ConnectionLimits, bounded
-from gateway.api.server.redirect import Redirect
-from gateway.api.server.tls import HANDSHAKE_S, Tls, TlsFiles
+from gateway.api.server.tls import HANDSHAKE_S, Redirect, Tls, TlsFiles
 from gateway.api.server.tls_handshakes import HANDSHAKES, TlsHandshakeLimiter
 from gateway.runtime.descriptors import DescriptorBudget
 
@@ -181,8 +180,8 @@ def build_server(
 ) -> GatewayServer:
     """The server for ``app``, with ``tunnel_protocol`` as what becomes of upgraded connections.
 
-    uvicorn believes no headers of proxies; :mod:`gateway.api.server.proxies` does, where they are trusted.
-    Raises :class:`ListenFailed` for TLS files that cannot be used.
+    uvicorn believes no headers of proxies; :mod:`gateway.api.server.client_addresses` does, where they are
+    trusted. Raises :class:`ListenFailed` for TLS files that cannot be used.
     """
     tls = None if address.tls is None else _tls(address.tls)
     config = Config(

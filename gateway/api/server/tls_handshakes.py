@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget
 from shared.tunnel.turns import Turns, TurnsFull
 

@@ -1,6 +1,6 @@
 """Which model and version answers what clients ask for: aliases, shadows, fallbacks (SCHEDULING §5).
 
-``routing`` reads the order: an alias's targets are ranked (``choice``), the request is rewritten for the one
+``routing`` reads the order: an alias's targets are ranked (``cache``), the request is rewritten for the one
 chosen (``rewrite``), copied for a shadow (``mirror``), and given to a fallback where the client allows that.
 """
 
@@ -9,7 +9,7 @@ from gateway.pipeline.aliases.catalog import AliasCatalog
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.mirror import Mirrors
 from gateway.pipeline.aliases.routing import AliasResolution, Versions
-from gateway.pipeline.aliases.skew import SkewAlarm
+from gateway.pipeline.aliases.served_versions import SkewAlarm
 
 __all__ = [
     "AliasCache",

@@ -8,7 +8,7 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.registry import ServedModel
 from gateway.pipeline.aliases.cache import AliasCache
-from gateway.pipeline.aliases.served import there
+from gateway.pipeline.aliases.served_versions import there
 from gateway.storage import AliasRecord
 
 

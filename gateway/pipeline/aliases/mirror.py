@@ -12,10 +12,10 @@ from gateway.domain.aliases import AliasMirror, AliasTarget
 from gateway.domain.request import Request, RequestBody, Tier
 from gateway.domain.timers import Timers
 from gateway.fleet.model_index import ModelIndex
-from gateway.pipeline.aliases.choice import lot
+from gateway.pipeline.aliases.cache import lot
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
-from gateway.pipeline.aliases.served import has_slot
+from gateway.pipeline.aliases.served_versions import has_slot
 from gateway.pipeline.relay import Response
 from shared.protocol.limits import MIB
 

@@ -1,8 +1,8 @@
 """Answers that serve more than one request: kept ones, and those that identical requests wait for together
 (SCHEDULING: opt-in, deterministic requests only, each tenant for itself).
 
-``stage`` is what the pipeline knows; ``deterministic`` says which requests are meant, ``key`` which of them
-are identical, ``cache`` what is kept, ``flights`` who waits for whom, ``answers`` what is told to clients.
+``stage`` is what the pipeline knows; ``rules`` says which requests may share answers, ``cache`` which of them
+are identical and what is kept, ``shared_requests`` who waits for whom, ``answers`` what clients are sent.
 """
 
 from gateway.pipeline.cache.cache import AnswerCache

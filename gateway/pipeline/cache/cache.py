@@ -1,17 +1,88 @@
-"""What is kept of answers: the latest used, none beyond its time, never more than there is room for. Pure
-data, ``now`` is an argument.
+"""Which requests are identical, and what is kept of their answers. Pure data, ``now`` is an argument.
 
+Two requests are identical when one tenant sends them, they may be answered by the same model and version in
+the same places, and the engine would get the same of both, but for what surely changes no answer.
+
+Answers are kept as long as they are the latest used, none beyond its time, never more than there is room for.
 Bytes are counted exactly as far as answers go, and :data:`OVERHEAD_BYTES` stand for the objects around each.
 What is being collected counts like what is kept; up to half of the room is made free for it.
 """
 
+import hashlib
 import heapq
 import itertools
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from gateway.pipeline.cache.key import CacheKey
+import orjson
+
+from gateway.domain.request import Request
 from shared.protocol.messages import Headers
+
+_UNREAD = frozenset(
+    {
+        *("content-length", "user-agent", "accept-language", "idempotency-key", "origin", "referer"),
+        *("traceparent", "tracestate", "baggage", "b3", "dnt", "priority", "date", "pragma", "cache-control"),
+    }
+)
+"""Header fields that engines get and that change no answer."""
+
+_UNREAD_PREFIXES = ("sec-", "x-b3-", "x-datadog-", "x-request-", "x-amzn-", "cf-")
+
+_WHO = ("user", "prompt_cache_key", "safety_identifier")
+"""Members that say on whose behalf it is asked. In answers of the route ``responses`` they are repeated."""
+
+_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 16
+"""May lose digits when it is read; then the body counts as it is written."""
+
+
+class CacheKey(NamedTuple):
+    """Of identical requests. Tenants share nothing, whatever the digests."""
+
+    tenant: str
+    digest: bytes
+    """SHA-256."""
+
+
+def key_of(request: Request, members: Mapping[str, Any]) -> CacheKey:
+    """``members`` is what the request's body, which was read whole, says."""
+    headers = sorted(field for field in request.headers if not _unread(field[0]))
+    about = (
+        request.model,
+        request.version,
+        None if request.where is None else str(request.where),
+        request.method,
+        request.path,
+        request.route,
+        request.streaming,
+        request.usage.value,
+        headers,
+    )
+    tenant = request.principal.tenant
+    digest = hashlib.sha256(orjson.dumps((tenant, *about)))
+    digest.update(b"\n")  # which JSON has nowhere: what comes before cannot run on into the body
+    digest.update(_canonical(request, members))
+    return CacheKey(tenant, digest.digest())
+
+
+def _canonical(request: Request, members: Mapping[str, Any]) -> bytes:
+    """The body with its members in order and without those that change nothing."""
+    if _LONG_NUMBER in request.body.prefix.translate(_AS_ZERO):
+        return b"\n" + request.body.prefix
+    left_out = () if request.route == "responses" else _WHO
+    kept = {name: value for name, value in members.items() if name not in left_out}
+    try:
+        return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # nested deeper than it can be written
+        return b"\n" + request.body.prefix
+
+
+def _unread(name: str) -> bool:
+    return name in _UNREAD or name.startswith(_UNREAD_PREFIXES)
+
 
 OVERHEAD_BYTES = 1024
 """For each answer: the objects it is made of and its places in the tables."""

@@ -1,10 +1,18 @@
-"""What may be reused, for how long and within which bounds. Pure data."""
+"""What may be reused, for how long and within which bounds, and which requests have one answer. Pure.
+
+An engine answers a deterministic request alike however often it is asked. Embeddings and rankings are
+deterministic; what is written is only at ``temperature`` 0 given explicitly, with one choice, and with
+nothing that depends on more than the request: no stored conversation, no tools the engine runs itself, no
+file or page it fetches from elsewhere.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from gateway.domain.errors import BadRequest
+from shared.protocol.routes import Route
 
 HEADER = b"x-trunkline-cache"
 
@@ -63,3 +71,63 @@ def read_wish(value: bytes | None) -> Wish:
             code="invalid_cache",
         )
     return wish
+
+
+_COMPUTED = frozenset((Route.EMBEDDINGS, Route.RERANK))
+_WRITTEN = frozenset((Route.CHAT, Route.COMPLETIONS, Route.RESPONSES))
+
+_ELSEWHERE = ("previous_response_id", "conversation", "background", "web_search_options", "prompt_id")
+"""Members that make the answer one of more than the request."""
+
+_TOOLS = frozenset({"function", "custom"})
+"""Tools that the client runs."""
+
+
+def deterministic(route: str, members: Mapping[str, Any], body: bytes) -> bool:
+    """Whether the answer to a request of ``route`` with these ``members``, as ``body`` has them, depends on
+    nothing else."""
+    if route not in _COMPUTED and not (route in _WRITTEN and _greedy(members) and _alone(route, members)):
+        return False
+    return not _fetches(members, body)
+
+
+def _greedy(members: Mapping[str, Any]) -> bool:
+    temperature = members.get("temperature")
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature != 0:
+        return False
+    return all(members.get(name) in (None, 1) for name in ("n", "best_of"))
+
+
+def _alone(route: str, members: Mapping[str, Any]) -> bool:
+    if any(members.get(name) for name in _ELSEWHERE):
+        return False
+    stored = members.get("store", route == "responses")  # which stores unless it is told not to
+    if stored not in (None, False) or isinstance(members.get("prompt"), dict):
+        return False
+    tools = members.get("tools") or ()
+    return isinstance(tools, list | tuple) and all(
+        isinstance(tool, dict) and tool.get("type", "function") in _TOOLS for tool in tools
+    )
+
+
+def _fetches(members: Mapping[str, Any], body: bytes) -> bool:
+    """Whether something is named that lies elsewhere, and may be another thing tomorrow."""
+    if b"url" not in body and b"file_id" not in body and b"\\u" not in body:
+        return False
+    todo: list[Any] = [members]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            if any(map(_elsewhere, value.items())):
+                return True
+            todo.extend(value.values())
+        elif isinstance(value, list):
+            todo.extend(each for each in value if isinstance(each, dict | list))
+    return False
+
+
+def _elsewhere(member: tuple[str, Any]) -> bool:
+    name, value = member
+    if not isinstance(value, str):
+        return False
+    return name == "file_id" or (name.endswith("url") and not value.startswith("data:"))

@@ -19,12 +19,10 @@ from gateway.pipeline.cache.answers import (
     sharable,
     sound,
 )
-from gateway.pipeline.cache.cache import AnswerCache, CachedAnswer
-from gateway.pipeline.cache.deterministic import deterministic
+from gateway.pipeline.cache.cache import AnswerCache, CachedAnswer, CacheKey, key_of
 from gateway.pipeline.cache.figures import ReuseFigures
-from gateway.pipeline.cache.flights import SharedRequest, SharedRequests
-from gateway.pipeline.cache.key import CacheKey, key_of
-from gateway.pipeline.cache.rules import HEADER, ReuseSettings, Rule, Wish, read_wish
+from gateway.pipeline.cache.rules import HEADER, ReuseSettings, Rule, Wish, deterministic, read_wish
+from gateway.pipeline.cache.shared_requests import SharedRequest, SharedRequests
 from gateway.pipeline.classify import BodyKind, ClientBody, ClientHead
 from gateway.pipeline.relay import HeaderList, Response, as_request_error
 
@@ -50,7 +48,7 @@ class Reuse:
         self.settings = settings
         self.cache = cache
         self.figures = figures
-        self.flights = SharedRequests(settings.followers)
+        self.shared_requests = SharedRequests(settings.followers)
         self.serves = serves
         self.clock = clock
         self._asked_rule = Rule(settings.header_cache_s)
@@ -137,9 +135,9 @@ class Use:
                 return self._told(request, entry, "hit")
             if not together:
                 break
-            flight = reuse.flights.lead(name)
-            if flight is not None:
-                return await self._lead(flight, key, rule, request, run)
+            shared = reuse.shared_requests.lead(name)
+            if shared is not None:
+                return await self._lead(shared, key, rule, request, run)
             entry = await self._follow(name, request)
             if entry is not None:
                 return self._told(request, entry, "coalesced")
@@ -185,7 +183,7 @@ class Use:
     async def _follow(self, name: object, request: Request) -> CachedAnswer | None:
         """What another's answer is; None when there is none to be had."""
         told: asyncio.Future[CachedAnswer | None] = asyncio.get_running_loop().create_future()
-        leave = self._reuse.flights.follow(name, lambda entry: _settle(told, entry))
+        leave = self._reuse.shared_requests.follow(name, lambda entry: _settle(told, entry))
         if leave is None:
             return None
         try:
@@ -199,7 +197,7 @@ class Use:
             leave()
 
     async def _lead(
-        self, flight: SharedRequest, key: CacheKey, rule: Rule, request: Request, run: Run
+        self, shared: SharedRequest, key: CacheKey, rule: Rule, request: Request, run: Run
     ) -> Response:
         entry, unfit = None, False
         try:
@@ -217,7 +215,7 @@ class Use:
                 chunks = [body] if body else []
             return ReadAhead(response, chunks, held.give_back)
         finally:
-            self._reuse.flights.land(flight, entry, unfit=unfit)
+            self._reuse.shared_requests.finish(shared, entry, unfit=unfit)
 
     async def _read(self, response: Response, held: "_Held") -> tuple[list[bytes], bool]:
         """The body, and whether it is whole: else it is as much as may be shared."""

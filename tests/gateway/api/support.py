@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.api.exchange.buffers import BufferBudget
-from gateway.api.exchange.edge import edge
 from gateway.api.exchange.exchange import HttpExchange, HttpSettings
-from gateway.api.exchange.middleware import RequestMiddleware
+from gateway.api.exchange.middleware import RequestMiddleware, edge
 from gateway.api.routes import build_router
-from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.protocol import ConnectionLimits
 from gateway.api.server.server import Address, bind, build_server
 from gateway.dispatch.response import Sink

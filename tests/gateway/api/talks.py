@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.api.server.direct_writer import EXTENSION
+from gateway.api.server.response_writers import EXTENSION
 from gateway.dispatch.recovery import AnswerRecord, RecordBudget
 from gateway.dispatch.response import EngineResponse
 from gateway.domain.request import Request

@@ -22,9 +22,8 @@ from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
-from gateway.api.exchange.edge import edge
 from gateway.api.exchange.exchange import HttpSettings
-from gateway.api.exchange.middleware import RequestMiddleware
+from gateway.api.exchange.middleware import RequestMiddleware, edge
 from gateway.api.routes import build_router
 from gateway.api.server.cors import Cors
 from gateway.auth.keys import KeyRing

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.api.exchange.reply import COMMENT, Reply
-from gateway.api.server.direct_writer import UNDRAINED_BYTES
+from gateway.api.server.response_writers import UNDRAINED_BYTES
 from gateway.domain.errors import BadRequest, EngineError
 from shared.protocol.routes import Dialect
 

@@ -16,9 +16,8 @@ import uvloop
 from structlog.testing import capture_logs
 
 from gateway.api.server.protocol import ConnectionLimits
-from gateway.api.server.redirect import Redirect, answer_to
 from gateway.api.server.server import Address, GatewayServer, bind, build_server
-from gateway.api.server.tls import Tls, TlsFiles, build_context
+from gateway.api.server.tls import Redirect, Tls, TlsFiles, answer_to, build_context
 from tests.gateway.api.support import Surface
 from tests.support.tls import make_certificate
 
@@ -299,8 +298,8 @@ def test_the_plain_port_answers_on_either_event_loop(
 
 
 async def test_the_plain_port_waits_for_nobody_and_takes_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.api.server.redirect.WAIT_S", 0.05)
-    monkeypatch.setattr("gateway.api.server.redirect.CONNECTIONS", 2)
+    monkeypatch.setattr("gateway.api.server.tls.REDIRECT_WAIT_S", 0.05)
+    monkeypatch.setattr("gateway.api.server.tls.REDIRECT_CONNECTIONS", 2)
     listener = bind(Address("127.0.0.1", 0))
     port = listener.getsockname()[1]
     present: set[Redirect] = set()

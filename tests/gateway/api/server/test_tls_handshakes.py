@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from gateway.api.server.per_address_limiter import PerAddressLimiter
+from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.protocol import ConnectionLimits
 from gateway.api.server.server import Address, GatewayServer, bind, build_server
 from gateway.api.server.tls import TlsFiles, build_context

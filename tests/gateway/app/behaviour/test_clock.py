@@ -94,7 +94,7 @@ ALLOWED = {
     "auth": "dates of certificates and join tokens are its business",
     "observability/audit": "when what is in the audit log was done",
     "api/admin": "when what is made over HTTP ends",
-    "api/exchange/request_audit": "when requests ended",
+    "api/exchange/request_log": "when requests ended",
     "storage/acts": "when administrative acts were done",
     "cli": "so are those that an operator makes",
     "tools/quickstart": "",

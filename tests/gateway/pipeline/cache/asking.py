@@ -171,7 +171,7 @@ class Site:
         return self.registry.get_sample_value("trunkline_cache_requests_total", labels)
 
     def assert_quiet(self) -> None:
-        assert len(self.reuse.flights) == 0
+        assert len(self.reuse.shared_requests) == 0
         assert self.cache.held_bytes == 0
 
 

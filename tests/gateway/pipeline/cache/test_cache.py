@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.pipeline.cache.cache import OVERHEAD_BYTES, AnswerCache, CachedAnswer
-from gateway.pipeline.cache.key import CacheKey
+from gateway.pipeline.cache.cache import OVERHEAD_BYTES, AnswerCache, CachedAnswer, CacheKey
 
 ROOM_BYTES = 10 * OVERHEAD_BYTES
 MOST = 6

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import Request, RequestBody
 from gateway.domain.residency import read_where
-from gateway.pipeline.cache.deterministic import deterministic
-from gateway.pipeline.cache.key import CacheKey, key_of
+from gateway.pipeline.cache.cache import CacheKey, key_of
+from gateway.pipeline.cache.rules import deterministic
 from shared.protocol.messages import UsageMode
 from tests.gateway.pipeline.cache.asking import chat, request
 

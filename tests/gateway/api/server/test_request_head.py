@@ -1,8 +1,10 @@
+"""What of a request's head is refused, and which id a request gets."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.server.strict import FIELDS, ONCE, check_head
+from gateway.api.server.request_head import FIELDS, ONCE, check_head, new_request_id, request_id
 
 HOST = (b"host", b"x")
 
@@ -62,3 +64,17 @@ def test_fields_are_counted(same: bool) -> None:
 def test_any_head_is_taken_or_refused_with_a_400(url: bytes, fields: list[tuple[bytes, bytes]]) -> None:
     error = check_head(url, fields, lambda: "1.1")
     assert error is None or error.status == 400
+
+
+@pytest.mark.parametrize("given", [b"abc", b"req_1", b"7f3c-a/b:c=d+e@f", b"a" * 128])
+def test_a_sane_id_is_kept(given: bytes) -> None:
+    assert request_id({b"x-request-id": given}) == given.decode()
+
+
+@pytest.mark.parametrize("given", [b"", b"a b", b"a\nb", b"a" * 129, b"\xff", b"-a", b'"', b"a\n"])
+def test_any_other_is_replaced(given: bytes) -> None:
+    assert request_id({b"x-request-id": given}).startswith("req_")
+
+
+def test_ids_are_unlike_each_other() -> None:
+    assert len({new_request_id() for _ in range(100)}) == 100

@@ -11,10 +11,9 @@ from structlog.testing import capture_logs
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.request_log import facts
 from gateway.api.openapi import document
+from gateway.api.server.client_addresses import PerAddressLimiter, TrustedProxies
 from gateway.api.server.cors import Cors
-from gateway.api.server.per_address_limiter import PerAddressLimiter
 from gateway.api.server.protocol import PIPELINED
-from gateway.api.server.proxies import TrustedProxies
 from gateway.domain.surface import ENDPOINTS, FIXED
 from tests.gateway.api.server.test_server import ASK, wire
 from tests.gateway.api.support import BEARER, JSON_TYPE, FakeResponse, Surface, json_response, served

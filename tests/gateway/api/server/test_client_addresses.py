@@ -2,8 +2,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.server.per_address_limiter import PerAddressLimiter
-from gateway.api.server.proxies import HOPS, Origin, TrustedProxies, read_address, read_forwarded
+from gateway.api.server.client_addresses import (
+    HOPS,
+    Origin,
+    PerAddressLimiter,
+    TrustedProxies,
+    read_address,
+    read_forwarded,
+)
 
 PROXY = "10.0.0.1"
 

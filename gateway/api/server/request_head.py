@@ -1,4 +1,5 @@
-"""What a request's head must be so that no two readers of it can see different requests. Pure.
+"""What a request's head must be so that no two readers of it can see different requests, and the id that it
+gives the request. Pure.
 
 The parser (llhttp, strict) refuses malformed framing already: Content-Length beside Transfer-Encoding or
 twice, folded lines, bare line feeds, control characters, blanks before a colon. What it takes and others read
@@ -6,10 +7,26 @@ differently is refused here (RFC 9112 §3.2, §6.1, §11.2).
 """
 
 import re
+import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
+
+_SANE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/=+@-]{0,127}\Z")
+
+
+def request_id(fields: Mapping[bytes, bytes]) -> str:
+    """The client's own ``x-request-id`` when it is 1 to 128 harmless characters, else a new one."""
+    theirs = fields.get(b"x-request-id")
+    if theirs is not None and _SANE.match(theirs):
+        return theirs.decode("ascii")
+    return new_request_id()
+
+
+def new_request_id() -> str:
+    return "req_" + secrets.token_hex(12)
+
 
 FIELDS = 256
 """Header fields of a request; a tunnel carries half as many on to an engine."""

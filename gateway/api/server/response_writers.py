@@ -1,19 +1,54 @@
-"""The short way between a request's answer and its client's connection: by plain call, no task between.
+"""How answers reach the connection of a client where ASGI's way is not enough.
 
-The head and the end of every answer, and whatever waits for room in the socket, go the ordinary way, over
-ASGI's ``send``. For what is left, which is nearly all of a streamed answer, our server offers a
-:class:`DirectWriter` as an extension of the request's ASGI scope. Under a server that offers none everything
-goes the ordinary way; the client gets the same bytes.
+The direct way is a plain call, with no task between. The head and the end of every answer, and whatever waits
+for room in the socket, go the ordinary way, over ASGI's ``send``. For what is left, which is nearly all of a
+streamed answer, our server offers a :class:`DirectWriter` as an extension of the request's ASGI scope. Under
+a server that offers none everything goes the ordinary way; the client gets the same bytes.
+
+Clients of HTTP/1.0 know no chunks: a body without a length ends with its connection. uvicorn would send them
+chunks all the same, so :class:`UntilClose` wraps the application for them.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+_ANY_LENGTH = sys.maxsize
+
+
+class UntilClose:
+    """Wraps the application for one request of such a client; the server closes its connections anyway."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], cycle: RequestResponseCycle) -> None:
+        self._app = app
+        self._cycle = cycle
+        self._unbounded = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def plainly(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                self._begin(message)
+            elif self._unbounded and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                self._cycle.expected_content_length = 0
+                message = {"type": "http.response.body"}
+            await send(message)
+
+        await self._app(scope, receive, plainly)
+
+    def _begin(self, head: dict[str, Any]) -> None:
+        names = {name.lower() for name, _ in head.get("headers", ())}
+        if head["status"] not in (204, 304) and b"content-length" not in names:
+            self._unbounded = True
+            self._cycle.chunked_encoding = False
+            self._cycle.expected_content_length = _ANY_LENGTH
+
+
 EXTENSION = "trunkline.direct"
-"""Its name among the scope's ``extensions``."""
+"""The direct way's name among the scope's ``extensions``."""
 
 UNDRAINED_BYTES = 64 * 1024
 """A server waits for a full socket before it writes, not after. A longer piece therefore goes the ordinary

@@ -30,45 +30,45 @@ class SharedRequests:
 
     def __init__(self, most_followers: int) -> None:
         self._most = most_followers
-        self._flights: dict[Hashable, SharedRequest] = {}
+        self._running: dict[Hashable, SharedRequest] = {}
         self._unfit: OrderedDict[Hashable, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._running)
 
     def lead(self, name: Hashable) -> SharedRequest | None:
-        """A flight of one's own; None when there is one already, or its answer would be too long."""
-        if name in self._flights or name in self._unfit:
+        """A shared request of one's own; None when there is one already, or its answer would be too long."""
+        if name in self._running or name in self._unfit:
             return None
-        flight = self._flights[name] = SharedRequest(name)
-        return flight
+        shared = self._running[name] = SharedRequest(name)
+        return shared
 
     def follow(self, name: Hashable, told: Told) -> Callable[[], None] | None:
         """Wait for who leads: ``told`` is called once, with the answer or None. Returns what ends the
         waiting; None when nobody leads or too many follow."""
-        flight = self._flights.get(name)
-        if flight is None or len(flight.followers) >= self._most:
+        shared = self._running.get(name)
+        if shared is None or len(shared.followers) >= self._most:
             return None
-        flight.came += 1
-        number = flight.came
-        flight.followers[number] = told
-        return lambda: _leave(flight, number)
+        shared.came += 1
+        number = shared.came
+        shared.followers[number] = told
+        return lambda: _leave(shared, number)
 
-    def land(self, flight: SharedRequest, entry: CachedAnswer | None, *, unfit: bool = False) -> int:
+    def finish(self, shared: SharedRequest, entry: CachedAnswer | None, *, unfit: bool = False) -> int:
         """It is over: whoever waits is told. ``unfit``: requests like this one had better not wait for each
         other. Returns how many waited. Idempotent."""
-        if self._flights.get(flight.name) is not flight:
+        if self._running.get(shared.name) is not shared:
             return 0
-        del self._flights[flight.name]
+        del self._running[shared.name]
         if unfit:
-            self._unfit[flight.name] = None
+            self._unfit[shared.name] = None
             if len(self._unfit) > MOST_UNFIT:
                 self._unfit.popitem(last=False)
-        followers, flight.followers = list(flight.followers.values()), {}
+        followers, shared.followers = list(shared.followers.values()), {}
         for told in followers:
             told(entry)
         return len(followers)
 
 
-def _leave(flight: SharedRequest, number: int) -> None:
-    flight.followers.pop(number, None)
+def _leave(shared: SharedRequest, number: int) -> None:
+    shared.followers.pop(number, None)
