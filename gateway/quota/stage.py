@@ -37,8 +37,7 @@ from gateway.quota.holder import (
 )
 from gateway.quota.spending import Amounts, Spending
 from gateway.quota.tokens import EVENTS, tokens_seen
-from gateway.storage.limits import Terms
-from gateway.storage.prices import OTHER_MODELS
+from gateway.storage.limits import OTHER_MODELS, Terms
 from shared.protocol.messages import Headers, Usage, UsageMode
 
 MOST_IDLE = 4096

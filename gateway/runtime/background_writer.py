@@ -31,7 +31,7 @@ class BackgroundWriterSettings:
 
 
 class ModelFacts(Protocol):
-    """:class:`gateway.storage.models.ModelStore`."""
+    """:class:`gateway.storage.usage.ModelStore`."""
 
     def note(
         self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int, /

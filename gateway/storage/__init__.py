@@ -9,13 +9,18 @@ from gateway.storage.agents import AgentRecord, AgentStore, Enrolment
 from gateway.storage.aliases import AliasEvent, AliasRecord, AliasStore
 from gateway.storage.identity import KEY_NAME
 from gateway.storage.keys import DEFAULT_TENANT, KeyRecord, KeyStore
-from gateway.storage.limits import LimitStore, Terms
-from gateway.storage.models import ModelFact, ModelStore
-from gateway.storage.prices import OTHER_MODELS, PriceRecord, PriceStore
+from gateway.storage.limits import (
+    OTHER_MODELS,
+    LimitStore,
+    PriceRecord,
+    PriceStore,
+    TenantRecord,
+    TenantStore,
+    Terms,
+)
 from gateway.storage.store import Store
-from gateway.storage.tenants import TenantRecord, TenantStore
 from gateway.storage.tokens import TokenRecord, TokenState, TokenStore
-from gateway.storage.usage import Account, Amount, By, Spent, Total, UsageStore
+from gateway.storage.usage import Account, Amount, By, ModelFact, ModelStore, Spent, Total, UsageStore
 
 __all__ = [
     "DATABASE_NAME",

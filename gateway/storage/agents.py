@@ -276,16 +276,6 @@ def _load(connection: Connection, condition: Any) -> list[AgentRecord]:
 
 
 def _record(row: Row[Any], certificates: Mapping[str, float]) -> AgentRecord:
-    return AgentRecord(
-        id=row.id,
-        name=row.name,
-        public_key=row.public_key,
-        models=tuple(row.models),
-        labels=dict(row.labels),
-        token_id=row.token_id,
-        joined_s=row.joined_s,
-        last_seen_s=row.last_seen_s,
-        revoked_s=row.revoked_s,
-        revoked_reason=row.revoked_reason,
-        certificates=certificates,
-    )
+    columns = row._asdict()
+    del columns["revision"]
+    return AgentRecord(**{**columns, "models": tuple(row.models), "certificates": certificates})

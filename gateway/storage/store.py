@@ -18,10 +18,9 @@ from gateway.storage.identity import IdentityStore
 from gateway.storage.keys import KeyStore
 from gateway.storage.limits import LimitStore
 from gateway.storage.locks import PID_NAME, Holding, ServerLock, running_gateway
-from gateway.storage.models import ModelStore
 from gateway.storage.sqlite import SqliteDatabase, backup_path, recover, restoring_path
 from gateway.storage.tokens import TokenStore
-from gateway.storage.usage import UsageStore
+from gateway.storage.usage import ModelStore, UsageStore
 from shared.identity import GatewayIdentity
 
 LOCK_NAME = f"{DATABASE_NAME}.lock"

@@ -189,14 +189,4 @@ def _find_by_prefix(connection: Connection, text: str) -> TokenRecord:
 
 
 def _record(row: Row[Any]) -> TokenRecord:
-    return TokenRecord(
-        id=row.id,
-        verifier=row.verifier,
-        created_s=row.created_s,
-        expires_s=row.expires_s,
-        uses_allowed=row.uses_allowed,
-        uses=row.uses,
-        models=tuple(row.models),
-        labels=dict(row.labels),
-        revoked_s=row.revoked_s,
-    )
+    return TokenRecord(**{**row._asdict(), "models": tuple(row.models)})

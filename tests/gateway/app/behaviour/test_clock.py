@@ -101,7 +101,7 @@ ALLOWED = {
     "fleet/endpoint": "dates of certificates, and when agents were last seen",
     "runtime/background_writer": "when models were last served",
     "fleet/registry": "when models were first served",
-    "storage/backup": "names and ages of backups",
+    "storage/sqlite/copies": "names and ages of backups",
     "quota": "the days and months of budgets",
 }
 
