@@ -13,10 +13,11 @@ from gateway.dispatch.recovery.asking import (
     in_messages,
     in_prompt,
 )
-from gateway.dispatch.recovery.events import COMMENT, DONE, ServerEvent, ServerEventReader, written
+from gateway.dispatch.recovery.events import COMMENT, DONE, ContinuationEvents, written
 from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
 from gateway.dispatch.recovery.question import WHOLE_LIMIT, Question
 from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam, count
+from shared.process.server_sent_events import ServerSentEvent
 from shared.protocol.messages import Usage
 
 IDENTITY = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -56,7 +57,7 @@ class ChunksRead:
     trouble: str | None = None
     _running_usage: bool = False
 
-    def read(self, event: ServerEvent) -> None:
+    def read(self, event: ServerSentEvent) -> None:
         if event.data is None or self.done:
             return
         if event.is_done:
@@ -154,7 +155,7 @@ class ChunkSplicer(Splicer):
         self._begun = bool(said.transcript.text)
         self._plan = plan
         self._ending = plan.ending
-        self._reader = ServerEventReader()
+        self._reader = ContinuationEvents()
         self._finished = False
         self._silent = True
         """The continuation had no text yet."""
@@ -171,7 +172,7 @@ class ChunkSplicer(Splicer):
     def add_up(self, usage: Usage) -> Usage:
         return self._plan.tally.add_up(usage)
 
-    def _event(self, event: ServerEvent) -> bytes:
+    def _event(self, event: ServerSentEvent) -> bytes:
         if event.data is None:
             return COMMENT
         ending, self._ending = self._ending, b""

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.dispatch.recovery.asking import PlacedContent, TextProgress, in_messages
-from gateway.dispatch.recovery.events import COMMENT, ServerEvent, ServerEventReader, written
+from gateway.dispatch.recovery.events import COMMENT, ContinuationEvents, written
 from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.record import MESSAGE_STOP
 from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam
+from shared.process.server_sent_events import ServerSentEvent
 from shared.protocol.messages import Usage
 
 _STRANGE = "the engine that went on with the answer sent something else than its events"
@@ -33,7 +34,7 @@ class MessagesRead:
     def begun(self) -> bool:
         return self.started or bool(self.transcript.events)
 
-    def read(self, event: ServerEvent) -> None:
+    def read(self, event: ServerSentEvent) -> None:
         if event.data is None or self.done:
             return
         value = event.value() or {}
@@ -124,7 +125,7 @@ class MessagesSplicer(Splicer):
         self._said = said
         self._seam = seam
         self._tally = tally
-        self._reader = ServerEventReader()
+        self._reader = ContinuationEvents()
         self._stopped = said.stopped
         self._text_index: int | None = None
         """The block of the continuation that goes on with the text."""
@@ -141,7 +142,7 @@ class MessagesSplicer(Splicer):
     def add_up(self, usage: Usage) -> Usage:
         return self._tally.add_up(usage)
 
-    def _event(self, event: ServerEvent) -> bytes:
+    def _event(self, event: ServerSentEvent) -> bytes:
         if event.data is None:
             return COMMENT
         value = event.value()

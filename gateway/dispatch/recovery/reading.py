@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.dispatch.recovery import chunks, messages, responses
-from gateway.dispatch.recovery.events import last_event_end, read_events
 from gateway.dispatch.recovery.interface import NotContinuable, Progress
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.record import HELD_BYTES, AnswerRecord
+from shared.process.server_sent_events import each_event, last_event_end
 
 MOST_EVENTS = 8192
 """Of an answer that is read when its engine is lost. A mebibyte, which is what is kept by default, holds
@@ -126,7 +126,7 @@ class ContinuationReading:
             return 0
         piece = data[self._place : _slice_end(data, self._place)]
         self._place += len(piece)
-        events = read_events(piece)
+        events = list(each_event(piece))
         self._events += sum(event.data is not None for event in events)
         if self._events > MOST_EVENTS:
             self._refusal = f"the answer has more than {MOST_EVENTS} events"

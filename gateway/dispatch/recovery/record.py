@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from gateway.dispatch.recovery.events import DONE, OVERLAP_BYTES, last_event_end, read_events, written
+from gateway.dispatch.recovery.events import DONE, written
+from shared.process.server_sent_events import OVERLAP_BYTES, each_event, last_event_end
 
 MESSAGE_STOP = written({"type": "message_stop"}, "message_stop")
 
@@ -79,7 +80,7 @@ def _finishing_lines(data: bytes) -> Iterator[bytes]:
 def _choices(data: bytes, *, finished: bool = False) -> set[int]:
     """The indices of the choices in the events of ``data``; only those with a finish reason if ``finished``.
     Events that are cut say nothing."""
-    chunks = [event.value() for event in read_events(data) if event.data is not None]
+    chunks = [event.value() for event in each_event(data) if event.data is not None]
     return {
         choice["index"]
         for chunk in chunks

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from gateway.dispatch.recovery.asking import PlacedContent, TextProgress, in_input
-from gateway.dispatch.recovery.events import COMMENT, DONE, ServerEvent, ServerEventReader, written
+from gateway.dispatch.recovery.events import COMMENT, DONE, ContinuationEvents, written
 from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam
+from shared.process.server_sent_events import ServerSentEvent
 from shared.protocol.messages import Usage
 
 DELTA = "response.output_text.delta"
@@ -45,7 +46,7 @@ class ResponsesRead:
     def begun(self) -> bool:
         return self.item is not None or bool(self.transcript.events)
 
-    def read(self, event: ServerEvent) -> None:
+    def read(self, event: ServerSentEvent) -> None:
         if event.data is None or event.is_done or self.done:
             return
         value = event.value() or {}
@@ -144,7 +145,7 @@ class ResponsesSplicer(Splicer):
         self._said = said
         self._seam = seam
         self._tally = tally
-        self._reader = ServerEventReader()
+        self._reader = ContinuationEvents()
         self._number = said.number
         self._text = said.transcript.text
         self._over = set(said.over)
@@ -165,7 +166,7 @@ class ResponsesSplicer(Splicer):
     def add_up(self, usage: Usage) -> Usage:
         return self._tally.add_up(usage)
 
-    def _event(self, event: ServerEvent) -> bytes:
+    def _event(self, event: ServerSentEvent) -> bytes:
         if event.data is None:
             return COMMENT
         if event.is_done:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import orjson
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dispatch.recovery import AnswerRecord, RecordBudget
-from gateway.dispatch.recovery.events import ServerEventReader, last_event_end, read_events
 from gateway.dispatch.recovery.record import HELD_BYTES, MESSAGE_STOP, WINDOW_BYTES, closing_of
 from tests.gateway.dispatch.recovery import engines, going_on
 from tests.gateway.dispatch.recovery.engines import Model, Style
@@ -210,38 +209,6 @@ def test_events_that_go_out_unfed_while_that_is_allowed_are_kept_as_if_they_were
     )
 
 
-_KIND = st.sampled_from([b"\r", b"\n", b"\r\n", b":", b":x", b"data: 1", b"data: {}", b"event: e"])
-
-
-def _ends(data: bytes) -> list[int]:
-    """Where events end, line end by line end."""
-    ends, run, position = [], 0, 0
-    while position < len(data):
-        size = 2 if data[position : position + 2] == b"\r\n" else 1
-        run = run + 1 if data[position : position + size] in (b"\r", b"\n", b"\r\n") else 0
-        position += size
-        if run >= 2 and not (position == len(data) and data.endswith(b"\n\r")):
-            ends.append(position)
-    return ends
-
-
-@given(st.lists(_KIND).map(b"".join))
-def test_the_last_end_of_an_event_is_found_from_behind(data: bytes) -> None:
-    assert last_event_end(data, 0) == max(_ends(data), default=0)
-
-
-@example(b"data: 1\r\n:\r\ndata: 1\r\n\r\n", random.Random(1))
-@given(st.lists(_KIND).map(b"".join), st.randoms(use_true_random=False))
-def test_many_idle_lines_change_no_event(data: bytes, rng: random.Random) -> None:
-    """Lines that say nothing are taken out in runs where there are many. What is left says the same."""
-    idle = b"".join(rng.choice((b":\n", b"\n", b"id\r\n", b"\r")) for _ in range(200))
-    several = [event for event in read_events(data + b"\n\n" + idle) if event.data is not None]
-    plain = b"".join(b": %b\n\n" % (b"x" * 99) for _ in range(len(data)))  # so that nothing is taken out
-    assert several == [event for event in read_events(data + b"\n\n" + plain) if event.data is not None]
-    with_comments = read_events(b"data: 1\n:\n:\n:\n:\ndata: 2\n\n:\n\n:\n\n:\n\n:\n\n")
-    assert [event.data for event in with_comments] == [b"1\n2", None]
-
-
 @pytest.mark.parametrize(
     "unit",
     [b":\n", b":\r", b"\r", b"\n", b":\r\n", b":\r\r", b"data:\n", b"data: {\n", b"\r\n\r", b"id\n", b":"],
@@ -256,18 +223,6 @@ def test_no_bytes_take_much_longer_than_others(unit: bytes) -> None:
         times.append(time.thread_time() - began_s)
         assert out + record.finish() == data
     assert min(times) < 0.01
-
-
-@pytest.mark.parametrize("unit", [b":\n\n", b"\n", b"\r", b":\n", b"\r\n", b"id:\n\n"])
-def test_no_comments_take_long_to_read(unit: bytes) -> None:
-    data, times = unit * (64 * 1024 // len(unit)), []
-    for _ in range(5):
-        reader = ServerEventReader()
-        began_s = time.thread_time()
-        events = list(reader.feed(data))
-        times.append(time.thread_time() - began_s)
-        assert len(events) <= 1
-    assert min(times) < 0.015
 
 
 MODEL = Model(("Once", ' "finish_reason": "stop"', " end"))
