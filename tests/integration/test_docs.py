@@ -25,6 +25,9 @@ _TELLING = ("warning", "error", "exception", "critical")
 _OWN_PROCESS = _ROOT / "agent" / "engines" / "torch"
 """The built-in engine: what its process says is shown as its last words, as of any engine."""
 
+_SOURCE = re.compile(r"`((?:gateway|agent|shared|tests|deploy)/(?!\.)[\w./-]*\w)`")
+"""A file or folder of the repository, named in a code span."""
+
 _TAKEN_OVER = ("code", "error.code")
 """Codes that come from an error which was raised with a code elsewhere in the sources."""
 
@@ -35,6 +38,11 @@ _TAKEN_OVER = ("code", "error.code")
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
 def test_every_link_to_a_file_or_a_heading_leads_there(page: Path) -> None:
     assert [link for link in _links(page) if not _leads_somewhere(page, link)] == []
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_every_path_of_the_sources_that_a_page_names_is_there(page: Path) -> None:
+    assert {path for path in _SOURCE.findall(page.read_text()) if not (_ROOT / path).exists()} == set()
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
