@@ -7,7 +7,9 @@ from typing import Protocol
 from gateway.domain.request import Principal, Request
 from gateway.pipeline.aliases import AliasResolution
 from gateway.pipeline.cache import Reuse, Use
-from gateway.pipeline.classify import ClientBody, ClientHead, classify
+from gateway.pipeline.classify import classify
+from gateway.pipeline.client_body import ClientBody
+from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import ClientReply, HeaderList, Response, relay
 from gateway.quota import Guard, Held, Limits, untold
 from shared.protocol.messages import Usage

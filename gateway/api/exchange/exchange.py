@@ -21,7 +21,8 @@ from gateway.domain.errors import ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
 from gateway.pipeline.bodies import BodyReader, is_short
-from gateway.pipeline.classify import BodyKind, ClientBody, ClientHead, body_kind
+from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
+from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import Response
 from shared.protocol.routes import Dialect
 

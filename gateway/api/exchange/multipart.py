@@ -4,7 +4,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from gateway.domain.errors import BadRequest
-from gateway.pipeline.classify import FORM_MEMBERS
+from gateway.pipeline.client_body import FORM_MEMBERS
 
 FIELD_BYTES = 1024
 """Longest value of a field that is read here; a model's name is shorter."""

@@ -23,7 +23,8 @@ from gateway.pipeline.cache.cache import AnswerCache, CachedAnswer, CacheKey, ke
 from gateway.pipeline.cache.figures import ReuseFigures
 from gateway.pipeline.cache.rules import HEADER, ReuseSettings, Rule, Wish, deterministic, read_wish
 from gateway.pipeline.cache.shared_requests import SharedRequest, SharedRequests
-from gateway.pipeline.classify import BodyKind, ClientBody, ClientHead
+from gateway.pipeline.client_body import BodyKind, ClientBody
+from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import HeaderList, Response, as_request_error
 
 Run = Callable[[Request], Awaitable[Response]]

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.domain.request import Request, RequestBody
 from gateway.domain.surface import CHAT, ENDPOINTS, ENGINE, EngineTarget
-from gateway.pipeline.classify import BodyKind, ClientBody, classify
+from gateway.pipeline.classify import classify
+from gateway.pipeline.client_body import BodyKind, ClientBody
 from tests.gateway.pipeline.test_classify import (
     COMPLETIONS,
     EMBEDDINGS,

@@ -13,7 +13,8 @@ from gateway.domain.request import Principal, Request, RequestBody, Tier
 from gateway.domain.residency import Residency
 from gateway.domain.surface import CHAT, ENDPOINTS, EngineTarget, SurfaceEndpoint
 from gateway.pipeline.cache import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule, Use
-from gateway.pipeline.classify import BodyKind, ClientBody, ClientHead
+from gateway.pipeline.client_body import BodyKind, ClientBody
+from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import Response
 from shared.protocol.messages import Headers, Trailers, Usage, UsageMode
 

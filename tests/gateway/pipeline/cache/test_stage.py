@@ -11,7 +11,8 @@ from gateway.domain.errors import BadRequest, DeadlineExceeded, EngineError, Str
 from gateway.domain.request import Request, RequestBody, Tier
 from gateway.domain.surface import EngineTarget
 from gateway.pipeline.cache import Rule
-from gateway.pipeline.classify import BodyKind, ClientBody, ClientHead
+from gateway.pipeline.client_body import BodyKind, ClientBody
+from gateway.pipeline.client_head import ClientHead
 from shared.protocol.errors import ErrorCode
 from tests.gateway.pipeline.cache.asking import (
     EMBEDDINGS,

@@ -1,0 +1,132 @@
+"""How a client's body is read, and what it asks for (SCHEDULING §1). Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gateway.domain.body.edits import OPTIONS, usage_edits
+from gateway.domain.errors import BadRequest, UnsupportedEncoding
+from gateway.domain.request import RequestBody
+from gateway.domain.surface import SurfaceEndpoint
+from gateway.pipeline.bodies.facts import JsonFacts, read_facts
+from gateway.pipeline.client_head import ClientHead
+from gateway.quota.tokens import LIMITS, TokenDemand, demand_of_json, demand_of_unread
+from shared.protocol.messages import UsageMode
+
+FORM_MEMBERS = ("model", "stream", "user")
+"""The form fields that classification reads."""
+
+ENGINE_OUTPUT_TOKENS = 256
+"""Taken for the length of an answer at an engine's own path."""
+
+
+class BodyKind(StrEnum):
+    """How much of a body must be understood."""
+
+    JSON = "json"
+    """Read whole and parsed."""
+    FORM = "form"
+    """multipart/form-data, parsed until the model is known."""
+    OPAQUE = "opaque"
+    """Passed on unread: the model comes from the path or from ``x-model``."""
+
+
+@dataclass(slots=True)
+class ClientBody:
+    """A body as far as classification needs it. ``form`` holds the members named in :data:`FORM_MEMBERS`,
+    ``facts`` what a long JSON body says; a short one is read when it is classified."""
+
+    kind: BodyKind
+    content: RequestBody
+    form: Mapping[str, str] = field(default_factory=dict)
+    facts: JsonFacts | None = None
+
+
+def body_kind(endpoint: SurfaceEndpoint, method: str, fields: Mapping[bytes, bytes]) -> BodyKind:
+    """How to read the body. Raises :class:`UnsupportedEncoding` for compressed ones.
+
+    They are refused because the gateway would have to unpack them to find the model, and a few kilobytes can
+    unpack to gigabytes.
+    """
+    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"identity", b""):
+        message = "Compressed request bodies are not accepted; send this one without Content-Encoding."
+        raise UnsupportedEncoding(message, param="content-encoding")
+    if endpoint.any_method or method != "POST":
+        return BodyKind.OPAQUE
+    content_type = fields.get(b"content-type", b"").strip().lower()
+    if content_type.startswith(b"multipart/form-data"):
+        return BodyKind.FORM
+    if b"x-model" in fields and content_type and b"json" not in content_type:
+        return BodyKind.OPAQUE
+    return BodyKind.JSON
+
+
+def body_facts(body: ClientBody) -> JsonFacts | None:
+    """What a JSON body says; None for any other."""
+    if body.kind is not BodyKind.JSON:
+        return None
+    return read_facts(body.content.prefix) if body.facts is None else body.facts
+
+
+def wants_stream(head: ClientHead, kind: BodyKind, members: Mapping[str, Any]) -> bool:
+    """Whether the answer is a stream of events, as far as the request says so."""
+    stream = members.get("stream")
+    if kind is BodyKind.FORM:
+        return stream in ("true", "True", "1")
+    if stream is not None and not isinstance(stream, bool):
+        raise wrong_type("stream", "true or false", stream)
+    if stream is None and kind is BodyKind.JSON and head.endpoint.streams_unasked:
+        return True
+    return bool(stream) or (
+        kind is BodyKind.OPAQUE and b"text/event-stream" in head.fields.get(b"accept", b"")
+    )
+
+
+def ask_usage(body: RequestBody, facts: JsonFacts) -> UsageMode:
+    """The engine is always asked for usage; a client that did not ask does not get to see it."""
+    options = facts.members.get(OPTIONS)
+    if options is not None and not isinstance(options, dict):
+        raise wrong_type(OPTIONS, "an object", options)
+    if options is not None and options.get("include_usage") is True:
+        return UsageMode.KEEP
+    empty = not facts.members
+    body.edit(usage_edits(facts.start, empty=empty, options=options, places=facts.options))
+    return UsageMode.STRIP
+
+
+def token_demand(
+    head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapping[str, Any], prompts: int
+) -> TokenDemand:
+    """What the answer may have. Raises BadRequest for OpenAI's limits that are no integers."""
+    if not (head.endpoint.output_tokens or head.endpoint.any_method):
+        return TokenDemand(0)
+    if kind is BodyKind.OPAQUE:
+        return demand_of_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
+    for name in LIMITS:
+        value = members.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise wrong_type(name, "an integer", value)
+    return demand_of_json(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
+
+
+def usual_output_tokens(endpoint: SurfaceEndpoint) -> int:
+    """The length of an answer whose request does not limit it."""
+    return ENGINE_OUTPUT_TOKENS if endpoint.any_method else endpoint.output_tokens
+
+
+def session_key(members: Mapping[str, Any]) -> str | None:
+    """What in a body tells most of who asks again; None when nothing does."""
+    metadata = members.get("metadata")
+    nested = metadata.get("user_id") if isinstance(metadata, dict) else None
+    for key in (members.get("prompt_cache_key"), members.get("user"), nested):
+        if isinstance(key, str) and key:
+            return key[:256]
+    return None
+
+
+def wrong_type(param: str, wanted: str, got: object) -> BadRequest:
+    kind = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    message = f"'{param}' must be {wanted}, not {kind.get(type(got), 'a number')}."
+    return BadRequest(message, param=param, code="invalid_type")

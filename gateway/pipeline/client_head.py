@@ -1,0 +1,155 @@
+"""What a client sent before the body, and what is read from its header fields (SCHEDULING §1). Pure."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import orjson
+
+from gateway.domain.errors import BadRequest, Forbidden, HeadersTooLarge
+from gateway.domain.request import Principal
+from gateway.domain.residency import BadResidency, EmptyResidency, Residency, narrowed, read_where
+from gateway.domain.surface import EngineTarget, SurfaceEndpoint
+from shared.process.frozen import frozen
+from shared.protocol import limits
+from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
+from shared.protocol.messages import Headers
+
+QUOTED_BYTES = limits.CONTROL_PAYLOAD_BYTES - 4 * limits.KIB
+"""Header fields, as JSON quotes them, and twice the path: the rest of a frame is for what else it says."""
+
+DEADLINE_MAX_S = 86_400.0
+
+DEADLINE_GRACE_S = 1.0
+"""Added to what a client says it waits: it shall see its own timeout, not one of ours a moment before."""
+
+_NOT_FORWARDED = HOP_BY_HOP.union(
+    # of this connection, too
+    ("expect", "http2-settings"),
+    # the client's credentials: they are for the gateway and nobody behind it
+    ("authorization", "x-api-key", "api-key", "cookie"),
+    # where the client is and by which name it knows the gateway
+    ("host", "forwarded", "via", "x-real-ip", "true-client-ip", "cf-connecting-ip"),
+    # written anew, or carried by the head itself
+    ("content-length", "x-request-id", "x-model"),
+    # an engine on the same host gains nothing by compression, and the agent must read the answer as it comes
+    ("accept-encoding",),
+)
+
+_NOT_FORWARDED_PREFIXES = ("x-forwarded-", "x-stainless-", "x-trunkline-")
+
+WHERE = b"x-trunkline-where"
+
+SESSION = b"x-trunkline-session"
+"""Requests of one value belong together: they go where the first of them went, as far as that can be."""
+
+SESSION_CHARS = 256
+
+
+@frozen
+class ClientHead:
+    """What a client sent before the body. ``fields`` maps lower-case names to the first value of each."""
+
+    id: str
+    method: str
+    endpoint: SurfaceEndpoint
+    target: EngineTarget
+    headers: Sequence[tuple[bytes, bytes]]
+    fields: Mapping[bytes, bytes]
+    arrived_s: float
+
+
+def residency_of(head: ClientHead, principal: Principal) -> Residency | None:
+    """What the key allows, narrowed as the client asks. Raises BadRequest, Forbidden when nothing is left."""
+    asked = b",".join(value for name, value in head.headers if name.lower() == WHERE)
+    try:
+        return narrowed(principal.where, read_where(asked.decode("latin-1")))
+    except BadResidency as error:
+        message = f"The header {WHERE.decode()} cannot be read: {error}."
+        raise BadRequest(message, param=WHERE.decode(), code="invalid_where") from None
+    except EmptyResidency as error:
+        raise Forbidden(
+            f"This key's requests may run only on agents with {principal.where}, and this one asks for "
+            f"another {error.label!r}.",
+            param=WHERE.decode(),
+            code="residency_forbidden",
+        ) from None
+
+
+def deadline_s_of(head: ClientHead) -> float | None:
+    """When the client stops waiting, from the read timeout its SDK sends.
+
+    Only for answers in one piece: a stream restarts the client's read timeout with every byte, and while it
+    waits it gets comments.
+    """
+    try:
+        wait_s = float(head.fields[b"x-stainless-read-timeout"])
+    except (KeyError, ValueError):
+        return None
+    if not math.isfinite(wait_s) or not 0 < wait_s <= DEADLINE_MAX_S:
+        return None
+    return head.arrived_s + wait_s + DEADLINE_GRACE_S
+
+
+def ttft_s_of(fields: Mapping[bytes, bytes]) -> float | None:
+    """When the client wants its first token, from llm-d's header; None for what is no time."""
+    try:
+        wanted_s = float(fields[b"x-llm-d-slo-ttft-ms"]) / 1000.0
+    except (KeyError, ValueError):
+        return None
+    return wanted_s if math.isfinite(wanted_s) and 0 < wanted_s <= DEADLINE_MAX_S else None
+
+
+def session_of(fields: Mapping[bytes, bytes]) -> str | None:
+    """What the client calls the session that the request belongs to. Raises BadRequest."""
+    raw = fields.get(SESSION)
+    if raw is None:
+        return None
+    session = raw.decode("latin-1").strip()
+    if not 0 < len(session) <= SESSION_CHARS or not session.isprintable():
+        message = f"The header {SESSION.decode()} has 1 to {SESSION_CHARS} printable characters."
+        raise BadRequest(message, param=SESSION.decode(), code="invalid_session")
+    return session
+
+
+def trace_of(fields: Mapping[bytes, bytes]) -> str | None:
+    """W3C trace context, if it looks like one."""
+    value = fields.get(b"traceparent", b"")
+    return value.decode("ascii") if re.fullmatch(rb"[0-9a-f]{2}(-[0-9a-f]+){3}", value[:64]) else None
+
+
+def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
+    """The header fields that go to the engine. Raises HeadersTooLarge for more than a tunnel carries."""
+    named = (value.decode("latin-1") for name, value in head.headers if name.lower() == b"connection")
+    dropped = connection_options(named) if b"connection" in head.fields else ()
+    kept: list[tuple[str, str]] = []
+    total_bytes = 0
+    for raw_name, raw_value in head.headers:
+        name, forwarded, allowed = _field_name(raw_name)
+        if not forwarded or name in dropped:
+            continue
+        value = raw_value.decode("latin-1")
+        if not allowed or FORBIDDEN_IN_VALUE.search(value):
+            raise BadRequest(f"The header {name[:64]!r} holds characters that HTTP does not allow.")
+        total_bytes += len(name) + len(value)
+        kept.append((name, value))
+    if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
+        kept.append(("content-length", str(size_bytes)))
+    quoted_bytes = len(orjson.dumps(kept)) + 2 * len(head.target.path)
+    too_long = total_bytes + 32 > limits.HEADER_BYTES or quoted_bytes > QUOTED_BYTES
+    if too_long or len(kept) > limits.HEADERS:
+        most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
+        raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
+    return tuple(kept)
+
+
+@lru_cache(maxsize=256)
+def _field_name(raw_name: bytes) -> tuple[str, bool, bool]:
+    """A header field's name in lower case; whether such fields go to engines, and whether it is one at all.
+    Remembered, because clients have few names, and the same in every request."""
+    name = raw_name.decode("latin-1").lower()
+    forwarded = name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
+    # a name with '_' is one with '-' to programs behind CGI or WSGI
+    forwarded = forwarded and "_" not in name
+    return name, forwarded, FIELD_NAME.fullmatch(name) is not None
