@@ -25,7 +25,7 @@ from gateway.observability.metrics import Metrics
 from gateway.pipeline.cache import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import ConfigError, Settings
-from gateway.scheduling.queue.tickets import Fit
+from gateway.scheduling.base import Fit
 from gateway.storage import Store
 
 

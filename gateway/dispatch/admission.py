@@ -20,7 +20,8 @@ from gateway.domain.errors import (
 from gateway.domain.request import Request, Tier
 from gateway.fleet.availability import Availability
 from gateway.fleet.model_index import ModelIndex
-from gateway.scheduling.queue.tickets import Capacity, Fit, Ticket
+from gateway.scheduling.base import Fit
+from gateway.scheduling.queue.tickets import Capacity, Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.limits import CONTROL_PAYLOAD_BYTES
 from shared.protocol.routes import ANY_ROUTE

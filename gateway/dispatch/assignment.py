@@ -22,9 +22,8 @@ from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
-from gateway.scheduling.base import Assignment, Waiting
+from gateway.scheduling.base import Assignment, Fit, Waiting
 from gateway.scheduling.policies.handover import shown
-from gateway.scheduling.queue.tickets import Fit
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.errors import SessionClosed, TooManyStreams
 
@@ -135,7 +134,7 @@ class Assigner:
         lanes = self._room.lanes(model)
 
         def suits(view: Deployment) -> bool:
-            return any(view.suits(fit.route, fit.version, fit.continuing, fit.where) for fit in lanes)
+            return any(view.suits(fit._replace(agent=None)) for fit in lanes)
 
         again_s = self._slow_readers.make_room(model, self._room.depth(model), suits, now)
         if again_s is not None:

@@ -9,9 +9,10 @@ from gateway.domain.scopes import matches
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.deployment import DeploymentOwner as Session
 from gateway.fleet.model_index import ModelIndex
+from gateway.scheduling.base import Fit
 from gateway.scheduling.learning.devices import device_class, figures_of
 from gateway.scheduling.placement.data import AgentPlaces, Demand, LoadablePlace, Residence
-from gateway.scheduling.queue.tickets import Backlog, Fit
+from gateway.scheduling.queue.tickets import Backlog
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 
 UNWELL_S = 15.0
@@ -103,7 +104,7 @@ class Demands:
         if self._index.served(model, fit, patiently=now - backlog.oldest_s < UNWELL_S):
             return True
         return any(
-            self._loading.residence(each) is Residence.LOADING and _suits(each, fit)
+            self._loading.residence(each) is Residence.LOADING and each.suits(fit)
             for each in managed.values()
         )
 
@@ -152,12 +153,8 @@ def _demand(
     keys = frozenset(
         key
         for key, each in managed.items()
-        if each.session.takes_work and not each.session.suspended and any(_suits(each, fit) for fit in fits)
+        if each.session.takes_work and not each.session.suspended and any(each.suits(fit) for fit in fits)
     )
     return Demand(
         model, keys, backlog.oldest_s, backlog.requests, backlog.tier, wait_s is not None, wait_s or 0.0
     )
-
-
-def _suits(deployment: Deployment, fit: Fit) -> bool:
-    return deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)

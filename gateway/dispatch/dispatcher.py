@@ -40,9 +40,10 @@ from gateway.fleet.registry import Registry
 from gateway.observability.gauges import UnreadFigures
 from gateway.observability.metrics import Metrics
 from gateway.quota.usage import GpuTimeMeter
+from gateway.scheduling.base import Fit
 from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
-from gateway.scheduling.queue.tickets import Fit, Ticket
+from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Usage

@@ -21,6 +21,7 @@ from gateway.domain.timers import Cancellable, Timers
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
+from gateway.scheduling.base import Fit
 from gateway.scheduling.placement.data import (
     Hopeless,
     LoadDecision,
@@ -30,7 +31,6 @@ from gateway.scheduling.placement.data import (
 )
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
-from gateway.scheduling.queue.tickets import Fit
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 
 SPACING_S, SPACING_HOST_S = 0.1, 0.0005

@@ -8,8 +8,8 @@ from gateway.dispatch.admission import Admission
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
+from gateway.scheduling.base import Fit
 from gateway.scheduling.policies.affinity import Affinity, pin_of
-from gateway.scheduling.queue.tickets import Fit
 from shared.protocol.routes import ANY_ROUTE
 
 
@@ -63,9 +63,5 @@ class Sessions:
             request.agent = self._affinity.choose(request.session_pin, [deployment])
 
     def _suiting(self, request: Request) -> list[Deployment]:
-        fit = Fit.of(request)
-        return [
-            each
-            for each in self._index.serving(request.model)
-            if each.suits(fit.route, fit.version, fit.continuing, fit.where)
-        ]
+        fit = Fit.of(request)._replace(agent=None)
+        return [each for each in self._index.serving(request.model) if each.suits(fit)]

@@ -10,7 +10,8 @@ from enum import Enum, auto
 
 from gateway.domain.residency import Residency
 from gateway.fleet.deployment import Deployment
-from gateway.scheduling.queue.tickets import Capacity, Fit
+from gateway.scheduling.base import Fit
+from gateway.scheduling.queue.tickets import Capacity
 from shared.protocol.messages import DeploymentStatus
 
 HOLD_GUESS_S = 2.0
@@ -139,12 +140,12 @@ class ModelAvailability:
         record = self._models.get(model)
         if record is None:
             return Availability.UNKNOWN
-        does = False
+        does, fit = False, Fit(need, where=where, agent=agent)
         for known in (record.serving, record.loadable):
             for each in known.values():
                 if each.does(need):
                     does = True
-                    if each.suits(need, None, False, where, agent):
+                    if each.suits(fit):
                         return Availability.SERVED
         if does:
             return Availability.ELSEWHERE
@@ -154,9 +155,7 @@ class ModelAvailability:
         """Whether something that is loaded, or being loaded, suits a request of this fit, whomever it avoids;
         ``patiently``: or will once its tunnel is back or its circuit closes."""
         return any(
-            not each.leaving
-            and (patiently or not (each.shut or each.session.suspended))
-            and each.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
+            not each.leaving and (patiently or not (each.shut or each.session.suspended)) and each.suits(fit)
             for each in self.serving(model)
         )
 
@@ -165,11 +164,7 @@ class ModelAvailability:
         record = self._record(model)
         if not record.managed:
             return False
-        suiting = [
-            each
-            for each in record.serving_or_loadable
-            if each.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
-        ]
+        suiting = [each for each in record.serving_or_loadable if each.suits(fit)]
         loaded = (
             each.status is DeploymentStatus.LOADED and not each.closing and not each.leaving
             for each in suiting
@@ -233,7 +228,7 @@ class ModelAvailability:
                 break
             if version is not None and version != deployment.version:
                 continue  # most, where a version is that of a few
-            if deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent):
+            if deployment.suits(fit):
                 free += deployment.free
         return min(free, enough)
 
@@ -255,14 +250,12 @@ class ModelAvailability:
         return any(
             key not in fit.avoid
             and (patiently or not (deployment.shut or deployment.session.suspended))
-            and deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
+            and deployment.suits(fit)
             for key, deployment in record.serving.items()
         ) or (
             patiently
             and any(
-                key not in fit.avoid
-                and deployment.suits(fit.route, fit.version, fit.continuing, fit.where, fit.agent)
-                for key, deployment in record.loadable.items()
+                key not in fit.avoid and deployment.suits(fit) for key, deployment in record.loadable.items()
             )
         )
 

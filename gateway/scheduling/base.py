@@ -9,11 +9,11 @@ every field of :class:`DeploymentView`; :class:`~gateway.scheduling.scheduler.Sc
 the hooks, and learns from outcomes. An owner that uses the scheduler calls nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from gateway.domain.request import Tier
+from gateway.domain.request import Request, Tier
 from gateway.domain.residency import Residency
 from gateway.scheduling.load import DeploymentLoad
 from shared.process.frozen import frozen
@@ -40,6 +40,28 @@ BLOCK_TOKENS = BLOCK_BYTES // 4
 def estimated_work(input_tokens: int, output_tokens: int) -> float:
     """What a request costs, in output tokens (SCHEDULING §2 will learn it per model and device)."""
     return FIXED_WORK + PREFILL_WORK * input_tokens + output_tokens
+
+
+class Fit(NamedTuple):
+    """What decides which deployments may take a request. Requests of equal fit are interchangeable."""
+
+    route: str
+    avoid: frozenset[str] = frozenset()
+    version: str | None = None
+    continuing: bool = False
+    where: Residency | None = None
+    agent: str | None = None
+
+    @classmethod
+    def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
+        return cls(
+            request.need,
+            frozenset(avoid),
+            request.version,
+            request.continuing,
+            request.where,
+            request.agent,
+        )
 
 
 @frozen
@@ -77,6 +99,11 @@ class Waiting:
     where: Residency | None = None
     agent: str | None = None
     """Only deployments of this agent will do."""
+
+    @property
+    def fit(self) -> Fit:
+        """What decides which deployments may take it."""
+        return Fit(self.route, self.avoid, self.version, self.continuing, self.where, self.agent)
 
 
 @dataclass(slots=True, eq=False)
@@ -138,15 +165,9 @@ class DeploymentView:
             return False
         return routes == _ANYTHING or ("/" in need and route_of(need) in routes)
 
-    def suits(
-        self,
-        need: str,
-        version: str | None,
-        continuing: bool,
-        where: Residency | None,
-        agent: str | None = None,
-    ) -> bool:
-        """Whether it may take a request of this kind, now or ever."""
+    def suits(self, fit: Fit) -> bool:
+        """Whether it may take a request of this fit, now or ever, whomever that avoids."""
+        need, _, version, continuing, where, agent = fit
         if not (need in self.routes or self.does(need)):
             return False
         if agent is not None and agent != self.agent:
@@ -157,9 +178,7 @@ class DeploymentView:
 
     def may_take(self, item: Waiting) -> bool:
         """Whether ``item`` may go there, now or ever."""
-        return self.key not in item.avoid and self.suits(
-            item.route, item.version, item.continuing, item.where, item.agent
-        )
+        return self.key not in item.avoid and self.suits(item.fit)
 
 
 @frozen

@@ -14,7 +14,7 @@ from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.cache import AliasCache
-from gateway.scheduling.queue.tickets import Fit
+from gateway.scheduling.base import Fit
 
 ABSENT_S = 0.1
 """So long it is taken for true that a version is not there, once somebody has looked everywhere."""
@@ -42,18 +42,15 @@ class ServedVersions:
         if version is None:
             availability = self.index.availability(target.model, request.need, request.where, request.agent)
             return availability is Availability.SERVED
+        fit = Fit(request.need, version=version, where=request.where, agent=request.agent)
         question = target.model, version, request.need, request.where, request.agent
         known = self._found.get(question)
         if isinstance(known, Deployment):
-            if self._there(known) and known.suits(request.need, version, False, request.where, request.agent):
+            if self._there(known) and known.suits(fit):
                 return True
         elif known is not None and self.clock() < known:
             return False
-        suiting = (
-            each
-            for each in there(self.index, target)
-            if each.suits(request.need, version, False, request.where, request.agent)
-        )
+        suiting = (each for each in there(self.index, target) if each.suits(fit))
         found = next(suiting, None)
         if len(self._found) >= MOST:
             self._found.clear()

@@ -50,6 +50,25 @@ CLASSES: Mapping[str, DeviceClass] = {
 TYPICAL = CLASSES["l40s"]
 """What a device of an unknown name is taken for: neither the fastest nor the slowest."""
 
+PARAMETERS = 8e9
+WEIGHT_BYTES = 2 * PARAMETERS
+PAIR_FLOPS = 4.0 * 32 * 4096
+"""Attention of one token to one before it: 4 x 32 layers x a width of 4096."""
+
+KV_TOKEN_BYTES = 131_072.0
+"""Of a model of 8 billion parameters: 32 layers x 8 heads x 128 values x 2 bytes, keys and values."""
+
+COMPUTE_SHARE = 0.5
+BANDWIDTH_SHARE = 0.7
+"""What engines reach of a device's figures, roughly: reading prompts, and reading weights."""
+
+SEQUENCE_S = 20e-6
+"""Per running request and step, for what is not computed on the device."""
+
+LOAD_BYTES_S = 1e9
+LOAD_FIXED_S = 15.0
+"""A load reads the weights from a disk, then the engine warms up."""
+
 NAME_CHARS = 64
 """Of an unknown device's name so much counts."""
 
@@ -74,3 +93,30 @@ def figures_of(device: str) -> DeviceClass:
 
 def _classes_in(name: str) -> list[str]:
     return _IN_A_NAME.findall(re.sub(r"\brtx\s+", "rtx", name))
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """The coefficients of :mod:`gateway.scheduling.learning.performance` before anything was learnt, in
+    seconds: those of a dense model of 8 billion parameters in 16 bits on the device's public figures."""
+
+    token_s: float
+    pair_s: float
+    step_s: float
+    each_s: float
+    kv_s: float
+    load_s: float
+
+    @classmethod
+    def of(cls, device: str) -> "Prior":
+        figures = figures_of(device)
+        token_s = 2 * PARAMETERS / (figures.tflops * 1e12 * COMPUTE_SHARE)
+        byte_s = 1.0 / (figures.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
+        return cls(
+            token_s=token_s,
+            pair_s=PAIR_FLOPS / (figures.tflops * 1e12 * COMPUTE_SHARE),
+            step_s=WEIGHT_BYTES * byte_s,
+            each_s=token_s + SEQUENCE_S,
+            kv_s=KV_TOKEN_BYTES * byte_s,
+            load_s=LOAD_FIXED_S + WEIGHT_BYTES / LOAD_BYTES_S,
+        )

@@ -9,18 +9,17 @@ An answer takes, from when its request was placed::
                    + reading of other prompts meanwhile
 
 Each coefficient is a prior times a multiplier that is learnt (:mod:`gateway.scheduling.learning.regression`).
-The prior is that of a dense model of 8 billion parameters in 16 bits on the device's public figures; how much
-larger or smaller a model is shows in the first answers, and is carried over from one device class to the
-others.
+The prior is that of a dense model of 8 billion parameters
+(:class:`gateway.scheduling.learning.devices.Prior`); how much larger or smaller a model is shows in the first
+answers, and is carried over from one device class to the others.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gateway.scheduling.base import Outcome
-from gateway.scheduling.learning.devices import device_class, figures_of
+from gateway.scheduling.learning.devices import Prior, device_class
 from gateway.scheduling.learning.regression import LEAST, MOST, Accuracy, Shares
 from gateway.scheduling.load import Concurrency
 from shared.process.frozen import frozen
@@ -28,31 +27,12 @@ from shared.process.frozen import frozen
 MOST_PAIRS = 4096
 """Pairs of model and device class remembered; the one used longest ago is forgotten first."""
 
-PARAMETERS = 8e9
-WEIGHT_BYTES = 2 * PARAMETERS
-PAIR_FLOPS = 4.0 * 32 * 4096
-"""Attention of one token to one before it: 4 x 32 layers x a width of 4096."""
-
-KV_TOKEN_BYTES = 131_072.0
-"""Of a model of 8 billion parameters: 32 layers x 8 heads x 128 values x 2 bytes, keys and values."""
-
-COMPUTE_SHARE = 0.5
-BANDWIDTH_SHARE = 0.7
-"""What engines reach of a device's figures, roughly: reading prompts, and reading weights."""
-
 FIXED_S = 0.02
 """Of every request, before anything is computed: HTTP, the tokenizer, the engine's own queue."""
-
-SEQUENCE_S = 20e-6
-"""Per running request and step, for what is not computed on the device."""
 
 CACHED_SHARE = 0.02
 """Of what reading a token takes, where it was read before. Learnt too: an engine that caches nothing,
 and does not say so, shows in its times."""
-
-LOAD_BYTES_S = 1e9
-LOAD_FIXED_S = 15.0
-"""A load reads the weights from a disk, then the engine warms up."""
 
 WARM = 3
 """Observations after which a pair no longer borrows from others."""
@@ -72,32 +52,6 @@ FAMILIAR = 256
 the others teach nothing new, and cost as much as a request's whole way through the scheduler."""
 
 LOAD_WEIGHT = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """Seconds, before anything was learnt; see the module's docstring."""
-
-    token_s: float
-    pair_s: float
-    step_s: float
-    each_s: float
-    kv_s: float
-    load_s: float
-
-    @classmethod
-    def of(cls, device: str) -> "Prior":
-        figures = figures_of(device)
-        token_s = 2 * PARAMETERS / (figures.tflops * 1e12 * COMPUTE_SHARE)
-        byte_s = 1.0 / (figures.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
-        return cls(
-            token_s=token_s,
-            pair_s=PAIR_FLOPS / (figures.tflops * 1e12 * COMPUTE_SHARE),
-            step_s=WEIGHT_BYTES * byte_s,
-            each_s=token_s + SEQUENCE_S,
-            kv_s=KV_TOKEN_BYTES * byte_s,
-            load_s=LOAD_FIXED_S + WEIGHT_BYTES / LOAD_BYTES_S,
-        )
 
 
 @frozen

@@ -4,13 +4,14 @@ more: none looks at what a request costs.
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
 
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.affinity import fair_share, rank
-from gateway.scheduling.policies.context import Context
+from gateway.scheduling.policies.fitting import ContextRoom, takers
 
 MATCH_SHARE = 0.5
 """Of a prompt so much must have been read at a deployment for ``prefix`` to prefer it."""
@@ -34,7 +35,7 @@ class Classic(Policy):
     ) -> list[Assignment]:
         """See :class:`~gateway.scheduling.base.Policy`."""
         self.given = {}
-        context = Context(now)
+        context = ContextRoom(now)
         assignments: list[Assignment] = []
         open_now = [
             view
@@ -44,7 +45,7 @@ class Classic(Policy):
         for item in waiting:
             if not open_now:
                 break
-            fitting = _fitting(item, open_now, context)
+            fitting = takers(item, open_now, partial(context.fits, item))
             if not fitting:
                 context.reserve(item, open_now)
                 continue
@@ -203,31 +204,6 @@ class Random(Classic):
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         return self.random.choice(fitting)
-
-
-def _fitting(item: Waiting, views: Sequence[DeploymentView], context: Context) -> list[DeploymentView]:
-    """Those that ``item`` may go to."""
-    route = item.route
-    fitting = [
-        view
-        for view in views
-        if (route in view.routes or view.does(route))
-        and (view.kv_free_tokens is None or context.fits(item, view))
-    ]
-    if (
-        not item.avoid
-        and item.version is None
-        and not item.continuing
-        and item.where is None
-        and item.agent is None
-    ):
-        return fitting
-    return [
-        view
-        for view in fitting
-        if view.key not in item.avoid
-        and view.suits(route, item.version, item.continuing, item.where, item.agent)
-    ]
 
 
 def _first_of_least(views: Sequence[DeploymentView], values: Sequence[int]) -> DeploymentView:

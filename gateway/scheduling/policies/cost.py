@@ -21,10 +21,11 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from gateway.domain.residency import Residency
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import Assignment, DeploymentView, Fit, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.affinity import Homes
 from gateway.scheduling.policies.completion import HELD, PUSHED, Completion, Given
+from gateway.scheduling.policies.fitting import reservation, takers
 from gateway.scheduling.policies.handover import (
     CROWD,
     HELD_S,
@@ -58,9 +59,6 @@ PLACES = 64
 HELD_MOST = 4
 """Requests of one round that are let wait though a slot is free, at most: the next one takes it."""
 
-RESERVE_S = 2.0
-"""A request whose context found no room for so long has a deployment kept free for it until it does."""
-
 WORTH_A_LOOK_S = 0.01
 """What costs no more than this now needs no better place."""
 
@@ -75,7 +73,6 @@ SPREAD = 2_654_435_761
 
 NEVER = float("inf")
 _NOTHING: Mapping[str, int] = {}
-_Fit = tuple[str, frozenset[str], str | None, bool, Residency | None, str | None]
 
 
 class Cost(Policy):
@@ -164,7 +161,7 @@ class _Round:
         self._held = 0
         self._reserved: str | None = None
         """A deployment that takes nothing more before a large context fits it that waits."""
-        self._hopeless: dict[_Fit, int] = {}
+        self._hopeless: dict[Fit, int] = {}
         """Fits no deployment has room for, and for a context of how many tokens."""
 
     def place(self, waiting: Sequence[Waiting]) -> None:
@@ -185,7 +182,7 @@ class _Round:
     def _decide(self, item: Waiting, *, patient: bool) -> bool:
         """Where ``item`` goes; one that is not ``patient`` is not held for somebody with enough to read.
         False when nobody has a slot free any more."""
-        fit = item.route, item.avoid, item.version, item.continuing, item.where, item.agent
+        fit = item.fit
         context_tokens = item.input_tokens + item.output_tokens
         if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
             return True
@@ -295,29 +292,7 @@ class _Round:
         self, item: Waiting, views: Sequence[DeploymentView], known: Mapping[str, int]
     ) -> list[DeploymentView]:
         """Those that may take it now."""
-        route = item.route
-        fitting = [
-            view
-            for view in views
-            if view.usable
-            and view.in_flight < view.slots
-            and view.in_flight < view.cap
-            and (route in view.routes or view.does(route))
-            and (view.kv_free_tokens is None or self._kv_fits(item, view, known.get(view.key, 0)))
-        ]
-        if (
-            item.avoid
-            or item.version is not None
-            or item.continuing
-            or item.where is not None
-            or item.agent is not None
-        ):
-            fitting = [
-                view
-                for view in fitting
-                if view.key not in item.avoid
-                and view.suits(route, item.version, item.continuing, item.where, item.agent)
-            ]
+        fitting = takers(item, views, lambda view: self._kv_fits(item, view, known.get(view.key, 0)))
         if self._given or self._reserved is not None:
             fitting = [view for view in fitting if self._room(view) > 0 and view.key != self._reserved]
         return fitting
@@ -331,20 +306,14 @@ class _Round:
         return item.input_tokens - cached_tokens + item.output_tokens <= free
 
     def _reserve(self, item: Waiting) -> None:
-        """Smaller ones would take what comes free for ever: the deployment that has most room for a context
-        that found none for ``RESERVE_S``, and could hold it, is kept for it. One at a time."""
-        if self._reserved is not None or self._now - item.arrived_s < RESERVE_S:
-            return
-        fitting = [
-            view
-            for view in self._deployments
-            if view.kv_free_tokens is not None
-            and view.free
-            and view.may_take(item)
-            and self._knowledge.holds(item, view)
-        ]
-        if fitting:
-            self._reserved = max(fitting, key=lambda view: (view.kv_free_tokens or 0, view.key)).key
+        """Its context fits no open deployment: keep one free for it. One at a time."""
+        if self._reserved is None:
+            self._reserved = reservation(
+                item,
+                self._deployments,
+                lambda view: view.free > 0 and self._knowledge.holds(item, view),
+                self._now,
+            )
 
     def _room(self, view: DeploymentView) -> int:
         given = self._given.get(view.key)

@@ -3,9 +3,8 @@
 import heapq
 from collections.abc import Sequence
 
-from gateway.domain.residency import Residency
-from gateway.scheduling.base import Assignment, DeploymentView, Policy, Waiting
-from gateway.scheduling.policies.context import Context
+from gateway.scheduling.base import Assignment, DeploymentView, Fit, Policy, Waiting
+from gateway.scheduling.policies.fitting import ContextRoom
 
 SAMPLE = 64
 """Deployments looked at for one decision. The best of 64 is within the best hundredth of any fleet for all
@@ -14,7 +13,6 @@ practical purposes, and a decision's time does not grow with the fleet."""
 TYPICAL_WORK = 256.0
 """Added to every deployment's work, so that of two idle ones the larger is taken."""
 
-_Fit = tuple[str, frozenset[str], str | None, bool, Residency | None, str | None]
 _Entry = tuple[float, int, str, int, DeploymentView]
 """Load, in flight, key, given in this call, deployment: the smallest is the best, keys settle ties."""
 
@@ -50,7 +48,7 @@ class _Round:
 
     def __init__(self, now: float) -> None:
         self.assignments: list[Assignment] = []
-        self._context = Context(now)
+        self._context = ContextRoom(now)
         self._given: dict[str, int] = {}
         self._work: dict[str, float] = {}
 
@@ -58,29 +56,20 @@ class _Round:
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], *, whole: bool
     ) -> list[Waiting]:
         """Assign what fits, in order; returns what did not fit. ``whole``: these are all there are."""
-        heaps: dict[_Fit, list[_Entry]] = {}
+        heaps: dict[Fit, list[_Entry]] = {}
         left: list[Waiting] = []
         for item in waiting:
-            fit = item.route, item.avoid, item.version, item.continuing, item.where, item.agent
+            fit = item.fit
             heap = heaps.get(fit)
             if heap is None:
-                heap = heaps[fit] = self._heap(deployments, *fit)
+                heap = heaps[fit] = self._heap(deployments, fit)
             if not self._give(item, heap):
                 left.append(item)
                 if whole and heap:
                     self._context.reserve(item, (entry[-1] for entry in heap))
         return left
 
-    def _heap(
-        self,
-        deployments: Sequence[DeploymentView],
-        route: str,
-        avoid: frozenset[str],
-        version: str | None,
-        continuing: bool,
-        where: Residency | None,
-        agent: str | None,
-    ) -> list[_Entry]:
+    def _heap(self, deployments: Sequence[DeploymentView], fit: Fit) -> list[_Entry]:
         """Those that may take a request of this fit and have room left, the best on top."""
         given = self._given
         heap = [
@@ -89,8 +78,8 @@ class _Round:
             if view.usable
             and (view.slots if view.slots < view.cap else view.cap) - view.in_flight
             > (given.get(view.key, 0) if given else 0)
-            and view.suits(route, version, continuing, where, agent)
-            and view.key not in avoid
+            and view.suits(fit)
+            and view.key not in fit.avoid
         ]
         heapq.heapify(heap)
         return heap

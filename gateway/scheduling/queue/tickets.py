@@ -1,12 +1,10 @@
 """One request's place in the waiting room, and what decides which deployments may take it. Plain data."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from gateway.domain.request import Request, Tier
-from gateway.domain.residency import Residency
-from gateway.scheduling.base import Waiting
+from gateway.scheduling.base import Fit, Waiting
 from gateway.scheduling.queue.fair import QueuedRequest
 from shared.process.frozen import frozen
 
@@ -36,28 +34,6 @@ class Backlog(NamedTuple):
     requests: int
     oldest_s: float
     tier: Tier
-
-
-class Fit(NamedTuple):
-    """What decides which deployments may take a request. Requests of equal fit are interchangeable."""
-
-    route: str
-    avoid: frozenset[str] = frozenset()
-    version: str | None = None
-    continuing: bool = False
-    where: Residency | None = None
-    agent: str | None = None
-
-    @classmethod
-    def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
-        return cls(
-            request.need,
-            frozenset(avoid),
-            request.version,
-            request.continuing,
-            request.where,
-            request.agent,
-        )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

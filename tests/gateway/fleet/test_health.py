@@ -12,12 +12,11 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.health import PANIC_S, FleetHealth
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
-from gateway.scheduling.base import NO_CAP
+from gateway.scheduling.base import NO_CAP, Fit
 from gateway.scheduling.health import HealthSettings
 from gateway.scheduling.health.circuit import MAX_COOL_DOWN_S
 from gateway.scheduling.health.failover import Trouble
 from gateway.scheduling.health.window import WINDOW_S
-from gateway.scheduling.queue.tickets import Fit
 from shared.protocol.messages import DeploymentStatus
 from tests.gateway.fleet.fleet import Loop
 

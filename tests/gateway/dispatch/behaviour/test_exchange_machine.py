@@ -310,7 +310,7 @@ class Life(RuleBasedStateMachine):
             for attempt in lower:
                 view = attempt.deployment
                 room = view.usable and view.in_flight <= min(view.slots, view.cap) and not attempt.given_up
-                fits = view.suits(item.route, item.version, item.continuing, item.where)
+                fits = view.suits(item.fit)
                 fits = fits and view.key not in item.avoid
                 assert not (room and fits), (item, view.key)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.scheduling.base import Outcome
-from gateway.scheduling.learning.devices import CLASSES
-from gateway.scheduling.learning.performance import Performance, PredictedWork, Prior, Speeds
+from gateway.scheduling.learning.devices import CLASSES, Prior
+from gateway.scheduling.learning.performance import Performance, PredictedWork, Speeds
 from gateway.scheduling.learning.regression import LATEST, LEAST, MOST, Errors
 from gateway.scheduling.load import Concurrency
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request, RequestBody, Tier
-from gateway.scheduling.queue.tickets import Capacity, Fit, Ticket
+from gateway.scheduling.base import Fit
+from gateway.scheduling.queue.tickets import Capacity, Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 
 MANY = Principal("k2", "key", "many")

@@ -14,7 +14,7 @@ NAMES = sorted(POLICIES)
 
 def fits(item: Waiting, each: DeploymentView, given_to: dict[str, list[Waiting]], *, kv: bool) -> bool:
     given_now = given_to.get(each.key, [])
-    if not each.suits(item.route, item.version, item.continuing, item.where) or each.key in item.avoid:
+    if not each.suits(item.fit) or each.key in item.avoid:
         return False
     if kv and each.kv_free_tokens is not None:
         needed = sum(one.input_tokens + one.output_tokens for one in (*given_now, item))

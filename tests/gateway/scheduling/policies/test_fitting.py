@@ -4,7 +4,7 @@ import pytest
 
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment
-from gateway.scheduling.policies.context import RESERVE_S
+from gateway.scheduling.policies.fitting import RESERVE_S
 from tests.gateway.scheduling.views import request, view
 
 POLICIES = ("least-outstanding", "least-connections")

@@ -1,0 +1,90 @@
+"""Which deployments may take a request in one round: slots, demands of the request, room for its context.
+
+Small requests would take what comes free for ever before one with a large context. So a request that found no
+room for ``RESERVE_S`` has a deployment kept free for it: of those that could ever hold it the one with most
+room, and one deployment in each round.
+"""
+
+from collections.abc import Callable, Iterable
+
+from gateway.scheduling.base import DeploymentView, Waiting
+
+RESERVE_S = 2.0
+
+
+def takers(
+    item: Waiting, views: Iterable[DeploymentView], has_room: Callable[[DeploymentView], bool]
+) -> list[DeploymentView]:
+    """Those of ``views`` that may take ``item`` now. ``has_room`` is asked of those that state how much
+    context they have room for."""
+    route = item.route
+    found = [
+        view
+        for view in views
+        if view.usable
+        and view.in_flight < view.slots
+        and view.in_flight < view.cap
+        and (route in view.routes or view.does(route))
+        and (view.kv_free_tokens is None or has_room(view))
+    ]
+    if (
+        not item.avoid
+        and item.version is None
+        and not item.continuing
+        and item.where is None
+        and item.agent is None
+    ):
+        return found
+    fit = item.fit
+    return [view for view in found if view.key not in fit.avoid and view.suits(fit)]
+
+
+def reservation(
+    item: Waiting,
+    views: Iterable[DeploymentView],
+    could_hold: Callable[[DeploymentView], bool],
+    now: float,
+) -> str | None:
+    """The key of the deployment to keep free for ``item``, whose context fits none of ``views`` now; None
+    before it has waited for ``RESERVE_S``, and where none ``could_hold`` it."""
+    if now - item.arrived_s < RESERVE_S:
+        return None
+    holding = [
+        view for view in views if view.kv_free_tokens is not None and could_hold(view) and view.may_take(item)
+    ]
+    return max(holding, key=lambda view: (view.kv_free_tokens or 0, view.key)).key if holding else None
+
+
+class ContextRoom:
+    """The tokens of context given out so far in one round, for policies that look at nothing else of what a
+    request costs."""
+
+    __slots__ = ("_given", "_now", "_reserved")
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._given: dict[str, int] = {}
+        self._reserved: str | None = None
+
+    def fits(self, item: Waiting, view: DeploymentView) -> bool:
+        """Whether the context of ``item`` fits there."""
+        free_tokens = view.kv_free_tokens
+        if free_tokens is None:
+            return True
+        if view.key == self._reserved:
+            return False
+        return item.input_tokens + item.output_tokens <= free_tokens - self._given.get(view.key, 0)
+
+    def give(self, item: Waiting, view: DeploymentView) -> None:
+        """``item`` goes there."""
+        if view.kv_free_tokens is not None:
+            taken = self._given.get(view.key, 0)
+            self._given[view.key] = taken + item.input_tokens + item.output_tokens
+
+    def reserve(self, item: Waiting, views: Iterable[DeploymentView]) -> None:
+        """``item`` fits none of ``views``, which have slots free."""
+        if self._reserved is None:
+            tokens = item.input_tokens + item.output_tokens
+            self._reserved = reservation(
+                item, views, lambda view: view.kv_tokens is None or view.kv_tokens >= tokens, self._now
+            )
