@@ -1,11 +1,12 @@
 """The gateway's own OpenAPI 3.1 document, served at ``/openapi.json``.
 
-The document is the file ``openapi.json`` beside this module. A test holds it against the routes, the methods,
-the queries and the errors of the gateway. It says which paths there are and how they answer, and nothing of
-this gateway: no model, no agent, no setting, no version of the program. So it needs no key.
+The document is the file ``openapi.json`` beside this module, and what is made of the pages of the admin API
+(:mod:`gateway.api.admin.description`). A test holds it against the routes, the methods, the fields and the
+errors of the gateway. It says which paths there are and how they answer, and nothing of this gateway: no
+model, no agent, no setting, no version of the program. So it needs no key.
 """
 
-from collections.abc import Container
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,11 @@ _SHARED = "x-shared"
 """The member of the file with what several paths have in common; references to it are replaced by it."""
 
 
-def document(admin: Container[str] = ()) -> Json:
-    """The whole document, as JSON values. Of the paths below ``/admin`` it has those in ``admin``."""
+def document(admin: Mapping[str, Json] | None = None) -> Json:
+    """The whole document, as JSON values, with the paths of ``admin``."""
     found: Json = orjson.loads(Path(__file__).with_suffix(".json").read_bytes())
     shared = found.pop(_SHARED)
-    paths = {
-        path: item for path, item in found["paths"].items() if not path.startswith("/admin/") or path in admin
-    }
-    whole: Json = _resolved(found | {"paths": paths}, shared)
+    whole: Json = _resolved(found | {"paths": found["paths"] | dict(admin or {})}, shared)
     return whole
 
 

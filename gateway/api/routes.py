@@ -5,6 +5,8 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
+from gateway.api.admin.description import describe_page
+from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.openai.handlers import (
     OLLAMA_FORM,
@@ -43,7 +45,7 @@ def build_router(
     for ``/engines/`` what :func:`gateway.domain.surface.engine_target` makes of the path as it was written.
     """
     models = ModelsHandler(keys, catalog, OPENAI_FORM)
-    described = document({each.path_format for each in admin})
+    described = document({each.path_format: describe_page(each.path_format, _page(each)) for each in admin})
     return Router(
         [
             *(_route(_pattern(endpoint), Proxied(endpoint, pipeline, lifecycle)) for endpoint in ENDPOINTS),
@@ -66,6 +68,12 @@ def build_router(
         redirect_slashes=False,
         default=unknown_path,
     )
+
+
+def _page(of: Route) -> AdminPage:
+    page: object = of.endpoint
+    assert isinstance(page, AdminPage)
+    return page
 
 
 def _route(path: str, handler: object) -> Route:

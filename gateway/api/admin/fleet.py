@@ -7,7 +7,7 @@ from typing import Any
 from starlette.routing import Route
 
 from gateway.api.admin.resources.agents import agent_facts
-from gateway.api.admin.routes import AdminCall, AdminPage, Json, client_message, route
+from gateway.api.admin.routes import AdminCall, AdminMethod, AdminPage, Json, client_message, route
 from gateway.domain.errors import RecordNotFound
 from gateway.domain.scopes import AdminRole
 from gateway.domain.slices import in_slices
@@ -44,19 +44,19 @@ class FleetAdmin:
     def routes(self, keys: KeyAuthenticator) -> list[Route]:
         """The pages, for who presents one of ``keys``."""
         return [
-            route("/admin/agents", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_agents)})),
+            route("/admin/agents", AdminPage(keys, {"GET": AdminMethod(AdminRole.VIEWER, self.list_agents)})),
             route(
                 "/admin/agents/{agent}/drain",
                 AdminPage(
                     keys,
                     {
-                        "POST": (AdminRole.OPERATOR, self.drain_agent),
-                        "DELETE": (AdminRole.OPERATOR, self.undrain_agent),
+                        "POST": AdminMethod(AdminRole.OPERATOR, self.drain_agent),
+                        "DELETE": AdminMethod(AdminRole.OPERATOR, self.undrain_agent),
                     },
                 ),
             ),
-            route("/admin/models", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_models)})),
-            route("/admin/queue", AdminPage(keys, {"GET": (AdminRole.VIEWER, self.list_queue)})),
+            route("/admin/models", AdminPage(keys, {"GET": AdminMethod(AdminRole.VIEWER, self.list_models)})),
+            route("/admin/queue", AdminPage(keys, {"GET": AdminMethod(AdminRole.VIEWER, self.list_queue)})),
         ]
 
     async def list_agents(self, call: AdminCall) -> Json:

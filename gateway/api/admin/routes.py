@@ -4,8 +4,9 @@ JSON only. A request carries its key or token in a header, as everywhere: there 
 authentication, so no page in a browser can make one on somebody's behalf (no CSRF).
 """
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -14,6 +15,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 from starlette.routing import Route
 
+from gateway.api.admin.resources.resource import Field
 from gateway.api.exchange.exchange import HttpExchange, exchange_of
 from gateway.api.exchange.inbound import Receive
 from gateway.api.exchange.reply import Send
@@ -109,42 +111,47 @@ class AdminCall:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class AdminMethod:
+    """What one method of a page does."""
+
+    role: AdminRole
+    """It takes this role, or one that covers it."""
+    action: AdminAction
+    fields: tuple[Field, ...] = ()
+    """Of the body, or of the query where the method is GET."""
+    takes_unknown: bool = False
+    """Other members are passed over, and not refused."""
+
+    @property
+    def summary(self) -> str:
+        """What it does and the role that it takes, for ``/openapi.json``."""
+        words = self.action.__name__.replace("_", " ").capitalize()
+        return f"{words}; takes the role {self.role.value}"
+
+
 class AdminPage:
-    """One path: for each method its action and the role that it takes."""
+    """One path, and what its methods do."""
 
-    def __init__(
-        self,
-        keys: KeyAuthenticator,
-        methods: Mapping[str, tuple[AdminRole, AdminAction]],
-        query: Sequence[str] = (),
-    ) -> None:
-        """``query`` names what GET takes in its query."""
+    def __init__(self, keys: KeyAuthenticator, methods: Mapping[str, AdminMethod]) -> None:
         self._keys = keys
-        self._methods = methods
-        self.query = query
-
-    def summaries(self) -> dict[str, str]:
-        """By method, what it does and the role that it takes, for ``/openapi.json``."""
-        return {
-            method: f"{act.__name__.replace('_', ' ').capitalize()}; takes the role {role.value}"
-            for method, (role, act) in self._methods.items()
-        }
+        self.methods = methods
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         exchange.route = "admin"
         principal = await self._keys.identify(exchange.credential())
         exchange.identified(principal)
-        if exchange.method not in self._methods:
-            allowed = tuple(self._methods)
+        if exchange.method not in self.methods:
+            allowed = tuple(self.methods)
             raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)
-        role, act = self._methods[exchange.method]
-        check_role(principal, role)
+        method = self.methods[exchange.method]
+        check_role(principal, method.role)
         call = AdminCall(exchange, principal, scope["path_params"])
         with acting_as(f"key:{principal.key_id}"):
-            found = await _run_action(act, call, exchange.id)
+            found = await _run_action(method.action, call, exchange.id)
         if exchange.method != "GET":
-            what = {"act": act.__name__, "of": next(iter(call.names.values()), None)}
+            what = {"act": method.action.__name__, "of": next(iter(call.names.values()), None)}
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
         await exchange.reply.whole(200, _JSON, orjson.dumps(found), _NO_STORE)
 

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from gateway.api.admin.resources.child import run_in_child
 from gateway.api.admin.resources.resource import AdminRequest, Operation
 from gateway.api.admin.resources.table import OPERATIONS, run_operation
-from gateway.api.admin.routes import AdminAction, AdminCall, AdminPage, Json, read_body, route
+from gateway.api.admin.routes import AdminAction, AdminCall, AdminMethod, AdminPage, Json, read_body, route
 from gateway.domain.errors import Overloaded
 from gateway.fleet.availability import ModelRecord
 from gateway.pipeline.pipeline import KeyAuthenticator
@@ -53,8 +53,11 @@ class StoreAdmin:
 
     def _page(self, keys: KeyAuthenticator, operations: list[Operation]) -> AdminPage:
         operations.sort(key=lambda operation: _METHODS.index(operation.method))
-        acts = {each.method: (each.role, self._act(each)) for each in operations}
-        return AdminPage(keys, acts, next((each.query for each in operations if each.query), ()))
+        methods = {
+            each.method: AdminMethod(each.role, self._act(each), each.fields, each.takes_unknown)
+            for each in operations
+        }
+        return AdminPage(keys, methods)
 
     def _act(self, operation: Operation) -> AdminAction:
         names = _NAMES.findall(operation.path)

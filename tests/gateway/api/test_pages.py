@@ -38,7 +38,11 @@ async def test_the_docs_name_every_path_of_the_description() -> None:
 
 
 async def test_the_docs_say_which_role_a_page_takes() -> None:
-    page = docs_page(document({"/admin/agents/{agent}/drain"})).decode()
+    path = "/admin/agents/{agent}/drain"
+    item = {
+        "post": {"operationId": "drain", "summary": "Drain agent; takes the role operator", "responses": {}}
+    }
+    page = docs_page(document({path: item})).decode()
     assert "<td>Drain agent</td><td>role <code>operator</code></td>" in page
 
 
