@@ -130,8 +130,8 @@ class Gateway:
         keys, http = self._clients.credentials, http_settings(settings)
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
 
-        self._clients.ring.also(book.read)
-        self._clients.ring.also(self._limits.read)
+        self._clients.ring.add_read(book.read)
+        self._clients.ring.add_read(self._limits.read)
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s

@@ -62,7 +62,7 @@ class KeyRing:
         self._refresher.add(self._read)
         self._refresher.refresh_here()
 
-    def also(self, read: Read) -> None:
+    def add_read(self, read: Read) -> None:
         """When anybody has changed the store, whatever it was that changed, ``read`` is called in a thread,
         and what it gives on the event loop, before the next request is let in."""
         self._refresher.add(read)

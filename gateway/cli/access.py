@@ -124,9 +124,9 @@ def _record_acts(store: "Store") -> None:
 
     try:
         if store.acts.pending(1):
-            from gateway.observability.audit import take_up_acts
+            from gateway.observability.audit import append_pending_acts
 
-            take_up_acts(store)
+            append_pending_acts(store)
     except StateError as error:
         note(f"trunkline: this is done; the audit log will have it as soon as it can be written ({error})")
 

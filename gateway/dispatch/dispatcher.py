@@ -130,7 +130,7 @@ class Dispatcher:
         self._retries = RetryBudget(self.settings.retry_share)
         self._hedges = HedgeBudget(self.settings.hedge_share)
         self._answer_times = AnswerTimes()
-        self._company = GpuTimeMeter()
+        self._gpu_time = GpuTimeMeter()
         self._ran = ran
         self._exchanges: set[RequestExchange] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -278,7 +278,7 @@ class Dispatcher:
             self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
         self._sessions.placed(exchange.request, attempt.deployment)
         self._index.take(attempt.deployment, attempt.work)
-        self._company.came(attempt, attempt.deployment, attempt.opened_s)
+        self._gpu_time.started(attempt, attempt.deployment, attempt.opened_s)
         self._decisions.taken(ticket.as_waiting(), attempt)
         self._preemption.taken(exchange, attempt)
         self._health.taken(attempt.deployment, exchange.request)
@@ -290,7 +290,7 @@ class Dispatcher:
         now = self.timers.time()
         held_s = None if attempt.refused else now - attempt.opened_s
         self._index.give_back(attempt.deployment, attempt.work, held_s)
-        gpu_s = self._company.went(attempt, attempt.deployment, now)
+        gpu_s = self._gpu_time.ended(attempt, attempt.deployment, now)
         attempt.request.gpu_s += gpu_s
         if self._ran is not None:
             self._ran(attempt.request, attempt.deployment.key, gpu_s)

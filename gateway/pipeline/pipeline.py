@@ -11,7 +11,7 @@ from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import ClientReply, HeaderList, Response, relay
-from gateway.quota import Guard, Held, Limits, untold
+from gateway.quota import Guard, Held, Limits, unreported_usage
 from shared.protocol.messages import Usage
 
 
@@ -138,7 +138,7 @@ class Pipeline:
                     request = way.request
                     exchange.asked(request)
                     if held is not None:
-                        held.asks(request)
+                        held.set_request(request)
                 more = way.headers(response, facts=self._facts)
             if use is not None:
                 more = [*more, *use.headers()]
@@ -153,6 +153,6 @@ class Pipeline:
                 if held is not None:
                     usage = held.used(request, usage, response.status, response.attempts, response.headers)
                 elif usage is None and response.trailers is not None:
-                    usage = untold(request, response.status, response.attempts)
+                    usage = unreported_usage(request, response.status, response.attempts)
                 if self._accounts is not None:
                     self._accounts.finished(request, usage)

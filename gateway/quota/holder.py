@@ -162,7 +162,7 @@ class LimitHolder:
                 used = window.used + window.debt
                 refusal = LimitRefusal(limit, self.whose, window.limit, used, amount, wait_s)
                 worst = refusal if refusal.later_than(worst) else worst
-        crowded = self.too_many()
+        crowded = self.concurrency_refusal()
         return crowded if crowded is not None and crowded.later_than(worst) else worst
 
     @property
@@ -170,7 +170,7 @@ class LimitHolder:
         """Requests that count against the limit of concurrency."""
         return self.running + self.arriving
 
-    def too_many(self) -> LimitRefusal | None:
+    def concurrency_refusal(self) -> LimitRefusal | None:
         """What stands against one more request at once."""
         most = self.rates.concurrency
         if most is None or self.at_once < most:
@@ -197,7 +197,7 @@ class LimitHolder:
         """The request is over and took so many tokens; ``counts``: it counts as a request."""
         self.running -= 1
         if share.budgeted:
-            self.reserved.take_off(need)
+            self.reserved.subtract(need)
             if not self.running:
                 self.reserved = Amounts()  # what sums of fractions leave
         if share.requests is not None and not counts:
@@ -267,7 +267,7 @@ def reserve(
     return Reservation(tuple([holder.take(need, now) for holder in holders]), need)
 
 
-def fitting(holders: tuple[LimitHolder, ...], tokens: int, least: int) -> int:
+def tokens_that_fit(holders: tuple[LimitHolder, ...], tokens: int, least: int) -> int:
     """A guess of ``tokens``, cut to what the holders could ever take, but not below ``least``: a guess
     alone makes no request impossible."""
     for holder in holders:

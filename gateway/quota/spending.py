@@ -25,7 +25,7 @@ class Amounts:
         self.gpu_s += other.gpu_s
         self.money += other.money
 
-    def take_off(self, other: "Amounts") -> None:
+    def subtract(self, other: "Amounts") -> None:
         """What was added before. Nothing goes below zero, whatever sums of fractions come to."""
         self.tokens = max(0, self.tokens - other.tokens)
         self.gpu_s = max(0.0, self.gpu_s - other.gpu_s)

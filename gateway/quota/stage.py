@@ -32,8 +32,8 @@ from gateway.quota.holder import (
     LimitRefusal,
     Reservation,
     affordable,
-    fitting,
     reserve,
+    tokens_that_fit,
 )
 from gateway.quota.spending import Amounts, Spending
 from gateway.quota.tokens import EVENTS, tokens_seen
@@ -166,7 +166,7 @@ class Limits:
         input_tokens, output_tokens = self.bounds(request)
         tokens, guessed = input_tokens + output_tokens, request.most_tokens is None
         if guessed:
-            tokens = fitting(holders, tokens, input_tokens)
+            tokens = tokens_that_fit(holders, tokens, input_tokens)
         for holder in holders:
             if holder.budgets is not NO_BUDGETS:
                 break
@@ -218,7 +218,7 @@ class Guard:
         self._arrived: tuple[LimitHolder, ...] = ()
 
     def __enter__(self) -> "Guard":
-        found = [refusal for holder in self._holders if (refusal := holder.too_many()) is not None]
+        found = [refusal for holder in self._holders if (refusal := holder.concurrency_refusal()) is not None]
         if found:
             error = refusal_error(max(found, key=lambda refusal: refusal.wait_s or 0.0))
             self._limits.refused("", error.code)
@@ -280,7 +280,7 @@ class Held:
         self._accounts = accounts
         self._usage: Usage | None = None
 
-    def asks(self, request: Request) -> None:
+    def set_request(self, request: Request) -> None:
         """``request`` is the one that is made of it: another than at first after a fallback."""
         self._request = request
 
@@ -292,7 +292,7 @@ class Held:
         self._request = request
         if usage is None and attempts and status < 400:
             content_type = next((value for name, value in headers if name == "content-type"), "")
-            usage = estimated(request, content_type)
+            usage = estimated_usage(request, content_type)
         self._usage = usage or Usage(0, 0)
         return usage
 
@@ -308,7 +308,7 @@ class Held:
         request, usage, now = self._request, self._usage, self._limits.clock()
         counts = usage is not None
         if usage is None and request.was_worked_on and not _not_its_own(error, request, now):
-            usage, counts = estimated(request), True  # its client did not wait until anything was said
+            usage, counts = estimated_usage(request), True  # its client did not wait until anything was said
             if self._accounts is not None:
                 self._accounts.finished(request, usage)
         tokens = 0 if usage is None else max(0, usage.prompt_tokens) + max(0, usage.completion_tokens)
@@ -316,7 +316,7 @@ class Held:
         self._limits.learn(request, tokens)
 
 
-def estimated(request: Request, content_type: str | None = None) -> Usage:
+def estimated_usage(request: Request, content_type: str | None = None) -> Usage:
     """What ``request`` used of an engine that did not count: of a stream each event is taken for a token;
     of an answer in one piece nothing is seen, and it is taken to have come as far as was expected. At an
     engine's own path an answer of that ``content_type`` counts as it came; but not one that was only fetched.
@@ -329,11 +329,11 @@ def estimated(request: Request, content_type: str | None = None) -> Usage:
     return Usage(request.input_tokens, output_tokens)
 
 
-def untold(request: Request, status: int, attempts: int) -> Usage | None:
+def unreported_usage(request: Request, status: int, attempts: int) -> Usage | None:
     """What ``request`` used of an engine that was to tell it at its stream's end, and did not; None where
     none was asked to tell, and the answer counts as a request."""
     asked = request.usage is not UsageMode.NONE and status == 200 and attempts > 0
-    return estimated(request) if asked else None
+    return estimated_usage(request) if asked else None
 
 
 def _check_named(principal: Principal, holders: tuple[LimitHolder, ...]) -> None:

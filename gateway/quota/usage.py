@@ -140,7 +140,7 @@ class GpuTimeMeter:
     def __len__(self) -> int:
         return len(self._began_s)
 
-    def came(self, attempt: Hashable, deployment: Hashable, now: float) -> None:
+    def started(self, attempt: Hashable, deployment: Hashable, now: float) -> None:
         """``attempt`` runs in ``deployment`` from now on."""
         clock = self._clocks.get(deployment)
         if clock is None:
@@ -149,7 +149,7 @@ class GpuTimeMeter:
         clock.running += 1
         self._began_s[attempt] = clock.virtual_s
 
-    def went(self, attempt: Hashable, deployment: Hashable, now: float) -> float:
+    def ended(self, attempt: Hashable, deployment: Hashable, now: float) -> float:
         """It does so no more; the GPU-seconds it used. 0.0 for one that never came."""
         began_s = self._began_s.pop(attempt, None)
         if began_s is None:

@@ -27,7 +27,7 @@ from gateway.api.admin.resources.resource import Operation
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.domain.scopes import AdminRole
 from gateway.domain.state_dir import DATABASE_NAME
-from gateway.observability.audit import take_up_acts
+from gateway.observability.audit import append_pending_acts
 from gateway.storage.usage import Account, Amount
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
 from tests.gateway.api.admin.test_routes import House, enrol
@@ -98,7 +98,7 @@ class _Round:
         self.house.store.keys.create("ci", "acme", 1.0)
         used = {Account("2026-11-21", f"k{n}", "acme", f"m{n}"): Amount(1, n, 2) for n in range(7)}
         self.house.store.usage.add(used)
-        take_up_acts(self.house.store)
+        append_pending_acts(self.house.store)
         every = OPERATIONS.values()
         self.operations = [each for each in every if not each.only_here and not each.own_process]
         self.with_query = [operation for operation in self.operations if operation.query]

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from gateway.observability.audit import take_up_acts, trusted_keys, verify
+from gateway.observability.audit import append_pending_acts, trusted_keys, verify
 from gateway.observability.audit.segments import DIRECTORY, read_lines
 from gateway.storage import By, Store
 from tests.integration.asking import CHAT, chat
@@ -119,7 +119,7 @@ def test_kill_9_at_random_points_of_a_thousand_writes_loses_no_second_and_nothin
             run = processes.killed_after(str(number), lines)
             with Store.open(tmp_path, serve=True) as store:
                 assert verify(tmp_path / DIRECTORY, trusted_keys(store)).findings == []
-                take_up_acts(store)
+                append_pending_acts(store)
                 assert verify(tmp_path / DIRECTORY, trusted_keys(store)).findings == []
                 there = {key.name for key in store.keys.list()}
                 used = {total.name: total.amount.requests for total in store.usage.totals(By.MODEL)}

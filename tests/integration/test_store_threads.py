@@ -66,5 +66,6 @@ async def test_no_statement_runs_on_the_event_loops_thread_while_requests_are_se
         assert statements.of(loop_thread) == []
         assert any("api_keys" in sql for _, sql in statements.asked)
         assert any(sql.startswith("PRAGMA data_version") for _, sql in statements.asked)
+    assert statements.of(loop_thread) == [], "nor while the gateway stops"
     with Store.open(tmp_path / "state") as closed:
         assert sum(total.amount.requests for total in closed.usage.totals(By.TENANT)) == 5

@@ -7,7 +7,7 @@ What a running gateway alone needs, a writer and its figures, is imported from i
 without.
 """
 
-from gateway.observability.audit.acts import audit_files, take_up, take_up_acts, trusted_keys
+from gateway.observability.audit.acts import append_acts, append_pending_acts, audit_files, trusted_keys
 from gateway.observability.audit.files import AuditFiles, AuditUnwritable, Retention
 from gateway.observability.audit.records import ChainHead, Signer
 from gateway.observability.audit.requests import RequestFacts, facts_of
@@ -22,10 +22,10 @@ __all__ = [
     "RequestFacts",
     "Retention",
     "Signer",
+    "append_acts",
+    "append_pending_acts",
     "audit_files",
     "facts_of",
-    "take_up",
-    "take_up_acts",
     "trusted_keys",
     "verify",
 ]

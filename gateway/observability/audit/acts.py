@@ -31,7 +31,7 @@ def entry_of(act: Act) -> AuditEntry:
     return AuditEntry(act.at_s, act.kind, {"who": act.who, **what, "act": act.id})
 
 
-def take_up(files: AuditFiles, acts: AdminActs, wall_s: float, entries: Sequence[AuditEntry] = ()) -> int:
+def append_acts(files: AuditFiles, acts: AdminActs, wall_s: float, entries: Sequence[AuditEntry] = ()) -> int:
     """Append the acts that wait, once each whatever crashes, then ``entries``; how many lines that were.
 
     Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
@@ -80,10 +80,10 @@ def audit_files(store: Store, keep: Retention | None = None) -> AuditFiles:
     return AuditFiles(store.state_dir / DIRECTORY, lambda: store.gateway_identity, keep or Retention())
 
 
-def take_up_acts(store: Store) -> int:
+def append_pending_acts(store: Store) -> int:
     """Acts just done become lines; how many. Raises StateError: then they wait in the database, and whoever
     writes the log next takes them up."""
-    return take_up(audit_files(store), store.acts, time.time()) if store.acts.pending(1) else 0
+    return append_acts(audit_files(store), store.acts, time.time()) if store.acts.pending(1) else 0
 
 
 def trusted_keys(store: Store) -> list[bytes]:

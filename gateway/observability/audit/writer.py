@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.domain.errors import StateUnavailable
-from gateway.observability.audit.acts import AdminActs, audit_files, prune, take_up
+from gateway.observability.audit.acts import AdminActs, append_acts, audit_files, prune
 from gateway.observability.audit.believed_time import BelievedTime
 from gateway.observability.audit.files import AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry
@@ -174,7 +174,7 @@ class AuditWriter:
             if dropped > self._told
             else []
         )
-        self.written += take_up(self._files, self._acts, self._wall(), [*lost, *self._batch])
+        self.written += append_acts(self._files, self._acts, self._wall(), [*lost, *self._batch])
         self._told, self._seen = dropped, seen
         self._batch.clear()
         return bool(self._buffer)

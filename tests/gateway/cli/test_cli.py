@@ -12,7 +12,7 @@ import typer
 from typer.main import get_group
 
 from gateway.cli import COMMANDS
-from gateway.observability.audit import audit_files, take_up_acts
+from gateway.observability.audit import append_pending_acts, audit_files
 from gateway.observability.audit.records import AuditEntry
 from gateway.storage import Store
 
@@ -61,7 +61,7 @@ LOOKING = ["key list", "usage", "identity show", "audit verify", "audit export",
 @pytest.mark.parametrize("command", LOOKING)
 def test_what_works_on_the_state_imports_no_server(tmp_path: Path, command: str) -> None:
     with Store.open(tmp_path / "state") as store:
-        take_up_acts(store)
+        append_pending_acts(store)
         audit_files(store).append([AuditEntry(1.0, "test", {})], 1.0)
     found = imported(*command.split(), "--state", str(tmp_path / "state"))
     assert found == {"asyncio", "cryptography", "sqlalchemy"}

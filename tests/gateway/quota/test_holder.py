@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.domain.quotas import Budgets, Rates
-from gateway.quota.holder import Limit, LimitHolder, LimitRefusal, Reservation, fitting, reserve
+from gateway.quota.holder import Limit, LimitHolder, LimitRefusal, Reservation, reserve, tokens_that_fit
 from gateway.quota.spending import Amounts, Spending
 
 NOON_S = 1_795_262_400.0
@@ -125,9 +125,9 @@ def test_a_budget_given_while_requests_run_is_not_given_back_what_was_never_rese
 
 def test_a_guess_makes_no_request_impossible() -> None:
     small = holder(tpm=100)
-    assert fitting((small, holder(rpm=1)), 256, 20) == 100
-    assert fitting((small,), 80, 20) == 80
-    assert fitting((small,), 256, 120) == 120, "a prompt that is too long stays so"
+    assert tokens_that_fit((small, holder(rpm=1)), 256, 20) == 100
+    assert tokens_that_fit((small,), 80, 20) == 80
+    assert tokens_that_fit((small,), 256, 120) == 120, "a prompt that is too long stays so"
 
 
 class Concurrency(RuleBasedStateMachine):

@@ -30,7 +30,7 @@ from gateway.auth.keys import KeyRing
 from gateway.domain.errors import RequestError
 from gateway.domain.scopes import AdminRole, limited
 from gateway.domain.state_dir import DATABASE_NAME
-from gateway.observability.audit import take_up_acts
+from gateway.observability.audit import append_pending_acts
 from gateway.pipeline.pipeline import Pipeline
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.storage import Account, Amount, Enrolment, KeyRecord, KeyStore, Store
@@ -188,7 +188,7 @@ BAD_KEYS: list[tuple[object, int, str]] = [
 
 
 async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> None:
-    take_up_acts(house.store)
+    append_pending_acts(house.store)
     enrol(house.store, "gpu-1")
     enrol(house.store, "gpu-2")
     house.fleet.connect("gpu-1", deployment("m"))
@@ -671,7 +671,7 @@ async def test_the_gateways_key_is_told_by_its_fingerprint_and_not_changed_from_
 
 
 async def test_the_audit_log_is_verified_in_another_process_and_its_end_told(house: House) -> None:
-    take_up_acts(house.store)
+    append_pending_acts(house.store)
     status, found, _ = await house.ask("GET", "/admin/audit/verify", AdminRole.VIEWER, within_s=60)
     assert (status, found["sound"], found["findings"]) == (200, True, [])
     assert found["lines"] == found["last"] > 4
@@ -712,7 +712,7 @@ async def test_only_one_verification_runs_and_it_ends_with_its_request(
 
 
 async def test_the_audit_log_is_read_page_after_page(house: House) -> None:
-    take_up_acts(house.store)
+    append_pending_acts(house.store)
     lines, query = [], b"kind=key.&limit=2"
     while True:
         status, found, _ = await house.ask("GET", "/admin/audit", query=query)

@@ -67,20 +67,20 @@ def test_what_was_used_by_a_clock_that_was_ahead_does_not_count_in_every_month_u
 
 
 def test_those_that_run_at_once_share_the_seconds_of_their_gpu() -> None:
-    company = GpuTimeMeter()
-    company.came("a", "gpu", 0.0)
-    company.came("b", "gpu", 2.0)
-    company.came("other", "gpu-2", 2.0)
-    assert company.went("a", "gpu", 4.0) == pytest.approx(2.0 + 1.0)
-    assert company.went("b", "gpu", 5.0) == pytest.approx(1.0 + 1.0)
-    assert company.went("other", "gpu-2", 5.0) == pytest.approx(3.0)
-    assert company.went("a", "gpu", 9.0) == 0.0
-    assert len(company) == 0
-    assert not company._clocks
+    meter = GpuTimeMeter()
+    meter.started("a", "gpu", 0.0)
+    meter.started("b", "gpu", 2.0)
+    meter.started("other", "gpu-2", 2.0)
+    assert meter.ended("a", "gpu", 4.0) == pytest.approx(2.0 + 1.0)
+    assert meter.ended("b", "gpu", 5.0) == pytest.approx(1.0 + 1.0)
+    assert meter.ended("other", "gpu-2", 5.0) == pytest.approx(3.0)
+    assert meter.ended("a", "gpu", 9.0) == 0.0
+    assert len(meter) == 0
+    assert not meter._clocks
 
 
 def test_all_requests_together_use_the_time_in_which_their_deployment_had_any() -> None:
-    draw, company, now = random.Random(7), GpuTimeMeter(), 0.0
+    draw, meter, now = random.Random(7), GpuTimeMeter(), 0.0
     running: set[int] = set()
     used_s = busy_s = 0.0
     for number in range(3000):
@@ -90,12 +90,12 @@ def test_all_requests_together_use_the_time_in_which_their_deployment_had_any() 
         if running and draw.random() < 0.5:
             gone = draw.choice(sorted(running))
             running.remove(gone)
-            used_s += company.went(gone, "gpu", now)
+            used_s += meter.ended(gone, "gpu", now)
         else:
             running.add(number)
-            company.came(number, "gpu", now)
+            meter.started(number, "gpu", now)
     for gone in running:
-        used_s += company.went(gone, "gpu", now)
+        used_s += meter.ended(gone, "gpu", now)
     assert used_s == pytest.approx(busy_s)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.api.admin.resources import child
 from gateway.api.admin.resources.child import run_in_child
-from gateway.observability.audit import take_up_acts
+from gateway.observability.audit import append_pending_acts
 from gateway.storage import Store
 from gateway.storage.errors import BadValue, StateError, StateUnwritable
 
@@ -18,7 +18,7 @@ from gateway.storage.errors import BadValue, StateError, StateUnwritable
 def state(tmp_path: Path) -> Path:
     with Store.open(tmp_path / "state") as store:
         store.keys.create("alice", "acme", 1.0)
-        take_up_acts(store)
+        append_pending_acts(store)
     return tmp_path / "state"
 
 
