@@ -12,7 +12,7 @@ import re
 
 import orjson
 
-from agent.requests.usage_members import USAGE_MEMBER, USAGE_OBJECT_BYTES, last_member, read_usage
+from agent.requests.usage_counts import USAGE_MEMBER, USAGE_OBJECT_BYTES, last_member, read_usage
 from shared.protocol.messages import Usage
 
 KIB = 1024

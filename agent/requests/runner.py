@@ -14,9 +14,15 @@ import structlog
 
 from agent.capacity.roster import Roster, RosterEntry
 from agent.engines.backend import BackendError, BackendRefused, BackendResponse
-from agent.engines.http.missing_path import BODY_BYTES, JUDGED, lacks_path
-from agent.engines.http.refusal_words import REFUSING, refusal_of
-from agent.engines.memory_words import MESSAGE_BYTES, tells_of_memory
+from agent.engines.error_responses import (
+    MESSAGE_BYTES,
+    PATH_BODY_BYTES,
+    PATH_STATUSES,
+    REFUSING,
+    lacks_path,
+    refusal_of,
+    tells_of_memory,
+)
 from agent.requests.event_usage import EventUsage
 from agent.requests.usage import PassThrough, UsageReader, reader_for
 from shared.protocol.endpoint import Stream
@@ -218,7 +224,11 @@ class _Run:
         head, lacks = self._stream.head, ""
         async with self.seat.backend.request(head, self._body) as response:
             reader = self._reader = reader_for(head.usage, response.headers)
-            need = need_of_path(head.path) if response.status in JUDGED and head.method == "POST" else None
+            need = (
+                need_of_path(head.path)
+                if response.status in PATH_STATUSES and head.method == "POST"
+                else None
+            )
             pass_on = self._pass_on if response.status < 500 else self._pass_error_on
             if response.status in REFUSING:
                 self._refusing, pass_on = True, partial(self._hold_refusal, response)
@@ -258,7 +268,7 @@ class _Run:
         if self._held is None:
             return pass_on(piece)
         self._held += piece
-        return len(self._held) <= BODY_BYTES or self._let_go(response, pass_on, lacks=False)
+        return len(self._held) <= PATH_BODY_BYTES or self._let_go(response, pass_on, lacks=False)
 
     def _let_go(self, response: BackendResponse, pass_on: Callable[[bytes], bool], *, lacks: bool) -> bool:
         """Send the head that waited, and what there is of the body."""

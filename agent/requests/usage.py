@@ -1,8 +1,8 @@
 """Reads token usage out of responses as they pass, and takes out the usage chunk nobody asked for.
 
-Events are read by :mod:`agent.requests.event_usage`, usage objects by :mod:`agent.requests.usage_members`.
+Events are read by :mod:`agent.requests.event_usage`, usage objects by :mod:`agent.requests.usage_counts`.
 What engines tell at paths of their own is read from the end of the answer when it is over
-(:mod:`agent.requests.native_usage`).
+(:mod:`agent.requests.usage_counts`).
 """
 
 from collections import deque
@@ -11,8 +11,13 @@ from typing import Protocol
 import orjson
 
 from agent.requests.event_usage import EventUsage
-from agent.requests.native_usage import native_usage, usage_in_headers, usage_of_document
-from agent.requests.usage_members import read_usage, usage_from
+from agent.requests.usage_counts import (
+    native_usage,
+    read_usage,
+    usage_from,
+    usage_in_headers,
+    usage_of_document,
+)
 from shared.protocol.messages import Headers, Usage, UsageMode
 
 KIB = 1024

@@ -12,13 +12,12 @@ from random import Random
 from typing import Any
 
 from agent.engines.backend import BackendError
+from agent.engines.error_responses import PATH_BODY_BYTES, PATH_STATUSES, lacks_path, refusal_of
 from agent.engines.http.client.exchange import EngineExchange
 from agent.engines.http.engine_client import PROBE_BYTES, SmallResponse
 from agent.engines.http.kind import routes_from
 from agent.engines.http.load import LoadReader, slices
-from agent.engines.http.missing_path import BODY_BYTES, JUDGED, lacks_path
 from agent.engines.http.models import left_out, read_models
-from agent.engines.http.refusal_words import refusal_of
 from agent.engines.wire import check_path, response_headers
 from agent.requests.event_usage import EventUsage
 from agent.requests.usage import reader_for
@@ -229,9 +228,9 @@ def _metrics(random: Random) -> None:
 
 def _refusal(random: Random) -> None:
     """An error's body, and a request's path."""
-    body = _fill(random, _WORDS, BODY_BYTES)[:BODY_BYTES]
+    body = _fill(random, _WORDS, PATH_BODY_BYTES)[:PATH_BODY_BYTES]
     headers = (("content-type", random.choice(("text/html", "application/json", "text/plain"))),)
-    status = random.choice(sorted(JUDGED))
+    status = random.choice(sorted(PATH_STATUSES))
     _timed(lambda: lacks_path(status, headers, body, "/v1/rerank"))
     long = _fill(random, _WORDS, READ_BYTES)
     _timed(lambda: refusal_of(503, long, 1))

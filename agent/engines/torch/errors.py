@@ -12,7 +12,7 @@ The tree::
     ModelUnusable                   not of a request: the model cannot be served at all
 """
 
-from agent.engines.memory_words import tells_of_memory
+from agent.engines.error_responses import tells_of_memory
 from shared.process.request_errors import BadRequest, RequestError
 
 

@@ -1,4 +1,4 @@
-"""What engines count at paths of their own is read, and nothing that a model writes is taken for it."""
+"""Token counts are read from every shape, and nothing that a model writes is taken for them."""
 
 import json
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.requests.native_usage import native_usage, usage_in_headers
 from agent.requests.usage import JSON_TAIL_BYTES, reader_for
+from agent.requests.usage_counts import native_usage, read_usage, usage_from, usage_in_headers
 from shared.protocol.messages import Headers, Usage, UsageMode
 
 
@@ -236,3 +236,34 @@ def test_an_index_that_is_none_hurts_nobody() -> None:
     reader = reader_for(UsageMode.NONE, NDJSON)
     reader.feed(lines(document, document))
     assert reader.usage() == Usage(5, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"prompt_tokens": 5, "total_tokens": 5}, Usage(5, 0)),
+        ({"total_tokens": 9}, Usage(9, 0)),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}},
+            Usage(5, 1, 4),
+        ),
+        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": None}, Usage(5, 1)),
+        ({"prompt_tokens": -1, "completion_tokens": "x"}, None),
+        ({"prompt_tokens": True}, None),
+        ({"seconds": 3}, None),
+    ],
+)
+def test_counts_are_read_from_every_known_shape(value: dict[str, object], expected: Usage | None) -> None:
+    assert usage_from(value) == expected
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b'"usage":{', b'"usage":{"prompt_tokens":', b'"usage":{]', b'"usage":null']
+)
+def test_a_usage_object_that_does_not_parse_is_none(text: bytes) -> None:
+    assert read_usage(text) is None
+
+
+def test_usage_nested_without_end_counts_nothing() -> None:
+    assert read_usage(b'{"usage":{"a":' + b"[" * 5000) is None
+    assert read_usage(b'{"usage":{"a":' + b"[" * 3000 + b"]" * 3000 + b',"total_tokens":1}}') is None

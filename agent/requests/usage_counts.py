@@ -1,7 +1,9 @@
-"""Token counts as engines tell them in answers of their own kind, beside OpenAI's and Anthropic's ``usage``.
+"""Reads token counts out of engines' responses: ``usage`` objects, and shapes of the engines' own. Pure.
 
-Understood are, in a JSON document, in each member of a list of them, in the last lines of JSON lines and in
-the last events of a stream of server-sent events:
+Usage objects are found in JSON that is not parsed: quotes in a JSON string are escaped, so text that a model
+writes cannot look like the member ``"usage": {``. Besides OpenAI's and Anthropic's are understood, in a JSON
+document, in each member of a list of them, in the last lines of JSON lines and in the last events of a stream
+of server-sent events:
 
 - Ollama: ``prompt_eval_count``, ``eval_count`` (docs/api.md);
 - llama.cpp: ``tokens_evaluated``, ``tokens_predicted``, else ``timings`` (tools/server/README.md);
@@ -14,7 +16,9 @@ What a model writes cannot be taken for them: in a whole document only its outer
 that is cut at the front only what follows the last quotation mark that could end such a text.
 """
 
+import json
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,11 +27,25 @@ import orjson
 from shared.protocol.messages import Headers, Usage
 
 COUNT_MAX = 2**53
+KIB = 1024
+
+USAGE_OBJECT_BYTES = 8 * KIB
+"""Longest usage object that is read."""
+
+USAGE_MEMBER = re.compile(rb'"usage"\s{0,8}:\s{0,8}\{')
+_MEMBER_BYTES = 32
+"""More than the longest match."""
+_WINDOW_BYTES = 64 * KIB
+"""The last member is looked for in so many bytes at a time, from the end: all matches in them are counted."""
+
+_DECODER = json.JSONDecoder()
+
 DOCUMENTS = 256
 """Of the documents in the end of an answer so many are looked at."""
 CUT_BYTES = 4096
 """Of a document that is cut at the front so much of the end is looked at."""
 
+_HEADERS = ("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens")
 _FLAT = re.compile(
     rb'"(prompt_eval_count|eval_count|tokens_evaluated|tokens_predicted|prompt_tokens|completion_tokens'
     rb'|cached_tokens|generated_tokens|input_length|input_tokens|total_output_tokens)"\s*:\s*(\d{1,16})\b'
@@ -175,14 +193,61 @@ def _usage(value: Mapping[str, Any], prompt: str, completion: str) -> Usage | No
     return None if counts == (None, None) else Usage(counts[0] or 0, counts[1] or 0)
 
 
-def _count(value: Mapping[str, Any], name: str) -> int | None:
-    item = value.get(name)
-    good = isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= COUNT_MAX
-    return item if good else None
-
-
 def _is_count(value: str) -> bool:
     return len(value) <= 15 and value.isascii() and value.isdigit()
 
 
-_HEADERS = ("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens")
+def read_usage(text: bytes, *, last: bool = True) -> Usage | None:
+    """The last usage object in ``text``, which may be cut at the front, or the first; None when there is
+    none."""
+    at = last_member(text, len(text)) if last else 0
+    found = USAGE_MEMBER.search(text, at) if at >= 0 else None
+    if found is None:
+        return None
+    start = found.end() - 1
+    try:
+        value, _ = _DECODER.raw_decode(text[start : start + USAGE_OBJECT_BYTES].decode(errors="replace"))
+    except (ValueError, RecursionError):  # the latter for what is nested too deeply
+        return None
+    return usage_from(value) if isinstance(value, dict) else None
+
+
+def last_member(data: bytes, end: int) -> int:
+    """Where the last member named usage that is an object begins before ``end``; -1 if there is none."""
+    upper = data.rfind(b'"usage"', 0, end) + 1
+    if upper and USAGE_MEMBER.match(data, upper - 1, end):
+        return upper - 1
+    while upper > 0:
+        lower = max(0, upper - _WINDOW_BYTES)
+        members = USAGE_MEMBER.finditer(data, lower, min(end, upper + _MEMBER_BYTES))
+        found = deque(members, maxlen=1)
+        if found:
+            return found[0].start()
+        upper = lower
+    return -1
+
+
+def usage_from(value: dict[str, Any]) -> Usage | None:
+    """The counts in an OpenAI or Anthropic usage object; None when it holds none."""
+    prompt = _count(value, "prompt_tokens", "input_tokens")
+    completion = _count(value, "completion_tokens", "output_tokens")
+    total = _count(value, "total_tokens")
+    if prompt is None and completion is None and total is None:
+        return None
+    cached = 0
+    for details in (value.get("prompt_tokens_details"), value.get("input_tokens_details")):
+        if isinstance(details, dict):
+            cached = _count(details, "cached_tokens") or cached
+    if prompt is None:
+        prompt = max(0, (total or 0) - (completion or 0))
+    # Anthropic counts what it read from or wrote to its cache apart from the rest of the prompt.
+    read, written = _count(value, "cache_read_input_tokens"), _count(value, "cache_creation_input_tokens")
+    return Usage(prompt + (read or 0) + (written or 0), completion or 0, cached or read or 0)
+
+
+def _count(value: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        item = value.get(name)
+        if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= COUNT_MAX:
+            return item
+    return None
