@@ -24,7 +24,7 @@ from agent.link.dialer import Dial, Rejected, TunnelDialer, dial_with
 from agent.link.membership import Membership, MembershipError
 from agent.link.publisher import TICK_S, Publisher
 from agent.link.session import GatewaySession
-from agent.link.state_lock import locked
+from agent.link.state_directory import locked_state_directory
 from agent.requests.runner import RequestRunner
 from agent.runtime.watchdog import BLOCKED_S, AgentLoopReporter
 from shared.process.open_files import raise_file_limit
@@ -82,7 +82,7 @@ class Agent:
         durations = LoadTimes(config.state / LOAD_TIMES_FILE)
         backends = [make_backend(engine, durations) for engine in config.engines]
         join = None if config.join is None else config.join.get_secret_value()
-        with locked(config.state):
+        with locked_state_directory(config.state):
             membership = Membership.open(
                 config.state, join=join, name=config.name, default_name=default_name()
             )

@@ -1,8 +1,8 @@
 """Who this agent is, and to which gateway it belongs: the state directory.
 
 ``agent.key`` is the agent's own key, made here and never sent. ``membership.json`` holds its name, the
-SHA-256 of the gateway's key and the certificate the gateway issued (:mod:`agent.link.member_record`). Both
-are readable by their owner alone. One agent at once uses them (:mod:`agent.link.state_lock`).
+SHA-256 of the gateway's key and the certificate the gateway issued (:mod:`agent.link.state_directory`). Both
+are readable by their owner alone. One agent at once uses them (:mod:`agent.link.state_directory`).
 """
 
 import secrets
@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from agent.link.member_record import MemberRecord, MembershipError
+from agent.link.state_directory import MemberRecord, MembershipError
 from shared.handshake import NONCE_BYTES, AgentHandshake, Renewal, ResumeRequest, Welcome
 from shared.identity import (
     AgentCertificate,

@@ -7,8 +7,7 @@ import orjson
 
 from agent.engines.backend import BackendBody, BackendFailed, BackendTimeout
 from agent.engines.http.client.call import EngineCall
-from agent.engines.http.client.dialer import EngineConnector
-from agent.engines.http.client.pool import ConnectionPool
+from agent.engines.http.client.connections import ConnectionPool, EngineConnector
 from agent.engines.settings import EngineSettings, base_url
 from agent.engines.wire import RequestFormat
 from shared.protocol.messages import RequestHead

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.link.member_record import MemberRecord
 from agent.link.membership import Membership, MembershipError
+from agent.link.state_directory import MemberRecord
 from shared.handshake import Renewal, Welcome
 from shared.identity import GatewayIdentity, JoinToken, Succession, issue_certificate, public_bytes
 from shared.protocol.errors import (

@@ -5,8 +5,8 @@ from types import TracebackType
 
 from agent.engines import wire
 from agent.engines.backend import BackendBody, BackendError, BackendFailed, BackendUnreachable
+from agent.engines.http.client.connections import ConnectionPool, IdleConnection
 from agent.engines.http.client.exchange import EngineExchange, Take
-from agent.engines.http.client.pool import ConnectionPool, IdleConnection
 from agent.engines.http.client.upload import EngineUpload
 from agent.engines.settings import EngineTimeouts
 from shared.protocol.messages import RequestHead

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.engines.backend import BackendBody, BackendFailed, BackendUnreachable
-from agent.engines.http.client import dialer, pool
+from agent.engines.http.client import connections
 from agent.engines.http.client.upload import REPLAY_BYTES
 from agent.engines.http.engine_client import EngineClient
 from agent.engines.settings import EngineSettings, EngineTimeouts
@@ -175,7 +175,7 @@ async def test_a_connection_that_closes_while_it_rests_is_not_chosen() -> None:
 
 
 async def test_no_more_connections_rest_than_the_pool_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "IDLE", 2)
+    monkeypatch.setattr(connections, "IDLE", 2)
     async with engine(closes_after(9)) as (played, client):
         assert await asyncio.gather(*(ask(client) for _ in range(5))) == [b"ok"] * 5
         assert played.connections == 5
@@ -183,7 +183,7 @@ async def test_no_more_connections_rest_than_the_pool_keeps(monkeypatch: pytest.
 
 
 async def test_a_connection_at_rest_is_closed_before_the_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "KEEP_IDLE_S", 0.01)
+    monkeypatch.setattr(connections, "KEEP_IDLE_S", 0.01)
     async with engine(closes_after(9)) as (played, client):
         await ask(client)
         await until(lambda: not played.tasks)
@@ -274,7 +274,7 @@ async def test_an_engine_behind_tls_is_asked_if_it_is_who_it_says(
     async with engine(closes_after(9), context) as (_, stranger):
         with pytest.raises(BackendUnreachable, match="cannot be connected to"):
             await ask(stranger)
-    monkeypatch.setattr(dialer, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
+    monkeypatch.setattr(connections, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
     async with engine(closes_after(9), context) as (played, client):
         assert [await ask(client), await ask(client)] == [b"ok", b"ok"]
         assert played.connections == 1

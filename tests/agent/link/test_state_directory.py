@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.link.member_record import MembershipError
-from agent.link.state_lock import LOCK_FILE, locked
+from agent.link.state_directory import LOCK_FILE, MembershipError, locked_state_directory
 from shared.process.file_lock import FileLock
 from tests.support.identities import TOKEN
 
@@ -20,20 +19,20 @@ AGENT = (sys.executable, "-m", "agent", "--gateway", NOBODY, "--join", TOKEN.enc
 
 def test_a_second_agent_is_told_who_has_the_directory(tmp_path: Path) -> None:
     with (
-        locked(tmp_path / "state"),
+        locked_state_directory(tmp_path / "state"),
         pytest.raises(
             MembershipError,
             match=rf"\(process {os.getpid()} on {platform.node()}\).*give this one a --state of its own",
         ),
-        locked(tmp_path / "state"),
+        locked_state_directory(tmp_path / "state"),
     ):
         pass
-    with locked(tmp_path / "state"):
+    with locked_state_directory(tmp_path / "state"):
         assert (tmp_path / "state" / LOCK_FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_two_agents_with_a_directory_each_do_not_mind_each_other(tmp_path: Path) -> None:
-    with locked(tmp_path / "one"), locked(tmp_path / "other"):
+    with locked_state_directory(tmp_path / "one"), locked_state_directory(tmp_path / "other"):
         pass
 
 
@@ -43,9 +42,9 @@ def test_a_full_disk_keeps_no_agent_from_starting(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(FileLock, "sign", full)
     with (
-        locked(tmp_path),
+        locked_state_directory(tmp_path),
         pytest.raises(MembershipError, match=r"already \(another process\)"),
-        locked(tmp_path),
+        locked_state_directory(tmp_path),
     ):
         pass
 
@@ -54,7 +53,7 @@ def test_a_directory_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(MembershipError, match=r"file/state cannot be used"),
-        locked(tmp_path / "file" / "state"),
+        locked_state_directory(tmp_path / "file" / "state"),
     ):
         pass
 
@@ -70,5 +69,5 @@ def test_a_second_process_ends_with_code_1_and_a_killed_one_leaves_no_lock(tmp_p
         assert "Traceback" not in second.stderr
         assert len(second.stderr.splitlines()) == 1
         first.send_signal(signal.SIGKILL)
-    with locked(tmp_path):
+    with locked_state_directory(tmp_path):
         pass

@@ -1,9 +1,9 @@
-"""What an agent keeps of its membership on disk: its name, whom it trusts, its certificate."""
+"""What an agent keeps in its state directory (name, trust, certificate), and the lock on it."""
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from shared.handshake.agent import CLOCK_TOLERANCE_S
 from shared.identity import AgentCertificate, Succession
 from shared.identity.certificates import read_kept
 from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
+from shared.process.file_lock import FileLock
 from shared.protocol.errors import (
     CertificateInvalid,
     CertificateOutOfDate,
@@ -212,3 +213,34 @@ def _fingerprint(text: str) -> bytes:
     if len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}")
     return fingerprint
+
+
+LOCK_FILE = "agent.lock"
+
+
+@contextmanager
+def locked_state_directory(directory: Path) -> Iterator[None]:
+    """The state directory (made, mode 0700, where there is none) is this process's alone meanwhile: with one
+    identity, two agents would end each other's tunnels.
+
+    ``agent.lock`` in it tells process and host; its lock ends with the process, however that ends. Raises
+    :class:`MembershipError` when another agent runs on the directory, and when it cannot be used.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise MembershipError(f"the state directory {directory} cannot be used: {error.strerror}") from error
+    path = directory / LOCK_FILE
+    try:
+        lock = FileLock(path)
+    except OSError as error:
+        raise MembershipError(f"{path} cannot be written: {error.strerror}") from error
+    with closing(lock):
+        if not lock.try_take(exclusive=True):
+            raise MembershipError(
+                f"another agent runs on {directory} already ({lock.holder()}), and two with one identity "
+                "would end each other's tunnels: stop that one first, or give this one a --state of its own"
+            )
+        with suppress(OSError):  # a full disk: an agent that has joined can work all the same
+            lock.sign()
+        yield
