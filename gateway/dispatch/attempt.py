@@ -7,10 +7,9 @@ from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.upload import StreamUpload
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
-from gateway.scheduling.base import estimated_work
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
-from shared.protocol.messages import RequestHead, ResponseHead, Trailers, Usage
+from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 
 EVENT_BYTES = 256
 """Of an event with one token, or a bit more; pieces that hold several came together."""
@@ -216,15 +215,3 @@ class Attempt:
     def _stop_upload(self) -> None:
         if self.upload is not None:
             self.upload.stop()
-
-
-def work_done(usage: Usage) -> float:
-    """What a request cost, by what its engine counted. What was cached cost nothing."""
-    return estimated_work(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
-
-
-def work_so_far(attempt: Attempt) -> float:
-    """What a streamed answer cost that was not finished, so that nobody counted: a piece is taken for a
-    token."""
-    request = attempt.request
-    return estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))

@@ -49,22 +49,22 @@ class RequestExchange:
         self,
         request: Request,
         ticket: Ticket,
-        home: "ExchangeContext[RequestExchange]",
+        context: "ExchangeContext[RequestExchange]",
         settle: Callable[[EngineResponse | Exception], None],
     ) -> None:
         self.request = request
         self.ticket = ticket
         self.state = ExchangeState.WAITING
         self.open_attempts = 0
-        self._home = home
+        self._context = context
         self._settle = settle
         self._settled = False
-        self._retries = RetryPolicy(home, request, ticket)
-        self._opening = PendingAttempts(home, request, ticket, self._retries)
+        self._retries = RetryPolicy(context, request, ticket)
+        self._pending = PendingAttempts(context, request, ticket, self._retries)
         self._answer: RunningAnswer | None = None
         self._queue_s = 0.0
-        self._alarm = LazyTimer(home.timers, self._on_time)
-        self._alarm.due(ticket.expires_s)
+        self._timer = LazyTimer(context.timers, self._on_time)
+        self._timer.due(ticket.expires_s)
 
     # --- From the dispatcher ---
 
@@ -79,7 +79,7 @@ class RequestExchange:
         attempt = self.open(deployment, now, self.request.body)
         self.state = ExchangeState.OPENING
         self._queue_s += now - self.ticket.entered_s
-        self._opening.begin(attempt, now)
+        self._pending.begin(attempt, now)
         self._watch()
 
     def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
@@ -88,16 +88,16 @@ class RequestExchange:
         attempt = Attempt(self, deployment, head, self.ticket.work, now)
         self.open_attempts += 1
         self.request.attempts.append(deployment.key)
-        self._home.taken(self, attempt)
-        attempt.upload = StreamUpload(body, attempt.stream, attempt, self._home.spawn)
+        self._context.taken(self, attempt)
+        attempt.upload = StreamUpload(body, attempt.stream, attempt, self._context.spawn)
         attempt.upload.start()
         return attempt
 
     def wait_again(self, *, preempted: bool = False) -> None:
-        self._home.wait_again(self, preempted=preempted)
+        self._context.wait_again(self, preempted=preempted)
 
     def withdraw(self) -> None:
-        self._home.withdraw(self.ticket)
+        self._context.withdraw(self.ticket)
 
     @property
     def answering(self) -> bool:
@@ -109,12 +109,12 @@ class RequestExchange:
         with later. False, and nothing is changed, when that would not be sound."""
         if self._answer is not None:
             given_back = self._answer.preempt(attempt, now)
-        elif given_back := self._opening.only(attempt) and self._retries.may_repeat:
+        elif given_back := self._pending.only(attempt) and self._retries.may_repeat:
             self._wait_again(preempted=True)
         if given_back:
             self.request.preempted += 1
             self.request.note_trouble(attempt.deployment.key, PREEMPTED)
-            self._home.metrics.preempted(self.request.model, self.request.tier)
+            self._context.metrics.preempted(self.request.model, self.request.tier)
         return given_back
 
     def reads_first(self, attempt: Attempt, then: Callable[[], None]) -> bool:
@@ -128,8 +128,8 @@ class RequestExchange:
             self._answer.nobody(str(error).rstrip("."))
             return
         if self.state is ExchangeState.WAITING:
-            self._home.withdraw(self.ticket)
-        self._opening.give_up(code)
+            self._context.withdraw(self.ticket)
+        self._pending.give_up(code)
         self._finish()
         self._say(error)
 
@@ -153,32 +153,32 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.answered(attempt, head)
             return
-        now, other_copy = self._home.timers.time(), self._opening.has_other(attempt)
+        now, other_copy = self._context.timers.time(), self._pending.has_other(attempt)
         if head.lacks_path and self.request.route != ANY_ROUTE:
             step = self._retries.after_missing_path(attempt, other_copy=other_copy)
             if not self._goes_on(step, attempt):
-                self.fail(self._home.nobody_has(self.request))
+                self.fail(self._context.nobody_has(self.request))
             return
         if self._goes_on(self._retries.after_head(attempt, head, now, other_copy=other_copy), attempt):
             return
         if attempt.refused:
             head = self._retries.with_retry_after(head)
-        self._opening.answered(attempt, now)
+        self._pending.answered(attempt, now)
         attempt.first_byte_s = now
         recordable = StreamRecovery.recordable(self.request, head)
-        settings = self._home.settings
-        course = (
-            StreamRecovery(self.request, self._home.records, settings.record_bytes) if recordable else None
+        settings = self._context.settings
+        recovery = (
+            StreamRecovery(self.request, self._context.records, settings.record_bytes) if recordable else None
         )
         held = not self.request.streaming and not is_event_stream(head.headers) and self._retries.may_repeat
-        attempt.response = self._response(attempt, head, course, held)
+        attempt.response = self._response(attempt, head, recovery, held)
         if not held:
-            self._begin_answer(attempt, course)
+            self._begin_answer(attempt, recovery)
 
     def began(self, attempt: Attempt) -> None:
         """The first of a response's body is there."""
         if self.request.streaming:
-            self._home.began(attempt)
+            self._context.began(attempt)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """A stream ended in order."""
@@ -194,7 +194,7 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.lost(attempt, code, reason)
             return
-        now, other_copy = self._home.timers.time(), self._opening.has_other(attempt)
+        now, other_copy = self._context.timers.time(), self._pending.has_other(attempt)
         if not self._goes_on(self._retries.after_reset(attempt, code, now, other_copy=other_copy), attempt):
             self.fail(request_error(code, reason))
 
@@ -205,7 +205,7 @@ class RequestExchange:
 
     def suspended(self, attempt: Attempt) -> None:
         """The tunnel is gone or silent."""
-        attempt.suspend(self._home.timers.time())
+        attempt.suspend(self._context.timers.time())
         if self._answer is not None:
             self._answer.suspended(attempt)
         elif self.state is ExchangeState.OPENING:
@@ -213,12 +213,12 @@ class RequestExchange:
 
     def resumed(self, attempt: Attempt) -> None:
         """The stream goes on."""
-        now = self._home.timers.time()
+        now = self._context.timers.time()
         away_s = attempt.resume(now)
         if self._answer is not None:
             self._answer.resumed(attempt)
         elif self.state is ExchangeState.OPENING:
-            self._opening.came_back(away_s, now)
+            self._pending.came_back(away_s, now)
             self._watch()
 
     def engine_lost(self, attempt: Attempt) -> None:
@@ -226,7 +226,7 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.engine_lost(attempt)
         elif self.state is ExchangeState.OPENING:
-            self._act(self._opening.engine_lost(attempt, self._home.timers.time()), attempt)
+            self._act(self._pending.engine_lost(attempt, self._context.timers.time()), attempt)
 
     def body_failed(self, error: Exception) -> None:
         """The client's side could not deliver the rest of the body."""
@@ -238,7 +238,7 @@ class RequestExchange:
     def closed(self, attempt: Attempt) -> None:
         """A stream of this exchange is closed at both ends."""
         self.open_attempts -= 1
-        self._home.released(attempt)
+        self._context.released(attempt)
         if self.state is ExchangeState.DONE:
             self._leave()
 
@@ -249,22 +249,22 @@ class RequestExchange:
         if step is NextStep.TELL:
             return False
         if step is NextStep.OTHER_COPY:
-            self._opening.drop(attempt)
+            self._pending.drop(attempt)
         else:
             self._wait_again(held=step is NextStep.HOLD)
         return True
 
     def _wait_again(self, *, preempted: bool = False, held: bool = False) -> None:
-        self._opening.give_up(ErrorCode.CANCELLED)
+        self._pending.give_up(ErrorCode.CANCELLED)
         self.state = ExchangeState.WAITING
         if held:
-            self._home.hold(self)
+            self._context.hold(self)
         else:
-            self._home.wait_again(self, preempted=preempted)
-        self._alarm.due(self.ticket.expires_s)
+            self._context.wait_again(self, preempted=preempted)
+        self._timer.due(self.ticket.expires_s)
 
     def _response(
-        self, attempt: Attempt, head: ResponseHead, course: StreamRecovery | None, held: bool
+        self, attempt: Attempt, head: ResponseHead, recovery: StreamRecovery | None, held: bool
     ) -> EngineResponse:
         return EngineResponse(
             head,
@@ -274,42 +274,44 @@ class RequestExchange:
             queue_s=self._queue_s,
             attempts=len(self.request.attempts),
             on_done=self._reader_done,
-            record=None if course is None else course.record,
+            record=None if recovery is None else recovery.record,
             on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
             version=attempt.deployment.version,
-            unread=self._home.unread.share(self.request.principal.key_id, self.request.principal.tenant),
+            unread=self._context.unread.share(self.request.principal.key_id, self.request.principal.tenant),
             on_held_up=self._held_up,
         )
 
-    def _begin_answer(self, attempt: Attempt, course: StreamRecovery | None) -> None:
+    def _begin_answer(self, attempt: Attempt, recovery: StreamRecovery | None) -> None:
         """From here on the client hears of it."""
         response = attempt.response
         assert response is not None
         self.state = ExchangeState.ANSWERING
-        self._opening.give_up(ErrorCode.CANCELLED, but=attempt)  # there may be a second copy by now
-        self._opening.attempts = []
-        self._home.metrics.first_byte(self.request.model, self._home.timers.time() - self.request.arrived_s)
-        if course is None:
+        self._pending.give_up(ErrorCode.CANCELLED, but=attempt)  # there may be a second copy by now
+        self._pending.attempts = []
+        self._context.metrics.first_byte(
+            self.request.model, self._context.timers.time() - self.request.arrived_s
+        )
+        if recovery is None:
             # Nothing will repeat it; what is still going up has its own hold on it.
             self.request.body.prefix = b""
-        self._answer = RunningAnswer(self, self._home, attempt, response, course, self._alarm)
+        self._answer = RunningAnswer(self, self._context, attempt, response, recovery, self._timer)
         self._say(response)
 
     def _held_up(self, held_up: bool) -> None:
         if self._answer is not None:
-            now = self._home.timers.time()
-            self._home.slow_readers.note(self.request.model, self._answer, held_up, now)
+            now = self._context.timers.time()
+            self._context.slow_readers.note(self.request.model, self._answer, held_up, now)
 
     def _reader_done(self, ending: Ending) -> None:
         assert self._answer is not None
         if ending is Ending.ABORTED:
             self._answer.stop(ErrorCode.CANCELLED)
-        self._home.slow_readers.done(self.request.model, self._answer)
+        self._context.slow_readers.done(self.request.model, self._answer)
         self._finish()
 
     def _finish(self) -> None:
         self.state = ExchangeState.DONE
-        self._alarm.off()
+        self._timer.off()
         self._leave()
 
     def _leave(self) -> None:
@@ -317,9 +319,9 @@ class RequestExchange:
         are looked for."""
         if not self.open_attempts:
             self._answer = None
-            self._opening.attempts = []
-            self._alarm.close()
-        self._home.finished(self)
+            self._pending.attempts = []
+            self._timer.close()
+        self._context.finished(self)
 
     def _say(self, outcome: EngineResponse | Exception) -> None:
         if not self._settled:
@@ -331,7 +333,7 @@ class RequestExchange:
 
     def _watch(self) -> None:
         """When to look again while no answer has begun."""
-        self._alarm.due(self._opening.due_s)
+        self._timer.due(self._pending.due_s)
 
     def _on_time(self, now: float) -> None:
         if self._answer is not None:
@@ -339,22 +341,22 @@ class RequestExchange:
         elif self.state is ExchangeState.WAITING:
             self._still_waiting()
         elif self.state is ExchangeState.OPENING:
-            self._act(self._opening.look(now), self._opening.attempts[0])
+            self._act(self._pending.look(now), self._pending.attempts[0])
 
     def _still_waiting(self) -> None:
-        until_s = self._home.may_wait_until(self.request, self.ticket)
+        until_s = self._context.may_wait_until(self.request, self.ticket)
         if until_s is None:
-            self.fail(self._home.waited_too_long(self.request, self._retries.refusals))
+            self.fail(self._context.waited_too_long(self.request, self._retries.refusals))
         else:
             self.ticket.expires_s = until_s
-            self._alarm.due(until_s)
+            self._timer.due(until_s)
 
     def _act(self, decision: LookAgain | GiveUp | NextStep, attempt: Attempt) -> None:
         """What was decided while no answer has begun."""
         if isinstance(decision, LookAgain):
             if decision.hedge is not None:
                 self._open_copy(decision.hedge)
-            self._alarm.due(decision.due_s)
+            self._timer.due(decision.due_s)
         elif isinstance(decision, GiveUp):
             self.fail(decision.error, decision.code)
         else:
@@ -362,13 +364,13 @@ class RequestExchange:
 
     def _open_copy(self, deployment: Deployment) -> None:
         try:
-            attempt = self.open(deployment, self._home.timers.time(), self.request.body)
+            attempt = self.open(deployment, self._context.timers.time(), self.request.body)
         except SessionClosed:
             deployment.session.end()
         except TooManyStreams:
             deployment.session.set_full(True)
         else:
-            self._opening.attempts.append(attempt)
+            self._pending.attempts.append(attempt)
 
 
 def _nobody(outcome: EngineResponse | Exception) -> None:

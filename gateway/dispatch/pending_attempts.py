@@ -44,8 +44,8 @@ class PendingAttempts:
     """Who may still answer one request, and when to look at them again."""
 
     __slots__ = (
+        "_context",
         "_hedge_at_s",
-        "_home",
         "_looked_s",
         "_opened_s",
         "_request",
@@ -54,9 +54,11 @@ class PendingAttempts:
         "attempts",
     )
 
-    def __init__(self, home: DispatchContext, request: Request, ticket: Ticket, retries: RetryPolicy) -> None:
+    def __init__(
+        self, context: DispatchContext, request: Request, ticket: Ticket, retries: RetryPolicy
+    ) -> None:
         self.attempts: list[Attempt] = []
-        self._home = home
+        self._context = context
         self._request = request
         self._ticket = ticket
         self._retries = retries
@@ -73,25 +75,25 @@ class PendingAttempts:
         """The first is open."""
         self.attempts = [attempt]
         self._opened_s = now
-        self._hedge_at_s = None if self._request.body.rest else self._home.hedge_at(self._request, now)
+        self._hedge_at_s = None if self._request.body.rest else self._context.hedge_at(self._request, now)
 
     def answered(self, attempt: Attempt, now: float) -> None:
         """The response is that of ``attempt``: the other one is given up. A first one that said nothing in
         much longer than the second took is taken to answer nothing."""
         first = self.attempts[0]
         if attempt is not first:
-            self._home.metrics.hedge_won(self._request.model)
+            self._context.metrics.hedge_won(self._request.model)
             silent_s = now - first.opened_s - first.away_s
-            least_s = max(self._home.settings.stall_s, HEDGE_TIMES * (now - attempt.opened_s))
+            least_s = max(self._context.settings.stall_s, HEDGE_TIMES * (now - attempt.opened_s))
             if first.response is None and first.suspended_s is None and silent_s >= least_s:
-                self._home.failed(first, Trouble.TIMEOUT, now)
+                self._context.failed(first, Trouble.TIMEOUT, now)
         self.give_up(ErrorCode.CANCELLED, but=attempt)
 
     def came_back(self, away_s: float, now: float) -> None:
         """A tunnel is there again after ``away_s``. What was said meanwhile is on its way: nobody is late
         before it could arrive, however much of the time was used up before anybody knew that the tunnel was
         gone."""
-        first_byte_s = self._home.settings.first_byte_s
+        first_byte_s = self._context.settings.first_byte_s
         self._opened_s = max(self._opened_s + away_s, now + ANSWER_S - first_byte_s)
 
     def drop(self, attempt: Attempt) -> bool:
@@ -139,7 +141,7 @@ class PendingAttempts:
     @property
     def due_s(self) -> float:
         """When to look at them again."""
-        settings, deadline_s = self._home.settings, self._request.deadline_s
+        settings, deadline_s = self._context.settings, self._request.deadline_s
         gone_s = [attempt.suspended_s for attempt in self.attempts if attempt.suspended_s is not None]
         if gone_s and len(gone_s) == len(self.attempts):
             due_s = max(*gone_s, self._looked_s) + settings.failover_after_s
@@ -163,7 +165,7 @@ class PendingAttempts:
             return self._look_at_gone(now)
         if (lost_s := self._lost_s) is not None:
             return self._look_at_lost(lost_s, now)
-        if now >= self._opened_s + self._home.settings.first_byte_s:
+        if now >= self._opened_s + self._context.settings.first_byte_s:
             return self._look_at_late(now)
         if self._hedge_at_s is not None and now >= self._hedge_at_s:
             return self._hedge(now)
@@ -172,15 +174,19 @@ class PendingAttempts:
     def engine_lost(self, attempt: Attempt, now: float) -> LookAgain | GiveUp | NextStep:
         """The agent of ``attempt`` says that its engine is lost."""
         if self.drop(attempt):
-            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+            self._context.failed(attempt, Trouble.ENGINE_LOST, now)
         elif (lost_s := self._lost_s) is not None:
             return self._look_at_lost(lost_s, now)
         return LookAgain(self.due_s)
 
     def _look_at_gone(self, now: float) -> LookAgain | NextStep:
         """The tunnel stays away: somebody else gets the request, if there is somebody."""
-        if self._retries.may_repeat and self._home.someone_else(self._request) and self._retries.may_move():
-            self._home.metrics.failed_over(self._request.model, "suspended")
+        if (
+            self._retries.may_repeat
+            and self._context.someone_else(self._request)
+            and self._retries.may_move()
+        ):
+            self._context.metrics.failed_over(self._request.model, "suspended")
             return NextStep.ASK_AGAIN
         self._looked_s = now
         return LookAgain(self.due_s)
@@ -190,13 +196,13 @@ class PendingAttempts:
         the engine may answer yet, for a while."""
         attempt = self.attempts[0]
         over = now >= max(lost_s, self._opened_s) + LOST_PATIENCE_S
-        elsewhere = self._retries.may_repeat and self._home.someone_else(self._request, patiently=over)
+        elsewhere = self._retries.may_repeat and self._context.someone_else(self._request, patiently=over)
         if not (over or elsewhere):
             self._looked_s = now
             return LookAgain(self.due_s)
-        self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+        self._context.failed(attempt, Trouble.ENGINE_LOST, now)
         if elsewhere and self._retries.may_move():
-            self._home.metrics.failed_over(self._request.model, "engine_lost")
+            self._context.metrics.failed_over(self._request.model, "engine_lost")
             return NextStep.ASK_AGAIN
         error = request_error(ErrorCode.ENGINE_UNREACHABLE, attempt.deployment.reason)
         return GiveUp(error, ErrorCode.ENGINE_TIMEOUT)
@@ -208,7 +214,7 @@ class PendingAttempts:
         if sum(may_be_the_tunnels(attempt, now) for attempt in late):  # each tunnel is asked
             return LookAgain(now + ANSWER_S)
         for attempt in late if self._request.body.rest is None else ():
-            self._home.failed(attempt, Trouble.TIMEOUT, now)
+            self._context.failed(attempt, Trouble.TIMEOUT, now)
         self.give_up(ErrorCode.ENGINE_TIMEOUT, but=late[0])
         step = self._retries.after_timeout()
         return _late() if step is NextStep.TELL else step
@@ -216,7 +222,7 @@ class PendingAttempts:
     def _hedge(self, now: float) -> LookAgain:
         """It is late: a second copy may be sooner, unless the answer is on its way already."""
         may = self._alone and self._retries.may_repeat
-        deployment = self._home.hedge(self._request, self._ticket, now) if may else None
+        deployment = self._context.hedge(self._request, self._ticket, now) if may else None
         self._hedge_at_s = now + HEDGE_AGAIN_S if may and deployment is None else None
         return LookAgain(self.due_s, deployment)
 

@@ -50,13 +50,13 @@ class NextStep(Enum):
 class RetryPolicy:
     """Of one request, until its response begins. ``other_copy``: another attempt of the request runs."""
 
-    __slots__ = ("_home", "_rejecting", "_request", "_ticket", "_tries", "refusals")
+    __slots__ = ("_context", "_rejecting", "_request", "_ticket", "_tries", "refusals")
 
-    def __init__(self, home: DispatchContext, request: Request, ticket: Ticket) -> None:
-        self._home = home
+    def __init__(self, context: DispatchContext, request: Request, ticket: Ticket) -> None:
+        self._context = context
         self._request = request
         self._ticket = ticket
-        self._tries = Tries(home.settings.max_attempts)
+        self._tries = Tries(context.settings.max_attempts)
         self._rejecting: Deployment | None = None
         """Which seemed to reject the option that asks for usage."""
         self.refusals: Refusals | None = None
@@ -77,14 +77,14 @@ class RetryPolicy:
         if trouble is Trouble.OVERLOADED:
             return self._after_refusal(attempt, head, now, other_copy)
         if trouble is not None:
-            self._home.failed(attempt, trouble, now)
+            self._context.failed(attempt, trouble, now)
             return self._elsewhere(trouble, Effect.HARMLESS, other_copy, only_if_better=True)
-        self._home.answered(attempt, now)
+        self._context.answered(attempt, now)
         return self._after_answer(attempt.deployment, head.status)
 
     def after_missing_path(self, attempt: Attempt, *, other_copy: bool) -> NextStep:
         """The engine's router says that there is nothing at the request's path: others may have it."""
-        self._home.lacks_path(attempt)
+        self._context.lacks_path(attempt)
         return self._elsewhere(Trouble.NO_PATH, Effect.NONE, other_copy, only_if_better=True)
 
     def after_reset(self, attempt: Attempt, code: ErrorCode, now: float, *, other_copy: bool) -> NextStep:
@@ -94,7 +94,7 @@ class RetryPolicy:
             return NextStep.TELL
         if trouble is Trouble.OVERLOADED:
             return self._after_refusal(attempt, None, now, other_copy)
-        self._home.failed(attempt, trouble, now)
+        self._context.failed(attempt, trouble, now)
         return self._elsewhere(trouble, effect, other_copy, only_if_better=trouble in ENGINES_FAULT)
 
     def after_timeout(self) -> NextStep:
@@ -105,7 +105,7 @@ class RetryPolicy:
         """``head`` with the time after which to come back, where the engine does not say."""
         if any(name in ("retry-after", "retry-after-ms") for name, _ in head.headers):
             return head
-        seconds = math.ceil(self._home.slot_expected_s(self._request))
+        seconds = math.ceil(self._context.slot_expected_s(self._request))
         return replace(head, headers=(*head.headers, ("retry-after", str(seconds))))
 
     def _elsewhere(
@@ -120,11 +120,11 @@ class RetryPolicy:
         request = self._request
         if not self._tries.count(trouble) or not may_be_repeated(request, effect):
             return NextStep.TELL
-        if only_if_better and not self._home.someone_else(request, patiently=True):
+        if only_if_better and not self._context.someone_else(request, patiently=True):
             return NextStep.TELL
-        if not self._home.may_retry(request, trouble):
+        if not self._context.may_retry(request, trouble):
             return NextStep.TELL
-        self._home.metrics.retried(request.model, trouble.name.lower())
+        self._context.metrics.retried(request.model, trouble.name.lower())
         return NextStep.ASK_AGAIN
 
     def _after_refusal(
@@ -135,13 +135,13 @@ class RetryPolicy:
         self.refusals = self.refusals or Refusals()
         wait_s = self.refusals.note(head, now)
         attempt.refused = True
-        self._home.failed(attempt, Trouble.OVERLOADED, now, wait_s)
+        self._context.failed(attempt, Trouble.OVERLOADED, now, wait_s)
         if other_copy:
             return NextStep.OTHER_COPY
-        from_s = now if self._home.someone_else(self._request) else now + wait_s
+        from_s = now if self._context.someone_else(self._request) else now + wait_s
         if not self.may_repeat or from_s >= self._ticket.expires_s or self.refusals.count > MOST_REFUSALS:
             return NextStep.TELL
-        self._home.metrics.retried(self._request.model, Trouble.OVERLOADED.name.lower())
+        self._context.metrics.retried(self._request.model, Trouble.OVERLOADED.name.lower())
         return NextStep.HOLD
 
     def _after_answer(self, deployment: Deployment, status: int) -> NextStep:
@@ -155,6 +155,6 @@ class RetryPolicy:
         elif self._rejecting is None and is_rejected(request, deployment, status):
             self._rejecting = deployment
             request.note_trouble(deployment.key, USAGE_OPTION)
-            self._home.metrics.retried(request.model, USAGE_OPTION)
+            self._context.metrics.retried(request.model, USAGE_OPTION)
             return NextStep.ASK_AGAIN
         return NextStep.TELL

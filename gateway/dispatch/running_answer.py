@@ -17,29 +17,20 @@ The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
 from collections.abc import Callable
 from enum import Enum, auto
 
-from gateway.dispatch.attempt import Attempt, work_done, work_so_far
+from gateway.dispatch.accounting import note_complete, note_stopped
+from gateway.dispatch.answer_watch import COMMENT_S, AnswerWatch, NextLook, Silenced, Suspected
+from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext, ResponseObserver
 from gateway.dispatch.readings import Task
 from gateway.dispatch.recovery import NotContinuable, SpliceFailed
-from gateway.dispatch.recovery_policy import RecoveryPolicy
+from gateway.dispatch.recovery_policy import RecoveryPolicy, RecoveryStep
 from gateway.dispatch.response import EngineResponse
-from gateway.dispatch.stall_detection import (
-    ANSWER_S,
-    LOST_PATIENCE_S,
-    idle_at_s,
-    look_s,
-    may_be_the_tunnels,
-    stalls_at_s,
-)
 from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.domain.timers import LazyTimer
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import RULES, Trouble, break_reason, trouble_of
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers
-
-COMMENT_S = 15.0
-"""So often a client whose answer pauses gets a comment, before a proxy in between gives up."""
 
 PATIENCE_S = 30.0
 """How long an answer waits for another deployment to go on with it when there is none: an agent's restart."""
@@ -57,47 +48,47 @@ class AnswerPhase(Enum):
 
 
 class RunningAnswer:
-    """From the head on. ``course`` is None for answers that cannot go on elsewhere."""
+    """From the head on. ``recovery`` is None for answers that cannot go on elsewhere."""
 
     def __init__(
         self,
-        asker: ResponseObserver,
-        home: DispatchContext,
+        observer: ResponseObserver,
+        context: DispatchContext,
         attempt: Attempt,
         response: EngineResponse,
-        course: StreamRecovery | None,
-        alarm: LazyTimer,
+        recovery: StreamRecovery | None,
+        timer: LazyTimer,
     ) -> None:
         self.phase = AnswerPhase.STREAMING
         self.response = response
         self.attempt: Attempt | None = attempt
-        self._asker = asker
-        self._home = home
-        self._course = course
-        self._alarm = alarm
-        self._prospects = RecoveryPolicy(home, asker.request, attempt.deployment.version, course)
-        self._began_s = attempt.opened_s
+        self._observer = observer
+        self._context = context
+        self._recovery = recovery
+        self._timer = timer
+        self._policy = RecoveryPolicy(context, observer.request, attempt.deployment.version, recovery)
+        self._watch = AnswerWatch(context, observer.request, attempt.opened_s)
         self._comment_s = 0.0
         self._fixed = False
         """It cannot go on elsewhere, as was found while the tunnel was gone."""
         self._expires_s = 0.0
         self._reads: Task | None = None
         """Where how far it came is being read."""
-        self._watch(attempt, home.timers.time())
+        self._expect_bytes(attempt, context.timers.time())
 
     # --- From the exchange ---
 
     def begin(self, deployment: Deployment, now: float) -> None:
         """A slot is free at a deployment that can go on. Raises as :class:`Attempt` does."""
         assert self.phase is AnswerPhase.WAITING
-        assert self._course is not None
+        assert self._recovery is not None
         try:
-            body = self._course.ask(deployment)
+            body = self._recovery.ask(deployment)
         except NotContinuable as error:
-            self._asker.withdraw()
+            self._observer.withdraw()
             self._stay(error.reason)
             return
-        attempt = self._asker.open(deployment, now, body)
+        attempt = self._observer.open(deployment, now, body)
         if self.attempt is not None:
             self.attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = attempt
@@ -113,7 +104,7 @@ class RunningAnswer:
             self._still_asking(attempt, now)
         elif self.phase is AnswerPhase.OVER:
             return
-        elif now >= self._ends_s():
+        elif now >= self._watch.ends_s:
             self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
         elif self.phase is AnswerPhase.READING:
             self._comment(now)
@@ -131,9 +122,9 @@ class RunningAnswer:
         changed then."""
         if self.phase not in (AnswerPhase.STREAMING, AnswerPhase.ASKING) or attempt is not self.attempt:
             return False
-        if attempt.suspended_s is not None or attempt.stalled or now >= self._ends_s():
+        if attempt.suspended_s is not None or attempt.stalled or now >= self._watch.ends_s:
             return False
-        if self._reads is not None or not self._prospects.may_pause(attempt):
+        if self._reads is not None or not self._policy.may_pause(attempt):
             return False
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
@@ -145,12 +136,12 @@ class RunningAnswer:
         once it has been, unless the attempt is over by then."""
         if self.phase is not AnswerPhase.STREAMING or attempt is not self.attempt or self._reads is not None:
             return False
-        return not (self._course is None or self._course.nearly_read or self._is_read(then))
+        return not (self._recovery is None or self._recovery.nearly_read or self._is_read(then))
 
     def nobody(self, reason: str) -> None:
         """Nobody is left to go on with it."""
         if self.phase is AnswerPhase.WAITING:
-            self._asker.withdraw()
+            self._observer.withdraw()
             self._stay(reason)
         else:
             self.break_off(ErrorCode.INTERNAL, reason)
@@ -159,7 +150,7 @@ class RunningAnswer:
         """The engine waits for its client, and others wait for the engine."""
         if self.phase is AnswerPhase.OVER:
             return
-        self._home.metrics.broken(self._asker.request.model, "read_too_slowly")
+        self._context.metrics.broken(self._observer.request.model, "read_too_slowly")
         self.response.break_off(ErrorCode.CANCELLED, reason, read_slowly=True)
         self.stop(ErrorCode.CANCELLED, "its client reads too slowly")
 
@@ -167,22 +158,21 @@ class RunningAnswer:
         """It cannot go on."""
         if self.phase is AnswerPhase.OVER:
             return
-        self._home.metrics.broken(self._asker.request.model, code.name.lower())
+        self._context.metrics.broken(self._observer.request.model, code.name.lower())
         self.response.break_off(code, reason, not_continued=not_continued)
         self.stop(code, reason)
 
     def stop(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants more of it, or there is no more. Idempotent."""
         if self.phase is AnswerPhase.WAITING:
-            self._asker.withdraw()
+            self._observer.withdraw()
         if self.phase is not AnswerPhase.OVER:
             self.phase = AnswerPhase.OVER
-            self._alarm.off()
+            self._timer.off()
             self._read_no_more()
-            if self.attempt is not None and self._asker.request.streaming:
-                self._home.spent(self._asker.ticket, work_so_far(self.attempt))
-            if self._course is not None:
-                self._course.release()
+            note_stopped(self._context, self._observer.ticket, self.attempt)
+            if self._recovery is not None:
+                self._recovery.release()
         if self.attempt is not None:
             self.attempt.give_up(code, reason)
 
@@ -190,22 +180,22 @@ class RunningAnswer:
 
     def answered(self, attempt: Attempt, head: ResponseHead) -> None:
         """The engine that was asked to go on answers."""
-        if attempt is not self.attempt or self.phase is not AnswerPhase.ASKING or self._course is None:
+        if attempt is not self.attempt or self.phase is not AnswerPhase.ASKING or self._recovery is None:
             return
-        now, request = self._home.timers.time(), self._asker.request
+        now, request = self._context.timers.time(), self._observer.request
         if not StreamRecovery.recordable(request, head):
             trouble = trouble_of(head)
             attempt.refused = trouble is Trouble.OVERLOADED
             self._failed_to_go_on(attempt, trouble, f"the next engine answered with status {head.status}")
             return
-        self._home.answered(attempt, now)
-        self._home.metrics.continued(request.model, "begun")
+        self._context.answered(attempt, now)
+        self._context.metrics.continued(request.model, "begun")
         attempt.response = self.response
         attempt.first_byte_s = now
-        self._course.record.break_off()
-        self.response.go_on(attempt.stream, self._course.splicer())
+        self._recovery.record.break_off()
+        self.response.go_on(attempt.stream, self._recovery.splicer())
         self.phase = AnswerPhase.STREAMING
-        self._watch(attempt, now)
+        self._expect_bytes(attempt, now)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """The stream ended in order. An engine that said why its answer ends has answered, also when it omits
@@ -222,16 +212,16 @@ class RunningAnswer:
         except SpliceFailed as error:
             self.unjoinable(attempt, error.reason)
             return
-        if self._course is None or self._course.whole:
+        if self._recovery is None or self._recovery.whole:
             self.response.flush()
             self._finish(attempt, trailers)
-        elif (missing := self._course.missing) is not None:
+        elif (missing := self._recovery.missing) is not None:
             self.response.flush()
             self.response.add(missing)
             self._finish(attempt, trailers)
         else:
-            now = self._home.timers.time()
-            self._home.failed(attempt, Trouble.BROKEN, now)
+            now = self._context.timers.time()
+            self._context.failed(attempt, Trouble.BROKEN, now)
             self._broke(ErrorCode.ENGINE_FAILED, "the stream ended early", Trouble.BROKEN)
 
     def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
@@ -243,7 +233,7 @@ class RunningAnswer:
             self._failed_to_go_on(attempt, trouble, reason or code.name.lower())
             return
         if trouble is not None:
-            self._home.failed(attempt, trouble, self._home.timers.time())
+            self._context.failed(attempt, trouble, self._context.timers.time())
         if self.phase is AnswerPhase.WAITING:
             attempt.give_up(ErrorCode.CANCELLED)
             self.attempt = None
@@ -253,35 +243,35 @@ class RunningAnswer:
     def unjoinable(self, attempt: Attempt, reason: str) -> None:
         """What another engine sent does not fit to the answer so far."""
         if attempt is self.attempt and self.phase is AnswerPhase.STREAMING:
-            self._prospects.unfit(attempt)
+            self._policy.unfit(attempt)
             self._failed_to_go_on(attempt, None, reason)
 
     def suspended(self, attempt: Attempt) -> None:
         if attempt is self.attempt and self.phase in (AnswerPhase.STREAMING, AnswerPhase.ASKING):
-            settings, streams = self._home.settings, self.phase is AnswerPhase.STREAMING
+            settings, streams = self._context.settings, self.phase is AnswerPhase.STREAMING
             wait_s = settings.continue_after_s if streams else settings.failover_after_s
-            self._look_after(wait_s, self._home.timers.time())
+            self._look_after(wait_s, self._context.timers.time())
 
     def engine_lost(self, attempt: Attempt) -> None:
         """Its agent says that its engine is lost: if nothing comes any more, another one is to go on."""
         if attempt is self.attempt and attempt.suspended_s is None:
-            now = self._home.timers.time()
+            now = self._context.timers.time()
             if self.phase is AnswerPhase.STREAMING:
                 attempt.quiet_s, attempt.heard = now, False
-                self._look_after(self._home.settings.continue_after_s, now)
+                self._look_after(self._context.settings.continue_after_s, now)
             elif self.phase is AnswerPhase.ASKING:
                 self._look_after(0.0, now)
 
     def resumed(self, attempt: Attempt) -> None:
         if attempt is not self.attempt:
             return
-        now = self._home.timers.time()
+        now = self._context.timers.time()
         if self.phase is AnswerPhase.WAITING:
-            self._asker.withdraw()
+            self._observer.withdraw()
             self.phase = AnswerPhase.STREAMING
         self._fixed = False
         if self.phase is AnswerPhase.STREAMING:
-            self._alarm.due(min(attempt.quiet_s + self._home.settings.stall_s, self._ends_s()))
+            self._timer.due(min(attempt.quiet_s + self._context.settings.stall_s, self._watch.ends_s))
         else:
             self._look_after(COMMENT_S, now)
 
@@ -294,81 +284,70 @@ class RunningAnswer:
 
     def _go_on(self, attempt: Attempt | None, code: ErrorCode, reason: str, trouble: Trouble | None) -> None:
         """``attempt`` was lost with ``code``, and what came of it has been read."""
-        why_not = self._prospects.why_not()
-        if why_not is None:
-            why_not = self._prospects.nobody_can(attempt)
-        if why_not is None and trouble is None:
-            why_not = "trying again would do no better"
-        if why_not is None and self._close():
-            return
-        if why_not is None and self._prospects.may_try(trouble):
-            if attempt is not None:
-                attempt.give_up(ErrorCode.CANCELLED)  # what the reader still has of it is not credited to it
+        step = self._policy.after_loss(attempt, trouble)
+        if step is RecoveryStep.WAIT and attempt is not None:
+            attempt.give_up(ErrorCode.CANCELLED)  # what the reader still has of it is not credited to it
+        self._recover(step, code, break_reason(code, reason))
+
+    def _recover(self, step: RecoveryStep | str, code: ErrorCode, words: str) -> None:
+        """Do ``step``, or tell the client ``words`` and why there is none."""
+        if step is RecoveryStep.CLOSE:
+            self._close()
+        elif step is RecoveryStep.WAIT:
             self._wait_for_another()
         else:
-            self._give_up(code, break_reason(code, reason), why_not or "too many engines failed on it")
+            self._context.metrics.continued(self._observer.request.model, "impossible")
+            if step:
+                words = f"{words} It could not go on at another engine: {step}."
+            self.break_off(code, words, not_continued=True)
 
-    def _close(self) -> bool:
-        """If the answer is whole but for how its stream ends, end it. To be asked after ``why_not``."""
-        if self._course is None or self._course.closing is None:
-            return False
-        self._course.record.break_off()
-        self.response.add(self._course.closing)
+    def _close(self) -> None:
+        """End the answer, which is whole but for how its stream ends."""
+        assert self._recovery is not None
+        assert self._recovery.closing is not None
+        self._recovery.record.break_off()
+        self.response.add(self._recovery.closing)
         if self.attempt is not None:
             self.attempt.give_up(ErrorCode.CANCELLED)
         self._finish(None, None)
-        return True
 
     def _wait_for_another(self, *, preempted: bool = False) -> None:
-        request, now = self._asker.request, self._home.timers.time()
-        self._prospects.wanted()
+        request, now = self._observer.request, self._context.timers.time()
+        self._policy.wanted()
         self.phase = AnswerPhase.WAITING
-        self._asker.wait_again(preempted=preempted)
-        self._home.metrics.continued(request.model, "wanted")
-        patient = preempted or self._home.someone_else(request)
-        patience_s = self._home.settings.total_s if patient else PATIENCE_S
-        self._expires_s = min(self._asker.ticket.expires_s, now + patience_s, self._ends_s())
+        self._observer.wait_again(preempted=preempted)
+        self._context.metrics.continued(request.model, "wanted")
+        patient = preempted or self._context.someone_else(request)
+        patience_s = self._context.settings.total_s if patient else PATIENCE_S
+        self._expires_s = min(self._observer.ticket.expires_s, now + patience_s, self._watch.ends_s)
         self._comment_s = now
-        self._alarm.due(min(self._expires_s, now + COMMENT_S))
+        self._timer.due(min(self._expires_s, now + COMMENT_S))
 
     def _still_waiting(self, now: float) -> None:
         if now >= self._expires_s:
-            self._asker.withdraw()
+            self._observer.withdraw()
             self._stay("no other deployment could go on with it in time")
         else:
             self._comment(now)
-            self._alarm.due(min(self._expires_s, now + COMMENT_S))
+            self._timer.due(min(self._expires_s, now + COMMENT_S))
 
     def _still_asking(self, attempt: Attempt, now: float) -> None:
-        """A tunnel that is away is no reason to blame the engine, and one to ask somebody else."""
-        settings = self._home.settings
-        if attempt.suspended_s is not None:
-            away_s = now - attempt.suspended_s
-            if away_s >= settings.failover_after_s and self._home.someone_else(self._asker.request):
-                self._failed_to_go_on(attempt, None, "its tunnel is gone", blamed=False)
-                return
-        elif attempt.deployment.lost_s is not None and (
-            self._home.someone_else(self._asker.request) or now >= attempt.deployment.lost_s + LOST_PATIENCE_S
-        ):
-            self._failed_to_go_on(attempt, Trouble.ENGINE_LOST, "its agent has declared it lost")
+        found = self._watch.look_at_asked(attempt, now)
+        if isinstance(found, Silenced):
+            self._failed_to_go_on(attempt, found.trouble, found.reason, blamed=found.blamed)
             return
-        elif now - attempt.opened_s - attempt.away_s >= settings.first_byte_s:
-            if may_be_the_tunnels(attempt, now):
-                self._look_after(ANSWER_S, now)
-            else:
-                self._failed_to_go_on(attempt, Trouble.TIMEOUT, "it did not begin in time")
-            return
-        self._comment(now)
-        self._look_after(settings.failover_after_s if attempt.suspended_s is not None else COMMENT_S, now)
+        if found.commented:
+            self._comment(now)
+        self._timer.due(min(found.at_s, self._watch.ends_s))
 
     def _comment(self, now: float) -> None:
         """Tell whoever is in between that the client is not forgotten."""
-        if now - self._comment_s >= COMMENT_S and self._course is not None and self._course.commentable:
+        if now - self._comment_s >= COMMENT_S and self._recovery is not None and self._recovery.commentable:
             self._comment_s = now
             self.response.comment()
 
     def _look_after(self, wait_s: float, now: float) -> None:
-        self._alarm.due(min(now + wait_s, self._ends_s()))
+        self._timer.due(min(now + wait_s, self._watch.ends_s))
 
     def _stay(self, reason: str) -> None:
         """Nobody else goes on. An attempt whose tunnel is gone may still come back; else that was it.
@@ -377,31 +356,25 @@ class RunningAnswer:
         if attempt is not None and self.phase is AnswerPhase.WAITING:
             self.phase = AnswerPhase.STREAMING
             self._fixed = True
-            self._look_after(self._home.settings.continue_after_s, self._home.timers.time())
+            self._look_after(self._context.settings.continue_after_s, self._context.timers.time())
         elif self.phase is not AnswerPhase.OVER:
             self.phase = AnswerPhase.STREAMING
-            self._give_up(ErrorCode.SESSION_LOST, break_reason(ErrorCode.SESSION_LOST, ""), reason)
+            self._recover(reason, ErrorCode.SESSION_LOST, break_reason(ErrorCode.SESSION_LOST, ""))
 
     def _failed_to_go_on(
         self, attempt: Attempt, trouble: Trouble | None, reason: str, *, blamed: bool = True
     ) -> None:
         """The engine that was to go on did not. What it added, if anything, was sound."""
         if trouble is not None:
-            self._home.failed(attempt, trouble, self._home.timers.time())
+            self._context.failed(attempt, trouble, self._context.timers.time())
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
         self._once_read(lambda: self._try_another(reason, trouble if blamed else Trouble.LOST))
 
     def _try_another(self, reason: str, trouble: Trouble | None) -> None:
         """The engine that was to go on did not, because of ``trouble``; what there is has been read."""
-        why_not = self._prospects.why_not()
-        if why_not is None and self._close():
-            return
-        if why_not is None and self._prospects.may_try(trouble):
-            self._wait_for_another()
-        else:
-            words = f"The answer could not go on at another engine: {reason}."
-            self._give_up(ErrorCode.ENGINE_FAILED, words, why_not or "")
+        words = f"The answer could not go on at another engine: {reason}."
+        self._recover(self._policy.after_failed_continuation(trouble), ErrorCode.ENGINE_FAILED, words)
 
     # --- Reading ---
 
@@ -412,13 +385,13 @@ class RunningAnswer:
         if self._is_read(then):
             then()
         else:
-            self._comment_s = now = self._home.timers.time()
+            self._comment_s = now = self._context.timers.time()
             self._look_after(COMMENT_S, now)
 
     def _is_read(self, then: Callable[[], None]) -> bool:
         """Whether how far the answer came has been read at once; else ``then`` is called when it has."""
-        if self._course is not None:
-            self._reads = self._home.readings.read(self._course, lambda: self._was_read(then))
+        if self._recovery is not None:
+            self._reads = self._context.readings.read(self._recovery, lambda: self._was_read(then))
         return self._reads is None
 
     def _was_read(self, then: Callable[[], None]) -> None:
@@ -441,118 +414,78 @@ class RunningAnswer:
             return True
         if attempt.suspended_s is not None:
             asks = not self._fixed
-        elif attempt.heard or self.response.behind:
-            asks = False
         else:
-            asks = attempt.deployment.lost_s is not None or now >= stalls_at_s(attempt, self._home.settings)
-        return asks and self._prospects.somebody_might() and not self._is_read(self._look_now)
+            asks = self._watch.may_suspect(attempt, self.response.behind, now)
+        return asks and self._policy.somebody_might() and not self._is_read(self._look_now)
 
     def _look_now(self) -> None:
         if self.phase is AnswerPhase.STREAMING:
-            self.on_time(self._home.timers.time())
-
-    def _give_up(self, code: ErrorCode, words: str, why_not: str) -> None:
-        self._home.metrics.continued(self._asker.request.model, "impossible")
-        if why_not:
-            words = f"{words} It could not go on at another engine: {why_not}."
-        self.break_off(code, words, not_continued=True)
+            self.on_time(self._context.timers.time())
 
     # --- Time ---
 
-    def _watch(self, attempt: Attempt, now: float) -> None:
+    def _expect_bytes(self, attempt: Attempt, now: float) -> None:
         """Bytes are expected from now on."""
-        attempt.quiet_s, attempt.heard = now, False
-        self._look_after(look_s(self._home.settings), now)
+        self._timer.due(min(self._watch.begin(attempt, now), self._watch.ends_s))
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
-        settings = self._home.settings
-        if attempt.heard or self.response.behind:
-            self._watch(attempt, now)
-            return
-        if attempt.deployment.lost_s is not None:
-            self._look_at_lost(attempt, attempt.deployment.lost_s, now)
-            return
-        silent_s = stalls_at_s(attempt, settings)
-        if now >= silent_s and may_be_the_tunnels(attempt, now):
-            self._look_after(ANSWER_S, now)
-        elif now >= idle_at_s(attempt, settings):
-            self._home.failed(attempt, Trouble.TIMEOUT, now)
-            attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
-            self._broke(ErrorCode.ENGINE_TIMEOUT, f"silent for {settings.idle_s:g} s", Trouble.TIMEOUT)
-        elif now >= silent_s:
-            self._stalled(attempt, now)
+        found = self._watch.look(attempt, self.response.behind, now)
+        if isinstance(found, Suspected):
+            stalled = found.trouble is Trouble.STALLED
+            if stalled:  # that is sure; that an engine is lost may be an error of its agent's
+                attempt.stalled = True
+                self._context.failed(attempt, found.trouble, now)
+            if self._goes_on_elsewhere(found.trouble):
+                if not stalled:
+                    self._context.failed(attempt, found.trouble, now)
+                attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
+                return
+            found = found.otherwise
+        if isinstance(found, NextLook):
+            self._timer.due(min(found.at_s, self._watch.ends_s))
         else:
-            self._alarm.due(min(silent_s, self._ends_s()))
-
-    def _look_at_lost(self, attempt: Attempt, lost_s: float, now: float) -> None:
-        """Nothing comes, and the agent has declared the engine lost."""
-        after_s, quiet_s = self._home.settings.continue_after_s, now - max(lost_s, attempt.quiet_s)
-        if quiet_s < after_s:
-            self._look_after(after_s - quiet_s, now)
-        elif self._goes_on_elsewhere(Trouble.ENGINE_LOST):
-            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
+            assert found.trouble is not None
+            self._context.failed(attempt, found.trouble, now)
             attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
-        elif quiet_s < LOST_PATIENCE_S:
-            self._look_after(min(after_s, LOST_PATIENCE_S - quiet_s), now)
-        else:
-            self._home.failed(attempt, Trouble.ENGINE_LOST, now)
-            attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
-            reason = f"its agent has declared it lost: {attempt.deployment.reason or 'it does not answer'}"
-            self._broke(ErrorCode.ENGINE_FAILED, reason, Trouble.ENGINE_LOST)
-
-    def _stalled(self, attempt: Attempt, now: float) -> None:
-        """The deployment is marked; the answer goes on elsewhere if it can, else it has until ``idle_s``."""
-        attempt.stalled = True
-        self._home.failed(attempt, Trouble.STALLED, now)
-        if self._goes_on_elsewhere(Trouble.STALLED):
-            attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
-        else:
-            self._alarm.due(min(idle_at_s(attempt, self._home.settings), self._ends_s()))
+            self._broke(found.code, found.reason, found.trouble)
 
     def _still_suspended(self, attempt: Attempt, now: float) -> None:
         """The attempt stays: whichever comes first goes on, its tunnel or another deployment."""
         if self._fixed or not self._goes_on_elsewhere(Trouble.LOST):
             self._comment(now)
-            self._look_after(self._home.settings.continue_after_s, now)
+            self._look_after(self._context.settings.continue_after_s, now)
 
     def _goes_on_elsewhere(self, trouble: Trouble) -> bool:
         """Have another deployment go on, or end the answer if all is there, while its attempt still lives."""
-        if not self._prospects.somebody_can():
-            return False
-        if self._close():
-            return True
-        if not self._prospects.may_try(trouble):
-            return False
-        if trouble is not Trouble.LOST:
-            self.attempt = None
-        self._wait_for_another()
-        return True
-
-    def _ends_s(self) -> float:
-        """When the answer must be complete. A streaming request's deadline ends with its first byte."""
-        request = self._asker.request
-        ends_s = self._began_s + self._home.settings.total_s
-        return ends_s if request.streaming or request.deadline_s is None else min(ends_s, request.deadline_s)
+        step = self._policy.while_it_lives(trouble)
+        if step is RecoveryStep.WAIT:
+            if trouble is not Trouble.LOST:
+                self.attempt = None
+            self._wait_for_another()
+        elif step is RecoveryStep.CLOSE:
+            self._close()
+        return step is not None
 
     def _finish(self, attempt: Attempt | None, trailers: Trailers | None) -> None:
         """The answer is whole."""
-        now, request = self._home.timers.time(), self._asker.request
+        request = self._observer.request
         own = None if trailers is None else trailers.usage
-        if trailers is not None and self._course is not None:
-            trailers = self._course.add_up(trailers)
-        if trailers is not None and trailers.usage is not None:
-            self._home.metrics.used(request.model, trailers.usage)
-            self._home.spent(self._asker.ticket, work_done(trailers.usage))
-        elif attempt is not None and request.streaming:
-            self._home.spent(self._asker.ticket, work_so_far(attempt))
-        if attempt is not None and self.response.status < 500 and not attempt.refused:
-            first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
-            self._home.succeeded(attempt, first_byte_s, now - attempt.opened_s - attempt.away_s, now, own)
-        if self._course is not None:
-            if self._course.continued:
-                self._home.metrics.continued(request.model, "done")
-            self._course.release()
+        if trailers is not None and self._recovery is not None:
+            trailers = self._recovery.add_up(trailers)
+        note_complete(
+            self._context,
+            self._observer.ticket,
+            attempt,
+            status=self.response.status,
+            usage=None if trailers is None else trailers.usage,
+            own=own,
+            now=self._context.timers.time(),
+        )
+        if self._recovery is not None:
+            if self._recovery.continued:
+                self._context.metrics.continued(request.model, "done")
+            self._recovery.release()
         self.phase = AnswerPhase.OVER
-        self._alarm.off()
+        self._timer.off()
         self._read_no_more()
         self.response.end(trailers)

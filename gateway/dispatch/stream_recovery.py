@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StreamRecovery:
-    """A streamed answer's course over one engine or several."""
+    """A streamed answer over one engine or several."""
 
     def __init__(self, request: Request, budget: RecordBudget, most_bytes: int) -> None:
         self.record = AnswerRecord(request.route, budget, most_bytes)
@@ -96,7 +96,7 @@ class StreamRecovery:
             self._reading = ContinuationReading(route, self._question, self.record, usage_wanted=wanted)
         return self._reading
 
-    def why_not(self) -> str | None:
+    def reason_not_recoverable(self) -> str | None:
         """Why the answer so far cannot go on at another engine, fit to be told; None when it can."""
         try:
             self.read()

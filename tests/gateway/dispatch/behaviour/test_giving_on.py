@@ -5,7 +5,7 @@ import pytest
 from gateway.dispatch.assignment import SHUN_S
 from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.dispatch.stall_detection import ANSWER_S
-from gateway.domain.errors import DeadlineExceeded, EngineError, NoDeployment
+from gateway.domain.errors import DeadlineExceeded, EngineError, NoDeployment, StreamBroken
 from gateway.domain.request import REMEMBERED_S, RequestBody
 from gateway.scheduling.health.failover import MOST_MOVES
 from shared.protocol.errors import ErrorCode
@@ -265,6 +265,19 @@ async def test_an_answer_in_one_piece_that_breaks_early_is_asked_for_again() -> 
     await finish(fleet, two, client)
     assert client.response.attempts == 2
     quiet(fleet)
+
+
+async def test_of_an_answer_in_one_piece_that_breaks_late_nothing_is_said_of_other_engines() -> None:
+    fleet, _ = fleet_of("a", "b")
+    client = fleet.submit(fleet.request(streaming=False))
+    stream = next(each.streams[0] for each in fleet.agents if each.streams).stream
+    stream.send_head(JSON)
+    stream.send_data(b"x" * 9000)
+    fleet.settle()
+    stream.reset(ErrorCode.ENGINE_FAILED, "it died")
+    fleet.settle()
+    with pytest.raises(StreamBroken, match=r"failed in the middle of the answer: it died\.$"):
+        await read(client)
 
 
 async def test_a_long_answer_in_one_piece_is_passed_on_as_it_comes() -> None:
