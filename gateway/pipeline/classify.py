@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.auth.permit import (
+from gateway.auth.scope_checks import (
     check_named,
     check_no_json,
     check_one_model,

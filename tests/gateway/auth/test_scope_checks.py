@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.auth.permit import check_no_json, check_one_model, permitted_tier
+from gateway.auth.scope_checks import check_no_json, check_one_model, permitted_tier
 from gateway.domain.errors import Forbidden
 from gateway.domain.request import Tier
 from gateway.domain.scopes import AdminRole, NamePatterns, Scopes, limited, scopes_of

@@ -1,4 +1,4 @@
-"""Whether a client may ask for what it asks for: its scopes held against one request. Pure."""
+"""Whether a client may ask for what it asks for: its scopes are compared with one request. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
