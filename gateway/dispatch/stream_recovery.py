@@ -13,7 +13,7 @@ from gateway.dispatch.recovery import (
     Splicer,
 )
 from gateway.dispatch.response import is_event_stream
-from gateway.domain.body.edits import without_usage
+from gateway.domain.json_members import without_usage
 from gateway.domain.request import Request, RequestBody
 from gateway.fleet.deployment import Deployment
 from shared.protocol import limits

@@ -1,13 +1,13 @@
 """Engines that reject the option by which a stream tells its usage are asked again without it.
 
-It is the gateway that adds ``stream_options`` (:mod:`gateway.domain.body.edits`), so no client shall get the
-error that an engine makes of it. An engine that answers 400 or 422 is sent the same request without the
+It is the gateway that adds ``stream_options`` (:mod:`gateway.domain.json_members`), so no client shall get
+the error that an engine makes of it. An engine that answers 400 or 422 is sent the same request without the
 option, once; if that is taken, by whomever, the deployment is remembered, and asked without it from then on.
 One that has taken the option before is not asked again: what it rejects is something else. The memory lasts
 as long as the deployment does, until it is loaded anew or its agent's session ends.
 """
 
-from gateway.domain.body.edits import option_in_front
+from gateway.domain.json_members import option_in_front
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
 from shared.protocol.messages import UsageMode

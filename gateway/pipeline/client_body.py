@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gateway.domain.body.edits import OPTIONS, usage_edits
 from gateway.domain.errors import BadRequest, UnsupportedEncoding
+from gateway.domain.json_members import OPTIONS, usage_edits
 from gateway.domain.request import RequestBody
 from gateway.domain.surface import SurfaceEndpoint
 from gateway.pipeline.bodies.facts import JsonFacts, read_facts

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import orjson
 from python_multipart.multipart import parse_options_header
 
-from gateway.domain.body.edits import MOST_REPEATED
-from gateway.domain.body.places import count_candidates, text_place, top_values
+from gateway.domain.json_members import count_candidates, model_edits
 from gateway.domain.request import Edit, Request, RequestBody
 from shared.protocol.limits import KIB, MIB
 
@@ -41,7 +40,7 @@ def rename(request: Request, model: str) -> None:
     elif body.models is not None:
         body.edit([(start, end, orjson.dumps(model)) for start, end in body.models])
     elif body.rest is None and _readable(body):
-        body.edit(json_edits(body.prefix, before, model))
+        body.edit(model_edits(body.prefix, before, model))
     if body.held_bytes != before_bytes and body.size_bytes is not None:
         request.headers = tuple(
             (name, str(body.size_bytes) if name == "content-length" else value)
@@ -54,15 +53,6 @@ def _readable(body: RequestBody) -> bool:
     if body.held_bytes > UNPARSED_BYTES or body.prefix.lstrip()[:1] != b"{":
         return False
     return body.prefix.count(b'"') <= UNPARSED_QUOTES and count_candidates(body.prefix) <= UNPARSED_NAMES
-
-
-def json_edits(body: bytes, before: str, after: str) -> list[Edit]:
-    """What puts ``after`` wherever the JSON object's own member ``model`` is the string ``before``."""
-    starts = top_values(body, "model")
-    if len(starts) > MOST_REPEATED:  # of a body that nobody has parsed
-        return []
-    places = (text_place(body, start, before) for start in starts)
-    return [(*place, orjson.dumps(after)) for place in places if place is not None]
 
 
 def form_edits(body: bytes, content_type: bytes, before: str, after: str) -> list[Edit]:

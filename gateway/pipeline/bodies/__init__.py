@@ -1,8 +1,8 @@
-"""What a JSON body says, read beside the event loop where it is long.
+"""What a JSON body says, read beside the event loop where that takes long.
 
-``places`` finds members in the bytes, ``edits`` changes them there, ``facts`` says all that the gateway must
-know of a body. ``reader`` has long bodies read by ``child``, a process of its own: parsing holds Python's
-lock for as long as it takes, so a thread would stop the event loop just the same.
+``facts`` holds all that the gateway must know of a body. ``reader`` has long bodies read by ``child``, a
+process of its own: parsing holds Python's lock for as long as it takes, so a thread would stop the event loop
+just the same.
 """
 
 from gateway.pipeline.bodies.facts import JsonFacts, is_short, read_facts, read_json

@@ -5,9 +5,16 @@ from typing import Any
 
 import orjson
 
-from gateway.domain.body.edits import OPTIONS, named, option_places, too_deep
-from gateway.domain.body.places import Place, count_candidates, text_place
 from gateway.domain.errors import BadRequest
+from gateway.domain.json_members import (
+    OPTIONS,
+    Place,
+    count_candidates,
+    nested_too_deep,
+    option_places,
+    text_places,
+    value_starts,
+)
 from gateway.domain.prompt import PROMPT_MEMBERS, NestedTooDeep, prompt_of
 from gateway.scheduling.learning.prefix import fingerprints
 from shared.process.frozen import frozen
@@ -120,10 +127,9 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
     try:
         prompt = prompt_of(members)
     except NestedTooDeep as error:
-        raise too_deep(error.member) from None
-    starts = named(body, "model") if "model" in members else []
+        raise nested_too_deep(error.member) from None
+    starts = value_starts(body, "model") if "model" in members else []
     model = members.get("model")
-    found = (text_place(body, start, model) for start in starts) if isinstance(model, str) else ()
     told = _Telling().members(members) if long else members
     if told.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is told
         raise BadRequest(f"{OPTIONS!r} has more in it than anybody means.", param=OPTIONS)
@@ -134,7 +140,7 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
         prompts=_prompts(members.get("prompt")),
         start=body.index(b"{") + 1,
         options=option_places(body) if OPTIONS in members else (),
-        models=[place for place in found if place is not None],
+        models=text_places(body, starts, model) if isinstance(model, str) else (),
         named=len(starts),
         alike=next((name for name in members if name != "model" and name.lower() == "model"), None),
     )

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings
-from gateway.domain.body.edits import without_usage
+from gateway.domain.json_members import without_usage
 from gateway.domain.request import Request, RequestBody
 from shared.protocol.messages import (
     DeploymentState,
@@ -15,7 +15,7 @@ from shared.protocol.messages import (
     Trailers,
     UsageMode,
 )
-from tests.gateway.domain.body.test_edits import with_usage
+from tests.gateway.domain.test_json_members import with_usage
 from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet
 
 ASKED = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.json_members import model_edits
 from gateway.domain.request import Edit, Principal, Request, RequestBody
-from gateway.pipeline.aliases.rewrite import UNPARSED_NAMES, form_edits, json_edits, rename
+from gateway.pipeline.aliases.rewrite import UNPARSED_NAMES, form_edits, rename
 from shared.protocol.messages import Headers
 
 JSON_TYPE = ("content-type", "application/json")
@@ -37,7 +38,7 @@ def edited(body: bytes, edits: list[Edit]) -> bytes:
 
 
 def json_renamed(body: bytes, before: str, after: str) -> bytes:
-    return edited(body, json_edits(body, before, after))
+    return edited(body, model_edits(body, before, after))
 
 
 def form_renamed(body: bytes, content_type: bytes, before: str, after: str) -> bytes:

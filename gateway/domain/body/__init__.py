@@ -1,1 +1,0 @@
-"""Edits of a request's body, as places in its bytes. Pure."""

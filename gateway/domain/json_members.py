@@ -1,0 +1,196 @@
+"""Members of JSON objects, found and replaced in the bytes that the client wrote (SURFACE, HTTP). Pure.
+
+Numbers, key order, blanks and duplicate keys of the client's body stay byte for byte as they were. Names are
+searched for by compiled expressions, and how deep one stands is counted in what is left between them when the
+strings are taken out. What a continuation changes is found otherwise, a slice at a time
+(:mod:`gateway.dispatch.recovery.editing`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Edit
+
+OPTIONS = "stream_options"
+MOST_TOKENS = 4096
+"""In the value of ``stream_options``, which has some four members where it is meant."""
+
+MOST_REPEATED = 16
+"""So often a body may name ``stream_options`` or ``model``, of which engines read one."""
+
+BEGINNING_BYTES = 64 * 1024
+"""Of a body are looked at for an option in front."""
+
+_ASK = b'"stream_options":{"include_usage":true}'
+
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+
+_STRING = re.compile(STRING, re.DOTALL)
+_TOKEN = re.compile(STRING + rb"|[{}\[\],]", re.DOTALL)
+_TEXT_VALUE = re.compile(rb"[ \t\r\n]*(" + STRING + rb")", re.DOTALL)
+
+_CANDIDATES = (b'"model"', b'"stream_options"', b"\\u005", b"\\u006", b"\\u007")
+"""Every place where one of these two names stands has one of these in it, also where letters are escapes."""
+
+Place = tuple[int, int]
+"""Start and end, in bytes."""
+
+
+def count_candidates(piece: bytes) -> int:
+    """In how many places of JSON ``model`` or ``stream_options`` may be named at the most: each costs
+    :func:`top_values` 2 µs."""
+    return sum(map(piece.count, _CANDIDATES))
+
+
+def top_values(body: bytes, name: str, *, known: bool = False) -> list[int]:
+    """Where the values of the members ``name`` at the top of the object begin, behind their colons.
+
+    ``body`` is valid JSON; of anything else what is found may be wrong, but is found as soon. ``known``: it
+    has such a member at its top.
+    """
+    found = [match for match in _keys(name, b"\\u" in body).finditer(body) if _opens(body, match.start())]
+    if known and len(found) == 1:
+        return [found[0].end()]
+    return [match.end() for match, depth in _with_depths(body, found) if depth == 1]
+
+
+def value_end(body: bytes, start: int, most_tokens: int) -> int | None:
+    """Where the value that begins at ``start``, behind a colon, ends; None if it has more tokens."""
+    depth = 0
+    for count, token in enumerate(_TOKEN.finditer(body, start)):
+        if count > most_tokens:
+            return None
+        kind = token[0]
+        if depth == 0 and kind in (b",", b"}"):
+            return token.start()
+        depth += kind in (b"{", b"[")
+        depth -= kind in (b"}", b"]")
+    return None
+
+
+def text_place(body: bytes, start: int, text: str) -> Place | None:
+    """The place of the string that begins at ``start``, or behind blanks, with its quotes; None if there is
+    none, or it does not read ``text``."""
+    value = _TEXT_VALUE.match(body, start)
+    return value.span(1) if value is not None and _reads(value[1], text) else None
+
+
+def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
+    """Of those of ``starts`` where a string stands that reads ``text``; see :func:`text_place`."""
+    places = (text_place(body, start, text) for start in starts)
+    return [place for place in places if place is not None]
+
+
+def _reads(quoted: bytes, text: str) -> bool:
+    """Whether a JSON string reads ``text``."""
+    try:
+        return bool(orjson.loads(quoted) == text)
+    except orjson.JSONDecodeError:
+        return False
+
+
+@lru_cache(maxsize=16)
+def _keys(name: str, escaped: bool) -> re.Pattern[bytes]:
+    """A key ``name`` and its colon, also where letters are written as escapes."""
+    letters = (rf"(?:{re.escape(each)}|\\u{_hexadecimal(ord(each))})" for each in name)
+    written = "".join(letters) if escaped else re.escape(name)
+    return re.compile(rf'"{written}"[ \t\r\n]*+:'.encode())
+
+
+def _hexadecimal(code: int) -> str:
+    return "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in f"{code:04x}")
+
+
+def _opens(body: bytes, place: int) -> bool:
+    """Whether the quote at ``place`` begins a string: before one inside a string stand backslashes, an odd
+    number of them."""
+    before = body[body.rfind(b'"', 0, place) + 1 : place]
+    return (len(before) - len(before.rstrip(b"\\"))) % 2 == 0
+
+
+def _with_depths(body: bytes, found: list[re.Match[bytes]]) -> Iterator[tuple[re.Match[bytes], int]]:
+    depth, position = 0, 0
+    for match in found:
+        between = _STRING.sub(b"", body[position : match.start()])
+        depth += between.count(b"{") + between.count(b"[") - between.count(b"}") - between.count(b"]")
+        position = match.end()
+        yield match, depth
+
+
+def option_places(body: bytes) -> list[Place]:
+    """Start and end of every value of the member ``stream_options`` at the top of the object ``body``, which
+    has one. Raises BadRequest for more of it than anybody means."""
+    places: list[Place] = []
+    for start in value_starts(body, OPTIONS):
+        end = value_end(body, start, MOST_TOKENS)
+        if end is None:
+            raise BadRequest(f"{OPTIONS!r} has more than {MOST_TOKENS} values.", param=OPTIONS)
+        places.append((start, end))
+    return places
+
+
+def value_starts(body: bytes, member: str) -> list[int]:
+    """Where the values of a member that the object has at its top begin. Raises BadRequest for too many."""
+    starts = top_values(body, member, known=True)
+    if len(starts) > MOST_REPEATED:
+        raise BadRequest(f"The body names {member!r} more than {MOST_REPEATED} times.", param=member)
+    return starts
+
+
+def usage_edits(
+    start: int, *, empty: bool, options: Mapping[str, Any] | None, places: Sequence[Place]
+) -> list[Edit]:
+    """What makes ``stream_options.include_usage`` true in an object and leaves all else as it is.
+
+    ``start`` is behind the object's opening brace, ``empty`` says whether it has no member, ``options`` is
+    the value of its ``stream_options`` (None for null) and ``places`` where that stands; without any the
+    option is put in front. Raises BadRequest.
+    """
+    if not places:
+        return [(start, start, _ASK + (b"" if empty else b","))]
+    try:
+        asked = orjson.dumps({**(options or {}), "include_usage": True})
+    except orjson.JSONEncodeError:
+        raise nested_too_deep(OPTIONS) from None
+    return [(begin, end, asked) for begin, end in places]
+
+
+def nested_too_deep(param: str) -> BadRequest:
+    """JSON that is nested deeper than it can be written again."""
+    message = f"'{param}' is nested too deeply: JSON may have some 250 levels."
+    return BadRequest(message, param=param, code="invalid_json")
+
+
+def option_in_front(pieces: Sequence[bytes]) -> Place | None:
+    """The place of the option that :func:`usage_edits` put in front of a body's members, with the comma
+    behind it; None if it did not."""
+    begins = b""
+    for piece in pieces:
+        begins += piece
+        if len(begins) > BEGINNING_BYTES:
+            break
+    start = begins.find(b"{") + 1
+    end = start + len(_ASK)
+    if not start or not begins.startswith(_ASK, start):
+        return None
+    return start, end + (begins[end : end + 1] == b",")
+
+
+def without_usage(body: bytes) -> bytes | None:
+    """``body`` without the option that was put in front of it; None if none was."""
+    place = option_in_front([body])
+    return None if place is None else body[: place[0]] + body[place[1] :]
+
+
+def model_edits(body: bytes, before: str, after: str) -> list[Edit]:
+    """What puts ``after`` wherever the JSON object's own member ``model`` is the string ``before``; nothing
+    in a body that names it more than ``MOST_REPEATED`` times, which nobody has parsed."""
+    starts = top_values(body, "model")
+    if len(starts) > MOST_REPEATED:
+        return []
+    return [(start, end, orjson.dumps(after)) for start, end in text_places(body, starts, before)]
