@@ -1,6 +1,6 @@
 """``python -m agent`` does what ``trunkline agent`` does."""
 
-from shared.process.imports import without_collection
+from shared.process.startup import without_collection
 
 with without_collection():
     from agent.cli import main

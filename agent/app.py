@@ -27,8 +27,8 @@ from agent.link.session import GatewaySession
 from agent.link.state_directory import locked_state_directory
 from agent.requests.runner import RequestRunner
 from agent.runtime.watchdog import BLOCKED_S, AgentLoopReporter
-from shared.process.open_files import raise_file_limit
 from shared.process.settings import ConfigError
+from shared.process.startup import raise_file_limit
 from shared.process.watchdog import watched_loop
 from shared.protocol.errors import TrunklineError
 

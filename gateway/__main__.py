@@ -1,6 +1,6 @@
 """``python -m gateway`` is ``trunkline gateway``."""
 
-from shared.process.imports import without_collection
+from shared.process.startup import without_collection
 
 with without_collection():
     from gateway.cli.gateway import app

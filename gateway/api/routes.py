@@ -27,7 +27,7 @@ from gateway.api.pages import DocsPage, RootPage, VersionPage
 from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle
-from shared.process.version import program_version
+from shared.process.startup import program_version
 
 
 def build_router(

@@ -23,7 +23,7 @@ from gateway.api.admin.resources.table import OPERATIONS, run_operation
 from gateway.cli.options import CaOption, KeyOption, OptionalUrlOption, StateOption
 from gateway.domain.state_dir import DATABASE_NAME, own_state_dir
 from gateway.tools.console import fail, note
-from shared.process.imports import without_collection
+from shared.process.startup import without_collection
 from shared.protocol.errors import JoinTokenInvalid
 
 if TYPE_CHECKING:

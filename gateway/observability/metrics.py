@@ -35,7 +35,7 @@ from gateway.observability.gauges import (
     UnreadFigures,
     families,
 )
-from shared.process.version import program_version
+from shared.process.startup import program_version
 from shared.protocol import routes
 from shared.protocol.messages import Usage
 

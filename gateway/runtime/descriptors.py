@@ -16,7 +16,7 @@ import structlog
 
 from gateway.domain.timers import Timers
 from gateway.observability.metrics import Metrics
-from shared.process.open_files import file_limit
+from shared.process.startup import file_limit
 
 RESERVE = 64
 """Descriptors kept back for what is no connection, and for telling the refused so: those of 5 s of refusals

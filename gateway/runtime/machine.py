@@ -12,7 +12,7 @@ from gateway.runtime.config.settings import MachineTable
 from gateway.runtime.descriptors import RESERVE, DescriptorBudget
 from gateway.runtime.garbage import GarbageCollector
 from gateway.runtime.pressure import MemoryReader, Pressure
-from shared.process.open_files import OPEN_FILES, raise_file_limit
+from shared.process.startup import OPEN_FILES, raise_file_limit
 from shared.process.watchdog import watched_loop
 
 LOOK_S = 1.0

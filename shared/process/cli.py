@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 from typer.main import get_group
 
 from shared.process.command_line import CommandApp, PlainGroup
-from shared.process.imports import without_collection
+from shared.process.startup import without_collection
 
 GROUP = "trunkline.commands"
 

@@ -27,8 +27,7 @@ from gateway.runtime.garbage import young_collections_only
 from gateway.storage import Store
 from shared.handshake import AgentHandshake
 from shared.identity import JoinToken
-from shared.process.imports import without_collection
-from shared.process.open_files import raise_file_limit
+from shared.process.startup import raise_file_limit, without_collection
 from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus
 from shared.tunnel import DialledTunnel, dial

@@ -15,7 +15,7 @@ from pathlib import Path
 from agent.app import Agent, Stop, listen_for_signals
 from agent.config.sources import load
 from shared.process.logs import configure_logs
-from shared.process.open_files import raise_file_limit
+from shared.process.startup import raise_file_limit
 
 
 def engine_of(url: str, name: str, refresh_s: float) -> dict[str, object]:

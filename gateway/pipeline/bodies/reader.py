@@ -18,7 +18,7 @@ import structlog
 import gateway
 from gateway.domain.errors import BadRequest, BodyTooLarge, Overloaded
 from gateway.pipeline.bodies.facts import JsonFacts
-from shared.process.imports import environment_of_child
+from shared.process.startup import environment_of_child
 
 CHILD = (sys.executable, "-P", "-m", "gateway.pipeline.bodies.child")
 """``-P``: a package of this name in the current directory is not taken."""

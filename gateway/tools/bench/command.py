@@ -34,7 +34,7 @@ from gateway.tools.bench.report import (
     warnings_of,
 )
 from gateway.tools.console import fail, note, print_json, print_table
-from shared.process.open_files import raise_file_limit
+from shared.process.startup import raise_file_limit
 
 DEFAULT_URL = "http://127.0.0.1:8700/v1"
 _CONCURRENCY = 16

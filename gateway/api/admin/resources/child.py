@@ -16,7 +16,7 @@ import gateway
 from gateway.api.admin.resources.resource import LONGEST_S, AdminRequest, Json
 from gateway.storage import Store
 from gateway.storage.errors import BadValue, StateError, StateUnwritable
-from shared.process.imports import environment_of_child
+from shared.process.startup import environment_of_child
 
 CHILD = (sys.executable, "-P", "-m", "gateway.api.admin.resources.child")
 """``-P``: a package of this name in the current directory is not taken."""

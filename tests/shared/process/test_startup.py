@@ -1,6 +1,7 @@
-"""Starts are not slowed by looking for garbage that is not there."""
+"""Starts are not slowed by looking for garbage that is not there, and may open many files."""
 
 import gc
+import resource
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -8,7 +9,13 @@ from importlib.util import find_spec
 
 import pytest
 
-from shared.process.imports import GENERATIONS, without_collection, without_optional
+from shared.process.startup import (
+    GENERATIONS,
+    file_limit,
+    raise_file_limit,
+    without_collection,
+    without_optional,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +54,30 @@ def test_a_package_is_found_again_after_a_failed_import() -> None:
     with pytest.raises(ImportError), without_optional("this"):
         raise ImportError("no")
     assert "this" not in sys.modules
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def soft_limit(soft: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def test_it_is_raised_to_what_is_wanted() -> None:
+    soft_limit(512)
+    assert raise_file_limit(600) == file_limit() == 600
+
+
+def test_it_is_never_lowered() -> None:
+    soft_limit(512)
+    assert raise_file_limit(16) == 512
+
+
+def test_no_more_is_asked_for_than_may_be() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    soft_limit(512)
+    assert raise_file_limit(1 << 40) in (hard, 1 << 40)

@@ -1,6 +1,7 @@
-"""What a start need not wait for: garbage that is not there, and what is imported only because it can be.
+"""What a process does at its start: what it does not wait for, how many files it may open, what it is.
 
-Importing makes objects that stay and next to no garbage: looking for it takes a tenth of a start.
+Importing makes objects that stay and next to no garbage: looking for it takes a tenth of a start. Every
+connection is an open file, so the limit of those is raised as far as it may be.
 """
 
 import gc
@@ -47,3 +48,41 @@ def without_optional(*packages: str) -> Iterator[None]:
     finally:
         for name in hidden:
             sys.modules.pop(name, None)
+
+
+OPEN_FILES = 65_536
+"""What the limit is raised to where it may be."""
+
+
+def file_limit() -> int | None:
+    """How many files this process may have open now; None when nothing limits them."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_file_limit(most: int = OPEN_FILES) -> int | None:
+    """Lets this process have ``most`` files open, or as many as it may if those are fewer; never lowers the
+    limit. Returns the limit as it is then, None for none."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return file_limit()
+
+
+def program_version() -> str:
+    """The installed distribution's version, or ``(not installed)`` for a checkout that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # not at every start
+
+    try:
+        return version("trunkline")
+    except PackageNotFoundError:
+        return "(not installed)"
