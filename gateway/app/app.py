@@ -43,9 +43,9 @@ from gateway.pipeline.aliases import (
     AliasCache,
     AliasCatalog,
     AliasFigures,
+    AliasResolver,
     Mirrors,
     SkewAlarm,
-    Versions,
 )
 from gateway.pipeline.bodies import BodyReader
 from gateway.pipeline.pipeline import Pipeline
@@ -135,13 +135,13 @@ class Gateway:
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         grace_s = settings.dispatch.reconnect_grace_s
-        versions = Versions(book, registry.index, self._mirrors, figures, loop.time, grace_s)
+        versions = AliasResolver(book, registry.index, self._mirrors, figures, loop.time, grace_s)
         self._reuse = make_reuse(settings, registry, metrics, loop.time)
         self.audit = make_audit(settings, store, metrics)
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         pipeline = Pipeline(
             keys,
-            self._dispatcher,
+            self._dispatcher.run,
             ledger,
             versions,
             self._reuse,

@@ -1,36 +1,24 @@
 """A request's way through the gateway: the order of the stages, and nothing else (ARCHITECTURE)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from gateway.domain.request import Principal, Request
-from gateway.pipeline.aliases import AliasResolution
+from gateway.pipeline.aliases import AliasResolution, AliasResolver
 from gateway.pipeline.cache import Reuse, Use
 from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import ClientHead
-from gateway.pipeline.relay import ClientReply, HeaderList, Response, relay
+from gateway.pipeline.relay import ClientReply, HeaderList, Response, Run, relay
 from gateway.quota import Guard, Held, Limits, unreported_usage
-from shared.protocol.messages import Usage
+from gateway.quota.usage import UsageLedger
 
 
 class KeyAuthenticator(Protocol):
     """Who holds a key; :class:`gateway.auth.keys.KeyRing`."""
 
     async def identify(self, presented: str) -> Principal: ...
-
-
-class RequestDispatcher(Protocol):
-    """Admission, queue, scheduler, dispatch; :class:`gateway.dispatch.dispatcher.Dispatcher`."""
-
-    async def run(self, request: Request) -> Response: ...
-
-
-class AliasResolver(Protocol):
-    """What names stand for; :class:`gateway.pipeline.aliases.Versions`."""
-
-    def way(self, fields: Mapping[bytes, bytes], request: Request) -> AliasResolution | None: ...
 
 
 class ClientExchange(Protocol):
@@ -49,21 +37,15 @@ class ClientExchange(Protocol):
     def answered(self, request: Request, response: Response) -> None: ...
 
 
-class UsageRecorder(Protocol):
-    """Who used what; :class:`gateway.quota.usage.UsageLedger`."""
-
-    def finished(self, request: Request, usage: Usage | None) -> None: ...
-
-
 class Pipeline:
     """Takes exchanges, raises :class:`gateway.domain.errors.RequestError`."""
 
     def __init__(
         self,
         keys: KeyAuthenticator,
-        dispatcher: RequestDispatcher,
-        accounts: UsageRecorder | None = None,
-        names: AliasResolver | None = None,
+        dispatch: Run,
+        ledger: UsageLedger | None = None,
+        aliases: AliasResolver | None = None,
         reuse: Reuse | None = None,
         limits: Limits | None = None,
         *,
@@ -71,12 +53,12 @@ class Pipeline:
         gate: Callable[[], None] | None = None,
         knows: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """``gate`` raises while nobody is to be served; ``knows`` says whether there is a model or an alias
-        of a name."""
+        """``dispatch`` has a request answered by an engine; ``facts``: answers say what answered; ``gate``
+        raises while nobody is to be served; ``knows`` says whether there is a model or an alias of a name."""
         self._keys = keys
-        self._dispatcher = dispatcher
-        self._accounts = accounts
-        self._names = names
+        self._dispatch = dispatch
+        self._ledger = ledger
+        self._aliases = aliases
         self._reuse = reuse
         self._limits = limits
         self._facts = facts
@@ -91,20 +73,21 @@ class Pipeline:
             self._gate()
         guard = self._limits.guard(principal) if self._limits is not None else None
         if guard is None:
-            await self._take(exchange, principal, None)
+            await self._classify(exchange, principal, None)
         else:
             exchange.limited(guard.headers)
             with guard:  # it counts as one of its key's from here on, however slowly its body comes
-                await self._take(exchange, principal, guard)
+                await self._classify(exchange, principal, guard)
 
-    async def _take(self, exchange: ClientExchange, principal: Principal, guard: Guard | None) -> None:
+    async def _classify(self, exchange: ClientExchange, principal: Principal, guard: Guard | None) -> None:
         # what, and how dear
         body = await exchange.body()
         request = classify(exchange.head, body, principal, self._knows)
         exchange.asked(request)
 
         # which model and version the name stands for, and what may answer instead
-        way = self._names.way(exchange.head.fields, request) if self._names is not None else None
+        aliases = self._aliases
+        alias = aliases.resolve(exchange.head.fields, request) if aliases is not None else None
 
         # an answer may be there already
         reuse = self._reuse
@@ -112,47 +95,52 @@ class Pipeline:
 
         # what it may use is set aside, and what it did not use given back
         if guard is None:
-            await self._answer(exchange, request, way, use, None)
+            await self._answer(exchange, request, alias, use, None)
         else:
-            with guard.reserve(request, self._accounts) as held:
-                await self._answer(exchange, request, way, use, held)
+            with guard.reserve(request, self._ledger) as reserved:
+                await self._answer(exchange, request, alias, use, reserved)
 
     async def _answer(
         self,
         exchange: ClientExchange,
         request: Request,
-        way: AliasResolution | None,
+        alias: AliasResolution | None,
         use: Use | None,
-        held: Held | None,
+        reserved: Held | None,
     ) -> None:
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):
             # now, later or no; where; there
-            run = self._dispatcher.run if use is None else use.around(self._dispatcher.run)
-            if way is None:
-                response, more = await run(request), HeaderList()
+            run = self._dispatch if use is None else use.around(self._dispatch)
+            headers = HeaderList()
+            if alias is None:
+                response = await run(request)
             else:
                 try:
-                    response = await way.run(run)
+                    response = await alias.run(run)
                 finally:  # on whose account, if its client leaves: whoever was asked last
-                    request = way.request
+                    request = alias.request
                     exchange.asked(request)
-                    if held is not None:
-                        held.set_request(request)
-                more = way.headers(response, facts=self._facts)
+                    if reserved is not None:
+                        reserved.set_request(request)
+                headers += alias.headers(response, facts=self._facts)
             if use is not None:
-                more = [*more, *use.headers()]
+                headers += use.headers()
             exchange.answered(request, response)
 
             # and back, on whose account
             try:
                 target = exchange.head.target
-                await relay(response, exchange.reply, facts=self._facts, more=more, target=target)
+                await relay(response, exchange.reply, facts=self._facts, more=headers, target=target)
             finally:
-                usage = response.trailers.usage if response.trailers is not None else None
-                if held is not None:
-                    usage = held.used(request, usage, response.status, response.attempts, response.headers)
-                elif usage is None and response.trailers is not None:
-                    usage = unreported_usage(request, response.status, response.attempts)
-                if self._accounts is not None:
-                    self._accounts.finished(request, usage)
+                self._settle(request, response, reserved)
+
+    def _settle(self, request: Request, response: Response, reserved: Held | None) -> None:
+        """Account for what was used, as far as the engine says it, or estimate it."""
+        usage = response.trailers.usage if response.trailers is not None else None
+        if reserved is not None:
+            usage = reserved.used(request, usage, response.status, response.attempts, response.headers)
+        elif usage is None and response.trailers is not None:
+            usage = unreported_usage(request, response.status, response.attempts)
+        if self._ledger is not None:
+            self._ledger.finished(request, usage)

@@ -1,7 +1,7 @@
 """Engine to client: opaque bytes, and credit that follows what the client's socket took (ARCHITECTURE)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -17,6 +17,7 @@ from gateway.domain.errors import (
     ShuttingDown,
     StreamBroken,
 )
+from gateway.domain.request import Request
 from gateway.domain.surface import EngineTarget
 from shared.protocol.errors import ErrorCode
 from shared.protocol.header_fields import FIELD_NAME, HOP_BY_HOP
@@ -65,6 +66,10 @@ class Response(Protocol):
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]: ...
     def consumed(self, size_bytes: int) -> None: ...
     def abort(self) -> None: ...
+
+
+Run = Callable[[Request], Awaitable[Response]]
+"""Has a request answered: admission, queue, scheduler and dispatch, or a stage before them."""
 
 
 class ClientReply(Protocol):

@@ -27,7 +27,7 @@ def without_stage() -> Stage:
     """A surface whose pipeline knows no limits at all."""
     stage = Stage()
     surface = stage.surface
-    pipeline = Pipeline(stage.keys, stage.dispatcher, stage.ledger)
+    pipeline = Pipeline(stage.keys, stage.dispatcher.run, stage.ledger)
     router = build_router(
         pipeline, stage.keys, surface.catalog, FakeMetrics(), surface.lifecycle, surface.settings
     )

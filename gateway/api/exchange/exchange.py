@@ -13,7 +13,7 @@ from gateway.api.exchange.buffers import BufferBudget, BufferOwner
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
 from gateway.api.exchange.reply import Reply, Send
-from gateway.api.server.client_addresses import Origin, TrustedProxies
+from gateway.api.server.client_addresses import ClientOrigin, TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import request_id
 from gateway.api.server.response_writers import DirectWriter, take_offer
@@ -93,7 +93,7 @@ class HttpExchange:
         peer = scope.get("client")
         self.peer: str = peer[0] if peer is not None else ""
         """The address of whoever is connected."""
-        self.origin = Origin(self.peer, None)
+        self.origin = ClientOrigin(self.peer, None)
         """Whom it speaks for, when it is a trusted proxy."""
         if settings.proxies is not None:
             self.origin = settings.proxies.origin(self.peer, headers)

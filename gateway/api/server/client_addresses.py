@@ -72,7 +72,7 @@ _PAIR = re.compile(r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(\"(?:[^\"\\]|\\.)*\"|[
 HeaderFields = Sequence[tuple[bytes, bytes]]
 
 
-class Origin(NamedTuple):
+class ClientOrigin(NamedTuple):
     """Where a request comes from; ``scheme`` is what the client spoke, None if nobody says."""
 
     address: str
@@ -89,10 +89,10 @@ class TrustedProxies:
         self.trusts = lru_cache(maxsize=_KNOWN)(self._trusts)
         """Whether the proxy of this address is believed."""
 
-    def origin(self, peer: str, headers: HeaderFields) -> Origin:
+    def origin(self, peer: str, headers: HeaderFields) -> ClientOrigin:
         """Whose request it is that came with ``headers`` (names in lower case) from ``peer``."""
         if not self.trusts(peer):
-            return Origin(peer, None)
+            return ClientOrigin(peer, None)
         told, scheme = self._forwarded(headers) if self._standard else self._x_forwarded(headers)
         address = peer
         for hop in reversed(told[-HOPS:]):
@@ -100,7 +100,7 @@ class TrustedProxies:
             if said is None:
                 break
             address = said
-        return Origin(address, scheme)
+        return ClientOrigin(address, scheme)
 
     def _trusts(self, address: str) -> bool:
         try:

@@ -8,7 +8,7 @@ from gateway.pipeline.aliases.cache import AliasCache
 from gateway.pipeline.aliases.catalog import AliasCatalog
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.mirror import Mirrors
-from gateway.pipeline.aliases.routing import AliasResolution, Versions
+from gateway.pipeline.aliases.routing import AliasResolution, AliasResolver
 from gateway.pipeline.aliases.served_versions import SkewAlarm
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "AliasCatalog",
     "AliasFigures",
     "AliasResolution",
+    "AliasResolver",
     "Mirrors",
     "SkewAlarm",
-    "Versions",
 ]

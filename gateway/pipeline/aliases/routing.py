@@ -6,7 +6,7 @@ while the first has no deployment at all, and to a fallback only when its client
 answer has been said.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -27,10 +27,8 @@ from gateway.pipeline.aliases.cache import AliasCache, TargetChoice
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
 from gateway.pipeline.aliases.served_versions import ServedVersions, just_gone, versions_of
-from gateway.pipeline.relay import HeaderList, Response
+from gateway.pipeline.relay import HeaderList, Response, Run
 from shared.protocol.routes import ANY_ROUTE
-
-Run = Callable[[Request], Awaitable[Response]]
 
 VERSION = b"x-trunkline-version"
 FALLBACK = b"x-trunkline-fallback"
@@ -54,7 +52,7 @@ class MirrorSink(Protocol):
     def offer(self, mirror: AliasMirror, request: Request, key: str) -> None: ...
 
 
-class Versions:
+class AliasResolver:
     """Finds ways. Belongs to the event loop's thread."""
 
     def __init__(
@@ -75,7 +73,7 @@ class Versions:
         self.clock = clock
         self.grace_s = grace_s
 
-    def way(self, fields: Mapping[bytes, bytes], request: Request) -> "AliasResolution | None":
+    def resolve(self, fields: Mapping[bytes, bytes], request: Request) -> "AliasResolution | None":
         """How ``request``, with these header fields, goes on; None: as it is. From now on the request is one
         for a model. Raises BadRequest for a version that there is not."""
         choice = self.book.choices.get(request.model)
@@ -93,10 +91,10 @@ class AliasResolution:
     fallback; the first again when all were refused."""
 
     def __init__(
-        self, versions: Versions, choice: TargetChoice, request: Request, fields: Mapping[bytes, bytes]
+        self, resolver: AliasResolver, choice: TargetChoice, request: Request, fields: Mapping[bytes, bytes]
     ) -> None:
         self.request = self._first = request
-        self._versions = versions
+        self._resolver = resolver
         self._alias = choice.alias
         self._allowed = _allowed(self._alias, fields.get(FALLBACK))
         self._key = session_key(self._alias, request)
@@ -113,7 +111,7 @@ class AliasResolution:
         the first choice."""
         mirror = self._alias.mirror
         if mirror is not None and self._first.route != ANY_ROUTE and not mirror.target.same(self._target):
-            self._versions.shadow.offer(mirror, self._first, self._key)
+            self._resolver.shadow.offer(mirror, self._first, self._key)
         first: RequestError | None = None
         for request in self._requests():
             self.request = request
@@ -125,7 +123,7 @@ class AliasResolution:
                 first = first or error
                 continue
             if self._fallback is not None:
-                self._versions.figures.fell_back(self._alias.name, str(self._fallback))
+                self._resolver.figures.fell_back(self._alias.name, str(self._fallback))
             return response
         assert first is not None
         self.request = self._first
@@ -161,11 +159,11 @@ class AliasResolution:
                 yield self._turned(target)
 
     def _serves(self, target: AliasTarget) -> bool:
-        return self._versions.serves(target, self._first)
+        return self._resolver.serves(target, self._first)
 
     def _meant(self, named: AliasTarget) -> AliasTarget:
         """What a fallback that names an alias stands for."""
-        choice = self._versions.book.choices.get(named.model) if named.version is None else None
+        choice = self._resolver.book.choices.get(named.model) if named.version is None else None
         if choice is None:
             return named
         ranked = choice.ranked(session_key(choice.alias, self._first))
@@ -188,11 +186,11 @@ class AliasResolution:
         """Raises NoDeployment when nothing is to be waited for: the queue is one of the model, whatever the
         version, and would hold the request until its time is over."""
         self._unserved = False
-        versions, model, target = self._versions, request.model, self._target
-        served = versions.index.availability(model, request.route, request.where)
+        resolver, model, target = self._resolver, request.model, self._target
+        served = resolver.index.availability(model, request.route, request.where)
         unknown = served is Availability.UNKNOWN and not self._alias.empty
         other = served is Availability.SERVED and request.version is not None
-        if unknown or (other and not just_gone(versions.index, model, versions.clock(), versions.grace_s)):
+        if unknown or (other and not just_gone(resolver.index, model, resolver.clock(), resolver.grace_s)):
             name, model = self._alias.name, str(target)
             what = "" if model == name else f" stands for {model} here, which"
             raise NoDeployment(
@@ -203,7 +201,7 @@ class AliasResolution:
 
     def _of_version(self, version: str, request: Request) -> Sequence[AliasTarget]:
         """The target that the client asks for. Raises BadRequest."""
-        index = self._versions.index
+        index = self._resolver.index
         there: set[str] = set()
         for target in self._alias.stands_for:
             offered = versions_of(index, target.model) if target.version is None else {target.version}

@@ -5,7 +5,7 @@ wait for each other's clients. Streams are recorded as they pass, and shared onl
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.domain.errors import DeadlineExceeded, StreamBroken
@@ -25,9 +25,7 @@ from gateway.pipeline.cache.rules import HEADER, ReuseSettings, Rule, Wish, dete
 from gateway.pipeline.cache.shared_requests import SharedRequest, SharedRequests
 from gateway.pipeline.client_body import BodyKind, ClientBody
 from gateway.pipeline.client_head import ClientHead
-from gateway.pipeline.relay import HeaderList, Response, as_request_error
-
-Run = Callable[[Request], Awaitable[Response]]
+from gateway.pipeline.relay import HeaderList, Response, Run, as_request_error
 
 FOLLOWED_MOST = 2
 """Others that one request waits for, one after the other, before it goes its own way."""

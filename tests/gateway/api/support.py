@@ -18,8 +18,9 @@ from gateway.domain.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.domain.request import Principal, Request
 from gateway.fleet.registry import ServedModel
 from gateway.pipeline.bodies import BodyReader
-from gateway.pipeline.pipeline import Pipeline, UsageRecorder
+from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.relay import Response
+from gateway.quota.usage import UsageLedger
 from gateway.runtime.lifecycle import Lifecycle
 from shared.protocol.messages import Headers, Trailers
 
@@ -206,13 +207,13 @@ class Surface:
     dispatcher: FakeDispatcher = field(default_factory=FakeDispatcher)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     finished: list[tuple[HttpExchange, int, RequestError | None]] = field(default_factory=list)
-    accounts: UsageRecorder | None = None
+    accounts: UsageLedger | None = None
     keys: FakeKeys = field(default_factory=FakeKeys)
     reader: BodyReader | None = None
 
     def __post_init__(self) -> None:
         keys = self.keys
-        pipeline = Pipeline(keys, self.dispatcher, self.accounts, facts=self.settings.facts)
+        pipeline = Pipeline(keys, self.dispatcher.run, self.accounts, facts=self.settings.facts)
         router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
         self.budget = BufferBudget(self.buffer_bytes)
         self.app = RequestMiddleware(

@@ -8,7 +8,8 @@ from gateway.api.routes import build_router
 from gateway.domain.errors import RequestError, Unauthenticated
 from gateway.domain.quotas import Price, Rates, TenantLimits
 from gateway.domain.request import Principal, Request
-from gateway.pipeline.pipeline import AliasResolver, Pipeline
+from gateway.pipeline.aliases import AliasResolver
+from gateway.pipeline.pipeline import Pipeline
 from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
 from gateway.storage.limits import Terms
@@ -72,7 +73,7 @@ class Stage:
 
     def name(self, names: AliasResolver | None) -> None:
         """Look names up there from now on."""
-        pipeline = Pipeline(self.keys, self.dispatcher, self.ledger, names, limits=self.limits)
+        pipeline = Pipeline(self.keys, self.dispatcher.run, self.ledger, names, limits=self.limits)
         surface = self.surface
         router = build_router(
             pipeline, self.keys, surface.catalog, FakeMetrics(), surface.lifecycle, surface.settings

@@ -68,7 +68,7 @@ class House:
             *self.stored.routes(self.ring),
         ]
         settings, lifecycle = HttpSettings(), Lifecycle()
-        pipeline = Pipeline(self.ring, FakeDispatcher())
+        pipeline = Pipeline(self.ring, FakeDispatcher().run)
         router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)
         self.router = router
         self.app = RequestMiddleware(router, settings, BufferBudget(MIB), lifecycle, lambda *facts: None)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gateway.api.server.client_addresses import (
     HOPS,
-    Origin,
+    ClientOrigin,
     PerAddressLimiter,
     TrustedProxies,
     read_address,
@@ -16,7 +16,7 @@ PROXY = "10.0.0.1"
 
 def seen(
     *values: bytes, peer: str = PROXY, header: str = "x-forwarded-for", proto: bytes | None = None
-) -> Origin:
+) -> ClientOrigin:
     fields = [(header.encode(), value) for value in values]
     if proto is not None:
         fields.append((b"x-forwarded-proto", proto))
@@ -24,12 +24,14 @@ def seen(
 
 
 def test_a_stranger_is_not_believed() -> None:
-    assert seen(b"1.2.3.4", peer="192.0.2.1", proto=b"https") == Origin("192.0.2.1", None)
-    assert seen(b"for=1.2.3.4;proto=https", peer="192.0.2.1", header="forwarded") == Origin("192.0.2.1", None)
+    assert seen(b"1.2.3.4", peer="192.0.2.1", proto=b"https") == ClientOrigin("192.0.2.1", None)
+    assert seen(b"for=1.2.3.4;proto=https", peer="192.0.2.1", header="forwarded") == ClientOrigin(
+        "192.0.2.1", None
+    )
 
 
 def test_a_proxy_is_believed_as_far_as_proxies_told_it() -> None:
-    assert seen(b"1.2.3.4") == Origin("1.2.3.4", None)
+    assert seen(b"1.2.3.4") == ClientOrigin("1.2.3.4", None)
     assert seen(b"6.6.6.6, 1.2.3.4, 10.0.0.9").address == "1.2.3.4"
     assert seen(b"6.6.6.6", b"1.2.3.4").address == "1.2.3.4"
     assert seen(b"10.0.0.7, 10.0.0.9").address == "10.0.0.7"
@@ -47,7 +49,7 @@ def test_what_is_no_address_ends_the_way_back() -> None:
 def test_the_nearest_proxy_says_which_scheme_was_spoken() -> None:
     assert seen(b"1.2.3.4", proto=b"HTTPS").scheme == "https"
     assert seen(b"1.2.3.4", proto=b"https, http").scheme == "http"
-    assert seen(b"for=1.2.3.4;proto=http", header="forwarded") == Origin("1.2.3.4", "http")
+    assert seen(b"for=1.2.3.4;proto=http", header="forwarded") == ClientOrigin("1.2.3.4", "http")
 
 
 def test_only_the_field_that_the_proxies_write_counts() -> None:

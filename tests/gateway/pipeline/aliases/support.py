@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.domain.aliases import Alias, AliasMirror
 from gateway.domain.request import Request, RequestBody
-from gateway.pipeline.aliases import AliasCache, AliasFigures, Versions
+from gateway.pipeline.aliases import AliasCache, AliasFigures, AliasResolver
 from gateway.pipeline.aliases.cache import TargetChoice, told_apart
 from gateway.storage import AliasRecord
 from shared.protocol.messages import DeploymentState, DeploymentStatus
@@ -71,7 +71,7 @@ class Desk:
         self.registry = CollectorRegistry()
         self.figures = AliasFigures(self.registry)
         index = self.fleet.registry.index
-        self.versions = Versions(
+        self.versions = AliasResolver(
             self.book, index, self.offers, self.figures, self.fleet.loop.time, grace_s=5.0
         )
         self.asked: list[Request] = []

@@ -26,7 +26,7 @@ BUSY = EngineBusy("busy", status=503, retry_after_s=3.0)
 
 
 def way(desk: Desk, request: Request, fields: Mapping[bytes, bytes] | None = None) -> AliasResolution:
-    found = desk.versions.way(fields or {}, request)
+    found = desk.versions.resolve(fields or {}, request)
     assert found is not None
     return found
 
@@ -43,7 +43,7 @@ async def answered(
 def test_a_name_that_is_no_alias_goes_its_way_untouched() -> None:
     desk = Desk(CANARY)
     request = desk.request("m")
-    assert desk.versions.way({b"x-trunkline-fallback": b"allow"}, request) is None
+    assert desk.versions.resolve({b"x-trunkline-fallback": b"allow"}, request) is None
     assert (request.model, request.version, request.alias) == ("m", None, None)
 
 
@@ -160,7 +160,7 @@ def test_a_version_that_no_target_has_is_refused_with_those_there_are(name: str,
     desk.serve(served("m", "v1"), served("m", "v2"), served("m", "v3"))
     version = "v3" if name == "prod" else "v9"
     with pytest.raises(BadRequest, match=f"Versions there are: {told}") as refused:
-        desk.versions.way({b"x-trunkline-version": version.encode()}, desk.request(name))
+        desk.versions.resolve({b"x-trunkline-version": version.encode()}, desk.request(name))
     assert (refused.value.code, refused.value.param) == ("version_not_found", "x-trunkline-version")
 
 

@@ -53,7 +53,7 @@ class Stage:
         self.counter = Counter()
         self.registry = CollectorRegistry()
         surface, keys = self.surface, keys or FakeKeys()
-        pipeline = Pipeline(keys, surface.dispatcher, None, self.desk.versions, facts=facts)
+        pipeline = Pipeline(keys, surface.dispatcher.run, None, self.desk.versions, facts=facts)
         catalog = AliasCatalog(self.desk.fleet.registry, self.desk.book, "me")
         router = build_router(pipeline, keys, catalog, FakeMetrics(), surface.lifecycle, surface.settings)
         log = RequestLog(self.counter, AliasFigures(self.registry))
