@@ -55,7 +55,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @contextlib.contextmanager
 def wrong_usage(hint: str | None = None) -> Iterator[None]:
-    """What cannot be read inside is typer.BadParameter; ``hint`` names the option."""
+    """Raise a ValueError from inside as typer.BadParameter; ``hint`` names the option."""
     try:
         yield
     except ValueError as error:

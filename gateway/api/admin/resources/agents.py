@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.storage import AgentRecord, Store, TokenRecord
 
 ID_CHARS = 4
-"""Of an id that name a token, at least."""
+"""Fewest characters of an id that name a token."""
 
 MOST_USES = 100_000
 """As :data:`gateway.storage.rules.USES`, which takes the database to import."""
@@ -51,7 +51,8 @@ AGENTS = Resource(
 
 
 def _created_text(facts: Json) -> str:
-    agents = "one agent" if facts["uses_allowed"] == 1 else f"{facts['uses_allowed']} agents"
+    uses = facts["record"]["uses_allowed"]  # gateways of earlier versions tell it there only
+    agents = "one agent" if uses == 1 else f"{uses} agents"
     until = format_time(facts["expires_s"])
     return (
         f"Join token {facts['id']}, for {agents}, until {until}. On the GPU host run:\n"
@@ -259,7 +260,7 @@ def set_agent(store: "Store", asked: AdminRequest) -> Json:
 
 
 def token_facts(record: "TokenRecord", wall_s: float) -> Json:
-    """What may be told of a join token: not its secret."""
+    """The facts of a join token that may be shown: not its secret."""
     return {
         "id": record.id,
         "state": record.state(wall_s).value,
@@ -274,7 +275,7 @@ def token_facts(record: "TokenRecord", wall_s: float) -> Json:
 
 
 def agent_facts(record: "AgentRecord") -> Json:
-    """What is kept of an agent that joined, whether it is connected or not."""
+    """The stored facts of an agent that joined, whether it is connected or not."""
     return {
         "name": record.name,
         "state": "active" if record.revoked_s is None else "revoked",

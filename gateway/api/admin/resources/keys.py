@@ -261,7 +261,7 @@ def revoke_key(store: "Store", asked: AdminRequest) -> Json:
 
 
 def key_facts(record: "KeyRecord", wall_s: float) -> Json:
-    """What may be told of a key: neither it nor its hash."""
+    """The facts of a key that may be shown: neither it nor its hash."""
     scopes = {} if record.scopes is None else record.scopes.to_dict()
     return {
         "id": record.id,

@@ -46,7 +46,7 @@ class AdminRequest:
 
     @property
     def name(self) -> str:
-        """Of the record that is meant."""
+        """The name of the record in question."""
         return self.names[0]
 
 
@@ -61,18 +61,18 @@ class Flag:
 
     help: str
     names: str = ""
-    """Separated by blanks."""
+    """As written on the command line, separated by blanks."""
     type: Any = str
-    """As the command line is read; ``read`` makes the value of the body from it and raises ValueError."""
+    """What the command line is read as. ``read`` makes the body's value from it, and raises ValueError."""
     default: Any = None
-    """None: nothing is sent."""
+    """With None the member is not sent."""
     read: Callable[[Any], Any] | None = None
     metavar: str | None = None
     least: float | None = None
     most: float | None = None
 
     def hint(self, name: str) -> str:
-        """What messages call it; ``name`` is its field's."""
+        """The name of the flag in messages; ``name`` is its field's."""
         return self.names.split()[0] if self.names else self.metavar or name.upper()
 
 
@@ -84,9 +84,9 @@ class Field:
     type: Any
     """As pydantic takes it, or the fields of an object. With the default None it may also be null."""
     flag: Flag | None = None
-    """What gives it on the command line."""
+    """How it is given on the command line; None: it is not."""
     default: Any = None
-    """Of the operation; None: there is none."""
+    """Of the member, when it is not sent; None: there is none."""
     pattern: str | None = None
 
 
@@ -108,19 +108,19 @@ class Command:
 
     name: str
     note: str | Callable[[Json], str] = ""
-    """What people are told: made from the facts answered, and ``named``, the name that was given."""
+    """The message for people: made from the facts answered and ``named``, the name that was given."""
     _: KW_ONLY
     help: str = ""
-    """Without it, what the operation's function says of itself."""
+    """Empty: the docstring of the operation's function."""
     fields: tuple[Field, ...] | None = None
-    """What its flags give, where that is not the operation's fields."""
+    """Of its flags, where they are not the operation's fields."""
     body: Callable[[Json], Json] | None = None
     """Makes the body from what the flags gave. Raises BadInput."""
     read_name: Callable[[str], str] | None = None
     """Makes the record's name from what was given. Raises BadInput."""
     table: Table | None = None
     warn: Callable[[Json, bool], Iterable[str]] | None = None
-    """What is said beside the data, too: from the answer, and whether the gateway runs."""
+    """Warnings, shown beside ``--json`` too: from the answer, and whether the gateway runs."""
     last_line: str = ""
     """The fact that is printed alone, to stdout."""
 
@@ -135,7 +135,7 @@ class Operation:
     path: str
     """With names of records in braces, ``:path`` behind those that may hold slashes (Starlette's form)."""
     role: AdminRole
-    """What over HTTP may do it, at least."""
+    """The least role that may do it over HTTP."""
     run: Run
     fields: tuple[Field, ...] = ()
     """Of the body; of the query where the method is GET."""
@@ -143,15 +143,15 @@ class Operation:
     makes_state: bool = False
     """On a state directory that is empty, too: the command makes the state."""
     takes_unknown: bool = False
-    """Members of the body that nobody knows are passed over, and not refused."""
+    """Unknown members of the body are ignored, and not refused."""
     own_process: bool = False
     """It may take minutes: a gateway does it in a process of its own, once at a time."""
     only_here: str = ""
-    """Why it is done on the gateway's host only; such a one has no path."""
+    """Why it is done on the gateway's host only; empty where it is done over HTTP, too."""
 
     @property
     def timeout_s(self) -> float:
-        """How long who asks over HTTP waits."""
+        """How long a client waits for the answer over HTTP."""
         return LONGEST_S if self.own_process else 30.0
 
     @property
@@ -166,7 +166,7 @@ class Operation:
 
 
 class Resource:
-    """One kind of record, and what can be done to it. A name has this resource as its group of commands."""
+    """One kind of record and its operations, whose commands are a group of its name."""
 
     def __init__(
         self,

@@ -169,7 +169,7 @@ def remove_price(store: "Store", asked: AdminRequest) -> Json:
 
 
 def tenant_facts(record: "TenantRecord") -> Json:
-    """All limits of a tenant, None for those that it has not."""
+    """All limits of a tenant, None where it has none."""
     return {"name": record.name, **record.limits.facts(), "changed_s": record.changed_s}
 
 
