@@ -15,6 +15,8 @@ from gateway.domain.errors import (
     ModelNotFound,
     NoDeployment,
     QueueFull,
+    QueueTimeout,
+    RequestError,
     RouteNotSupported,
 )
 from gateway.domain.request import Request, Tier
@@ -129,6 +131,37 @@ class Admission:
         offers = f"; it is offered for: {', '.join(routes)}" if routes else ""
         return RouteNotSupported(
             f"The model {request.model!r} is served, but {asked}{offers}.", param="model"
+        )
+
+    def path_missing(self, request: Request) -> RequestError:
+        """What to say to a request whose path the engine that was asked lacks, when nobody else gets it."""
+        if self._index.availability(request.model, request.need) is Availability.OTHER_ROUTES:
+            return self.not_for_this(request)
+        return NoDeployment(
+            "The engine that was asked has nothing at this path, and others that serve the model may; send "
+            "the request again.",
+            param="model",
+        )
+
+    def too_late(self, request: Request, now: float) -> RequestError:
+        """What to say to a request that waited as long as it may."""
+        if request.deadline_s is not None and now >= request.deadline_s:
+            return DeadlineExceeded("The request's deadline passed while it waited for a slot.")
+        availability = self._index.availability(request.model, request.need, request.where, request.agent)
+        if availability is Availability.ELSEWHERE:
+            return not_there(request)
+        if availability is Availability.OTHER_ROUTES:
+            return self.not_for_this(request)
+        if availability is not Availability.SERVED:
+            return no_deployment(request)
+        if self.misses_version(request.model, Fit.of(request)):
+            return not_in_version(request)
+        capacity = self.capacity(request, now)
+        loading = self.awaits_load(request)
+        what = "could not be loaded in time" if loading else "had no slot free in time"
+        return QueueTimeout(
+            f"The model {request.model!r} {what}; try again later.",
+            retry_after_s=self._room.retry_after_s(request, capacity, now),
         )
 
     def awaits_load(self, request: Request) -> bool:

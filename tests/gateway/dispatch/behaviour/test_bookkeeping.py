@@ -232,7 +232,7 @@ class Books(RuleBasedStateMachine):
         assert all(client.settled != (id(client) in self.left) for client in self.clients)
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        kept = dispatcher._binder.timers_set + len(dispatcher._health._looks)
+        kept = dispatcher._assigner.timers_set + len(dispatcher._health._looks)
         assert self.fleet.loop.pending == kept
         self.fleet.advance(400.0)
         assert not self.fleet.loop.pending, "a timer was left behind"

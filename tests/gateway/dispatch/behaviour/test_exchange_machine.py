@@ -383,7 +383,7 @@ class Life(RuleBasedStateMachine):
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
         assert dispatcher.records.taken_bytes == 0
-        kept = dispatcher._binder.timers_set + len(dispatcher._health._looks)
+        kept = dispatcher._assigner.timers_set + len(dispatcher._health._looks)
         assert self.fleet.loop.pending == kept
 
     def _come_to_an_end(self) -> None:
