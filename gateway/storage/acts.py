@@ -112,5 +112,5 @@ class ActStore:
     def note_signer(self, public_key: bytes) -> None:
         """This one did now, and no other is to be believed."""
         with self._database.write() as connection:
-            connection.execute(delete(schema.facts).where(schema.facts.c.name == _SIGNER))
-            connection.execute(insert(schema.facts).values(name=_SIGNER, value=public_key.hex()))
+            fact = {"name": _SIGNER, "value": public_key.hex()}
+            connection.execute(self._database.upsert(schema.facts), fact)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
 from gateway.storage import schema
 from gateway.storage.acts import note_act
@@ -91,11 +91,11 @@ class IdentityStore:
                 )
             self._settle(facts)
             _save(self._state_dir / NEXT_NAME, GatewayIdentity(key))
-            _write(connection, _CURRENT, GatewayIdentity(key).fingerprint.hex())
+            self._write(connection, _CURRENT, GatewayIdentity(key).fingerprint.hex())
             _forget(connection, _PREVIOUS, _UNTIL)
             if overlap_s:
-                _write(connection, _PREVIOUS, keys.current.fingerprint.hex())
-                _write(connection, _UNTIL, repr(float(int(wall_s + overlap_s))))
+                self._write(connection, _PREVIOUS, keys.current.fingerprint.hex())
+                self._write(connection, _UNTIL, repr(float(int(wall_s + overlap_s))))
             schema.next_revision(connection, schema.Topic.AGENTS)
             note_act(connection, "gateway.rotate_key", key=GatewayIdentity(key).id, overlap_s=overlap_s)
         with self._database.write() as connection:
@@ -113,6 +113,9 @@ class IdentityStore:
             self._settle(_read(connection))
         return True
 
+    def _write(self, connection: Connection, name: str, value: str) -> None:
+        connection.execute(self._database.upsert(schema.facts), {"name": name, "value": value})
+
     def _make_first(self) -> None:
         with self._database.write() as connection:
             if _CURRENT not in _read(connection):
@@ -120,7 +123,7 @@ class IdentityStore:
                     identity = GatewayIdentity(create_key_file(self._state_dir / KEY_NAME))
                 except KeyFileError as error:
                     raise IdentityUnusable(str(error)) from error
-                _write(connection, _CURRENT, identity.fingerprint.hex())
+                self._write(connection, _CURRENT, identity.fingerprint.hex())
 
     def _refresh(self) -> None:
         with self._lock:
@@ -217,11 +220,6 @@ def _save(path: Path, identity: GatewayIdentity) -> None:
 def _read(connection: Connection) -> dict[str, str]:
     query = select(schema.facts).where(schema.facts.c.name.in_(_FACTS))
     return {row.name: row.value for row in connection.execute(query)}
-
-
-def _write(connection: Connection, name: str, value: str) -> None:
-    _forget(connection, name)
-    connection.execute(insert(schema.facts).values(name=name, value=value))
 
 
 def _forget(connection: Connection, *names: str) -> None:
