@@ -107,10 +107,10 @@ class StreamRecovery:
     def ask(self, deployment: Deployment) -> RequestBody:
         """The request for the next engine, after :meth:`read`. Raises NotContinuable."""
         assert self._progress is not None
-        way = deployment.continues.get(self._request.route)
-        if way is None:
+        mode = deployment.continues.get(self._request.route)
+        if mode is None:
             raise NotContinuable("no other engine can go on with an answer that was begun elsewhere")
-        body = self._progress.ask(way)
+        body = self._progress.continued_request(mode)
         if deployment.takes_usage_option is False and self._request.usage is UsageMode.STRIP:
             body = without_usage(body) or body
         return RequestBody(body)

@@ -1,4 +1,4 @@
-"""The request for the next engine: where the text so far goes in it, for every route and way."""
+"""The request for the next engine: where the text so far goes in it, for every route and mode."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ class PlacedContent:
     before: str = field(default="", repr=False)
 
 
-def in_prompt(question: Question, way: str, text: str) -> PlacedContent:
+def in_prompt(question: Question, mode: str, text: str) -> PlacedContent:
     """Completions: the text follows the prompt."""
-    if way != PROMPT:
-        raise NotContinuable(f"completions cannot go on by the way {way!r}")
+    if mode != PROMPT:
+        raise NotContinuable(f"completions cannot go on by the way {mode!r}")
     prompt = question.members.get("prompt")
     if isinstance(prompt, str):
         return PlacedContent({"prompt": dumped(prompt + text)})
@@ -41,28 +41,28 @@ def in_prompt(question: Question, way: str, text: str) -> PlacedContent:
     raise NotContinuable("the prompt is not one text")
 
 
-def in_messages(question: Question, way: str, text: str) -> PlacedContent:
+def in_messages(question: Question, mode: str, text: str) -> PlacedContent:
     """Chat and Anthropic's messages: the last message is the assistant's and unfinished.
 
     One that the client began itself is written on. For an engine that must be told to continue
     (``final_message``) that is one of which the client told it so; otherwise its answer was a new message.
     """
-    changes = _telling(question, way, text)
+    changes = _continue_members(question, mode, text)
     messages = question.members.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         raise NotContinuable("the request has no list of messages")
-    if not _is_begun(question, messages[-1], way):
+    if not _is_begun(question, messages[-1], mode):
         new = {"role": "assistant", "content": text}
         return PlacedContent(changes | {"messages": question.outline.with_another("messages", dumped(new))})
     if messages[-1].get("tool_calls") or messages[-1].get("reasoning_content"):
         raise NotContinuable("the answer was begun by the client with more than text")
-    message, before = _longer(question.outline.last("messages"), messages[-1].get("content"), text, "text")
+    message, before = _extended(question.outline.last("messages"), messages[-1].get("content"), text, "text")
     return PlacedContent(changes | {"messages": question.outline.with_last("messages", message)}, before)
 
 
-def in_input(question: Question, way: str, text: str, item_id: str) -> PlacedContent:
+def in_input(question: Question, mode: str, text: str, item_id: str) -> PlacedContent:
     """Responses: the last item of the input is the assistant's and incomplete, with the id it has already."""
-    changes = _telling(question, way, text)
+    changes = _continue_members(question, mode, text)
     given = question.members.get("input")
     part = {"type": "output_text", "text": text, "annotations": []}
     item: dict[str, Any] = {"type": "message", "id": item_id, "role": "assistant", "status": "incomplete"}
@@ -72,35 +72,35 @@ def in_input(question: Question, way: str, text: str, item_id: str) -> PlacedCon
         return PlacedContent(changes | {"input": dumped(items)})
     if not isinstance(given, list):
         raise NotContinuable("the request has no input that could be written on")
-    if not given or not isinstance(given[-1], dict) or not _is_begun(question, given[-1], way):
+    if not given or not isinstance(given[-1], dict) or not _is_begun(question, given[-1], mode):
         return PlacedContent(changes | {"input": question.outline.with_another("input", dumped(item))})
-    longer, before = _longer(question.outline.last("input"), given[-1].get("content"), text, "output_text")
+    longer, before = _extended(question.outline.last("input"), given[-1].get("content"), text, "output_text")
     return PlacedContent(changes | {"input": question.outline.with_last("input", longer)}, before)
 
 
-def _telling(question: Question, way: str, text: str) -> dict[str, bytes]:
+def _continue_members(question: Question, mode: str, text: str) -> dict[str, bytes]:
     """The members that tell an engine to continue. Raises for texts that templates change."""
-    if way not in (FINAL_MESSAGE, PREFILL):
-        raise NotContinuable(f"a chat cannot go on by the way {way!r}")
+    if mode not in (FINAL_MESSAGE, PREFILL):
+        raise NotContinuable(f"a chat cannot go on by the way {mode!r}")
     if question.members.get("continue_final_message") not in (None, False, True):
         raise NotContinuable("the request sets 'continue_final_message' to more than true or false")
     if any(mark in text for mark in _THOUGHTS):
         raise NotContinuable("the answer holds reasoning")
-    if way == PREFILL:
+    if mode == PREFILL:
         return {}
     return {"continue_final_message": b"true", "add_generation_prompt": b"false"}
 
 
-def _is_begun(question: Question, message: Mapping[str, Any], way: str) -> bool:
+def _is_begun(question: Question, message: Mapping[str, Any], mode: str) -> bool:
     """Whether the last message is the beginning of the answer, by the client's own will."""
     if message.get("role") != "assistant":
         return False
-    if way == PREFILL or question.members.get("continue_final_message") is True:
+    if mode == PREFILL or question.members.get("continue_final_message") is True:
         return True
     return message.get("status") in ("in_progress", "incomplete")
 
 
-def _longer(raw: bytes, content: Any, text: str, kind: str) -> tuple[bytes, str]:
+def _extended(raw: bytes, content: Any, text: str, kind: str) -> tuple[bytes, str]:
     """The message with more text, and the text it had."""
     if len(raw) > MOST_BEGUN_BYTES:
         raise NotContinuable("what the request lets the answer begin with is too long")
@@ -128,23 +128,23 @@ class TextProgress(Progress):
         self.tokens = transcript.tokens
         self._question = question
         self._transcript = transcript
-        self._way = ""
+        self._mode = ""
         self._sent = ""
         self._before = ""
 
     @abstractmethod
-    def _place(self, way: str, text: str) -> PlacedContent:
+    def _place(self, mode: str, text: str) -> PlacedContent:
         """Where ``text`` goes in the request. Raises :class:`NotContinuable`."""
 
-    def ask(self, way: str) -> bytes:
+    def continued_request(self, mode: str) -> bytes:
         """White space at the end of the text is not sent as a prefill: Anthropic's API refuses it, and some
         engines cut it off unasked. The continuation has to begin with it then."""
         assert self.closing is None, "nobody needs to be asked"
-        self._way = way
-        self._sent = self.text.rstrip() if way == PREFILL else self.text
-        placed = self._place(way, self._sent) if self._sent else PlacedContent({})
+        self._mode = mode
+        self._sent = self.text.rstrip() if mode == PREFILL else self.text
+        placed = self._place(mode, self._sent) if self._sent else PlacedContent({})
         self._before = placed.before
-        if way == PREFILL:
+        if mode == PREFILL:
             self._check_unrepeated()
         if self.finished:
             lengths = self._question.shortest(self.limit_name)
@@ -179,5 +179,5 @@ class TextProgress(Progress):
             return None
         head, echo = self.text[len(self._sent) :], self._before + self._sent
         told_apart = self._transcript.events >= ECHO_EVENTS or (head and not echo.startswith(head))
-        echo = echo if self._way == PREFILL and told_apart else ""
+        echo = echo if self._mode == PREFILL and told_apart else ""
         return Seam(self.text, head=head, echo=echo, stops=self._question.stops)

@@ -66,7 +66,7 @@ class ChunksRead:
         chunk = event.value()
         choices = None if chunk is None else chunk.get("choices")
         if chunk is None or not isinstance(choices, list) or chunk.get("error"):
-            self._stop("the engine sent something else than chunks of an answer")
+            self._rule_out("the engine sent something else than chunks of an answer")
             return
         if self.first is None:
             self.first = chunk
@@ -87,24 +87,24 @@ class ChunksRead:
     def _read_choice(self, choice: Any, tokens: int | None) -> None:
         index = choice.get("index", 0) if isinstance(choice, dict) else None
         if not isinstance(index, int):
-            self._stop("the engine sent something else than chunks of an answer")
+            self._rule_out("the engine sent something else than chunks of an answer")
             return
         if index != 0:
-            self._stop("there are several answers at once")
+            self._rule_out("there are several answers at once")
         if any(choice.get(name) is not None for name in NUMBERS):
-            self._stop("the answer comes with logprobs or tokens")
+            self._rule_out("the answer comes with logprobs or tokens")
         delta = choice if "text" in choice else choice.get("delta") or {}
         if not isinstance(delta, dict):
-            self._stop("the engine sent something else than chunks of an answer")
+            self._rule_out("the engine sent something else than chunks of an answer")
             return
         text = delta.get("text" if "text" in choice else "content")
         if text is not None and not isinstance(text, str):
-            self._stop("the answer is not text")
+            self._rule_out("the answer is not text")
         elif text and index == 0:
             self.transcript.add(text, tokens)
         for name, what in MORE_THAN_TEXT.items():
             if delta.get(name):
-                self._stop(f"the answer holds {what}")
+                self._rule_out(f"the answer holds {what}")
         self.role = self.role or bool(delta.get("role"))
         if choice.get("finish_reason") is not None:
             self.finished.add(index)
@@ -113,7 +113,7 @@ class ChunksRead:
     def copy(self) -> "ChunksRead":
         return replace(self, transcript=self.transcript.copy(), finished=set(self.finished))
 
-    def _stop(self, why: str) -> None:
+    def _rule_out(self, why: str) -> None:
         self.trouble = self.trouble or why
 
     @property
@@ -146,13 +146,13 @@ class SplicePlan:
 
 
 class ChunkSplicer(Splicer):
-    """Joins a continuation to what was ``said``."""
+    """Joins a continuation to what the client ``received``."""
 
-    def __init__(self, said: ChunksRead, plan: SplicePlan) -> None:
-        self._said = said
-        self._identity = said.identity
-        self._role = said.role
-        self._begun = bool(said.transcript.text)
+    def __init__(self, received: ChunksRead, plan: SplicePlan) -> None:
+        self._received = received
+        self._identity = received.identity
+        self._role = received.role
+        self._begun = bool(received.transcript.text)
         self._plan = plan
         self._ending = plan.ending
         self._reader = ContinuationEvents()
@@ -193,7 +193,7 @@ class ChunkSplicer(Splicer):
         continuation is that token and no more, its count is the one that is missing."""
         for choice in choices:
             self._silent = self._silent and not _text_of(choice)
-            if self._silent and self._said.reason == "stop" == _finish_reason(choice):
+            if self._silent and self._received.reason == "stop" == _finish_reason(choice):
                 self._plan.tally.count_end()
 
     def _usage_of(self, chunk: dict[str, Any]) -> bytes:
@@ -250,7 +250,7 @@ class ChunkSplicer(Splicer):
 
     def _chunk(self, chunk: dict[str, Any]) -> bytes:
         """The chunk with the identity of the first one."""
-        if self._said.first is None:
+        if self._received.first is None:
             return written(chunk)
         for name in ("system_fingerprint", "service_tier"):
             chunk.pop(name, None)
@@ -274,17 +274,17 @@ COMPLETION_TOKENS = 16
 class ChunkProgress(TextProgress):
     """How far a chat or completion came."""
 
-    def __init__(self, question: Question, said: ChunksRead, *, chat: bool, usage_wanted: bool) -> None:
-        super().__init__(question, said.transcript)
-        self._said = said
+    def __init__(self, question: Question, received: ChunksRead, *, chat: bool, usage_wanted: bool) -> None:
+        super().__init__(question, received.transcript)
+        self._received = received
         self._chat = chat
         self._ending = b""
         expected = set(range(question.choices))
-        self.finished = said.done or expected <= said.finished
+        self.finished = received.done or expected <= received.finished
         self.closing = None
-        if said.done:
+        if received.done:
             self.closing = b""
-        elif self.finished and (said.usage or not usage_wanted):
+        elif self.finished and (received.usage or not usage_wanted):
             self.closing = DONE
         else:
             self._check()
@@ -292,8 +292,8 @@ class ChunkProgress(TextProgress):
 
     def _check(self) -> None:
         """Raises :class:`NotContinuable`."""
-        if self._said.trouble is not None:
-            raise NotContinuable(self._said.trouble)
+        if self._received.trouble is not None:
+            raise NotContinuable(self._received.trouble)
         self._question.check(begun=bool(self.text))
         unlimited = self._question.most_tokens is None and not self._chat
         if unlimited and self.text and not self.finished and self.tokens <= COMPLETION_TOKENS:
@@ -302,28 +302,30 @@ class ChunkProgress(TextProgress):
     def _exhaust(self, usage_wanted: bool) -> None:
         if not self.finished and self._exhausted:
             self.finished = True
-            self._ending = self._said.ending(chat=self._chat)
+            self._ending = self._received.ending(chat=self._chat)
             if not usage_wanted:
                 self.closing = self._ending + DONE
 
-    def _place(self, way: str, text: str) -> PlacedContent:
+    def _place(self, mode: str, text: str) -> PlacedContent:
         if not self._chat:
-            return in_prompt(self._question, way, text)
-        placed = in_messages(self._question, way, text)
+            return in_prompt(self._question, mode, text)
+        placed = in_messages(self._question, mode, text)
         most = self._question.most_tokens
-        if way != FINAL_MESSAGE or most is None or self.finished:
+        if mode != FINAL_MESSAGE or most is None or self.finished:
             return placed
         return replace(placed, changes={**placed.changes, WHOLE_LIMIT: b"%d" % most})
 
     def splicer(self) -> ChunkSplicer:
-        return ChunkSplicer(self._said, SplicePlan(self._seam(), self._tally(), self._chat, self._ending))
+        return ChunkSplicer(self._received, SplicePlan(self._seam(), self._tally(), self._chat, self._ending))
 
 
-def chat_progress(question: Question, said: ChunksRead, usage_wanted: bool | None) -> ChunkProgress:
+def chat_progress(question: Question, received: ChunksRead, usage_wanted: bool | None) -> ChunkProgress:
     wanted = question.wants_usage if usage_wanted is None else usage_wanted
-    return ChunkProgress(question, said, chat=True, usage_wanted=wanted)
+    return ChunkProgress(question, received, chat=True, usage_wanted=wanted)
 
 
-def completions_progress(question: Question, said: ChunksRead, usage_wanted: bool | None) -> ChunkProgress:
+def completions_progress(
+    question: Question, received: ChunksRead, usage_wanted: bool | None
+) -> ChunkProgress:
     wanted = question.wants_usage if usage_wanted is None else usage_wanted
-    return ChunkProgress(question, said, chat=False, usage_wanted=wanted)
+    return ChunkProgress(question, received, chat=False, usage_wanted=wanted)

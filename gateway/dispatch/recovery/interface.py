@@ -57,13 +57,13 @@ class Progress(ABC):
     """Not None: with these bytes the answer is whole, and nobody needs to be asked."""
 
     @abstractmethod
-    def ask(self, way: str) -> bytes:
-        """The body of the request for the next engine, which can continue in ``way``.
+    def continued_request(self, mode: str) -> bytes:
+        """The body of the request for the next engine, which can continue in ``mode``.
 
         All is as the client wrote it but what continuing changes. Raises
-        :class:`~gateway.dispatch.recovery.NotContinuable` when it cannot be done in this way.
+        :class:`~gateway.dispatch.recovery.NotContinuable` when it cannot be done in this mode.
         """
 
     @abstractmethod
     def splicer(self) -> Splicer:
-        """For the answer to the request that :meth:`ask` made last."""
+        """For the answer to the request that :meth:`continued_request` made last."""

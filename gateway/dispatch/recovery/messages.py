@@ -42,7 +42,7 @@ class MessagesRead:
         if kind == "message_start" and isinstance(value.get("message"), dict):
             self.first = self.first or value["message"]
             if value["message"].get("content"):
-                self._stop("the answer did not begin at its beginning")
+                self._rule_out("the answer did not begin at its beginning")
         elif kind in ("content_block_start", "content_block_delta", "content_block_stop"):
             self._read_block(kind, value)
         elif kind == "message_delta":
@@ -50,11 +50,11 @@ class MessagesRead:
         elif kind == "message_stop":
             self.done = True
         elif kind != "ping":
-            self._stop("the engine sent something else than the events of an answer")
+            self._rule_out("the engine sent something else than the events of an answer")
 
     def _read_block(self, kind: str, value: dict[str, Any]) -> None:
         if value.get("index") != 0:
-            self._stop("the answer has more than one block of content")
+            self._rule_out("the answer has more than one block of content")
             return
         if kind == "content_block_stop":
             self.stopped = True
@@ -63,7 +63,7 @@ class MessagesRead:
         wanted = "text" if kind == "content_block_start" else "text_delta"
         text = block.get("text", "") if isinstance(block, dict) and block.get("type") == wanted else None
         if not isinstance(text, str):
-            self._stop("the answer holds more than text")
+            self._rule_out("the answer holds more than text")
             return
         self.started = self.started or kind == "content_block_start"
         self.transcript.add(text)
@@ -71,7 +71,7 @@ class MessagesRead:
     def copy(self) -> "MessagesRead":
         return replace(self, transcript=self.transcript.copy())
 
-    def _stop(self, why: str) -> None:
+    def _rule_out(self, why: str) -> None:
         self.trouble = self.trouble or why
 
     def ending(self, tokens: int) -> bytes:
@@ -94,39 +94,39 @@ BLOCK_STOP = _event({"type": "content_block_stop", "index": 0})
 class MessagesProgress(TextProgress):
     """How far a message came."""
 
-    def __init__(self, question: Question, said: MessagesRead) -> None:
-        super().__init__(question, said.transcript)
-        self._said = said
-        self.finished = said.ended or said.done
+    def __init__(self, question: Question, received: MessagesRead) -> None:
+        super().__init__(question, received.transcript)
+        self._received = received
+        self.finished = received.ended or received.done
         self.closing = None
         if self.finished:
-            self.closing = b"" if said.done else MESSAGE_STOP
+            self.closing = b"" if received.done else MESSAGE_STOP
             return
-        if said.trouble is not None:
-            raise NotContinuable(said.trouble)
+        if received.trouble is not None:
+            raise NotContinuable(received.trouble)
         question.check(begun=bool(self.text))
         if self._exhausted:
             self.finished = True
-            self.closing = said.ending(self.tokens)
+            self.closing = received.ending(self.tokens)
 
-    def _place(self, way: str, text: str) -> PlacedContent:
-        return in_messages(self._question, way, text)
+    def _place(self, mode: str, text: str) -> PlacedContent:
+        return in_messages(self._question, mode, text)
 
     def splicer(self) -> "MessagesSplicer":
         seam = self._seam()
         assert seam is not None
-        return MessagesSplicer(self._said, seam, self._tally())
+        return MessagesSplicer(self._received, seam, self._tally())
 
 
 class MessagesSplicer(Splicer):
-    """Joins a continuation to what was ``said``."""
+    """Joins a continuation to what the client ``received``."""
 
-    def __init__(self, said: MessagesRead, seam: Seam, tally: ContinuedUsage) -> None:
-        self._said = said
+    def __init__(self, received: MessagesRead, seam: Seam, tally: ContinuedUsage) -> None:
+        self._received = received
         self._seam = seam
         self._tally = tally
         self._reader = ContinuationEvents()
-        self._stopped = said.stopped
+        self._stopped = received.stopped
         self._text_index: int | None = None
         """The block of the continuation that goes on with the text."""
         self._shift = 0
@@ -150,14 +150,14 @@ class MessagesSplicer(Splicer):
         if value is None or not isinstance(kind, str) or kind == "error":
             raise SpliceFailed(_STRANGE)
         if kind == "message_start":
-            return b"" if self._said.first is not None else _event(value)
+            return b"" if self._received.first is not None else _event(value)
         if kind == "message_delta":
             return self._stop() + _event(self._with_usage(value))
         if kind in ("ping", "message_stop"):
             return _event(value)
         if kind not in ("content_block_start", "content_block_delta", "content_block_stop"):
             raise SpliceFailed(_STRANGE)
-        return self._block(kind, value) if self._said.begun else _event(value)
+        return self._block(kind, value) if self._received.begun else _event(value)
 
     def _block(self, kind: str, value: dict[str, Any]) -> bytes:
         index = value.get("index")
@@ -204,20 +204,22 @@ class MessagesSplicer(Splicer):
 
     def _stop(self) -> bytes:
         """The end of the text's block, unless the client has it."""
-        if self._stopped or not self._said.begun:
+        if self._stopped or not self._received.begun:
             return b""
         out = self._text(self._seam.finish())
         self._stopped = True
-        return out + BLOCK_STOP if self._said.started else out
+        return out + BLOCK_STOP if self._received.started else out
 
     def _with_usage(self, value: dict[str, Any]) -> dict[str, Any]:
         usage = value.get("usage")
         if not isinstance(usage, dict):
             return value
-        first = (self._said.first or {}).get("usage")
+        first = (self._received.first or {}).get("usage")
         return value | {"usage": self._tally.messages(usage, first if isinstance(first, dict) else {})}
 
 
-def messages_progress(question: Question, said: MessagesRead, usage_wanted: bool | None) -> MessagesProgress:
+def messages_progress(
+    question: Question, received: MessagesRead, usage_wanted: bool | None
+) -> MessagesProgress:
     """Usage is always part of a message, so ``usage_wanted`` says nothing here."""
-    return MessagesProgress(question, said)
+    return MessagesProgress(question, received)

@@ -32,7 +32,7 @@ KIB_US = 20
 class _Dialect:
     """Of one route: what takes in its events, and what comes of that and the request."""
 
-    said: Callable[[], Any]
+    received: Callable[[], Any]
     progress: Callable[[Question, Any, bool | None], Progress]
 
 
@@ -60,7 +60,7 @@ class ContinuationReading:
         self._record = record
         self._usage_wanted = usage_wanted
         self._dialect = _DIALECTS.get(route)
-        self._said = None if self._dialect is None else self._dialect.said()
+        self._received = None if self._dialect is None else self._dialect.received()
         self._question = Question(request_body)
         self._asking: Iterator[int] | None = self._question.read()
         """What is left to read of the request."""
@@ -97,8 +97,8 @@ class ContinuationReading:
         if refusal is not None:
             raise NotContinuable(refusal)
         assert self._dialect is not None
-        assert self._said is not None
-        return self._dialect.progress(self._question, self._said.copy(), self._usage_wanted)
+        assert self._received is not None
+        return self._dialect.progress(self._question, self._received.copy(), self._usage_wanted)
 
     def _why_not(self) -> str | None:
         """Why reading on is of no use, as far as is known."""
@@ -131,9 +131,9 @@ class ContinuationReading:
         if self._events > MOST_EVENTS:
             self._refusal = f"the answer has more than {MOST_EVENTS} events"
             events = []
-        assert self._said is not None
+        assert self._received is not None
         for event in events:
-            self._said.read(event)
+            self._received.read(event)
         lines = piece.count(b"\n") + piece.count(b"\r")
         return 1 + len(events) * EVENT_US + lines * LINE_US + len(piece) * KIB_US // 1024
 

@@ -62,7 +62,7 @@ class ResponsesRead:
         elif kind == ITEM_ADDED:
             self._read_item(value)
         elif value.get("output_index") != 0 or value.get("content_index", 0) != 0:
-            self._stop("the answer has more than one item" if "output_index" in value else _STRANGE)
+            self._rule_out("the answer has more than one item" if "output_index" in value else _STRANGE)
         elif kind in (TEXT_DONE, PART_DONE, ITEM_DONE):
             self.over.add(kind)
         elif kind == PART_ADDED:
@@ -72,20 +72,20 @@ class ResponsesRead:
         elif kind == DELTA:
             self._read_text(value.get("delta"), value)
         else:
-            self._stop("the answer holds more than text")
+            self._rule_out("the answer holds more than text")
 
     def _read_item(self, value: dict[str, Any]) -> None:
         item = value.get("item")
         if self.item is not None or value.get("output_index") != 0:
-            self._stop("the answer has more than one item")
+            self._rule_out("the answer has more than one item")
         elif not _is(item, "message") or item.get("content"):
-            self._stop("the answer holds more than text")
+            self._rule_out("the answer holds more than text")
         else:
             self.item, self.item_id = item, item.get("id")
 
     def _read_text(self, text: Any, value: dict[str, Any]) -> None:
         if not isinstance(text, str) or value.get("logprobs"):
-            self._stop("the answer holds more than text")
+            self._rule_out("the answer holds more than text")
             return
         self.item_id = self.item_id or value.get("item_id")
         self.transcript.add(text)
@@ -93,7 +93,7 @@ class ResponsesRead:
     def copy(self) -> "ResponsesRead":
         return replace(self, transcript=self.transcript.copy(), over=set(self.over))
 
-    def _stop(self, why: str) -> None:
+    def _rule_out(self, why: str) -> None:
         self.trouble = self.trouble or why
 
 
@@ -118,38 +118,40 @@ class ResponsesProgress(TextProgress):
 
     limit_name = "max_output_tokens"
 
-    def __init__(self, question: Question, said: ResponsesRead) -> None:
-        super().__init__(question, said.transcript)
-        self._said = said
-        self.finished = said.done
-        self.closing = b"" if said.done else None
-        if said.done:
+    def __init__(self, question: Question, received: ResponsesRead) -> None:
+        super().__init__(question, received.transcript)
+        self._received = received
+        self.finished = received.done
+        self.closing = b"" if received.done else None
+        if received.done:
             return
-        if said.trouble is not None:
-            raise NotContinuable(said.trouble)
+        if received.trouble is not None:
+            raise NotContinuable(received.trouble)
         question.check(begun=bool(self.text))
         self.finished = self._exhausted
 
-    def _place(self, way: str, text: str) -> PlacedContent:
-        return in_input(self._question, way, text, self._said.item_id or "msg_0")
+    def _place(self, mode: str, text: str) -> PlacedContent:
+        return in_input(self._question, mode, text, self._received.item_id or "msg_0")
 
     def splicer(self) -> "ResponsesSplicer":
-        return ResponsesSplicer(self._said, self._seam(), self._tally())
+        return ResponsesSplicer(self._received, self._seam(), self._tally())
 
 
 class ResponsesSplicer(Splicer):
-    """Joins a continuation to what was ``said``. ``seam`` None: the text is as long as it may be, and only
-    usage is wanted."""
+    """Joins a continuation to what the client ``received``.
 
-    def __init__(self, said: ResponsesRead, seam: Seam | None, tally: ContinuedUsage) -> None:
-        self._said = said
+    ``seam`` is None where the text is as long as it may be, and only usage is wanted.
+    """
+
+    def __init__(self, received: ResponsesRead, seam: Seam | None, tally: ContinuedUsage) -> None:
+        self._received = received
         self._seam = seam
         self._tally = tally
         self._reader = ContinuationEvents()
-        self._number = said.number
-        self._text = said.transcript.text
-        self._over = set(said.over)
-        self._part = said.part
+        self._number = received.number
+        self._text = received.transcript.text
+        self._over = set(received.over)
+        self._part = received.part
         self._status = "completed" if seam is not None else "incomplete"
         self._ours: int | None = None
         """The item of the continuation that goes on with the text."""
@@ -176,10 +178,10 @@ class ResponsesSplicer(Splicer):
         if value is None or not isinstance(kind, str) or kind in ("error", "response.failed"):
             raise SpliceFailed(_STRANGE_MORE)
         if kind in ANNOUNCEMENTS:
-            return b"" if self._said.first is not None else self._written(value)
+            return b"" if self._received.first is not None else self._written(value)
         if kind in ENDS:
             return self._end(value)
-        if not self._said.begun:
+        if not self._received.begun:
             return self._written(value)
         return self._in_item(kind, value)
 
@@ -227,7 +229,7 @@ class ResponsesSplicer(Splicer):
         if self._part or self._text:
             return self._delta({"delta": part.get("text", "")})
         self._part = True
-        place = {"item_id": self._said.item_id, "output_index": 0, "content_index": 0}
+        place = {"item_id": self._received.item_id, "output_index": 0, "content_index": 0}
         return self._written(value | place)
 
     def _delta(self, value: dict[str, Any]) -> bytes:
@@ -257,7 +259,7 @@ class ResponsesSplicer(Splicer):
             ITEM_DONE: {"item": self._item(self._status)},
         }
         for kind, more in events.items():
-            wanted = self._said.item is not None if kind == ITEM_DONE else self._part
+            wanted = self._received.item is not None if kind == ITEM_DONE else self._part
             if kind not in self._over:
                 self._over.add(kind)
                 out += self._of_text({"type": kind, **more}, whole_item=kind == ITEM_DONE) if wanted else b""
@@ -267,19 +269,21 @@ class ResponsesSplicer(Splicer):
 
     def _item(self, status: str) -> dict[str, Any]:
         """The text's item, whole."""
-        item = self._said.item or {"type": "message", "role": "assistant"}
+        item = self._received.item or {"type": "message", "role": "assistant"}
         part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
-        return {**item, "id": self._said.item_id, "status": status, "content": [part]}
+        return {**item, "id": self._received.item_id, "status": status, "content": [part]}
 
     def _end(self, value: dict[str, Any]) -> bytes:
         response = value.get("response")
         if not isinstance(response, dict):
             raise SpliceFailed(_STRANGE_MORE)
-        whole = response | {name: item for name, item in (self._said.first or {}).items() if name not in _OWN}
+        whole = response | {
+            name: item for name, item in (self._received.first or {}).items() if name not in _OWN
+        }
         usage = response.get("usage")
         if isinstance(usage, dict):
             whole["usage"] = self._tally.responses(usage)
-        if not self._said.begun:
+        if not self._received.begun:
             return self._written(value | {"response": whole})
         if value["type"] != "response.completed":
             self._status = "incomplete"
@@ -305,20 +309,22 @@ class ResponsesSplicer(Splicer):
         """An event of the text's item."""
         if whole_item:
             return self._written(value | {"output_index": 0})
-        return self._written(value | {"item_id": self._said.item_id, "output_index": 0, "content_index": 0})
+        return self._written(
+            value | {"item_id": self._received.item_id, "output_index": 0, "content_index": 0}
+        )
 
     def _written(self, value: dict[str, Any]) -> bytes:
         """The event under the next number, if the answer's events have one."""
         if self._number is not None:
             self._number += 1
             value = value | {"sequence_number": self._number}
-        elif self._said.first is not None:
+        elif self._received.first is not None:
             value = {name: item for name, item in value.items() if name != "sequence_number"}
         return written(value, value["type"])
 
 
 def responses_progress(
-    question: Question, said: ResponsesRead, usage_wanted: bool | None
+    question: Question, received: ResponsesRead, usage_wanted: bool | None
 ) -> ResponsesProgress:
     """Usage is always part of a response, so ``usage_wanted`` says nothing here."""
-    return ResponsesProgress(question, said)
+    return ResponsesProgress(question, received)

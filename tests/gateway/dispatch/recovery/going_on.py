@@ -63,7 +63,7 @@ class Client:
             self.got += self.record.feed(progress.closing)
             return
         self.asked += 1
-        stream = engine(orjson.loads(progress.ask(self.way)))
+        stream = engine(orjson.loads(progress.continued_request(self.way)))
         splicer = progress.splicer()
         for chunk in chunkings(stream if cut is None else stream[:cut], self.seed):
             self.got += self.record.feed(splicer.feed(chunk))

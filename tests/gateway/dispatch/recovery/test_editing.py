@@ -89,7 +89,7 @@ def test_what_the_client_wrote_stays_byte_for_byte_but_for_what_continuing_chang
     )
     record = AnswerRecord("chat", RecordBudget())
     record.feed(b'data: {"id":"a","choices":[{"index":0,"delta":{"content":"Yes \\"\\u00e9"}}]}\n\n')
-    asked = read_progress("chat", body, record).ask("final_message")
+    asked = read_progress("chat", body, record).continued_request("final_message")
     expected = body.replace(b'"max_tokens" : 10', b'"max_tokens" :9').replace(
         b"000} ]", b'000} ,{"role":"assistant","content":"Yes \\"\xc3\xa9"}]'
     )

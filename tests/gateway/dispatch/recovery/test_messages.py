@@ -154,7 +154,7 @@ def test_usage_that_the_agent_reports_is_added_up() -> None:
     from gateway.dispatch.recovery import read_progress
 
     progress = read_progress("messages", client.body, client.record)
-    progress.ask("final_message")
+    progress.continued_request("final_message")
     assert progress.splicer().add_up(Usage(12, 4, 12)) == Usage(7, 9, 7)
 
 

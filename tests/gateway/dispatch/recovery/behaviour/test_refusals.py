@@ -42,7 +42,7 @@ def _record(route: str, *data: bytes) -> AnswerRecord:
 
 def _refused(route: str, body: dict[str, Any], *data: bytes, way: str = "final_message") -> str:
     with pytest.raises(NotContinuable) as refusal:
-        read_progress(route, orjson.dumps(body), _record(route, *data)).ask(way)
+        read_progress(route, orjson.dumps(body), _record(route, *data)).continued_request(way)
     return refusal.value.reason
 
 
@@ -100,7 +100,7 @@ def test_requests_that_do_not_are_not(asked: dict[str, Any]) -> None:
     progress = read_progress("chat", orjson.dumps(CHAT | asked), _record("chat", BEGUN))
     added = {"continue_final_message": True, "add_generation_prompt": False}
     turn = {"role": "assistant", "content": "Well"}
-    assert orjson.loads(progress.ask("final_message")) == {
+    assert orjson.loads(progress.continued_request("final_message")) == {
         **CHAT,
         **asked,
         **added,
@@ -148,7 +148,9 @@ def test_completions_with_a_suffix_are_refused() -> None:
 
 def test_a_list_of_one_prompt_is_one_text() -> None:
     record = _record("completions", _completion("W"))
-    body = read_progress("completions", orjson.dumps(COMPLETION | {"prompt": ["Hi"]}), record).ask("prompt")
+    body = read_progress(
+        "completions", orjson.dumps(COMPLETION | {"prompt": ["Hi"]}), record
+    ).continued_request("prompt")
     assert orjson.loads(body) == COMPLETION | {"prompt": ["HiW"], "max_tokens": 49}
 
 
@@ -163,7 +165,7 @@ def test_ways_that_do_not_fit_the_route_are_refused() -> None:
 )
 def test_a_request_that_was_not_kept_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(NotContinuable, match=why):
-        read_progress("chat", body, _record("chat", BEGUN)).ask("prefill")
+        read_progress("chat", body, _record("chat", BEGUN)).continued_request("prefill")
 
 
 def test_other_routes_are_refused() -> None:
@@ -204,7 +206,7 @@ def test_a_text_that_may_hold_what_the_client_began_it_with_is_refused() -> None
         record = _record("chat", _chat({"content": said}))
         progress = read_progress("chat", orjson.dumps(CHAT | {"messages": messages}), record)
         with pytest.raises(NotContinuable, match="twice"):
-            progress.ask("prefill")
+            progress.continued_request("prefill")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_a_text_that_may_hold_what_the_client_began_it_with_is_refused() -> None
 )
 def test_a_continuation_of_an_unexpected_shape_is_not_joined(event: bytes) -> None:
     progress = read_progress("chat", orjson.dumps(CHAT), _record("chat", BEGUN))
-    progress.ask("final_message")
+    progress.continued_request("final_message")
     splicer = progress.splicer()
     with pytest.raises(SpliceFailed):
         splicer.feed(event)
@@ -235,7 +237,7 @@ def test_a_stop_string_across_the_seam_is_not_joined() -> None:
     body = orjson.dumps(CHAT | {"stop": ["ll\nEND", "other"]})
     for pieces, sound in ((["\nE", "ND"], False), (["\nE", "NOUGH"], True), (["\nEN"], True)):
         progress = read_progress("chat", body, _record("chat", BEGUN))
-        progress.ask("final_message")
+        progress.continued_request("final_message")
         splicer = progress.splicer()
         out = splicer.feed(_chat({"role": "assistant", "content": pieces[0]}))
         assert out == b""
@@ -288,7 +290,7 @@ def test_a_long_beginning_by_the_client_is_refused() -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a" * 300_000}]
     body = orjson.dumps(CHAT | {"messages": messages, "continue_final_message": True})
     with pytest.raises(NotContinuable, match="too long"):
-        read_progress("chat", body, _record("chat", BEGUN)).ask("final_message")
+        read_progress("chat", body, _record("chat", BEGUN)).continued_request("final_message")
 
 
 def test_reading_goes_on_where_it_stopped_and_says_so() -> None:
