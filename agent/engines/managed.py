@@ -13,7 +13,7 @@ import structlog
 from agent.engines.backend import BackendBody, BackendRefused, BackendResponse, BackendUnreachable
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.states import engine_state
-from agent.engines.restarts import EngineEnd, RestartPolicy
+from agent.engines.process import EngineEnd, RestartPolicy
 from shared.protocol import limits
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead

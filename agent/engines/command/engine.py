@@ -15,8 +15,7 @@ from agent.engines.http.kind import GENERIC
 from agent.engines.http.models import deployment_id
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
-from agent.engines.process import to_the_end
-from agent.engines.restarts import EngineEnd, RestartPolicy
+from agent.engines.process import EngineEnd, RestartPolicy, to_the_end
 from agent.engines.settings import EngineSettings
 from shared.protocol.messages import DeploymentState, DeploymentStatus
 

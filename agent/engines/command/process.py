@@ -13,8 +13,7 @@ from pathlib import Path
 import structlog
 
 from agent.engines import process_guard as keeper
-from agent.engines.process import ChildProcess, how_ended, to_the_end
-from agent.engines.restarts import EngineEnd
+from agent.engines.process import ChildProcess, EngineEnd, how_ended, to_the_end
 
 log = structlog.get_logger("agent.engine")
 

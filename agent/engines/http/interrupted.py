@@ -1,8 +1,8 @@
-"""Answers of engines that end a running stream when somebody else calls, and say so to nobody.
+"""Detects responses that an engine broke off because another request came.
 
-llama-cpp-python sends ``[DONE]`` then, without a finish reason, and closes the connection: to its client that
-is a whole answer. Here it is an engine that failed in the middle, so that the answer goes on elsewhere or its
-client gets an error.
+llama-cpp-python then sends ``[DONE]`` without a finish reason and closes the connection, which a client takes
+for a whole response. The agent takes it for a failure of the engine, so that the response is continued on
+another engine or its client gets an error.
 """
 
 import re
@@ -18,8 +18,8 @@ _OVERLAP_BYTES = 64
 """A mark may have begun in the piece before."""
 
 
-class Uninterrupted:
-    """``response``, which must say why it ends before it says that it does. Implements
+class InterruptionDetector:
+    """Passes ``response`` on, and fails where a stream ends without a finish reason. Implements
     :class:`agent.engines.backend.BackendResponse`."""
 
     def __init__(self, response: BackendResponse) -> None:

@@ -16,7 +16,7 @@ from agent.engines.backend import (
     BackendTimeout,
 )
 from agent.engines.http.engine_client import EngineClient, SmallResponse
-from agent.engines.http.interrupted import Uninterrupted
+from agent.engines.http.interrupted import InterruptionDetector
 from agent.engines.http.kind import WhileBusy
 from agent.engines.http.probe import EngineView, Prober
 from agent.engines.http.states import engine_state
@@ -138,7 +138,7 @@ class OpenAIHTTPBackend:
                 async with self._question:
                     pass  # whoever asked is done
             async with self._client.request(head, body) as response:
-                yield Uninterrupted(response) if self._interrupts else response
+                yield InterruptionDetector(response) if self._interrupts else response
         except BackendRefused:
             raise
         except BackendError:

@@ -17,8 +17,7 @@ import structlog
 from agent.engines.http.models import deployment_id
 from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
-from agent.engines.process import to_the_end
-from agent.engines.restarts import EngineEnd, RestartPolicy
+from agent.engines.process import EngineEnd, RestartPolicy, to_the_end
 from agent.engines.torch.process import EngineProcess, engine_command, engine_environment
 from agent.engines.torch.startup import EngineOptions, EngineReady, locate
 from shared.protocol.messages import DeploymentState

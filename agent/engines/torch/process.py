@@ -11,8 +11,7 @@ from pathlib import Path
 import structlog
 
 import agent
-from agent.engines.process import ChildProcess, how_ended
-from agent.engines.restarts import EngineEnd
+from agent.engines.process import ChildProcess, EngineEnd, how_ended
 from agent.engines.torch.startup import (
     EXIT_UNUSABLE,
     KEY_VARIABLE,

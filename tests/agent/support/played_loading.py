@@ -5,8 +5,7 @@ from typing import Any, cast
 
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
-from agent.engines.process import to_the_end
-from agent.engines.restarts import EngineEnd, RestartPolicy
+from agent.engines.process import EngineEnd, RestartPolicy, to_the_end
 from shared.protocol.messages import DeploymentState
 from tests.support.clock import ManualClock
 

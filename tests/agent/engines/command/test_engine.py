@@ -10,7 +10,7 @@ import pytest
 from agent.engines.command import engine as command_engine
 from agent.engines.command.engine import MISNAMED_S, CommandBackend, CommandSettings
 from agent.engines.managed import LoadAttempt
-from agent.engines.restarts import EngineEnd
+from agent.engines.process import EngineEnd
 from agent.engines.settings import EngineSettings
 from shared.protocol.messages import DeploymentState, DeploymentStatus
 from tests.agent.support.canned import until

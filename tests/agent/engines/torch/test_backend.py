@@ -13,7 +13,7 @@ import pytest
 
 from agent.engines.backend import BackendFailed, BackendUnreachable
 from agent.engines.managed import LoadAttempt
-from agent.engines.restarts import RestartPolicy
+from agent.engines.process import RestartPolicy
 from agent.engines.torch.backend import TorchBackend, estimate_memory_bytes
 from agent.engines.torch.process import EngineProcess
 from shared.protocol.engine_state import EngineState

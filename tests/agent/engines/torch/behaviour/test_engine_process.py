@@ -22,7 +22,7 @@ import pytest
 import pytest_asyncio
 
 from agent.engines.http.load import read_load
-from agent.engines.restarts import RestartPolicy
+from agent.engines.process import RestartPolicy
 from agent.engines.torch.backend import TorchBackend
 from agent.engines.torch.process import EngineProcess, engine_environment
 from shared.protocol.messages import DeploymentStatus
