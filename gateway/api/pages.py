@@ -85,7 +85,7 @@ class VersionPage:
         exchange = exchange_of(scope)
         exchange.route = "version"
         only_get(exchange)
-        exchange.identified(await self._keys.identify(exchange.credential()))
+        exchange.set_principal(await self._keys.identify(exchange.credential()))
         await exchange.reply.whole(200, JSON, self._body)
 
 

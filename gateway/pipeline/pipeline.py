@@ -29,12 +29,12 @@ class ClientExchange(Protocol):
     @property
     def reply(self) -> ClientReply: ...
     def credential(self) -> str: ...
-    def identified(self, principal: Principal) -> None: ...
-    def limited(self, headers: Callable[[], HeaderList]) -> None: ...
+    def set_principal(self, principal: Principal) -> None: ...
+    def set_limit_headers(self, headers: Callable[[], HeaderList]) -> None: ...
     async def body(self) -> ClientBody: ...
-    def asked(self, request: Request) -> None: ...
+    def set_request(self, request: Request) -> None: ...
     def waiting(self, request: Request) -> AbstractAsyncContextManager[object]: ...
-    def answered(self, request: Request, response: Response) -> None: ...
+    def set_response(self, request: Request, response: Response) -> None: ...
 
 
 class Pipeline:
@@ -68,14 +68,14 @@ class Pipeline:
     async def __call__(self, exchange: ClientExchange) -> None:
         # who
         principal = await self._keys.identify(exchange.credential())
-        exchange.identified(principal)
+        exchange.set_principal(principal)
         if self._gate is not None:
             self._gate()
         guard = self._limits.guard(principal) if self._limits is not None else None
         if guard is None:
             await self._classify(exchange, principal, None)
         else:
-            exchange.limited(guard.headers)
+            exchange.set_limit_headers(guard.headers)
             with guard:  # it counts as one of its key's from here on, however slowly its body comes
                 await self._classify(exchange, principal, guard)
 
@@ -83,7 +83,7 @@ class Pipeline:
         # what, and how dear
         body = await exchange.body()
         request = classify(exchange.head, body, principal, self._knows)
-        exchange.asked(request)
+        exchange.set_request(request)
 
         # which model and version the name stands for, and what may answer instead
         aliases = self._aliases
@@ -120,13 +120,13 @@ class Pipeline:
                     response = await alias.run(run)
                 finally:  # on whose account, if its client leaves: whoever was asked last
                     request = alias.request
-                    exchange.asked(request)
+                    exchange.set_request(request)
                     if reserved is not None:
                         reserved.set_request(request)
                 headers += alias.headers(response, facts=self._facts)
             if use is not None:
                 headers += use.headers()
-            exchange.answered(request, response)
+            exchange.set_response(request, response)
 
             # and back, on whose account
             try:

@@ -141,7 +141,7 @@ class AdminPage:
         exchange = exchange_of(scope)
         exchange.route = "admin"
         principal = await self._keys.identify(exchange.credential())
-        exchange.identified(principal)
+        exchange.set_principal(principal)
         if exchange.method not in self.methods:
             allowed = tuple(self.methods)
             raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)

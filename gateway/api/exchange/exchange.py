@@ -111,12 +111,15 @@ class HttpExchange:
 
     @property
     def head(self) -> ClientHead:
-        """Only after :meth:`aim`."""
+        """Only after :meth:`set_endpoint`."""
         assert self._head is not None
         return self._head
 
-    def aim(self, endpoint: SurfaceEndpoint) -> bool:
-        """The request is for ``endpoint``; False if nothing is there. Raises BadRequest, PathTooLong."""
+    def set_endpoint(self, endpoint: SurfaceEndpoint) -> bool:
+        """Take the request for one to ``endpoint``; False if nothing is there.
+
+        Raises BadRequest and PathTooLong.
+        """
         aimed_at = target(endpoint, self.path, self.raw_path, self._scope["query_string"])
         if aimed_at is None:
             return False
@@ -139,13 +142,13 @@ class HttpExchange:
             "'trunkline key create --name NAME' on the gateway's host makes one."
         )
 
-    def identified(self, principal: Principal) -> None:
-        """Whose request it is, and whose memory its body takes."""
+    def set_principal(self, principal: Principal) -> None:
+        """Note whose request it is, and whose share of memory its body takes."""
         self.principal = principal
         self.inbound.belongs_to(self._owner(principal))
 
-    def limited(self, headers: Callable[[], HeaderList]) -> None:
-        """Whatever is answered is to say what ``headers`` say at that moment."""
+    def set_limit_headers(self, headers: Callable[[], HeaderList]) -> None:
+        """Have the answer say what ``headers`` gives when its head is sent."""
         self.reply.latest = headers
 
     async def body(self) -> ClientBody:
@@ -187,8 +190,8 @@ class HttpExchange:
     def _owner(principal: Principal) -> BufferOwner:
         return BufferOwner(principal.tenant, principal.key_id)
 
-    def asked(self, request: Request) -> None:
-        """What its client wants; for the log, whatever becomes of it."""
+    def set_request(self, request: Request) -> None:
+        """Note what the client asks for; the log tells it even if the request fails."""
         self.request = request
 
     def waiting(self, request: Request) -> "_Waiting":
@@ -201,8 +204,8 @@ class HttpExchange:
         """A block that is cancelled, and raises ClientGone, when the client leaves."""
         return _Waiting(self.inbound, self.reply, self._direct)
 
-    def answered(self, request: Request, response: Response) -> None:
-        """``request`` is the one it answers."""
+    def set_response(self, request: Request, response: Response) -> None:
+        """Note the answer and the request that it answers, which is another one after a fallback."""
         self.request, self.response = request, response
 
     def close(self) -> None:

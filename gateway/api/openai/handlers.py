@@ -56,7 +56,7 @@ class Proxied:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        if not exchange.aim(self._endpoint):
+        if not exchange.set_endpoint(self._endpoint):
             raise not_found(exchange)
         if not self._endpoint.takes(exchange.method):
             raise wrong_method(exchange, self._endpoint.methods)
@@ -92,7 +92,7 @@ class ModelsHandler:
         exchange.route = "models"
         only_get(exchange)
         principal = await self._keys.identify(exchange.credential())
-        exchange.identified(principal)
+        exchange.set_principal(principal)
         name = scope["path_params"].get("id")
         shows = _everything if principal.scopes is None else principal.scopes.shows
         found = await self._list(shows) if name is None else self._one(name, shows)
@@ -203,7 +203,7 @@ class MetricsPage:
         only_get(exchange)
         if not self._public:
             principal = await self._keys.identify(exchange.credential())
-            exchange.identified(principal)
+            exchange.set_principal(principal)
             if principal.scopes is not None and principal.role is None:
                 raise Forbidden(
                     "The metrics tell of all models and tenants; a key with limits of its own needs a role "
