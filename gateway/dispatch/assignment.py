@@ -23,7 +23,7 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import Assignment, Fit, Waiting
-from gateway.scheduling.policies.handover import shown
+from gateway.scheduling.policies.handover import offered_at_once
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.errors import SessionClosed, TooManyStreams
 
@@ -116,7 +116,7 @@ class Assigner:
         now = self._timers.time()
         if not self._decisions.rests(model, now):
             depth = self._room.depth(model)
-            front = shown(depth)
+            front = offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
                 self._assign_front(model, depth, now)
         if self._room.depth(model):
@@ -161,7 +161,7 @@ class Assigner:
         if not most or not index.open(model):
             return []
         limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
-        tickets = room.front(model, limits, now)
+        tickets = room.next_tickets(model, limits, now)
         avoiding: dict[int, frozenset[str]] = {}
         for fit in {ticket.fit for ticket in tickets if ticket.fit.avoid}:
             if not index.someone_else(model, fit, patiently=True):

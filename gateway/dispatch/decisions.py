@@ -64,7 +64,7 @@ class Decisions:
                 ("total", speeds.accuracy.total),
             ):
                 if errors.count:
-                    off = {f"{quantile:g}": errors.off(quantile) for quantile in QUANTILES}
+                    off = {f"{quantile:g}": errors.error_factor(quantile) for quantile in QUANTILES}
                     yield PredictionFigures(speeds.model, device, of, errors.bias, off)
 
     def estimate(self, request: Request) -> None:
@@ -101,7 +101,7 @@ class Decisions:
 
     def rests(self, model: str, now: float) -> bool:
         """Whether nobody would get anything now, whoever waits for ``model``."""
-        return self._scheduler.rests(model, now)
+        return self._scheduler.is_resting(model, now)
 
     def look_again_s(self, model: str) -> float | None:
         """When to ask again though nothing has happened."""
@@ -181,7 +181,7 @@ class Decisions:
         self._scheduler.loaded(deployment, took_s)
 
     def _came(self, deployment: Deployment) -> None:
-        self._scheduler.came(deployment, self._clock())
+        self._scheduler.deployment_added(deployment, self._clock())
 
     def _gone(self, deployment: Deployment) -> None:
-        self._scheduler.gone(deployment, self._clock())
+        self._scheduler.deployment_removed(deployment, self._clock())

@@ -205,7 +205,7 @@ class ExchangeCallbacks:
         if not self._sessions.move(request):
             return False
         self.room.leave(ticket, now, departed=False)
-        self.room.come_back(ticket, request.shunned(now), now, expires_s=ticket.expires_s)
+        self.room.requeue(ticket, request.shunned(now), now, expires_s=ticket.expires_s)
         self._assigner.mark(request.model)
         return True
 
@@ -238,16 +238,16 @@ class ExchangeCallbacks:
         now, request = self.timers.time(), exchange.request
         if preempted:  # nothing speaks against where it ran
             until_s = now + self.settings.total_s if request.deadline_s is None else request.deadline_s
-            self.room.come_back(exchange.ticket, (), now, expires_s=until_s)
+            self.room.requeue(exchange.ticket, (), now, expires_s=until_s)
         else:
             until_s = self._admission.expiry(request, now)
-            self.room.come_back(exchange.ticket, request.shunned(now), now, expires_s=until_s)
+            self.room.requeue(exchange.ticket, request.shunned(now), now, expires_s=until_s)
         self._waiting[exchange.ticket.number] = exchange
         self._assigner.mark(request.model)
 
     def hold(self, exchange: RequestExchange) -> None:
         now, ticket = self.timers.time(), exchange.ticket
-        self.room.come_back(ticket, (), now, expires_s=ticket.expires_s, refused=True)
+        self.room.requeue(ticket, (), now, expires_s=ticket.expires_s, refused=True)
         self._waiting[ticket.number] = exchange
         self._assigner.mark(exchange.request.model)
 

@@ -16,7 +16,7 @@ from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentSession
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.placement.data import Residence
-from gateway.scheduling.placement.memory import Memory
+from gateway.scheduling.placement.history import PlacementHistory
 from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import Command, CommandResult, CommandVerb, DeploymentStatus
 
@@ -48,7 +48,7 @@ class LoadCommands:
     def __init__(
         self,
         index: ModelIndex,
-        memory: Memory,
+        history: PlacementHistory,
         metrics: Metrics,
         timers: Timers,
         *,
@@ -59,7 +59,7 @@ class LoadCommands:
         """``changed`` is called with what may be decided on anew, ``loaded`` when a model was loaded and in
         how many seconds."""
         self._index = index
-        self._memory = memory
+        self._history = history
         self._metrics = metrics
         self._timers = timers
         self._load_timeout_s = load_timeout_s
@@ -146,7 +146,7 @@ class LoadCommands:
     def _moved(self, deployment: Deployment, before: DeploymentStatus | None) -> None:
         """Its agent says another status of it, or (``before`` is None) names it for the first time."""
         if before is None:
-            self._memory.troubles.anew(deployment.key)
+            self._history.failures.agent_changed(deployment.key)
             self._changed(deployment)
             return
         now, order = self._timers.time(), self._orders.get(deployment.key)
@@ -168,7 +168,7 @@ class LoadCommands:
 
     def _done(self, deployment: Deployment, order: _Order | None, now: float) -> None:
         began_s = self.began_s(deployment)
-        self._memory.troubles.over(deployment.key)
+        self._history.failures.note_loaded(deployment.key)
         if order is None and began_s < 0:
             return
         took_s = now - began_s
@@ -177,7 +177,7 @@ class LoadCommands:
         self._loaded(deployment, took_s)
 
     def _failed(self, deployment: Deployment, why: str, now: float, *, deadly: bool = False) -> None:
-        again_s = self._memory.troubles.failed(deployment.key, why, now, deadly=deadly)
+        again_s = self._history.failures.failed(deployment.key, why, now, deadly=deadly)
         self._metrics.load_failed(deployment.model)
         _log.warning(
             "model_load_failed",
@@ -199,13 +199,13 @@ class LoadCommands:
         if known or not beside:
             self._failed(deployment, why, now)
             return
-        self._memory.troubles.crowded(deployment.key, beside)
+        self._history.failures.note_crowded(deployment.key, beside)
         _log.info("model_does_not_fit", deployment=deployment.key, reason=why, beside=len(beside))
 
     def _stays(self, order: _Order, why: str, now: float) -> None:
         """Its agent does not unload it."""
         self._over(order)
-        self._memory.keep(order.deployment.key, now)
+        self._history.keep(order.deployment.key, now)
         _log.warning("model_unload_failed", deployment=order.deployment.key, reason=why)
 
     def _send(self, verb: CommandVerb, deployment: Deployment) -> None:
@@ -216,8 +216,8 @@ class LoadCommands:
             deployment.session.endpoint.send_command(command.to_dict())
         except TrunklineError as error:
             _log.warning("model_command_failed", deployment=deployment.key, error=str(error))
-            self._memory.keep(deployment.key, now)
-            self._memory.troubles.pause(deployment.key, now)
+            self._history.keep(deployment.key, now)
+            self._history.failures.pause(deployment.key, now)
             return
         self._orders[deployment.key] = order
         if verb is CommandVerb.UNLOAD:

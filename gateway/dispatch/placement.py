@@ -23,8 +23,8 @@ from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import Fit
 from gateway.scheduling.placement.data import (
-    Hopeless,
     LoadDecision,
+    NotLoadable,
     PlacementPlan,
     Residence,
     UnloadDecision,
@@ -88,7 +88,7 @@ class Placer:
         self._placement = Placement(PlacementRules(settings.hold_s, settings.min_residence_s))
         self._loading = LoadCommands(
             registry.index,
-            self._placement.memory,
+            self._placement.history,
             metrics,
             timers,
             load_timeout_s=settings.load_timeout_s,
@@ -101,7 +101,7 @@ class Placer:
         self._closing: dict[str, Deployment] = {}
         self._ready_s: dict[str, float] = {}
         """When models will be loaded that nothing serves, on the clock, as was planned last."""
-        self._hopeless: dict[str, tuple[Hopeless, float]] = {}
+        self._not_loadable: dict[str, tuple[NotLoadable, float]] = {}
         """Models that cannot be loaded, and until when that holds."""
         self._spacing_s = SPACING_S
         self._decided_s = float("-inf")
@@ -113,7 +113,7 @@ class Placer:
         """A request came. From now on it can say what it waits for."""
         record = self._index.models.get(request.model)
         if record is not None and record.managed:
-            self._placement.memory.popularity.arrived(request.model, now)
+            self._placement.history.popularity.arrived(request.model, now)
             request.load_note = partial(self._note, request)
 
     def waiting(self, model: str) -> None:
@@ -185,7 +185,7 @@ class Placer:
 
     def _moved(self, deployment: Deployment) -> None:
         """Something has become of it."""
-        self._hopeless.pop(deployment.model, None)
+        self._not_loadable.pop(deployment.model, None)
         self._soon()
 
     def _soon(self) -> None:
@@ -216,7 +216,7 @@ class Placer:
         self._close_and_open(plan, managed)
         for decision in plan.decisions:
             self._carry_out(decision, managed[decision.key])
-        self._say_hopeless(plan, unserved, now)
+        self._refuse_not_loadable(plan, unserved, now)
         times = [
             at_s
             for at_s in (self._loading.due_s, plan.look_again_s, self._demands.asked_until_s)
@@ -249,21 +249,23 @@ class Placer:
                     "model_closing", deployment=key, model=deployment.model, running=deployment.in_flight
                 )
 
-    def _say_hopeless(self, plan: PlacementPlan, unserved: Mapping[str, Collection[Fit]], now: float) -> None:
-        for model, hopeless in plan.hopeless.items():
-            until_s = now + (RECHECK_S if hopeless.retry_s is None else hopeless.retry_s)
-            self._hopeless[model] = hopeless, until_s
+    def _refuse_not_loadable(
+        self, plan: PlacementPlan, unserved: Mapping[str, Collection[Fit]], now: float
+    ) -> None:
+        for model, not_loadable in plan.not_loadable.items():
+            until_s = now + (RECHECK_S if not_loadable.retry_s is None else not_loadable.retry_s)
+            self._not_loadable[model] = not_loadable, until_s
             self._demands.give_up(model)
-            _log.warning("model_cannot_be_loaded", model=model, reason=hopeless.why)
-            self._refuse(model, unserved[model], _not_loadable(model, hopeless, until_s - now))
+            _log.warning("model_cannot_be_loaded", model=model, reason=not_loadable.why)
+            self._refuse(model, unserved[model], _load_refusal(model, not_loadable, until_s - now))
 
     def _check_hope(self, model: str, now: float) -> None:
-        hopeless = self._hopeless.get(model)
-        if hopeless is None:
+        not_loadable = self._not_loadable.get(model)
+        if not_loadable is None:
             return
-        if now < hopeless[1]:
-            raise _not_loadable(model, hopeless[0], hopeless[1] - now)
-        del self._hopeless[model]
+        if now < not_loadable[1]:
+            raise _load_refusal(model, not_loadable[0], not_loadable[1] - now)
+        del self._not_loadable[model]
 
     def _is_loading(self, deployment: Deployment) -> bool:
         return self._loading.residence(deployment) is Residence.LOADING
@@ -290,9 +292,9 @@ class Placer:
         return words if left_s is None else f"{words}, about {left_s:.0f} s left"
 
 
-def _not_loadable(model: str, hopeless: Hopeless, retry_s: float) -> NoDeployment:
+def _load_refusal(model: str, not_loadable: NotLoadable, retry_s: float) -> NoDeployment:
     """What is told to clients: of reasons that an engine gives only that there are some."""
-    why = "loading it failed everywhere" if hopeless.retry_s is not None else hopeless.why
+    why = "loading it failed everywhere" if not_loadable.retry_s is not None else not_loadable.why
     return NoDeployment(
         f"The model {model!r} cannot be loaded now: {why}; try again later.",
         param="model",

@@ -17,7 +17,7 @@ from gateway.domain.request import Tier
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import PREFILL_WORK, Waiting
 from gateway.scheduling.health.failover import Effect, may_be_repeated
-from gateway.scheduling.preempt import PreemptRules, Running, give_way
+from gateway.scheduling.preempt import PreemptibleRequest, PreemptRules, choose_preempted
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 
@@ -154,7 +154,7 @@ class Preemption:
         """The realtime requests that are next and fit no free slot."""
         waiting: list[Waiting] = []
         limits = dict.fromkeys(self._room.lanes(model), MOST_AT_ONCE)
-        for ticket in self._room.front(model, limits, now):
+        for ticket in self._room.next_tickets(model, limits, now):
             if ticket.request.tier is not Tier.REALTIME:
                 break
             if not self._index.free(model, ticket.fit, 1) and not self._wastes(ticket.tenant, now):
@@ -183,7 +183,7 @@ class Preemption:
             freeing = [each for tier in _LOWER for each in self._freeing.get((model, tier), ())]
             freeing += [each for each, _ in latest if each.given_up]
             served = _without(waiting, freeing)
-            numbers = give_way(
+            numbers = choose_preempted(
                 served,
                 [each for _, each in running.values()],
                 rules=self._rules,
@@ -196,7 +196,7 @@ class Preemption:
             if all(self._preempt(running[number][0], now) for number in numbers):
                 return
 
-    def _as_running(self, exchange: RequestExchange, attempt: Attempt, now: float) -> Running:
+    def _as_running(self, exchange: RequestExchange, attempt: Attempt, now: float) -> PreemptibleRequest:
         request, pace = exchange.request, self._paces.get(exchange.request.model, PACE_GUESS_S)
         ran_s = now - attempt.opened_s
         lost_s = ran_s
@@ -204,7 +204,9 @@ class Preemption:
             lost_s = min(ran_s, pace * PREFILL_WORK * (request.input_tokens + attempt.pieces))
         # One that is late is taken to need as long again as it is late.
         remaining_s = abs(attempt.work * pace - ran_s)
-        return Running(exchange.ticket.number, attempt.deployment, request.tier, remaining_s, lost_s)
+        return PreemptibleRequest(
+            exchange.ticket.number, attempt.deployment, request.tier, remaining_s, lost_s
+        )
 
     def _preempt(self, attempt: Attempt, now: float) -> bool:
         exchange = _drop(self._running, attempt)  # what cannot give way soundly now is not asked again

@@ -6,7 +6,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.domain.request import Request
-from gateway.scheduling.health.failover import ENGINES_FAULT, Tries, Trouble
+from gateway.scheduling.health.failover import ENGINES_FAULT, AttemptCount, Trouble
 
 MOST_FAULTS = 12
 """So many engines may fail on one answer, however far it gets: a request can have engine after engine write a
@@ -33,7 +33,7 @@ class RecoveryPolicy:
         self._request = request
         self._version = version
         self._recovery = recovery
-        self._tries = Tries(context.settings.max_attempts)
+        self._tries = AttemptCount(context.settings.max_attempts)
         """Without the answer getting further than ``_size_bytes``."""
         self._size_bytes = 0
         self._faults = 0
@@ -130,6 +130,6 @@ class RecoveryPolicy:
         self._faults += trouble in ENGINES_FAULT
         if self._recovery is not None and self._recovery.record.size_bytes > self._size_bytes:
             self._size_bytes = self._recovery.record.size_bytes
-            self._tries.start_over()
+            self._tries.reset()
             self._request.forget_failures(but_last=trouble is None or trouble in ENGINES_FAULT)
         return self._tries.count(trouble) and self._faults < MOST_FAULTS

@@ -18,9 +18,9 @@ from gateway.scheduling.health.failover import (
     ENGINES_FAULT,
     MOST_REFUSALS,
     RULES,
+    AttemptCount,
     Effect,
     Refusals,
-    Tries,
     Trouble,
     may_be_repeated,
     trouble_of,
@@ -56,7 +56,7 @@ class RetryPolicy:
         self._context = context
         self._request = request
         self._ticket = ticket
-        self._tries = Tries(context.settings.max_attempts)
+        self._tries = AttemptCount(context.settings.max_attempts)
         self._rejecting: Deployment | None = None
         """Which seemed to reject the option that asks for usage."""
         self.refusals: Refusals | None = None
@@ -69,7 +69,7 @@ class RetryPolicy:
 
     def may_move(self) -> bool:
         """Whether the request may be given away for what is nobody's fault; counts that."""
-        return self._tries.move()
+        return self._tries.count_move()
 
     def after_head(self, attempt: Attempt, head: ResponseHead, now: float, *, other_copy: bool) -> NextStep:
         """A response's head came. TELL: it is the answer."""

@@ -9,7 +9,7 @@ from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import Fit
-from gateway.scheduling.policies.affinity import Affinity, pin_of
+from gateway.scheduling.policies.affinity import SessionAffinity, pin_of
 from shared.protocol.routes import ANY_ROUTE
 
 
@@ -19,7 +19,7 @@ class Sessions:
     def __init__(self, index: ModelIndex, admission: Admission) -> None:
         self._index = index
         self._admission = admission
-        self._affinity = Affinity()
+        self._affinity = SessionAffinity()
 
     def __len__(self) -> int:
         """Sessions that are remembered."""
@@ -34,7 +34,7 @@ class Sessions:
             return
         principal = request.principal
         pin = pin_of(request.model, principal.tenant, principal.key_id, request.session_key)
-        suiting, agent = self._suiting(request), self._affinity.of(pin)
+        suiting, agent = self._suiting(request), self._affinity.agent_of(pin)
         if agent is None and request.session_key is None and not any(each.stateful for each in suiting):
             return
         request.session_pin = pin

@@ -143,7 +143,7 @@ class ModelAvailability:
         does, fit = False, Fit(need, where=where, agent=agent)
         for known in (record.serving, record.loadable):
             for each in known.values():
-                if each.does(need):
+                if each.supports(need):
                     does = True
                     if each.suits(fit):
                         return Availability.SERVED

@@ -129,7 +129,7 @@ class Deployment(DeploymentView):
     @property
     def well(self) -> bool:
         """Nothing speaks against it but, perhaps, that it is new."""
-        return self.health is None or self.health.well
+        return self.health is None or self.health.healthy
 
     @property
     def promising(self) -> bool:

@@ -99,7 +99,7 @@ class FleetHealth:
         """A request goes there."""
         health = deployment.health
         if health is not None and health.circuit.state is CircuitState.HALF_OPEN:
-            health.circuit.taken(request.id, self._timers.time())
+            health.circuit.started(request.id, self._timers.time())
             self._changed(deployment)
 
     def released(self, deployment: Deployment, request: Request) -> None:
@@ -113,7 +113,7 @@ class FleetHealth:
         """The head of a usable answer is there."""
         health = deployment.health
         if health is not None:
-            health.took()
+            health.accepted()
             if health.circuit.answered(request.id, now):
                 self._recovered(deployment, health, now)
 
@@ -130,7 +130,7 @@ class FleetHealth:
         health = deployment.health
         if health is None:
             return
-        health.took()
+        health.accepted()
         health.pace.note(request.streaming, first_byte_s, total_s, size_bytes)
         health.served.note(request.principal.key_id, now)
         if request.troubles is not None:
@@ -170,7 +170,7 @@ class FleetHealth:
             self._metrics.circuit_opened(deployment.model, reason)
             if was_closed:
                 _log.warning("circuit_opened", deployment=deployment.key, reason=reason)
-        deployment.health_factor = health.circuit.chance(now)
+        deployment.health_factor = health.circuit.success_probability(now)
 
     # --- Whose fault it is ---
 
@@ -179,18 +179,18 @@ class FleetHealth:
     ) -> bool:
         """Whether the engine answered ``request`` with an error by what it asks."""
         key = request.principal.key_id
-        if not health.served.others(key, now):
+        if not health.served.served_others(key, now):
             return False
         well = [
             (each, its)
             for each, its in self._refusing(request)
-            if each is not deployment and its.served.others(key, now)
+            if each is not deployment and its.served.served_others(key, now)
         ]
         for each, its in well:
             its.circuit.forgive(request.id, now)
-            each.health_factor = its.circuit.chance(now)
+            each.health_factor = its.circuit.success_probability(now)
             self._changed(each)
-        known = self._suspects.has(key, now)
+        known = self._suspects.is_suspected(key, now)
         if not (well or len(self._index.serving(deployment.model)) == 1):
             return known
         if not known:
@@ -201,7 +201,7 @@ class FleetHealth:
     def _blame(self, request: Request, now: float) -> None:
         """It was served at last: what was taken for its own fault was the engines'."""
         key, refusing = request.principal.key_id, self._refusing(request)
-        if len(refusing) < 2 and not self._suspects.has(key, now):
+        if len(refusing) < 2 and not self._suspects.is_suspected(key, now):
             return
         self._suspects.clear(key)
         for each, health in refusing:
@@ -221,7 +221,7 @@ class FleetHealth:
         figures = Tally[tuple[str, str]]()
         for deployment in list(self._present.values()):
             assert deployment.health is not None
-            figures[deployment.model, deployment.health.shown_state] += 1
+            figures[deployment.model, deployment.health.state_label] += 1
             yield
         return figures
 
@@ -247,14 +247,14 @@ class FleetHealth:
         if health is None:
             return NO_CAP, False
         if deployment.health_factor != 1.0:  # what failed makes it look slower until it is forgotten
-            deployment.health_factor = health.circuit.chance(now)
-        if health.calm(now) and deployment not in self._looks:
+            deployment.health_factor = health.circuit.success_probability(now)
+        if health.steady(now) and deployment not in self._looks:
             if deployment.session.suspended:
                 self._doubt(deployment.model)
             return NO_CAP, False
-        health.look(now)
+        health.advance(now)
         self._watch(deployment, health, now)
-        shut = health.shut()
+        shut = health.blocked()
         if shut or deployment.session.suspended:
             self._doubt(deployment.model)
         return health.cap(deployment.slots, deployment.in_flight, now), shut
@@ -293,7 +293,7 @@ class FleetHealth:
         """Look again when it is due; a timer that comes earlier will do."""
         due_s = None
         if self._present.get(deployment.key) is deployment:
-            due_s = health.next_look_s(deployment.slots, now)
+            due_s = health.next_change_s(deployment.slots, now)
         due = self._looks.get(deployment)
         if due is not None and (due_s is None or due_s < due[0]):
             due[1].cancel()
@@ -329,12 +329,12 @@ class FleetHealth:
                 continue
             if not deployment.shut or health.circuit.state is CircuitState.PROBING:
                 return
-            shut.append((health.shut_until_s, deployment))
+            shut.append((health.blocked_until_s, deployment))
         if not shut:
             return
         until_s, first = min(shut, key=lambda each: each[0])
         if until_s > now + PANIC_S and first.health is not None:
-            first.health.hasten(now + PANIC_S)
+            first.health.shorten(now + PANIC_S)
             self._index.update(first)
 
     # --- Outliers ---

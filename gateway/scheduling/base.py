@@ -156,7 +156,7 @@ class DeploymentView:
         """Requests it takes now, 0 or more."""
         return max(0, min(self.slots, self.cap) - self.in_flight) if self.usable else 0
 
-    def does(self, need: str) -> bool:
+    def supports(self, need: str) -> bool:
         """Whether its engine has what a request needs: a route, or one of its paths."""
         routes = self.routes
         if need in routes:
@@ -168,7 +168,7 @@ class DeploymentView:
     def suits(self, fit: Fit) -> bool:
         """Whether it may take a request of this fit, now or ever, whomever that avoids."""
         need, _, version, continuing, where, agent = fit
-        if not (need in self.routes or self.does(need)):
+        if not (need in self.routes or self.supports(need)):
             return False
         if agent is not None and agent != self.agent:
             return False
@@ -235,11 +235,11 @@ class Policy(Protocol):
         """
         ...
 
-    def came(self, view: DeploymentView, now: float) -> None:
+    def deployment_added(self, view: DeploymentView, now: float) -> None:
         """A deployment of the model is there. ``view`` is kept up to date until it is ``gone``."""
         return
 
-    def gone(self, key: str, now: float) -> None:
+    def deployment_removed(self, key: str, now: float) -> None:
         """The deployment ``key`` is no more."""
         return
 

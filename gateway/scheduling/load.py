@@ -228,7 +228,7 @@ class DeploymentLoad:
         count = len(running)
         return self.remaining_s(now) / (count * count) if count else 0.0
 
-    def slot_s(self, now: float, before: int) -> float:
+    def slot_wait_s(self, now: float, before: int) -> float:
         """Until a slot is free for one who comes after so many others that wait for one."""
         wait_s = self.next_free_s(now)
         if before and self._running:

@@ -34,7 +34,7 @@ class PreemptRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class PreemptibleRequest:
     """A request of a lower tier that could give way soundly.
 
     ``remaining_s`` is how long it will probably keep its slot; ``lost_s`` what is done of it that would have
@@ -48,9 +48,9 @@ class Running:
     lost_s: float
 
 
-def give_way(
+def choose_preempted(
     waiting: Sequence[Waiting],
-    running: Iterable[Running],
+    running: Iterable[PreemptibleRequest],
     *,
     rules: PreemptRules,
     borrowed: int,
@@ -81,8 +81,13 @@ def give_way(
 
 
 def _first(
-    candidates: Iterable[Running], item: Waiting, expected_s: float, rules: PreemptRules, *, borrowed: bool
-) -> Running | None:
+    candidates: Iterable[PreemptibleRequest],
+    item: Waiting,
+    expected_s: float,
+    rules: PreemptRules,
+    *,
+    borrowed: bool,
+) -> PreemptibleRequest | None:
     for each in candidates:
         gives_way = rules.preempt_batch if each.tier is Tier.BATCH else rules.preempt_standard
         if (gives_way or borrowed) and each.remaining_s >= expected_s and _suits(each.view, item):

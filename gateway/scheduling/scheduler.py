@@ -3,7 +3,8 @@ outcomes.
 
 Pure: it decides, somebody else carries out. The owner of the deployments calls, in this order:
 
-- :meth:`Scheduler.came` when a deployment is there, :meth:`Scheduler.gone` when it is no more;
+- :meth:`Scheduler.deployment_added` when a deployment is there, :meth:`Scheduler.deployment_removed` when it
+  is no more;
 - :meth:`Scheduler.assign` whenever a slot came free or a request came, and again at ``look_again_s``;
 - :meth:`Scheduler.placed` for each assignment that was carried out, before ``assign`` is called again;
 - :meth:`Scheduler.first_token` when it sees one, as far as it can;
@@ -85,20 +86,20 @@ class Scheduler:
 
     # --- Who serves ---
 
-    def came(self, view: DeploymentView, now: float) -> None:
+    def deployment_added(self, view: DeploymentView, now: float) -> None:
         """A deployment is there; ``view`` is kept up to date by its owner until it is gone."""
         known = self._model(view.model)
         known.knowledge.views[view.key] = view
         known.knowledge.note_room(view)
-        known.policy.came(view, now)
+        known.policy.deployment_added(view, now)
 
-    def gone(self, view: DeploymentView, now: float) -> None:
+    def deployment_removed(self, view: DeploymentView, now: float) -> None:
         """It is no more. What still runs there may yet be reported as finished."""
         known = self._models.get(view.model)
         if known is not None and known.knowledge.views.get(view.key) is view:
             del known.knowledge.views[view.key]
             known.knowledge.forget(view.key)
-            known.policy.gone(view.key, now)
+            known.policy.deployment_removed(view.key, now)
 
     def loaded(self, view: DeploymentView, load_s: float) -> None:
         """It has loaded its model, in ``load_s``: what it had read before is lost."""
@@ -114,7 +115,7 @@ class Scheduler:
         """Who goes where: :meth:`gateway.scheduling.base.Policy.assign` of the model's policy."""
         return self._model(model).policy.assign(waiting, deployments, now)
 
-    def rests(self, model: str, now: float) -> bool:
+    def is_resting(self, model: str, now: float) -> bool:
         """Whether ``assign`` would give nobody anything now, whoever waits: it need not be called."""
         known = self._models.get(model)
         return known is not None and now < known.policy.rests_until_s
@@ -142,7 +143,7 @@ class Scheduler:
             read_s=asked.read_s,
             output_s=asked.total_s - asked.first_token_s,
         )
-        knowledge.prefixes.saw(view.key, item.prefix, knowledge.kept_blocks(item, view))
+        knowledge.prefixes.note_read(view.key, item.prefix, knowledge.capacity_blocks(item, view))
         known.open[item.number, view.key] = _Placed(item, view, speeds, asked, not view.loaded)
         return asked
 
@@ -164,7 +165,7 @@ class Scheduler:
         company = view.load.end(number, now)
         if known is None or placed is None:
             return
-        if company is not None and not placed.cold and outcome.ok and placed.speeds.wants(now):
+        if company is not None and not placed.cold and outcome.ok and placed.speeds.should_learn(now):
             there = _without_way(outcome, view.rtt_s)
             view.load.note_pace(*self.performance.learn(placed.speeds, placed.asked, there, company))
         known.policy.finished(placed.item, view.key, outcome, now)
@@ -197,7 +198,7 @@ class Scheduler:
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:
         policy = policy_named(self.policy_of(model), knowledge)
         for view in knowledge.views.values():
-            policy.came(view, 0.0)
+            policy.deployment_added(view, 0.0)
         return policy
 
     def _model(self, model: str) -> _Model:

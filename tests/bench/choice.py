@@ -71,7 +71,7 @@ class _Site:
             for number in range(deployments)
         ]
         for view in self.views:
-            self.scheduler.came(view, 0.0)
+            self.scheduler.deployment_added(view, 0.0)
             self.running[view.key] = []
             for _ in range(BUSY):
                 self.place(self.item(), view)

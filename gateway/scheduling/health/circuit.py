@@ -130,7 +130,7 @@ class Circuit:
         self._outcomes = CountWindow()
         self._blamed: deque[str] = deque(maxlen=BLAMED)
 
-    def look(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Time has passed."""
         if now < self.until_s:
             return
@@ -139,12 +139,12 @@ class Circuit:
         elif self.state is CircuitState.PROBING:
             self._move(_Event.PROBE_SLOW, now)
 
-    def hasten(self, until_s: float) -> None:
+    def shorten(self, until_s: float) -> None:
         """The cool-down ends at ``until_s`` if it would end later."""
         if self.state is CircuitState.OPEN:
             self.until_s = min(self.until_s, until_s)
 
-    def taken(self, request: str, now: float) -> None:
+    def started(self, request: str, now: float) -> None:
         """A request goes there; in half-open it is the probe."""
         if self.state is CircuitState.HALF_OPEN:
             self._probes.add(request)
@@ -205,7 +205,7 @@ class Circuit:
             self._in_a_row = max(0, self._in_a_row - 1)
             self._outcomes.take_back(now)
 
-    def chance(self, now: float) -> float:
+    def success_probability(self, now: float) -> float:
         """That a request succeeds there, by the latest outcomes: over 0 to 1, and 1 without failures."""
         succeeded, failed = self._outcomes.sums(now)
         return (succeeded + 1.0) / (succeeded + failed + 1.0)

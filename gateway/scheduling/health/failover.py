@@ -79,7 +79,7 @@ MOST_MOVES = 16
 """Deployments one request is given to without getting anywhere."""
 
 
-class Tries:
+class AttemptCount:
     """How often one request was given away without getting anywhere."""
 
     __slots__ = ("_failures", "_most_failures", "_moves")
@@ -94,13 +94,13 @@ class Tries:
         self._failures += trouble is None or trouble in ENGINES_FAULT
         return self._failures < self._most_failures and self._moves < MOST_MOVES
 
-    def move(self) -> bool:
+    def count_move(self) -> bool:
         """Whether it may be given away for what is nobody's fault; counts that."""
         allowed = self._moves < MOST_MOVES
         self._moves += allowed
         return allowed
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """It got somewhere."""
         self._failures = self._moves = 0
 

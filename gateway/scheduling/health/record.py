@@ -33,19 +33,19 @@ class Ramp:
     def begin(self, now: float) -> None:
         self._begun_s = now
 
-    def climbing(self, now: float) -> bool:
+    def active(self, now: float) -> bool:
         return now - self._begun_s < self._slow_start_s
 
     def cap(self, slots: int, now: float) -> int:
         """How many of ``slots`` may be in use: a quarter at first, at least 1, all in the end."""
-        if not self.climbing(now):
+        if not self.active(now):
             return NO_CAP
         share = FIRST_SHARE + (1.0 - FIRST_SHARE) * (now - self._begun_s) / self._slow_start_s
         return max(1, math.floor(slots * share + 1e-9))
 
-    def next_s(self, slots: int, now: float) -> float | None:
+    def next_step_s(self, slots: int, now: float) -> float | None:
         """When to look again: when the cap will have grown. None when it will not."""
-        if not self.climbing(now):
+        if not self.active(now):
             return None
         end_s = self._begun_s + self._slow_start_s
         share = (self.cap(slots, now) + 1) / max(slots, 1)
@@ -115,7 +115,7 @@ class DeploymentHealth:
         asked_s = min(least_s, LONGEST_REST_S)
         self.resting_until_s = max(self.resting_until_s, now + max(rest_s, asked_s))
 
-    def took(self) -> None:
+    def accepted(self) -> None:
         """It did not refuse."""
         self._refusals = 0
 
@@ -126,9 +126,9 @@ class DeploymentHealth:
         self.ejected_until_s = now + min(EJECT_S * self._ejections, MAX_EJECT_S)
         self.pace.clear()
 
-    def look(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Time has passed: what is over ends."""
-        self.circuit.look(now)
+        self.circuit.advance(now)
         if 0.0 < self.ejected_until_s <= now:
             self.ejected_until_s = 0.0
             self.ramp.begin(now)
@@ -136,56 +136,58 @@ class DeploymentHealth:
             self.resting_until_s = 0.0
 
     @property
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Neither shut nor on probation."""
         return self.ejected_until_s == 0.0 and self.circuit.state is CircuitState.CLOSED
 
-    def calm(self, now: float) -> bool:
+    def steady(self, now: float) -> bool:
         """Well, not resting, all slots in use: time changes nothing."""
         return (
             self.circuit.state is CircuitState.CLOSED
             and self.resting_until_s == self.ejected_until_s == 0.0
-            and not self.ramp.climbing(now)
+            and not self.ramp.active(now)
         )
 
-    def shut(self) -> bool:
-        """It may take nothing, and not just for a moment. As of the last :meth:`look`."""
+    def blocked(self) -> bool:
+        """It may take nothing, and not just for a moment. As of the last :meth:`advance`."""
         return self.ejected_until_s > 0.0 or self.circuit.state in (CircuitState.OPEN, CircuitState.PROBING)
 
     def cap(self, slots: int, in_flight: int, now: float) -> int:
-        """How many requests it may run at once. As of the last :meth:`look`."""
-        if self.resting_until_s > 0.0 or self.shut():
+        """How many requests it may run at once. As of the last :meth:`advance`."""
+        if self.resting_until_s > 0.0 or self.blocked():
             return 0
         if self.circuit.state is CircuitState.HALF_OPEN:
             return in_flight + 1
         return self.ramp.cap(slots, now)
 
     @property
-    def shut_until_s(self) -> float:
+    def blocked_until_s(self) -> float:
         """When it may take something again, while it is shut."""
         opens_s = self.circuit.until_s if self.circuit.state is CircuitState.OPEN else 0.0
         return max(self.ejected_until_s, opens_s)
 
-    def hasten(self, until_s: float) -> None:
+    def shorten(self, until_s: float) -> None:
         """It is not shut for longer than until then."""
         self.ejected_until_s = min(self.ejected_until_s, until_s)
-        self.circuit.hasten(until_s)
+        self.circuit.shorten(until_s)
 
     def established(self, now: float) -> bool:
         """It has served for as long as a slow start takes, and is well."""
-        return now - self.ready_s >= self._settings.slow_start_s and not self.ramp.climbing(now) and self.well
+        return (
+            now - self.ready_s >= self._settings.slow_start_s and not self.ramp.active(now) and self.healthy
+        )
 
-    def next_look_s(self, slots: int, now: float) -> float | None:
-        """When :meth:`look` is due; None when only events change anything."""
+    def next_change_s(self, slots: int, now: float) -> float | None:
+        """When :meth:`advance` is due; None when only events change anything."""
         times = [each for each in (self.resting_until_s, self.ejected_until_s) if each > 0.0]
         if self.circuit.state in (CircuitState.OPEN, CircuitState.PROBING):
             times.append(self.circuit.until_s)
         if not times and self.circuit.state is CircuitState.CLOSED:
-            return self.ramp.next_s(slots, now)
+            return self.ramp.next_step_s(slots, now)
         return min(times, default=None)
 
     @property
-    def shown_state(self) -> str:
+    def state_label(self) -> str:
         """One word for a metric."""
         if self.ejected_until_s > 0.0:
             return "ejected"

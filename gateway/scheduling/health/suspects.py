@@ -32,7 +32,7 @@ class Suspects:
         """A request of ``key`` that had failed was served: engines are to blame."""
         self._since_s.pop(key, None)
 
-    def has(self, key: str, now: float) -> bool:
+    def is_suspected(self, key: str, now: float) -> bool:
         since_s = self._since_s.get(key)
         return since_s is not None and now - since_s < SUSPECTED_S
 
@@ -52,7 +52,7 @@ class ServedTenants:
             self._key, self._before_s = key, self._last_s
         self._last_s = now
 
-    def others(self, key: str, now: float) -> bool:
+    def served_others(self, key: str, now: float) -> bool:
         """Whether somebody else than ``key`` was served lately."""
         served_s = self._before_s if key == self._key else self._last_s
         return now - served_s < SERVED_S

@@ -40,12 +40,12 @@ class Knowledge:
         if free is not None and free > self._kv_tokens.get(view.key, 0):
             self._kv_tokens[view.key] = free
 
-    def kept_blocks(self, item: Waiting, view: DeploymentView) -> int | None:
+    def capacity_blocks(self, item: Waiting, view: DeploymentView) -> int | None:
         """How many blocks like those of ``item`` the deployment can keep; None if it does not say."""
         most = self._kv_tokens.get(view.key)
         return None if most is None or item.block_tokens <= 0 else int(most / item.block_tokens)
 
-    def holds(self, item: Waiting, view: DeploymentView) -> bool:
+    def could_hold(self, item: Waiting, view: DeploymentView) -> bool:
         """Whether the deployment ever had room for the context of ``item``."""
         return self._kv_tokens.get(view.key, 0) >= item.input_tokens + item.output_tokens
 
@@ -56,14 +56,14 @@ class Knowledge:
 
     def forget(self, key: str) -> None:
         """The deployment ``key`` is no more, or has loaded its model anew: what it had read is lost."""
-        self.prefixes.gone(key)
+        self.prefixes.forget(key)
         self._kv_tokens.pop(key, None)
 
     def readers(self, item: Waiting, most: int) -> dict[str, int]:
         """Deployments believed to have read some of the prompt, those that read most of it first, and how
         many of its tokens."""
         known: dict[str, int] = {}
-        for blocks, keys in self.prefixes.longest(item.prefix):
+        for blocks, keys in self.prefixes.longest_matches(item.prefix):
             tokens = cached(item, blocks)
             for key in islice(keys, most):
                 known.setdefault(key, tokens)
@@ -73,7 +73,7 @@ class Knowledge:
 
     def cached_tokens(self, item: Waiting, key: str) -> int:
         """How many of the prompt's tokens the deployment ``key`` is believed to have read before."""
-        matched = self.prefixes.matched(key, item.prefix) if item.prefix else 0
+        matched = self.prefixes.matched_blocks(key, item.prefix) if item.prefix else 0
         return cached(item, matched)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.learning.devices import Prior, device_class
-from gateway.scheduling.learning.regression import LEAST, MOST, Accuracy, Shares
+from gateway.scheduling.learning.regression import LEAST, MOST, Accuracy, ShareRegression
 from gateway.scheduling.load import Concurrency
 from shared.process.frozen import frozen
 
@@ -103,8 +103,8 @@ class Speeds:
         self.model = model
         self.device = device
         self.prior = Prior.of(device)
-        self.reading = Shares((1.0, 1.0, 1.0, CACHED_SHARE))
-        self.writing = Shares((1.0, 1.0, 1.0, 1.0))
+        self.reading = ShareRegression((1.0, 1.0, 1.0, CACHED_SHARE))
+        self.writing = ShareRegression((1.0, 1.0, 1.0, 1.0))
         self.loads = 0
         self.load_s = self.prior.load_s
         self.accuracy = Accuracy()
@@ -127,7 +127,7 @@ class Speeds:
         steps_s = output_tokens * (self.step_s + self.each_s * running + self.kv_s * kv_tokens)
         return steps_s / (1.0 - reading_share)
 
-    def wants(self, now: float) -> bool:
+    def should_learn(self, now: float) -> bool:
         """Whether one more outcome is worth learning from; if so, that it is learnt now."""
         if self.reading.count >= FAMILIAR and now - self.learnt_s < LEARN_EVERY_S:
             return False

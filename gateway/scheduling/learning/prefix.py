@@ -56,7 +56,7 @@ class PrefixIndex:
         """Blocks remembered, counted once for each deployment that has them."""
         return sum(map(len, self._blocks.values()))
 
-    def saw(self, key: str, chain: Sequence[int], most: int | None = None) -> None:
+    def note_read(self, key: str, chain: Sequence[int], most: int | None = None) -> None:
         """The deployment ``key`` reads a prompt with this chain; it is known to keep ``most`` blocks at
         most."""
         if not chain:
@@ -76,12 +76,12 @@ class PrefixIndex:
             oldest, _ = blocks.popitem(last=False)
             self._let_go(oldest, key)
 
-    def gone(self, key: str) -> None:
+    def forget(self, key: str) -> None:
         """What ``key`` has read is lost: it is no more, or has loaded its model anew."""
         for fingerprint in self._blocks.pop(key, ()):
             self._let_go(fingerprint, key)
 
-    def matched(self, key: str, chain: Sequence[int]) -> int:
+    def matched_blocks(self, key: str, chain: Sequence[int]) -> int:
         """How many blocks of ``chain`` the deployment ``key`` has read, from the first on."""
         blocks = self._blocks.get(key)
         if not blocks or not chain or chain[0] not in blocks:
@@ -95,7 +95,7 @@ class PrefixIndex:
                 high = middle - 1
         return low
 
-    def longest(self, chain: Sequence[int]) -> list[tuple[int, Collection[str]]]:
+    def longest_matches(self, chain: Sequence[int]) -> list[tuple[int, Collection[str]]]:
         """Who has read how much of ``chain``, the longest match first, in up to ``STEPS`` steps: pairs of a
         number of blocks and all the deployments that have read at least so many. The last step is the first
         block's; what lies between may be left out."""

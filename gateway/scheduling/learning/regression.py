@@ -51,7 +51,7 @@ APART = 30.0
 """No part's multiplier is further from the common one than by this factor."""
 
 
-class Shares:
+class ShareRegression:
     """Multipliers of the parts of a prediction. ``leanings`` say where each part's begins, and is pulled to:
     that many times the common one."""
 
@@ -173,7 +173,7 @@ class Errors:
     def bias(self) -> float:
         return math.fsum(self.latest) / len(self.latest) if self.latest else 0.0
 
-    def off(self, quantile: float) -> float:
+    def error_factor(self, quantile: float) -> float:
         """The factor, 1 or more, that this share of the latest predictions was off by at most, up or down."""
         if not self.latest:
             return 1.0

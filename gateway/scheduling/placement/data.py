@@ -92,7 +92,7 @@ class UnloadDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Hopeless:
+class NotLoadable:
     """Nothing can load a model: ``why`` is for people, trying again makes sense after ``retry_s`` seconds, or
     never as things are (None)."""
 
@@ -110,7 +110,7 @@ class PlacementPlan:
     to be unloaded now are among them. Whoever is not among them gets requests again."""
     ready_s: Mapping[str, float] = field(default_factory=dict)
     """By model that nothing serves, in how many seconds something will, as far as can be said."""
-    hopeless: Mapping[str, Hopeless] = field(default_factory=dict)
+    not_loadable: Mapping[str, NotLoadable] = field(default_factory=dict)
     """By model, of those nothing serves."""
     look_again_s: float | None = None
     """When something could be decided that cannot now, though nothing happens; None for never."""

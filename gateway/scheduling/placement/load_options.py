@@ -8,16 +8,16 @@ from itertools import islice
 
 from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import AgentPlaces, Demand, LoadablePlace, Residence
-from gateway.scheduling.placement.memory import Memory, Troubles
+from gateway.scheduling.placement.history import LoadFailures, PlacementHistory
 
 
 class AgentMemory:
     """What stays there and what is about to go, as far as was decided in this round. Memory that is not
-    known counts as none: the agent says no, and that is remembered (:class:`Troubles`)."""
+    known counts as none: the agent says no, and that is remembered (:class:`LoadFailures`)."""
 
-    def __init__(self, host: AgentPlaces, troubles: Troubles) -> None:
+    def __init__(self, host: AgentPlaces, failures: LoadFailures) -> None:
         self.host = host
-        self._troubles = troubles
+        self._failures = failures
         self.staying: dict[str, LoadablePlace] = {}
         self.leaving: dict[str, LoadablePlace] = {}
         for place in host.places:
@@ -44,12 +44,12 @@ class AgentMemory:
         pinned = _bytes(each for each in self.staying.values() if each.pinned)
         return self.host.memory_bytes is None or _need(place) + pinned <= self.host.memory_bytes
 
-    def expect(self, place: LoadablePlace) -> None:
+    def add_expected(self, place: LoadablePlace) -> None:
         """It will be there: what it takes is no longer to be had."""
         self.staying[place.key] = place
         self._staying_bytes += _need(place)
 
-    def give_up(self, victim: LoadablePlace) -> None:
+    def mark_leaving(self, victim: LoadablePlace) -> None:
         """It is to go, and is still there."""
         self.leaving[victim.key] = self.staying.pop(victim.key)
         self._staying_bytes -= _need(victim)
@@ -59,7 +59,7 @@ class AgentMemory:
         memory_bytes = self.host.memory_bytes
         if memory_bytes is not None and taken_bytes + _need(place) > memory_bytes:
             return False
-        return self._troubles.fits_beside(place.key, beside)
+        return self._failures.fits_beside(place.key, beside)
 
 
 def _need(place: LoadablePlace) -> int:
@@ -125,13 +125,13 @@ class LoadOptions:
     def __init__(
         self,
         rules: PlacementRules,
-        memory: Memory,
+        history: PlacementHistory,
         rooms: Mapping[str, AgentMemory],
         wanted: Collection[str],
         now: float,
     ) -> None:
         self._rules = rules
-        self._memory = memory
+        self._history = history
         self._rooms = rooms
         self._wanted = wanted
         self._now = now
@@ -141,13 +141,13 @@ class LoadOptions:
 
     def best(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
         """The best of all ``places`` where it fits; else of some where something would have to go."""
-        free = [way for place in places if (way := self._into_free(place)) is not None]
+        free = [option for place in places if (option := self._into_free(place)) is not None]
         if free:
-            return min(free, key=lambda way: way.order)
+            return min(free, key=lambda option: option.order)
         step = max(1, len(places) // MOST_EVICTIONS)
         looked_at = islice(places, int(self._now) % step, None, step)
-        ways = [way for place in looked_at if (way := self._by_eviction(demand, place)) is not None]
-        return min(ways, key=lambda way: way.order, default=None)
+        options = [option for place in looked_at if (option := self._by_eviction(demand, place)) is not None]
+        return min(options, key=lambda option: option.order, default=None)
 
     def _into_free(self, place: LoadablePlace) -> LoadOption | None:
         room = self._rooms[place.key]
@@ -176,9 +176,9 @@ class LoadOptions:
         rules = self._rules
         if not _in(victim) or victim.pinned:
             return FOREVER
-        kept_s = self._memory.kept_until_s(victim.key)
+        kept_s = self._history.kept_until_s(victim.key)
         turn_s = max(rules.min_residence_s, TURN_LOADS * max(victim.load_s, place.load_s))
-        due_s = self._memory.since_s(demand) + self._patience_s(victim, demand)
+        due_s = self._history.turn_due_s(demand) + self._patience_s(victim, demand)
         busy_s = max(victim.loaded_s + turn_s, due_s, kept_s)
         if victim.running or victim.key in self._wanted:
             return busy_s
@@ -189,13 +189,13 @@ class LoadOptions:
         """How long those wait for company who want the place of a busy model."""
         if demand.tier is Tier.REALTIME:
             return 0.0
-        per_s = self._memory.popularity.per_s
+        per_s = self._history.popularity.per_s
         theirs, own = per_s(victim.model, self._now), per_s(demand.model, self._now)
         return PATIENCE_SHARE * self._rules.hold_s * theirs / (theirs + own) if theirs else 0.0
 
     def _regret(self, victim: LoadablePlace) -> float:
         """Seconds of loading that unloading it will cost, for each second it is away."""
-        regret = self._memory.popularity.per_s(victim.model, self._now) * victim.load_s
+        regret = self._history.popularity.per_s(victim.model, self._now) * victim.load_s
         return regret * SPARE_SHARE if self._copies[victim.model] > 1 else regret
 
 

@@ -22,13 +22,14 @@ from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import (
     AgentPlaces,
     Demand,
-    Hopeless,
     LoadablePlace,
     LoadDecision,
+    NotLoadable,
     PlacementPlan,
     Residence,
     UnloadDecision,
 )
+from gateway.scheduling.placement.history import PlacementHistory
 from gateway.scheduling.placement.load_options import (
     FOREVER,
     MOST_EVICTIONS,
@@ -37,7 +38,6 @@ from gateway.scheduling.placement.load_options import (
     LoadOptions,
     PlacementRules,
 )
-from gateway.scheduling.placement.memory import Memory
 
 TIER_LAG_S = {Tier.REALTIME: 0.0, Tier.STANDARD: 20.0, Tier.BATCH: 60.0}
 """So much earlier than the others a request of a higher tier is taken to have come."""
@@ -66,7 +66,7 @@ class Placement:
 
     def __init__(self, rules: PlacementRules | None = None) -> None:
         self.rules = rules or PlacementRules()
-        self.memory = Memory()
+        self.history = PlacementHistory()
 
     def decide(self, demands: Iterable[Demand], hosts: Iterable[AgentPlaces], now: float) -> PlacementPlan:
         """What to load and unload. ``demands`` has one for each model that somebody waits for; ``hosts`` are
@@ -74,10 +74,10 @@ class Placement:
 
         Never unloads what runs something, never loads what does not fit beside all that is there.
         """
-        self.memory.keep_unfinished(now)
-        since_s = self.memory.since_s
+        self.history.keep_unfinished(now)
+        since_s = self.history.turn_due_s
         waiting = sorted(demands, key=lambda each: (since_s(each) + TIER_LAG_S[each.tier], each.model))
-        round_ = _Round(self.rules, self.memory, waiting, hosts, now)
+        round_ = _Round(self.rules, self.history, waiting, hosts, now)
         unserved = [each for each in waiting if not each.served]
         for demand in unserved[:MOST_DEMANDS]:
             round_.serve(demand)
@@ -95,35 +95,35 @@ class _Round:
     def __init__(
         self,
         rules: PlacementRules,
-        memory: Memory,
+        history: PlacementHistory,
         demands: Sequence[Demand],
         hosts: Iterable[AgentPlaces],
         now: float,
     ) -> None:
-        self._memory = memory
+        self._history = history
         self._now = now
         self._rooms: dict[str, AgentMemory] = {}
         """By place."""
         self._places: dict[str, LoadablePlace] = {}
         for host in hosts:
-            room = AgentMemory(host, memory.troubles)
+            room = AgentMemory(host, history.failures)
             for place in host.places:
                 self._rooms[place.key], self._places[place.key] = room, place
         self._wanted = frozenset(key for demand in demands for key in demand.keys)
-        self._ways = LoadOptions(rules, memory, self._rooms, self._wanted, now)
+        self._options = LoadOptions(rules, history, self._rooms, self._wanted, now)
         self._decisions: list[LoadDecision | UnloadDecision] = []
         self._closing: set[str] = set()
         self._ready_s: dict[str, float] = {}
-        self._hopeless: dict[str, Hopeless] = {}
+        self._not_loadable: dict[str, NotLoadable] = {}
         self._again_s = FOREVER
 
     def plan(self) -> PlacementPlan:
         closing = frozenset(self._closing)
-        unfinished_s = self._memory.note_closed(closing, self._now)
+        unfinished_s = self._history.note_closed(closing, self._now)
         if unfinished_s is not None:
             self.look_again(unfinished_s)
         again_s = None if self._again_s == FOREVER else self._again_s
-        return PlacementPlan(tuple(self._decisions), closing, self._ready_s, self._hopeless, again_s)
+        return PlacementPlan(tuple(self._decisions), closing, self._ready_s, self._not_loadable, again_s)
 
     def look_again(self, at_s: float) -> None:
         self._again_s = min(self._again_s, max(at_s, self._now))
@@ -134,13 +134,13 @@ class _Round:
         """Have a model loaded that somebody waits for and nothing serves."""
         out = self._out(demand)
         leaving = any(self._residence(key) is Residence.LEAVING for key in demand.keys)
-        hopeless = None if leaving else self._why_hopeless(out)
-        if hopeless is not None:
-            self._hopeless[demand.model] = hopeless
+        not_loadable = None if leaving else self._why_not_loadable(out)
+        if not_loadable is not None:
+            self._not_loadable[demand.model] = not_loadable
             return
-        way = self._best_way(demand, self._ready(out))
-        if way is not None:
-            self._go(demand, way)
+        option = self._best_option(demand, self._ready(out))
+        if option is not None:
+            self._go(demand, option)
 
     def _out(self, demand: Demand) -> list[LoadablePlace]:
         places = (self._places[key] for key in sorted(demand.keys) if key in self._places)
@@ -152,64 +152,64 @@ class _Round:
 
     def _ready(self, out: Iterable[LoadablePlace]) -> list[LoadablePlace]:
         """Those of which nothing says that they should not be tried now."""
-        ready, troubles = [], self._memory.troubles
+        ready, failures = [], self._history.failures
         for place in out:
-            again_s = troubles.again_s(place.key)
+            again_s = failures.retry_at_s(place.key)
             if again_s <= self._now:
                 ready.append(place)
             else:
                 self.look_again(again_s)
         return ready
 
-    def _why_hopeless(self, out: Sequence[LoadablePlace]) -> Hopeless | None:
+    def _why_not_loadable(self, out: Sequence[LoadablePlace]) -> NotLoadable | None:
         """Why none of them can load it, if none can."""
-        troubles, now = self._memory.troubles, self._now
+        failures, now = self._history.failures, self._now
         fitting = [each for each in out if self._rooms[each.key].could_ever_hold(each)]
         if out and not fitting:
-            return Hopeless("it needs more memory than any agent has that could load it", None)
+            return NotLoadable("it needs more memory than any agent has that could load it", None)
         failing = [
             each
             for each in fitting
-            if troubles.failures(each.key) >= REFUSE_AFTER and troubles.again_s(each.key) > now
+            if failures.count(each.key) >= REFUSE_AFTER and failures.retry_at_s(each.key) > now
         ]
         if not fitting or len(failing) < len(fitting):
             return None
-        first = min(failing, key=lambda each: (troubles.again_s(each.key), each.key))
-        return Hopeless(troubles.why(first.key), troubles.again_s(first.key) - now)
+        first = min(failing, key=lambda each: (failures.retry_at_s(each.key), each.key))
+        return NotLoadable(failures.reason(first.key), failures.retry_at_s(first.key) - now)
 
-    def _best_way(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
+    def _best_option(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
         if len(places) > MOST_EVICTIONS:
             self.look_again(self._now + LOOK_S)
-        return self._ways.best(demand, places)
+        return self._options.best(demand, places)
 
     # --- Doing it ---
 
-    def _go(self, demand: Demand, way: LoadOption) -> None:
-        wait_s = way.place.load_s
-        if way.rank[0] == 0:
-            self._decisions.append(LoadDecision(way.place.key, _why(demand)))
+    def _go(self, demand: Demand, option: LoadOption) -> None:
+        wait_s = option.place.load_s
+        if option.rank[0] == 0:
+            self._decisions.append(LoadDecision(option.place.key, _why(demand)))
         else:
             wait_s += UNLOAD_S
-        if way.at_s > self._now:
-            self.look_again(way.at_s)
-            wait_s += way.at_s - self._now
-        elif way.victims:
-            self._evict(way)
-        if any(victim.running for victim in way.victims):
+        if option.at_s > self._now:
+            self.look_again(option.at_s)
+            wait_s += option.at_s - self._now
+        elif option.victims:
+            self._evict(option)
+        if any(victim.running for victim in option.victims):
             wait_s += DRAIN_S
-        for victim in way.victims:
-            way.room.give_up(victim)
-        way.room.expect(way.place)
+        for victim in option.victims:
+            option.room.mark_leaving(victim)
+        option.room.add_expected(option.place)
         self._ready_s.setdefault(demand.model, wait_s)
 
-    def _evict(self, way: LoadOption) -> None:
-        self._closing.update(victim.key for victim in way.victims)
-        if any(victim.running for victim in way.victims):
+    def _evict(self, option: LoadOption) -> None:
+        self._closing.update(victim.key for victim in option.victims)
+        if any(victim.running for victim in option.victims):
             return
-        for victim in way.victims:
-            why = f"room for {way.place.model}, regret {way.regret:.3g}"
+        for victim in option.victims:
+            why = f"room for {option.place.model}, regret {option.regret:.3g}"
             self._decisions.append(UnloadDecision(victim.key, why))
-            self._memory.went(victim.model, self._now)
+            self._history.note_evicted(victim.model, self._now)
 
     # --- More of what is served ---
 
@@ -223,18 +223,18 @@ class _Round:
             for place in self._ready(self._out(demand))
             if demand.wait_s > place.load_s + max(MARGIN_S, MARGIN_SHARE * place.load_s)
         ]
-        way = self._best_way(demand, worth)
-        if way is not None and way.at_s <= self._now and self._is_worth_it(demand, way):
-            self._go(demand, way)
+        option = self._best_option(demand, worth)
+        if option is not None and option.at_s <= self._now and self._is_worth_it(demand, option):
+            self._go(demand, option)
 
-    def _is_worth_it(self, demand: Demand, way: LoadOption) -> bool:
-        if not way.victims:
+    def _is_worth_it(self, demand: Demand, option: LoadOption) -> bool:
+        if not option.victims:
             return True
-        if any(victim.running or victim.key in self._wanted for victim in way.victims):
+        if any(victim.running or victim.key in self._wanted for victim in option.victims):
             return False
-        gain = self._memory.popularity.per_s(demand.model, self._now)
-        gain *= demand.wait_s - way.place.load_s
-        return CLEARLY * way.regret < gain
+        gain = self._history.popularity.per_s(demand.model, self._now)
+        gain *= demand.wait_s - option.place.load_s
+        return CLEARLY * option.regret < gain
 
 
 def _why(demand: Demand) -> str:

@@ -3,13 +3,13 @@
 For a policy a session's name is a hint (SCHEDULING §4). Rendezvous hashing (Thaler and Ravishankar, 1996)
 ranks all deployments for a session by a hash of both, so when one comes or goes only the sessions that rank
 it first move. Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): one that has ``BOUND`` times its
-share of what runs is passed over for the next in the ranking. :class:`Homes` knows where each session was
-last.
+share of what runs is passed over for the next in the ranking. :class:`SessionHomes` remembers where each
+session was last.
 
 On an engine's own paths it is a condition: what one request leaves behind at its host, the next one asks
 for; a ComfyUI tells only its own ``/history``. So all requests of a session go to one agent as long as that
-agent serves the model (:class:`Affinity`). Which one it is, is decided when the first of them comes, not when
-a slot is free: two that come together must not part.
+agent serves the model (:class:`SessionAffinity`). The agent is chosen when the first of them comes, not when
+a slot is free: two that come together must go to the same one.
 """
 
 from collections import OrderedDict
@@ -28,17 +28,17 @@ MOST_SESSIONS = 65_536
 _MASK = (1 << 64) - 1
 
 
-class Homes:
+class SessionHomes:
     """Where each of the ``MOST_SESSIONS`` latest sessions was last."""
 
     def __init__(self, most: int = MOST_SESSIONS) -> None:
         self._most = most
         self._homes: OrderedDict[str, str] = OrderedDict()
 
-    def of(self, session: str) -> str | None:
+    def last_key(self, session: str) -> str | None:
         return self._homes.get(session)
 
-    def moved(self, session: str, key: str) -> None:
+    def note(self, session: str, key: str) -> None:
         """A request of ``session`` went to the deployment ``key``."""
         self._homes[session] = key
         self._homes.move_to_end(session)
@@ -46,7 +46,7 @@ class Homes:
             self._homes.popitem(last=False)
 
 
-def rank(session: str, key: str) -> int:
+def rendezvous_rank(session: str, key: str) -> int:
     """The deployment of the highest rank is the session's first choice. Equal in every process."""
     mixed = (_hash(session) ^ _hash(key)) * 0x9E3779B97F4A7C15 & _MASK
     mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9 & _MASK
@@ -67,7 +67,7 @@ OWNERS_PART = 4
 """Of all sessions a tenant has one part in so many, or it could have those of all others forgotten."""
 
 
-class Affinity:
+class SessionAffinity:
     """Belongs to one thread. A session is known by a text that names whose it is, too (:func:`pin_of`)."""
 
     def __init__(self, most: int = MOST_SESSIONS) -> None:
@@ -79,7 +79,7 @@ class Affinity:
     def __len__(self) -> int:
         return len(self._agents)
 
-    def of(self, pin: str) -> str | None:
+    def agent_of(self, pin: str) -> str | None:
         """The agent at which the session is; None when it is not known, or no longer."""
         agent = self._agents.get(pin)
         if agent is not None:
@@ -93,7 +93,9 @@ class Affinity:
         if not views:
             self._forget(pin)
             return None
-        best = max(views, key=lambda view: (view.free > 0, -_busy(view), rank(pin, view.key), view.key))
+        best = max(
+            views, key=lambda view: (view.free > 0, -_busy(view), rendezvous_rank(pin, view.key), view.key)
+        )
         self._use(pin, best.agent)
         return best.agent
 

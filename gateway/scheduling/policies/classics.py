@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.affinity import fair_share, rank
+from gateway.scheduling.policies.affinity import fair_share, rendezvous_rank
 from gateway.scheduling.policies.fitting import ContextRoom, takers
 
 MATCH_SHARE = 0.5
@@ -97,7 +97,7 @@ class RoundRobin(Classic):
         self._turns[chosen.key] = self._turn
         return chosen
 
-    def gone(self, key: str, now: float) -> None:
+    def deployment_removed(self, key: str, now: float) -> None:
         self._turns.pop(key, None)
 
 
@@ -121,7 +121,7 @@ class Weighted(Classic):
         gained[chosen.key] -= total
         return chosen
 
-    def gone(self, key: str, now: float) -> None:
+    def deployment_removed(self, key: str, now: float) -> None:
         self._gained.pop(key, None)
 
 
@@ -160,7 +160,7 @@ class ResponseTime(Classic):
             mean_s = self._means.get(key, outcome.total_s)
             self._means[key] = mean_s + TIME_WEIGHT * (outcome.total_s - mean_s)
 
-    def gone(self, key: str, now: float) -> None:
+    def deployment_removed(self, key: str, now: float) -> None:
         self._means.pop(key, None)
 
 
@@ -172,7 +172,7 @@ class Prefix(Classic):
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         needed = MATCH_SHARE * item.input_tokens
         prefixes = self.knowledge.prefixes
-        for blocks, keys in prefixes.longest(item.prefix):
+        for blocks, keys in prefixes.longest_matches(item.prefix):
             if blocks * item.block_tokens < needed:
                 break
             readers = [view for view in fitting if view.key in keys]
@@ -194,7 +194,7 @@ class SessionHashing(Classic):
         share = fair_share(sum(map(self.running, among)) + 1, sum(view.slots for view in among))
         session = item.session_key
         within = [view for view in fitting if self.running(view) + 1 <= max(1.0, share * view.slots)]
-        return max(within or fitting, key=lambda view: (rank(session, view.key), view.key))
+        return max(within or fitting, key=lambda view: (rendezvous_rank(session, view.key), view.key))
 
 
 class Random(Classic):

@@ -23,7 +23,7 @@ from itertools import islice
 from gateway.domain.residency import Residency
 from gateway.scheduling.base import Assignment, DeploymentView, Fit, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.affinity import Homes
+from gateway.scheduling.policies.affinity import SessionHomes
 from gateway.scheduling.policies.completion import HELD, PUSHED, Completion, Given
 from gateway.scheduling.policies.fitting import reservation, takers
 from gateway.scheduling.policies.handover import (
@@ -31,8 +31,8 @@ from gateway.scheduling.policies.handover import (
     HELD_S,
     LOOK_S,
     REST_S,
-    Busy,
-    Declined,
+    BusyDeployments,
+    DeclinedOffers,
     Patience,
     is_busy,
 )
@@ -83,8 +83,8 @@ class Cost(Policy):
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
         self.patience = Patience()
-        self.declined = Declined()
-        self.homes = Homes()
+        self.declined = DeclinedOffers()
+        self.homes = SessionHomes()
         self.look_again_s: float | None = None
         self.rests_until_s = 0.0
         self._views: list[DeploymentView] | None = None
@@ -97,7 +97,7 @@ class Cost(Policy):
             self._views = list(self.knowledge.views.values())
         return self._views
 
-    def there(self, where: Residency) -> list[DeploymentView]:
+    def views_allowed_by(self, where: Residency) -> list[DeploymentView]:
         """Of these, those that ``where`` allows. An agent whose labels change is gone and comes again."""
         found = self._there.get(where)
         if found is None:
@@ -106,25 +106,25 @@ class Cost(Policy):
             found = self._there[where] = [view for view in self.views if where.allows(view.labels)]
         return found
 
-    def came(self, view: DeploymentView, now: float) -> None:
+    def deployment_added(self, view: DeploymentView, now: float) -> None:
         self._views = None
         self.rests_until_s = 0.0
         self._there.clear()
 
-    def gone(self, key: str, now: float) -> None:
+    def deployment_removed(self, key: str, now: float) -> None:
         self._views = None
         self._there.clear()
 
     def placed(self, item: Waiting, key: str, now: float) -> None:
-        self.patience.over(item.number)
-        self.declined.over(item.number)
+        self.patience.forget(item.number)
+        self.declined.forget(item.number)
 
     def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
         view = self.knowledge.views.get(key)
         if view is not None and not is_busy(view, now):
             self.rests_until_s = 0.0
         if item.session_key is not None:
-            self.homes.moved(item.session_key, key)
+            self.homes.note(item.session_key, key)
 
     def assign(
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
@@ -136,7 +136,7 @@ class Cost(Policy):
         round_ = _Round(self, deployments, now)
         round_.place(waiting)
         self.look_again_s = round_.look_again_s
-        if round_.rests and round_.look_again_s is not None:
+        if round_.is_resting and round_.look_again_s is not None:
             self.rests_until_s = min(round_.look_again_s, now + REST_S)
         return round_.assignments
 
@@ -147,7 +147,7 @@ class _Round:
     def __init__(self, policy: Cost, deployments: Sequence[DeploymentView], now: float) -> None:
         self.assignments: list[Assignment] = []
         self.look_again_s: float | None = None
-        self.rests = False
+        self.is_resting = False
         """Whether nobody would get anything, whoever asked."""
         self._policy = policy
         self._knowledge = policy.knowledge
@@ -155,7 +155,9 @@ class _Round:
         self._now = now
         self._given: dict[str, Given] = {}
         self._weights = HELD if len(deployments) <= ALL else PUSHED
-        self._busy = Busy(deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now)
+        self._busy = BusyDeployments(
+            deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now
+        )
         self._booked: dict[str, int] = {}
         """Requests that wait for a full deployment."""
         self._held = 0
@@ -171,8 +173,8 @@ class _Round:
             patient = place >= crowd and self._now - item.arrived_s < HELD_S
             if busy and patient:
                 if not busy.ready:
-                    self._again(busy.soonest_s())
-                    self.rests = not self._given and len(self._deployments) == len(self._policy.views)
+                    self._again(busy.next_ready_in_s())
+                    self.is_resting = not self._given and len(self._deployments) == len(self._policy.views)
                     return
                 if self._stays(item):
                     continue
@@ -215,9 +217,9 @@ class _Round:
         waits_for = self._policy.declined.waits_for(item.number, self._busy.keys, self._now)
         if waits_for is None:
             return False
-        self._busy.hold(*waits_for)
+        self._busy.add_held(*waits_for)
         if self.look_again_s is None:
-            self._again(self._busy.soonest_s())
+            self._again(self._busy.next_ready_in_s())
         return True
 
     def _worth_waiting(
@@ -226,7 +228,7 @@ class _Round:
         """The busy deployment where it would be done first, after those who wait for one of its class, and
         its cost."""
         best, best_s = None, NEVER
-        for view in self._fitting(item, self._busy.first(item, known), known):
+        for view in self._fitting(item, self._busy.worth_waiting_for(item, known), known):
             cost_s = completion.cost_s(view, known.get(view.key, 0))
             cost_s += HELD.first * self._busy.held_s(view) / view.health_factor
             if cost_s < best_s:
@@ -237,8 +239,8 @@ class _Round:
         """It waits for ``other``."""
         tokens = item.input_tokens - cached_tokens
         self._policy.declined.note(item.number, self._busy.keys, other.device, tokens, self._now)
-        self._busy.hold(other.device, tokens)
-        self._again(self._busy.over_s(other))
+        self._busy.add_held(other.device, tokens)
+        self._again(self._busy.ready_in_s(other))
 
     # --- Where it could go now ---
 
@@ -257,7 +259,7 @@ class _Round:
         if item.where is None:
             sample = list(self._spread(item, self._deployments, SAMPLE))
         else:  # some of these may be full
-            there = self._spread(item, self._policy.there(item.where), ALL)
+            there = self._spread(item, self._policy.views_allowed_by(item.where), ALL)
             sample = list(islice(filter(self._offered, there), SAMPLE))
         views = self._knowledge.views
         sample += [views[key] for key in known if key in views and not views[key].trial]
@@ -311,7 +313,7 @@ class _Round:
             self._reserved = reservation(
                 item,
                 self._deployments,
-                lambda view: view.free > 0 and self._knowledge.holds(item, view),
+                lambda view: view.free > 0 and self._knowledge.could_hold(item, view),
                 self._now,
             )
 
@@ -334,7 +336,7 @@ class _Round:
             return self._knowledge.readers(item, AFFINE)
         if item.session_key is None:
             return _NOTHING
-        home = self._policy.homes.of(item.session_key)
+        home = self._policy.homes.last_key(item.session_key)
         return _NOTHING if home is None else {home: int(HOME_SHARE * item.input_tokens)}
 
     # --- Waiting for somebody better ---
@@ -347,7 +349,7 @@ class _Round:
         left_s = patience.left_s(item.number, now)
         best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING
         for view in self._full(item, known) if left_s > 0.0 else ():
-            wait_s = view.load.slot_s(now, self._booked.get(view.key, 0))
+            wait_s = view.load.slot_wait_s(now, self._booked.get(view.key, 0))
             if wait_s < left_s and wait_s < bound_s:
                 full_s = completion.cost_s(view, known.get(view.key, 0), wait_s)
                 if full_s < bound_s:

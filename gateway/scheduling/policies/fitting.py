@@ -24,7 +24,7 @@ def takers(
         if view.usable
         and view.in_flight < view.slots
         and view.in_flight < view.cap
-        and (route in view.routes or view.does(route))
+        and (route in view.routes or view.supports(route))
         and (view.kv_free_tokens is None or has_room(view))
     ]
     if (

@@ -46,7 +46,7 @@ turn. Then all are shown."""
 MOST_DECLINED = 4096
 
 
-def shown(depth: int) -> int:
+def offered_at_once(depth: int) -> int:
     """How many to show first, of so many who wait."""
     return depth if depth > CROWD else min(depth, SHOWN)
 
@@ -57,7 +57,7 @@ def is_busy(view: DeploymentView, now: float) -> bool:
     return (load.ready_s - now) * load.queueing > HAND_OVER_S + SLACK_S + view.rtt_s
 
 
-class Busy:
+class BusyDeployments:
     """Deployments by whether they have enough to read, as of now and of what they are given in a round."""
 
     __slots__ = ("_busy", "_counts", "_given", "_held", "_knowledge", "_now", "keys", "ready")
@@ -89,26 +89,26 @@ class Busy:
         """Whether anybody is busy."""
         return bool(self._busy)
 
-    def over_s(self, view: DeploymentView) -> float:
+    def ready_in_s(self, view: DeploymentView) -> float:
         """Until it takes more; 0 or less now."""
         given, wait_s = self._given.get(view.key), view.load.ready_s - self._now
         if given is not None:
             wait_s = (wait_s if wait_s > 0.0 else 0.0) + given.read_s
         return wait_s * view.load.queueing - HAND_OVER_S - view.rtt_s
 
-    def soonest_s(self) -> float:
+    def next_ready_in_s(self) -> float:
         """Until the first of those who are busy takes more."""
-        return min(map(self.over_s, self._busy))
+        return min(map(self.ready_in_s, self._busy))
 
     def note(self, view: DeploymentView) -> None:
         """It was given something in this round."""
-        if self.over_s(view) > SLACK_S and view in self.ready:
+        if self.ready_in_s(view) > SLACK_S and view in self.ready:
             self.ready.remove(view)
             self._busy.append(view)
             self._counts = None
             self.keys = frozenset([each.key for each in self.ready])
 
-    def first(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+    def worth_waiting_for(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
         """Those worth waiting for: of each class of device the one that has least to read of those where
         ``item`` may run, and those that know something of its prompt."""
         where, found = item.where, dict[str, tuple[float, DeploymentView]]()
@@ -117,7 +117,7 @@ class Busy:
                 continue
             if where is not None and not where.allows(view.labels):
                 continue
-            over_s, best = self.over_s(view), found.get(view.device)
+            over_s, best = self.ready_in_s(view), found.get(view.device)
             if best is None or over_s < best[0]:
                 found[view.device] = over_s, view
         views = [view for _, view in found.values()]
@@ -125,7 +125,7 @@ class Busy:
 
     # --- Those who wait for one of a class ---
 
-    def hold(self, device: str, tokens: int) -> None:
+    def add_held(self, device: str, tokens: int) -> None:
         """A prompt of so many tokens waits for one of class ``device``, before all that are not held yet."""
         self._held[device] = self._held.get(device, 0) + tokens
 
@@ -141,7 +141,7 @@ class Busy:
         return tokens * self._knowledge.speeds(view).token_s / self._counts.get(view.device, 1.0)
 
 
-class Declined:
+class DeclinedOffers:
     """Requests that would rather wait than take what was free: until when that stands, what was free, which
     class of device they wait for, and what they have to read there. Whoever was placed is ``over``; the
     others are forgotten in time."""
@@ -163,7 +163,7 @@ class Declined:
             self._known.clear()
         self._known[number] = now + STANDS_S, keys, device, tokens
 
-    def over(self, number: int) -> None:
+    def forget(self, number: int) -> None:
         """It was placed."""
         self._known.pop(number, None)
 
@@ -200,6 +200,6 @@ class Patience:
         self._since[number] = now
         return True
 
-    def over(self, number: int) -> None:
+    def forget(self, number: int) -> None:
         """It was placed."""
         self._since.pop(number, None)

@@ -32,7 +32,7 @@ class DrainRate:
         if self._backlogged:
             self._departures += 1.0
 
-    def came_back(self, now: float) -> None:
+    def undo_departure(self, now: float) -> None:
         """One that departed was refused by an engine and waits again."""
         self._forget(now)
         self._departures = max(0.0, self._departures - 1.0)

@@ -162,7 +162,8 @@ class TierQueue(Generic[T]):
         self._flows: dict[str, Flow[T]] = {}
         """Those who came last are the last."""
         self.lanes: dict[Hashable, Heap[TenantQueue[T]]] = {}
-        """Tenants' lines, by lane; only those in which somebody waits. After :meth:`line_up` everybody's."""
+        """Tenants' lines, by lane; only those in which somebody waits. Complete after
+        :meth:`arrange_lines`."""
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
         self.virtual = 0.0
@@ -195,7 +196,7 @@ class TierQueue(Generic[T]):
             self._split_up()
             self._queue(entry)
 
-    def line_up(self) -> None:
+    def arrange_lines(self) -> None:
         """Have ``lanes`` hold all who wait, each line where it belongs."""
         self._split_up()
         if self._moved:
@@ -203,12 +204,12 @@ class TierQueue(Generic[T]):
             for line in moved:
                 self._place(line)
 
-    def in_one_line(self, most: Mapping[Any, int]) -> list[T] | None:
+    def only_line_turns(self, most: Mapping[Any, int]) -> list[T] | None:
         """The next turns, of each lane no more than ``most``, if all who wait are of one tenant and lane.
         Else None: it takes a look to say."""
         if self._alone is not None and self.count == 1:
             return [self._alone[2]] if most.get(self._alone[2].lane) else []
-        self.line_up()
+        self.arrange_lines()
         if self.begun or len(self.lanes) != 1:
             return None
         ((lane, heap),) = self.lanes.items()
@@ -220,7 +221,7 @@ class TierQueue(Generic[T]):
         self.count -= 1
         if turn.begun:
             heap = self.begun[turn.lane]
-            heap.strike(turn)
+            heap.remove(turn)
             if not heap.count:
                 del self.begun[turn.lane]
             return
@@ -232,7 +233,7 @@ class TierQueue(Generic[T]):
             self._alone = turn.entry = None
             return
         line = flow.lines[turn.lane]
-        line.turns.strike(turn)
+        line.turns.remove(turn)
         self._note_moved(line)
         if not line.turns.count:
             del flow.lines[turn.lane]
@@ -317,7 +318,7 @@ class TierQueue(Generic[T]):
         line = flow.lines.get(turn.lane)
         if line is None:
             line = flow.lines[turn.lane] = TenantQueue(flow, turn.lane)
-        line.turns.take_in(entry)
+        line.turns.insert(entry)
         self._note_moved(line)
 
     def _split_up(self) -> None:
@@ -334,7 +335,7 @@ class TierQueue(Generic[T]):
     def _note_moved(self, line: TenantQueue[T]) -> None:
         self._moved[line] = None
         if len(self._moved) > MOST_MOVED:
-            self.line_up()
+            self.arrange_lines()
 
     def _place(self, line: TenantQueue[T]) -> None:
         """Where it belongs among the lines of its lane, if anybody is in it."""
@@ -342,7 +343,7 @@ class TierQueue(Generic[T]):
         if heap is None:
             heap = self.lanes[line.lane] = Heap()
         if line.entry is not None:
-            heap.strike(line)
+            heap.remove(line)
         first = line.turns.first()
         if first is not None:
             heap.put(self.key(line.flow.virtual, first), line)

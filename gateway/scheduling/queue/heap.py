@@ -53,14 +53,14 @@ class Heap(Generic[M]):
 
     def put(self, key: Key, member: M) -> None:
         """``member`` must have no place anywhere."""
-        self.take_in(place(key, member))
+        self.insert(place(key, member))
 
-    def take_in(self, entry: tuple[Key, int, M]) -> None:
+    def insert(self, entry: tuple[Key, int, M]) -> None:
         """Somebody who was given a place by :func:`place` and is in no heap yet."""
         heapq.heappush(self._entries, entry)
         self.count += 1
 
-    def strike(self, member: M) -> None:
+    def remove(self, member: M) -> None:
         """``member`` leaves, from wherever it is in here."""
         assert member.entry is not None
         member.entry = None
@@ -79,18 +79,18 @@ class Heap(Generic[M]):
     def smallest(self, most: int) -> list[M]:
         """The first so many, in order. They stay where they are."""
         if _FEW * most < self.count:
-            lifted = [entry for _ in range(most) if (entry := self.lift()) is not None]
+            lifted = [entry for _ in range(most) if (entry := self.take_first()) is not None]
             for entry in lifted:
-                self.lower(entry)
+                self.put_back(entry)
             return [entry[2] for entry in lifted]
         entries = sorted(entry for entry in self._entries if entry[2].entry is entry)
         return [entry[2] for entry in entries[:most]]
 
-    def lift(self) -> tuple[Key, int, M] | None:
-        """Take out the first for a moment: it keeps its place and must be :meth:`lower`-ed again before
+    def take_first(self) -> tuple[Key, int, M] | None:
+        """Take out the first for a moment: it keeps its place and must be :meth:`put_back`-ed again before
         anything else is done with it."""
         return heapq.heappop(self._entries) if self.first() is not None else None
 
-    def lower(self, entry: tuple[Key, int, M]) -> None:
+    def put_back(self, entry: tuple[Key, int, M]) -> None:
         """Put back what was lifted."""
         heapq.heappush(self._entries, entry)

@@ -30,7 +30,7 @@ class QueueScan(Generic[T]):
 
     def __init__(self, share: TierQueue[T], left: Mapping[Hashable, int]) -> None:
         """Of each lane no more are shown than are ``left``, which its owner counts down."""
-        share.line_up()
+        share.arrange_lines()
         self._share = share
         self._left = left
         self._virtual: dict[object, float] = {}
@@ -47,7 +47,7 @@ class QueueScan(Generic[T]):
         """Everybody is where they were."""
         while self._lifted:
             heap, entry = self._lifted.pop()
-            heap.lower(entry)
+            heap.put_back(entry)
 
     def _next_begun(self) -> T | None:
         best: tuple[int, Heap[T]] | None = None
@@ -107,7 +107,7 @@ class QueueScan(Generic[T]):
         return self._share.key(self._virtual[line.flow], first)
 
     def _lift(self, heap: Heap[M]) -> M:
-        entry = heap.lift()
+        entry = heap.take_first()
         assert entry is not None
         self._lifted.append((heap, entry))
         return entry[2]
@@ -166,7 +166,7 @@ class QueueOrder(Generic[T]):
         tiers = self._tiers
         present = [rank for rank in range(TIERS) if tiers[rank].share.count]
         alone = len(present) == 1
-        if alone and (line := tiers[present[0]].share.in_one_line(limits)) is not None:
+        if alone and (line := tiers[present[0]].share.only_line_turns(limits)) is not None:
             return line
         left, given = dict(limits), self._given
         looks = {rank: QueueScan(tiers[rank].share, left) for rank in present}

@@ -97,7 +97,7 @@ class WaitingRoom:
             queue.promised_s = [now] * len(_TIER_RANK)
         return ticket
 
-    def come_back(
+    def requeue(
         self,
         ticket: Ticket,
         avoid: Iterable[str],
@@ -117,7 +117,7 @@ class WaitingRoom:
         if ticket.charged and not ticket.begun:
             queue.turns.settle(ticket, 0.0, now)
         if refused:
-            queue.drain.came_back(now)
+            queue.drain.undo_departure(now)
         ticket.entered_s = now
         ticket.expires_s = self.expiry(request, now) if expires_s is None else expires_s
         self._put(queue, ticket, now)
@@ -142,7 +142,7 @@ class WaitingRoom:
         queue = self._queues.get(model)
         return list(queue.lanes) if queue else []
 
-    def front(self, model: str, limits: Mapping[Fit, int], now: float) -> list[Ticket]:
+    def next_tickets(self, model: str, limits: Mapping[Fit, int], now: float) -> list[Ticket]:
         """The next tickets, in order of turns, of each lane no more than its limit. They stay where they
         are."""
         queue = self._queues.get(model)

@@ -73,14 +73,14 @@ class Rival:
     def look_again_s(self, model: str) -> float | None:
         return None
 
-    def rests(self, model: str, now: float) -> bool:
+    def is_resting(self, model: str, now: float) -> bool:
         return False
 
     def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
         return False
 
-    def came(self, view: DeploymentView, now: float) -> None: ...
-    def gone(self, view: DeploymentView, now: float) -> None: ...
+    def deployment_added(self, view: DeploymentView, now: float) -> None: ...
+    def deployment_removed(self, view: DeploymentView, now: float) -> None: ...
     def loaded(self, view: DeploymentView, load_s: float) -> None: ...
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None: ...
     def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None: ...
@@ -128,10 +128,10 @@ class _PrefixRival(Rival):
         self._turn = 0
 
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
-        self._index.saw(view.key, item.prefix)
+        self._index.note_read(view.key, item.prefix)
 
-    def gone(self, view: DeploymentView, now: float) -> None:
-        self._index.gone(view.key)
+    def deployment_removed(self, view: DeploymentView, now: float) -> None:
+        self._index.forget(view.key)
 
 
 class CacheAware(_PrefixRival):
@@ -144,7 +144,7 @@ class CacheAware(_PrefixRival):
         loads = [view.in_flight for view in open_now]
         least, most = min(loads), max(loads)
         if not (most - least > 32 and most > 1.1 * least):
-            longest = self._index.longest(item.prefix)
+            longest = self._index.longest_matches(item.prefix)
             if longest and longest[0][0] * item.block_tokens > 0.5 * item.input_tokens:
                 holders = longest[0][1]
                 found = [view for view in open_now if view.key in holders]
@@ -163,11 +163,11 @@ class LoadAwarePrefix(_PrefixRival):
         mean = sum(map(self.running, open_now)) / len(open_now)
         scale = max(1.0, mean)
         share = item.block_tokens / max(1, item.input_tokens)
-        longest = self._index.longest(item.prefix)
+        longest = self._index.longest_matches(item.prefix)
         holders = longest[-1][1] if longest else ()
 
         def score(view: DeploymentView) -> float:
-            matched = self._index.matched(view.key, item.prefix) if view.key in holders else 0
+            matched = self._index.matched_blocks(view.key, item.prefix) if view.key in holders else 0
             return matched * share - (self.running(view) - mean) / scale
 
         self._turn += 1
@@ -201,11 +201,11 @@ class Chwbl(Rival):
                 return view
         return min(open_now, key=self.running)
 
-    def came(self, view: DeploymentView, now: float) -> None:
+    def deployment_added(self, view: DeploymentView, now: float) -> None:
         points = [(crc32(f"{view.key}/{point}".encode()), view.key) for point in range(self.POINTS)]
         self._ring = sorted(self._ring + points)
 
-    def gone(self, view: DeploymentView, now: float) -> None:
+    def deployment_removed(self, view: DeploymentView, now: float) -> None:
         self._ring = [point for point in self._ring if point[1] != view.key]
 
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
@@ -237,7 +237,7 @@ class Clairvoyant(Rival):
         uncached = item.input_tokens - _cached(item, site.engine)
         self._sent.setdefault(view.key, []).append((now + site.one_way_s, uncached, item.input_tokens))
 
-    def gone(self, view: DeploymentView, now: float) -> None:
+    def deployment_removed(self, view: DeploymentView, now: float) -> None:
         self._sent.pop(view.key, None)
 
     def _cost_s(self, item: Waiting, view: DeploymentView, now: float) -> float:

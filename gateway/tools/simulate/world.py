@@ -244,7 +244,7 @@ class SimulatedWorld:
 
     def _decide(self, now: float) -> None:
         self._changed = False
-        if self._decider.rests(self._model, now):
+        if self._decider.is_resting(self._model, now):
             return
         line = self._line
         while line and self._slots.free:
@@ -305,7 +305,7 @@ class SimulatedWorld:
 
     def _up(self, site: SimulatedDeployment, now: float) -> None:
         site.view.usable = True
-        self._decider.came(site.view, now)
+        self._decider.deployment_added(site.view, now)
         self._note(site)
         if self._rules.mtbf_s < NEVER:
             self._plan(now + self._chance.expovariate(1 / self._rules.mtbf_s), self._fail, site)
@@ -320,7 +320,7 @@ class SimulatedWorld:
         for run in lost:
             self._lose(self._flights[run.number], now)
         site.report()
-        self._decider.gone(site.view, now)
+        self._decider.deployment_removed(site.view, now)
         self._plan(now + self._rules.repair_s + site.engine.pace.load_s, self._repaired, site)
 
     def _repaired(self, site: SimulatedDeployment, now: float) -> None:

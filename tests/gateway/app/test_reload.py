@@ -140,6 +140,6 @@ def test_those_who_wait_are_shared_out_by_the_new_weights() -> None:
 
 
 def first(room: WaitingRoom) -> str:
-    (ticket,) = room.front("m", dict.fromkeys(room.lanes("m"), 1), 0.0)
+    (ticket,) = room.next_tickets("m", dict.fromkeys(room.lanes("m"), 1), 0.0)
     room.leave(ticket, 0.0, departed=True)
     return ticket.tenant

@@ -85,11 +85,11 @@ async def test_who_comes_back_has_read_nothing_any_more() -> None:
     fleet, (agent,) = fleet_of("a")
     await serve(fleet, agent, fleet.submit(fleet.request(input_tokens=8000, prefix=CHAIN)))
     (known,) = fleet.dispatcher._decisions._scheduler._models.values()
-    assert known.knowledge.prefixes.matched("a/d-m", CHAIN) == len(CHAIN)
+    assert known.knowledge.prefixes.matched_blocks("a/d-m", CHAIN) == len(CHAIN)
     fleet.cut(agent)
     assert not known.knowledge.views
     fleet.connect("a", deployment(slots=8))
-    assert known.knowledge.prefixes.matched("a/d-m", CHAIN) == 0
+    assert known.knowledge.prefixes.matched_blocks("a/d-m", CHAIN) == 0
     assert set(known.knowledge.views) == {"a/d-m"}
 
 

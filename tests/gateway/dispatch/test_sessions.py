@@ -7,7 +7,7 @@ from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.domain.errors import NoDeployment
 from gateway.domain.request import Principal, Request
 from gateway.domain.residency import read_where
-from gateway.scheduling.policies.affinity import Affinity, pin_of
+from gateway.scheduling.policies.affinity import SessionAffinity, pin_of
 from shared.protocol.messages import DeploymentState, ResponseHead
 from tests.gateway.fleet.fleet import FakeAgent, Fleet
 
@@ -165,27 +165,27 @@ def test_naming_an_agent_beyond_the_keys_residency_is_the_same_as_naming_none() 
 
 
 def test_no_more_sessions_are_remembered_than_there_is_room_for() -> None:
-    affinity = Affinity(most=3)
+    affinity = SessionAffinity(most=3)
     fleet, _ = fleet_of("a")
     views = list(fleet.registry.index.serving("m"))
     for session in range(10):
         affinity.choose(pin_of("m", f"tenant-{session}", "k", "s"), views)
     assert len(affinity) == 3
-    assert affinity.of(pin_of("m", "tenant-0", "k", "s")) is None
-    assert affinity.of(pin_of("m", "tenant-9", "k", "s")) == "a"
+    assert affinity.agent_of(pin_of("m", "tenant-0", "k", "s")) is None
+    assert affinity.agent_of(pin_of("m", "tenant-9", "k", "s")) == "a"
 
 
 def test_nobody_has_the_sessions_of_others_forgotten() -> None:
-    affinity = Affinity(most=80)
+    affinity = SessionAffinity(most=80)
     fleet, _ = fleet_of("one")
     views = list(fleet.registry.index.serving("m"))
     others = pin_of("m", "other", "k1", "s")
     affinity.choose(others, views)
     for number in range(200):
         affinity.choose(pin_of("m", "hostile", "k2", str(number)), views)
-    assert affinity.of(others) == "one"
-    assert affinity.of(pin_of("m", "hostile", "k2", "199")) == "one"
-    assert affinity.of(pin_of("m", "hostile", "k2", "0")) is None
+    assert affinity.agent_of(others) == "one"
+    assert affinity.agent_of(pin_of("m", "hostile", "k2", "199")) == "one"
+    assert affinity.agent_of(pin_of("m", "hostile", "k2", "0")) is None
     assert len(affinity) == 21
     assert affinity.choose(others, ()) is None
     assert len(affinity) == 20

@@ -455,7 +455,7 @@ class Ward(RuleBasedStateMachine):
     def there_is_a_timer_exactly_where_time_changes_something(self) -> None:
         for each in self.there.values():
             assert each.health is not None
-            due_s = each.health.next_look_s(each.slots, self.site.now)
+            due_s = each.health.next_change_s(each.slots, self.site.now)
             assert (due_s is None) == (each not in self.site.health._looks)
             assert each.cap == NO_CAP or due_s is not None or each.cap == each.in_flight + 1
         assert set(self.site.health._looks) <= set(self.there.values())
@@ -463,7 +463,7 @@ class Ward(RuleBasedStateMachine):
     @invariant()
     def somebody_is_tried_soon(self) -> None:
         here = [each for each in self.there.values() if not each.session.suspended]
-        waits = [each.health.shut_until_s - self.site.now for each in here if each.health and each.shut]
+        waits = [each.health.blocked_until_s - self.site.now for each in here if each.health and each.shut]
         if here and len(waits) == len(here):
             assert min(waits) <= PANIC_S
 

@@ -61,11 +61,11 @@ def test_what_was_really_waited_for_is_learnt_from_first_tokens() -> None:
 
 def test_who_waits_for_a_slot_before_one_takes_the_first_that_comes_free() -> None:
     load = DeploymentLoad()
-    assert load.slot_s(0.0, 3) == 0.0
+    assert load.slot_wait_s(0.0, 3) == 0.0
     begin(load, 1, 0.0, output_s=9.0)
     begin(load, 2, 0.0, output_s=2.0)
-    assert load.slot_s(1.0, 0) == load.next_free_s(1.0)
-    assert load.slot_s(1.0, 2) == pytest.approx(load.next_free_s(1.0) + 2 * load.remaining_s(1.0) / 4)
+    assert load.slot_wait_s(1.0, 0) == load.next_free_s(1.0)
+    assert load.slot_wait_s(1.0, 2) == pytest.approx(load.next_free_s(1.0) + 2 * load.remaining_s(1.0) / 4)
 
 
 def test_the_next_slot_is_expected_where_least_is_left() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import Tier
 from gateway.scheduling.base import DeploymentView, Waiting
-from gateway.scheduling.preempt import PreemptRules, Running, give_way
+from gateway.scheduling.preempt import PreemptibleRequest, PreemptRules, choose_preempted
 
 RULES = PreemptRules(reserved_share=0.0)
 
@@ -17,8 +17,10 @@ def view(key: str = "a/d", slots: int = 4, **more: object) -> DeploymentView:
     return DeploymentView(key, "a", "m", frozenset({"chat"}), slots, **fields)  # type: ignore[arg-type]
 
 
-def runs(number: int, tier: Tier = Tier.BATCH, remaining_s: float = 60.0, lost_s: float = 5.0) -> Running:
-    return Running(number, view(), tier, remaining_s, lost_s)
+def runs(
+    number: int, tier: Tier = Tier.BATCH, remaining_s: float = 60.0, lost_s: float = 5.0
+) -> PreemptibleRequest:
+    return PreemptibleRequest(number, view(), tier, remaining_s, lost_s)
 
 
 def waits(number: int = 100, **more: object) -> Waiting:
@@ -28,14 +30,14 @@ def waits(number: int = 100, **more: object) -> Waiting:
 
 def chosen(
     waiting: list[Waiting],
-    running: list[Running],
+    running: list[PreemptibleRequest],
     rules: PreemptRules = RULES,
     *,
     borrowed: int = 0,
     rate: float = 0.1,
     now: float = 0.0,
 ) -> list[int]:
-    return give_way(waiting, running, rules=rules, borrowed=borrowed, departures_per_s=rate, now=now)
+    return choose_preempted(waiting, running, rules=rules, borrowed=borrowed, departures_per_s=rate, now=now)
 
 
 def test_who_loses_least_gives_way() -> None:
@@ -75,16 +77,16 @@ def test_a_lone_request_gives_way_however_little_is_known_of_departures() -> Non
 
 def test_only_a_slot_that_fits_helps() -> None:
     here = [
-        Running(1, view(usable=False), Tier.BATCH, 60.0, 1.0),
-        Running(2, view(in_flight=5), Tier.BATCH, 60.0, 1.0),
-        Running(3, view(cap=2), Tier.BATCH, 60.0, 1.0),
-        Running(4, view("b/d"), Tier.BATCH, 60.0, 1.0),
-        Running(5, view(version="v2"), Tier.BATCH, 60.0, 1.0),
-        Running(6, view(continues={}), Tier.BATCH, 60.0, 1.0),
+        PreemptibleRequest(1, view(usable=False), Tier.BATCH, 60.0, 1.0),
+        PreemptibleRequest(2, view(in_flight=5), Tier.BATCH, 60.0, 1.0),
+        PreemptibleRequest(3, view(cap=2), Tier.BATCH, 60.0, 1.0),
+        PreemptibleRequest(4, view("b/d"), Tier.BATCH, 60.0, 1.0),
+        PreemptibleRequest(5, view(version="v2"), Tier.BATCH, 60.0, 1.0),
+        PreemptibleRequest(6, view(continues={}), Tier.BATCH, 60.0, 1.0),
     ]
     asks = waits(avoid=frozenset({"b/d"}), version="v1", continuing=True)
     assert chosen([asks], here) == []
-    assert chosen([asks], [*here, Running(7, view(), Tier.BATCH, 60.0, 1.0)]) == [7]
+    assert chosen([asks], [*here, PreemptibleRequest(7, view(), Tier.BATCH, 60.0, 1.0)]) == [7]
 
 
 def test_what_is_borrowed_of_the_reserve_is_given_back_by_every_tier() -> None:
@@ -125,7 +127,7 @@ def test_never_more_give_way_than_wait_nor_anybody_who_need_not(
 ) -> None:
     rules = PreemptRules(batch, standard)
     there = [
-        Running(number, view(f"{number % 3}/d", slots), tier, remaining_s, lost_s)
+        PreemptibleRequest(number, view(f"{number % 3}/d", slots), tier, remaining_s, lost_s)
         for number, (tier, slots, remaining_s, lost_s) in enumerate(running)
     ]
     numbers = chosen([waits(100 + n) for n in range(waiting)], there, rules, borrowed=borrowed, rate=rate)

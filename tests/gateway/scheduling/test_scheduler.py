@@ -20,7 +20,7 @@ def served(scheduler: Scheduler, each: DeploymentView, number: int, now: float, 
 
 def test_outcomes_teach_the_speeds_of_the_model_on_its_device() -> None:
     scheduler, each = Scheduler(), view("a")
-    scheduler.came(each, 0.0)
+    scheduler.deployment_added(each, 0.0)
     first = scheduler.placed(request(1), each, 0.0)
     scheduler.finished(1, each, Outcome(False, 0.1), 0.1)
     for number in range(2, 60):
@@ -36,7 +36,7 @@ def test_outcomes_teach_the_speeds_of_the_model_on_its_device() -> None:
 def test_one_that_is_slower_than_its_fellows_is_known_for_it() -> None:
     scheduler, good, bad = Scheduler(), view("bad-luck"), view("all-well")
     for each in (good, bad):
-        scheduler.came(each, 0.0)
+        scheduler.deployment_added(each, 0.0)
     for number in range(200):
         each, total_s = ((good, 2.0), (bad, 4.0))[number % 2]
         served(scheduler, each, number, number * 10.0, total_s)
@@ -47,7 +47,7 @@ def test_one_that_is_slower_than_its_fellows_is_known_for_it() -> None:
 def test_one_that_reads_and_writes_slower_than_its_fellows_is_expected_to() -> None:
     scheduler, fast, slow = Scheduler(), view("fast"), view("slow")
     for each in (fast, slow):
-        scheduler.came(each, 0.0)
+        scheduler.deployment_added(each, 0.0)
     for number in range(400):
         each, slowness = ((fast, 1.0), (slow, 4.0))[number % 2]
         now, first_s, total_s = number * 10.0, 0.5 * slowness, 1.5 * slowness
@@ -64,7 +64,7 @@ def test_one_that_reads_and_writes_slower_than_its_fellows_is_expected_to() -> N
 def test_an_answer_that_waited_for_its_model_to_load_teaches_no_speed() -> None:
     scheduler, each = Scheduler(), view("a")
     each.loaded = False
-    scheduler.came(each, 0.0)
+    scheduler.deployment_added(each, 0.0)
     asked = scheduler.placed(request(1), each, 0.0)
     each.loaded = True
     scheduler.loaded(each, 60.0)
@@ -78,7 +78,7 @@ def test_an_answer_that_waited_for_its_model_to_load_teaches_no_speed() -> None:
 def test_the_policy_of_a_model_can_be_changed_while_it_is_served() -> None:
     scheduler, views = Scheduler("cost"), [view("a", 8), view("b", 8)]
     for each in views:
-        scheduler.came(each, 0.0)
+        scheduler.deployment_added(each, 0.0)
     chain = tuple(range(40))
     scheduler.placed(request(1, 10_240, prefix=chain), views[1], 0.0)
     scheduler.choose_policy("m", "round-robin")
@@ -95,23 +95,23 @@ def test_the_policy_of_a_model_can_be_changed_while_it_is_served() -> None:
 
 def test_what_ends_after_its_deployment_is_gone_does_no_harm() -> None:
     scheduler, each = Scheduler(), view("a")
-    scheduler.came(each, 0.0)
+    scheduler.deployment_added(each, 0.0)
     scheduler.placed(request(1), each, 0.0)
-    scheduler.gone(each, 1.0)
-    scheduler.gone(each, 1.0)
+    scheduler.deployment_removed(each, 1.0)
+    scheduler.deployment_removed(each, 1.0)
     scheduler.finished(1, each, Outcome(False, 2.0), 2.0)
     scheduler.finished(1, each, Outcome(False, 2.0), 2.0)
     assert len(each.load) == 0
     again = view("a")
-    scheduler.came(again, 3.0)
-    scheduler.gone(each, 4.0)
+    scheduler.deployment_added(again, 3.0)
+    scheduler.deployment_removed(each, 4.0)
     assert scheduler.assign("m", [request(2)], [again], 5.0) == [Assignment(2, "a")]
 
 
 def test_a_second_copy_of_a_request_is_kept_apart_from_the_first() -> None:
     scheduler, views = Scheduler(), [view("a"), view("b")]
     for each in views:
-        scheduler.came(each, 0.0)
+        scheduler.deployment_added(each, 0.0)
         scheduler.placed(request(1), each, 0.0)
     scheduler.finished(1, views[0], Outcome(False, 1.0), 1.0)
     assert [len(each.load) for each in views] == [0, 1]
@@ -121,7 +121,7 @@ def test_performance_can_be_shared() -> None:
     performance = Performance()
     for number in range(20):
         scheduler, each = Scheduler(performance=performance), view("a")
-        scheduler.came(each, 0.0)
+        scheduler.deployment_added(each, 0.0)
         served(scheduler, each, number, 0.0, 5.0)
     assert performance.speeds("m", H100).accuracy.total.count == 20
 
@@ -129,7 +129,7 @@ def test_performance_can_be_shared() -> None:
 def test_models_that_nothing_serves_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MODELS", 10)
     scheduler, each = Scheduler(), view("a")
-    scheduler.came(each, 0.0)
+    scheduler.deployment_added(each, 0.0)
     for number in range(30):
         scheduler.assign(f"model {number}", [], [], 0.0)
     assert len(scheduler._models) == 10
@@ -138,7 +138,7 @@ def test_models_that_nothing_serves_are_forgotten_in_the_end(monkeypatch: pytest
 
 def test_where_hundreds_are_answered_in_a_second_some_of_them_teach() -> None:
     scheduler, each = Scheduler(), view("a")
-    scheduler.came(each, 0.0)
+    scheduler.deployment_added(each, 0.0)
     for number in range(FAMILIAR + 1000):
         served(scheduler, each, number, number * 0.001, 0.0005)
     (speeds,) = scheduler.performance
@@ -152,7 +152,7 @@ def test_the_way_to_a_deployment_is_its_own_and_teaches_nothing_of_its_class() -
     scheduler, near, far = Scheduler(), view("near"), view("far")
     far.rtt_s = 0.4
     for each in (near, far):
-        scheduler.came(each, 0.0)
+        scheduler.deployment_added(each, 0.0)
     for number in range(200):
         each, total_s = ((near, 2.0), (far, 2.4))[number % 2]
         now = number * 10.0

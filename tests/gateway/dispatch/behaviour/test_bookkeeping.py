@@ -181,7 +181,9 @@ class Books(RuleBasedStateMachine):
             avoid = fit.avoid if shunning else frozenset()
             for each in self._deployments():
                 suits = (
-                    each.model == exchange.request.model and each.does(fit.route) and each.key not in avoid
+                    each.model == exchange.request.model
+                    and each.supports(fit.route)
+                    and each.key not in avoid
                 )
                 assert not (suits and each.compute_usable() and each.free)
 

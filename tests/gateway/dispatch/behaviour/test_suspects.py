@@ -37,7 +37,7 @@ class House:
     def open(self) -> set[str]:
         """Agents whose deployment gets nothing."""
         deployments = self.fleet.registry.index.serving("m")
-        return {each.agent for each in deployments if each.health is not None and not each.health.well}
+        return {each.agent for each in deployments if each.health is not None and not each.health.healthy}
 
     def _request(self, who: Principal) -> Request:
         return self.fleet.request(principal=who, streaming=False, tier=Tier.STANDARD)

@@ -79,7 +79,7 @@ async def test_answer_after_answer_is_whole_and_none_counts_as_a_failure(route: 
         assert trailers is not None
         assert trailers.usage == Usage(3, 4)
         fleet.settle()
-    assert all(health is not None and health.well for health in healths(fleet))
+    assert all(health is not None and health.healthy for health in healths(fleet))
     fleet.advance(2.0)
     fleet.assert_quiet()
 

@@ -35,7 +35,7 @@ def opened(now: float = 0.0, fault: Fault = Fault.FAILURE) -> Circuit:
 
 def half_open(now: float = 0.0, fault: Fault = Fault.FAILURE) -> tuple[Circuit, float]:
     circuit = opened(now, fault)
-    circuit.look(circuit.until_s)
+    circuit.advance(circuit.until_s)
     assert state(circuit) is CircuitState.HALF_OPEN
     return circuit, circuit.until_s
 
@@ -91,7 +91,7 @@ def test_an_engine_that_is_not_there_opens_it_at_once_for_a_short_time() -> None
 
 def test_one_probe_at_a_time_goes_through_and_closes_it() -> None:
     circuit, now = half_open()
-    circuit.taken("probe", now)
+    circuit.started("probe", now)
     assert state(circuit) is CircuitState.PROBING
     circuit.succeeded("older", now)
     assert state(circuit) is CircuitState.PROBING, "what ran before says little"
@@ -106,20 +106,20 @@ def test_each_failed_probe_doubles_the_cool_down_up_to_a_minute() -> None:
     for number in range(9):
         cool_downs.append(circuit.until_s - now)
         now = circuit.until_s
-        circuit.look(now)
-        circuit.taken(f"p{number}", now)
+        circuit.advance(now)
+        circuit.started(f"p{number}", now)
         assert fail(circuit, f"p{number}", now)
     assert cool_downs == [1, 2, 4, 8, 16, 32, MAX_COOL_DOWN_S, MAX_COOL_DOWN_S, MAX_COOL_DOWN_S]
 
 
 def test_a_relapse_goes_on_doubling_and_a_late_failure_begins_anew() -> None:
     circuit, now = half_open()
-    circuit.taken("probe", now)
+    circuit.started("probe", now)
     circuit.succeeded("probe", now)
     fail(circuit, "soon", now + 1, Fault.STALL)
     assert circuit.until_s == now + 1 + 2 * COOL_DOWN_S
-    circuit.look(now + 10)
-    circuit.taken("probe2", now + 10)
+    circuit.advance(now + 10)
+    circuit.started("probe2", now + 10)
     circuit.succeeded("probe2", now + 10)
     later = now + 10 + RELAPSE_S
     fail(circuit, "later", later, Fault.STALL)
@@ -134,26 +134,26 @@ def test_jitter_shortens_a_cool_down() -> None:
 
 def test_a_probe_whose_client_leaves_has_shown_nothing() -> None:
     circuit, now = half_open()
-    circuit.taken("probe", now)
+    circuit.started("probe", now)
     circuit.released("probe", now)
     assert state(circuit) is CircuitState.HALF_OPEN
 
 
 def test_a_request_that_failed_here_before_is_no_fair_probe() -> None:
     circuit, now = half_open()
-    circuit.taken("r0", now)
+    circuit.started("r0", now)
     assert not fail(circuit, "r0", now)
     assert state(circuit) is CircuitState.HALF_OPEN
-    circuit.taken("r0", now)
+    circuit.started("r0", now)
     assert fail(circuit, "r0", now, Fault.GONE), "that the engine is gone is not the request's doing"
 
 
 def test_a_slow_probe_lets_the_next_one_go_and_may_still_close_it() -> None:
     circuit, now = half_open()
-    circuit.taken("slow", now)
-    circuit.look(now + PATIENCE_S)
+    circuit.started("slow", now)
+    circuit.advance(now + PATIENCE_S)
     assert state(circuit) is CircuitState.HALF_OPEN
-    circuit.taken("next", now + PATIENCE_S)
+    circuit.started("next", now + PATIENCE_S)
     assert state(circuit) is CircuitState.PROBING
     circuit.released("next", now + PATIENCE_S)
     assert circuit.succeeded("slow", now + 60)
@@ -162,11 +162,11 @@ def test_a_slow_probe_lets_the_next_one_go_and_may_still_close_it() -> None:
 
 def test_the_head_of_an_answer_is_enough_where_none_came_before() -> None:
     circuit, now = half_open(fault=Fault.FAILURE)
-    circuit.taken("probe", now)
+    circuit.started("probe", now)
     assert circuit.answered("probe", now)
     assert state(circuit) is CircuitState.CLOSED
     circuit, now = half_open(fault=Fault.CUT)
-    circuit.taken("probe", now)
+    circuit.started("probe", now)
     assert not circuit.answered("probe", now), "heads came before too"
     assert circuit.succeeded("probe", now)
 
@@ -181,14 +181,14 @@ def test_a_stall_puts_aside_until_anything_succeeds() -> None:
 
 def test_the_cool_down_can_be_cut_short_but_not_drawn_out() -> None:
     circuit = opened()
-    circuit.hasten(0.5)
+    circuit.shorten(0.5)
     assert circuit.until_s == 0.5
-    circuit.hasten(50.0)
+    circuit.shorten(50.0)
     assert circuit.until_s == 0.5
 
 
 steps = st.tuples(
-    st.sampled_from(["taken", "released", "answered", "succeeded", "failed", "look", "hasten"]),
+    st.sampled_from(["started", "released", "answered", "succeeded", "failed", "advance", "shorten"]),
     st.integers(0, 5),
     st.sampled_from(Fault),
     st.floats(0, 3),
@@ -209,10 +209,10 @@ def test_whatever_happens_it_stays_a_circuit(events: list[tuple[str, int, Fault,
             assert opens == (circuit.state is CircuitState.OPEN and before is not CircuitState.OPEN)
             if opens:
                 assert now < circuit.until_s <= now + MAX_COOL_DOWN_S
-        elif step == "look":
-            circuit.look(now)
-        elif step == "hasten":
-            circuit.hasten(now)
+        elif step == "advance":
+            circuit.advance(now)
+        elif step == "shorten":
+            circuit.shorten(now)
         else:
             getattr(circuit, step)(request, now)
         assert len(circuit._blamed) <= 64
@@ -222,10 +222,10 @@ def test_whatever_happens_it_stays_a_circuit(events: list[tuple[str, int, Fault,
         if circuit.state is CircuitState.PROBING:
             assert circuit._probes
     now += MAX_COOL_DOWN_S
-    circuit.look(now)
+    circuit.advance(now)
     for number in range(6):
         circuit.released(f"r{number}", now)
     assert circuit.state in (CircuitState.CLOSED, CircuitState.HALF_OPEN), "it always takes a request again"
-    circuit.taken("fresh", now)
+    circuit.started("fresh", now)
     circuit.succeeded("fresh", now)
     assert state(circuit) is CircuitState.CLOSED

@@ -35,7 +35,7 @@ def test_a_ramp_only_grows_and_is_looked_at_when_it_has_grown_and_not_too_often(
     ramp.begin(1000.0)
     now = 1000.0 + after_s
     looks = 0
-    while (next_s := ramp.next_s(slots, now)) is not None:
+    while (next_s := ramp.next_step_s(slots, now)) is not None:
         assert next_s > now
         assert min(slots, ramp.cap(slots, next_s)) >= min(slots, ramp.cap(slots, now))
         now = next_s
@@ -48,7 +48,7 @@ def test_no_slow_start_when_it_is_set_to_nothing() -> None:
     ramp = Ramp(0.0)
     ramp.begin(5.0)
     assert ramp.cap(8, 5.0) == NO_CAP
-    assert ramp.next_s(8, 5.0) is None
+    assert ramp.next_step_s(8, 5.0) is None
 
 
 def test_refusals_rest_it_longer_and_longer_until_it_takes_one() -> None:
@@ -60,42 +60,42 @@ def test_refusals_rest_it_longer_and_longer_until_it_takes_one() -> None:
     assert rests[:3] == pytest.approx([0.1, 0.2, 0.4])
     assert rests[-1] == 5.0
     assert health.cap(4, 0, 9.0) == 0
-    assert not health.shut(), "in a moment it may take something"
-    health.took()
+    assert not health.blocked(), "in a moment it may take something"
+    health.accepted()
     health.rest(20.0)
-    assert health.next_look_s(4, 20.0) == pytest.approx(20.1)
-    health.look(20.2)
+    assert health.next_change_s(4, 20.0) == pytest.approx(20.1)
+    health.advance(20.2)
     assert health.cap(4, 0, 20.2) == NO_CAP
 
 
 def test_a_half_open_deployment_takes_one_more_than_it_runs() -> None:
     health = DeploymentHealth(SETTINGS, 0.0)
     health.circuit.failed("r", Fault.GONE, 1.0, 0.0)
-    assert (health.cap(4, 0, 1.0), health.shut(), health.shown_state) == (0, True, "open")
-    now = health.next_look_s(4, 1.0)
+    assert (health.cap(4, 0, 1.0), health.blocked(), health.state_label) == (0, True, "open")
+    now = health.next_change_s(4, 1.0)
     assert now == 1.5
-    health.look(now)
-    assert (health.cap(4, 2, now), health.shut(), health.shown_state) == (3, False, "half_open")
-    health.circuit.taken("p", now)
-    assert (health.cap(4, 3, now), health.shut(), health.shown_state) == (0, True, "half_open")
-    assert health.next_look_s(4, now) == now + 5.0
+    health.advance(now)
+    assert (health.cap(4, 2, now), health.blocked(), health.state_label) == (3, False, "half_open")
+    health.circuit.started("p", now)
+    assert (health.cap(4, 3, now), health.blocked(), health.state_label) == (0, True, "half_open")
+    assert health.next_change_s(4, now) == now + 5.0
 
 
 def test_ejections_grow_and_end_with_a_slow_start() -> None:
     health = DeploymentHealth(SETTINGS, 0.0)
     health.eject(0.0)
-    assert health.shut()
-    assert health.shown_state == "ejected"
-    assert health.next_look_s(8, 0.0) == 30.0
-    health.look(30.0)
+    assert health.blocked()
+    assert health.state_label == "ejected"
+    assert health.next_change_s(8, 0.0) == 30.0
+    health.advance(30.0)
     assert health.cap(8, 0, 30.0) == 2
     health.eject(40.0)
     assert health.ejected_until_s == 100.0
-    health.look(100.0)
+    health.advance(100.0)
     for number in range(20):
         health.eject(200.0 + number)
     assert health.ejected_until_s == 219.0 + 300.0
-    health.look(600.0)
+    health.advance(600.0)
     health.eject(5000.0)
     assert health.ejected_until_s == 5030.0
 

@@ -6,14 +6,14 @@ from gateway.scheduling.health.suspects import MOST, SERVED_S, SUSPECTED_S, Serv
 
 def test_a_suspect_is_one_for_a_while_or_until_it_is_cleared() -> None:
     suspects = Suspects()
-    assert not suspects.has("k", 0.0)
+    assert not suspects.is_suspected("k", 0.0)
     suspects.add("k", 0.0)
-    assert suspects.has("k", SUSPECTED_S - 0.1)
-    assert not suspects.has("k", SUSPECTED_S)
+    assert suspects.is_suspected("k", SUSPECTED_S - 0.1)
+    assert not suspects.is_suspected("k", SUSPECTED_S)
     suspects.add("k", 100.0)
     suspects.clear("k")
     suspects.clear("k")
-    assert not suspects.has("k", 100.0)
+    assert not suspects.is_suspected("k", 100.0)
 
 
 def test_only_so_many_suspects_are_remembered_the_latest() -> None:
@@ -22,22 +22,22 @@ def test_only_so_many_suspects_are_remembered_the_latest() -> None:
         suspects.add(f"k{number}", 0.0)
         suspects.add("k0" if number == 5 else f"k{number}", 0.0)
     assert len(suspects) == MOST
-    assert suspects.has("k0", 0.0)
-    assert not suspects.has("k1", 0.0)
+    assert suspects.is_suspected("k0", 0.0)
+    assert not suspects.is_suspected("k1", 0.0)
 
 
 def test_what_counts_is_who_else_was_served_lately() -> None:
     served = ServedTenants()
-    assert not served.others("a", 0.0)
+    assert not served.served_others("a", 0.0)
     served.note("a", 0.0)
-    assert not served.others("a", 0.0)
-    assert served.others("b", SERVED_S - 0.1)
-    assert not served.others("b", SERVED_S)
+    assert not served.served_others("a", 0.0)
+    assert served.served_others("b", SERVED_S - 0.1)
+    assert not served.served_others("b", SERVED_S)
     served.note("b", 5.0)
     served.note("b", 8.0)
-    assert served.others("a", 17.9)
-    assert served.others("b", 9.9)
-    assert not served.others("b", 10.0)
+    assert served.served_others("a", 17.9)
+    assert served.served_others("b", 9.9)
+    assert not served.served_others("b", 10.0)
 
 
 def test_a_failure_forgiven_does_not_count() -> None:
@@ -46,7 +46,7 @@ def test_a_failure_forgiven_does_not_count() -> None:
         circuit.failed(f"r{number}", Fault.FAILURE, 1.0, 0.0)
         circuit.forgive(f"r{number}", 1.0)
         circuit.forgive(f"r{number}", 1.0)
-    assert circuit.chance(1.0) == 1.0
+    assert circuit.success_probability(1.0) == 1.0
     for number in range(FAILURES_IN_A_ROW):
         assert circuit.failed(f"r{number}", Fault.FAILURE, 1.0, 0.0) is (number == FAILURES_IN_A_ROW - 1)
     circuit.forgive("r0", 1.0)

@@ -189,7 +189,7 @@ def test_coefficients_stay_positive_and_finite_whatever_engines_report(
 
 def test_errors_are_told_as_factors_and_only_the_latest_are_kept() -> None:
     errors = Errors()
-    assert (errors.bias, errors.off(0.9)) == (0.0, 1.0)
+    assert (errors.bias, errors.error_factor(0.9)) == (0.0, 1.0)
     for _ in range(2 * LATEST):
         errors.note(1.0, 8.0)
     for _ in range(LATEST // 2):
@@ -199,7 +199,7 @@ def test_errors_are_told_as_factors_and_only_the_latest_are_kept() -> None:
     assert errors.count == 3 * LATEST
     assert len(errors.latest) == LATEST
     assert errors.bias == pytest.approx(0.0)
-    assert errors.off(0.5) == pytest.approx(2.0)
+    assert errors.error_factor(0.5) == pytest.approx(2.0)
 
 
 def test_every_class_has_figures_and_a_source() -> None:

@@ -39,57 +39,57 @@ def test_of_an_endless_prompt_only_the_beginning_counts() -> None:
 
 def test_a_match_is_as_long_as_the_common_beginning() -> None:
     index = PrefixIndex()
-    index.saw("a", (1, 2, 3, 4))
-    index.saw("a", (1, 2, 5))
+    index.note_read("a", (1, 2, 3, 4))
+    index.note_read("a", (1, 2, 5))
     for chain, blocks in (((1, 2, 3, 9), 3), ((1, 2, 5, 6), 3), ((1, 9, 3), 1), ((7, 3), 0), ((), 0)):
-        assert index.matched("a", chain) == blocks
-    assert index.matched("b", (1, 2)) == 0
+        assert index.matched_blocks("a", chain) == blocks
+    assert index.matched_blocks("b", (1, 2)) == 0
 
 
 def test_the_longest_match_comes_first_and_then_those_of_more_deployments() -> None:
     index = PrefixIndex()
     chain = tuple(range(100))
     for key, blocks in (("a", 100), ("b", 60), ("c", 60), ("d", 1)):
-        index.saw(key, chain[:blocks])
-    assert [(blocks, set(keys)) for blocks, keys in index.longest(chain)] == [
+        index.note_read(key, chain[:blocks])
+    assert [(blocks, set(keys)) for blocks, keys in index.longest_matches(chain)] == [
         (100, {"a"}),
         (60, {"a", "b", "c"}),
         (1, {"a", "b", "c", "d"}),
     ]
-    assert index.longest((1000,)) == []
+    assert index.longest_matches((1000,)) == []
 
 
 def test_what_is_gone_is_gone() -> None:
     index = PrefixIndex()
-    index.saw("a", (1, 2))
-    index.saw("b", (1,))
-    index.gone("a")
-    index.gone("never there")
-    assert index.longest((1, 2)) == [(1, {"b": None})]
+    index.note_read("a", (1, 2))
+    index.note_read("b", (1,))
+    index.forget("a")
+    index.forget("never there")
+    assert index.longest_matches((1, 2)) == [(1, {"b": None})]
     assert len(index) == 1
     assert len(index._holders) == 1
 
 
 def test_the_ends_of_chains_are_forgotten_first_and_what_was_used_long_ago() -> None:
     index = PrefixIndex(deployment_blocks=LEAST_BLOCKS)
-    index.saw("a", tuple(range(100)))
-    index.saw("a", tuple(range(1000, 1060)))
-    assert index.matched("a", tuple(range(100))) == LEAST_BLOCKS - 60
-    assert index.matched("a", tuple(range(1000, 1060))) == 60
+    index.note_read("a", tuple(range(100)))
+    index.note_read("a", tuple(range(1000, 1060)))
+    assert index.matched_blocks("a", tuple(range(100))) == LEAST_BLOCKS - 60
+    assert index.matched_blocks("a", tuple(range(1000, 1060))) == 60
 
 
 def test_a_deployment_that_keeps_little_is_remembered_for_little() -> None:
     index = PrefixIndex()
-    index.saw("a", tuple(range(100)), most=10)
-    assert index.matched("a", tuple(range(100))) == 10
+    index.note_read("a", tuple(range(100)), most=10)
+    assert index.matched_blocks("a", tuple(range(100))) == 10
 
 
 def test_many_deployments_share_the_room_there_is() -> None:
     index = PrefixIndex(total_blocks=4 * LEAST_BLOCKS)
     for deployment in range(8):
-        index.saw(f"d{deployment}", tuple(range(deployment * 1000, deployment * 1000 + 900)))
+        index.note_read(f"d{deployment}", tuple(range(deployment * 1000, deployment * 1000 + 900)))
     for deployment in range(8):
-        index.saw(f"d{deployment}", (deployment * 1000,))
+        index.note_read(f"d{deployment}", (deployment * 1000,))
     assert len(index) == 8 * LEAST_BLOCKS
 
 
@@ -109,17 +109,17 @@ def test_matches_are_always_beginnings_and_steps_tell_the_truth(
     index = PrefixIndex()
     for key, seen, what in history:
         if what == 9:
-            index.gone(key)
+            index.forget(key)
         else:
-            index.saw(key, seen, most=6)
+            index.note_read(key, seen, most=6)
     for key, remembered in index._blocks.items():
         for block in remembered:
             assert block < 100 or block // 10 in remembered, "its beginning is there too"
             assert key in index._holders[block]
         assert len(remembered) <= 6
-    steps = index.longest(chain)
+    steps = index.longest_matches(chain)
     assert len(steps) <= STEPS
-    matched = {key: index.matched(key, chain) for key in "abc"}
+    matched = {key: index.matched_blocks(key, chain) for key in "abc"}
     assert max(matched.values()) == (steps[0][0] if steps else 0)
     for blocks, keys in steps:
         assert set(keys) == {key for key, found in matched.items() if found >= blocks}

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.scheduling.learning.regression import Shares
+from gateway.scheduling.learning.regression import ShareRegression
 
 
-def taught(times: int, truth: tuple[float, ...], seed: int = 1, noise: float = 0.0) -> Shares:
-    shares, chance = Shares((1.0,) * len(truth)), random.Random(seed)
+def taught(times: int, truth: tuple[float, ...], seed: int = 1, noise: float = 0.0) -> ShareRegression:
+    shares, chance = ShareRegression((1.0,) * len(truth)), random.Random(seed)
     teach(shares, chance, times, truth, noise)
     return shares
 
 
 def teach(
-    shares: Shares, chance: random.Random, times: int, truth: tuple[float, ...], noise: float = 0.0
+    shares: ShareRegression, chance: random.Random, times: int, truth: tuple[float, ...], noise: float = 0.0
 ) -> None:
     for _ in range(times):
         parts = [chance.expovariate(1.0) for _ in truth]
@@ -34,7 +34,7 @@ def test_noise_is_averaged_out() -> None:
 
 
 def test_one_outcome_in_ten_that_is_a_hundred_times_too_long_changes_little() -> None:
-    shares, chance = Shares((1.0, 1.0)), random.Random(2)
+    shares, chance = ShareRegression((1.0, 1.0)), random.Random(2)
     for number in range(600):
         parts = [chance.expovariate(1.0), chance.expovariate(1.0)]
         outcome = parts[0] + 2 * parts[1]
@@ -43,7 +43,7 @@ def test_one_outcome_in_ten_that_is_a_hundred_times_too_long_changes_little() ->
 
 
 def test_a_part_that_was_never_seen_is_taken_for_as_far_off_as_the_others() -> None:
-    shares = Shares((1.0, 1.0))
+    shares = ShareRegression((1.0, 1.0))
     for _ in range(50):
         shares.observe([1.0, 0.0], 5.0)
     assert shares.multipliers == pytest.approx([5.0, 5.0], rel=0.05)
@@ -56,7 +56,7 @@ def test_a_change_is_followed() -> None:
 
 
 def test_many_updates_that_all_look_alike_do_no_harm() -> None:
-    shares = Shares((1.0, 1.0, 1.0))
+    shares = ShareRegression((1.0, 1.0, 1.0))
     for _ in range(5000):
         shares.observe([1.0, 1e-9, 1.0], 4.0)
     shares.observe([1.0, 3.0, 1.0], 5.0)
@@ -72,7 +72,7 @@ _anything = st.floats(allow_nan=True, allow_infinity=True)
 def test_multipliers_stay_positive_and_finite_whatever_is_observed(
     observations: list[tuple[list[float], float, float]],
 ) -> None:
-    shares = Shares((1.0, 1.0, 0.02))
+    shares = ShareRegression((1.0, 1.0, 0.02))
     for parts, outcome, weight in observations:
         shares.observe([abs(part) for part in parts], outcome, weight)
         assert all(0.0 < each < math.inf for each in (*shares.multipliers, shares.common))

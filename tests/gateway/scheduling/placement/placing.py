@@ -69,7 +69,7 @@ class World:
             while coming and coming[0].came_s <= self.now:
                 one = coming.popleft()
                 self.queues[one.model].append(one)
-                self.placement.memory.popularity.arrived(one.model, self.now)
+                self.placement.history.popularity.arrived(one.model, self.now)
             self._pass_time()
             self._decide()
             self._serve()
@@ -115,7 +115,7 @@ class World:
         demands = self.demands()
         plan = self.placement.decide(demands, self.hosts() if demands else (), self.now)
         self._closing = plan.closing
-        self.refused = {model: hopeless.why for model, hopeless in plan.hopeless.items()}
+        self.refused = {model: not_loadable.why for model, not_loadable in plan.not_loadable.items()}
         for decision in plan.decisions:
             site = self.sites[decision.key]
             self.log.append(f"{self.now:g} {type(decision).__name__} {decision.key}")
@@ -148,10 +148,10 @@ class World:
     def _end_loading(self, site: Site) -> None:
         if site.fails:
             site.fails -= 1
-            self.placement.memory.troubles.failed(site.place.key, "out of luck", self.now)
+            self.placement.history.failures.failed(site.place.key, "out of luck", self.now)
             self._change(site, Residence.OUT, 0.0)
         else:
-            self.placement.memory.troubles.over(site.place.key)
+            self.placement.history.failures.note_loaded(site.place.key)
             self._change(site, Residence.LOADED, 0.0)
             site.place = replace(site.place, loaded_s=self.now)
 

@@ -14,8 +14,8 @@ from gateway.scheduling.placement.data import (
     Residence,
     UnloadDecision,
 )
+from gateway.scheduling.placement.history import PlacementHistory
 from gateway.scheduling.placement.load_options import PATIENCE_SHARE, TURN_LOADS, PlacementRules
-from gateway.scheduling.placement.memory import Memory
 from gateway.scheduling.placement.placement import Placement
 from tests.gateway.scheduling.placement.placing import Asking, World, place, stream
 
@@ -80,8 +80,8 @@ def test_what_does_not_fit_beside_what_is_leaving_is_loaded_once_that_has_gone()
 def test_what_is_missed_least_goes_and_the_least_recently_used_of_equals() -> None:
     placement = Placement(RULES)
     for _ in range(9):
-        placement.memory.popularity.arrived("often", NOW - 100.0)
-    placement.memory.popularity.arrived("seldom", NOW - 100.0)
+        placement.history.popularity.arrived("often", NOW - 100.0)
+    placement.history.popularity.arrived("seldom", NOW - 100.0)
     often = place("often", memory=5, residence=LOADED, used_s=1.0)
     seldom = place("seldom", memory=5, residence=LOADED, used_s=5.0)
     plan = _decide(placement, place("m", memory=5), often, seldom)
@@ -93,7 +93,7 @@ def test_what_is_missed_least_goes_and_the_least_recently_used_of_equals() -> No
 def test_a_long_load_is_regretted_more_than_a_short_one() -> None:
     placement = Placement(RULES)
     for model in ("slow", "quick"):
-        placement.memory.popularity.arrived(model, NOW - 100.0)
+        placement.history.popularity.arrived(model, NOW - 100.0)
     slow = place("slow", memory=5, load_s=90.0, residence=LOADED)
     quick = place("quick", memory=5, load_s=9.0, residence=LOADED, used_s=5.0)
     assert unloads(_decide(placement, place("m", memory=5), slow, quick)) == ["a/quick"]
@@ -102,8 +102,8 @@ def test_a_long_load_is_regretted_more_than_a_short_one() -> None:
 def test_a_model_that_is_loaded_twice_is_missed_less() -> None:
     placement = Placement(RULES)
     for _ in range(3):
-        placement.memory.popularity.arrived("twice", NOW - 100.0)
-    placement.memory.popularity.arrived("once", NOW - 100.0)
+        placement.history.popularity.arrived("twice", NOW - 100.0)
+    placement.history.popularity.arrived("once", NOW - 100.0)
     twice = place("twice", memory=5, residence=LOADED), place("twice", "b", residence=LOADED)
     once = place("once", memory=5, residence=LOADED)
     assert unloads(_decide(placement, place("m", memory=5), once, *twice)) == ["a/twice"]
@@ -128,7 +128,7 @@ def test_what_was_loaded_or_used_just_now_stays_for_a_while() -> None:
     plan = decide(place("m"), fresh)
     assert (plan.decisions, plan.closing, plan.look_again_s) == ((), frozenset(), NOW + 20.0)
     placement = Placement(RULES)
-    placement.memory.popularity.arrived("n", NOW - 0.5)
+    placement.history.popularity.arrived("n", NOW - 0.5)
     plan = _decide(placement, place("m"), place("n", residence=LOADED, used_s=NOW - 0.5))
     assert plan.look_again_s is not None
     assert NOW < plan.look_again_s < NOW + 5.0
@@ -138,29 +138,29 @@ def test_what_is_pinned_never_goes() -> None:
     pinned = place("n", memory=5, residence=LOADED, pinned=True)
     plan = decide(place("m"), pinned)
     assert plan.decisions == ()
-    assert "more memory" in plan.hopeless["m"].why
+    assert "more memory" in plan.not_loadable["m"].why
     assert loads(decide(place("m", memory=5), pinned)) == ["a/m"]
     other = place("o", memory=5, residence=LOADED, used_s=5.0)
     assert unloads(decide(place("m", memory=5), pinned, other)) == ["a/o"]
 
 
-def test_a_model_that_fits_no_agent_at_all_is_hopeless() -> None:
+def test_a_model_that_fits_no_agent_at_all_is_not_loadable() -> None:
     plan = decide(place("m", memory=11))
-    assert (plan.decisions, plan.hopeless["m"].retry_s) == ((), None)
+    assert (plan.decisions, plan.not_loadable["m"].retry_s) == ((), None)
 
 
 def test_an_agent_that_says_no_is_believed_until_something_has_gone_there() -> None:
     placement = Placement(RULES)
-    placement.memory.troubles.crowded("a/m", frozenset({"a/n"}))
+    placement.history.failures.note_crowded("a/m", frozenset({"a/n"}))
     other = place("n", memory=None, residence=LOADED)
     assert unloads(_decide(placement, place("m", memory=None), other, memory=None)) == ["a/n"]
     assert loads(_decide(placement, place("m", memory=None), memory=None)) == ["a/m"]
 
 
 def test_failed_loads_are_tried_again_less_and_less_often_and_elsewhere_at_once() -> None:
-    placement, troubles = Placement(RULES), None
-    troubles = placement.memory.troubles
-    waits_s = [troubles.failed("a/m", "no such file", NOW) for _ in range(10)]
+    placement, failures = Placement(RULES), None
+    failures = placement.history.failures
+    waits_s = [failures.failed("a/m", "no such file", NOW) for _ in range(10)]
     assert waits_s[:4] == [5.0, 10.0, 20.0, 40.0]
     assert waits_s[-1] == 300.0
     assert loads(_decide(placement, place("m"), place("m", "b"))) == ["b/m"]
@@ -168,12 +168,12 @@ def test_failed_loads_are_tried_again_less_and_less_often_and_elsewhere_at_once(
 
 def test_a_model_whose_only_places_fail_is_refused_meanwhile_with_the_reason() -> None:
     placement = Placement(RULES)
-    placement.memory.troubles.failed("a/m", "no such file", NOW)
+    placement.history.failures.failed("a/m", "no such file", NOW)
     assert _decide(placement, place("m")).look_again_s == NOW + 5.0
-    placement.memory.troubles.failed("a/m", "no such file", NOW)
+    placement.history.failures.failed("a/m", "no such file", NOW)
     plan = _decide(placement, place("m"))
-    assert (plan.hopeless["m"].why, plan.hopeless["m"].retry_s) == ("no such file", 10.0)
-    placement.memory.troubles.over("a/m")
+    assert (plan.not_loadable["m"].why, plan.not_loadable["m"].retry_s) == ("no such file", 10.0)
+    placement.history.failures.note_loaded("a/m")
     assert loads(_decide(placement, place("m"))) == ["a/m"]
 
 
@@ -188,11 +188,11 @@ def test_one_more_is_loaded_only_when_the_wait_is_worth_it() -> None:
 def test_for_one_more_only_what_is_hardly_missed_goes() -> None:
     placement = Placement(RULES)
     for _ in range(20):
-        placement.memory.popularity.arrived("m", NOW - 1.0)
+        placement.history.popularity.arrived("m", NOW - 1.0)
     there = place("m", "a", residence=LOADED), place("m", "b"), place("n", "b", residence=LOADED)
     assert unloads(_decide(placement, *there, served=True, wait_s=60.0)) == ["b/n"]
     for _ in range(20):
-        placement.memory.popularity.arrived("n", NOW - 1.0)
+        placement.history.popularity.arrived("n", NOW - 1.0)
     assert unloads(_decide(placement, *there, served=True, wait_s=60.0)) == []
     busy = there[0], there[1], LoadablePlace("b/n", "b", "n", LOADED, 10, running=1)
     assert decide(*busy, served=True, wait_s=900.0).closing == frozenset()
@@ -209,19 +209,19 @@ def test_what_is_kept_for_one_is_not_given_to_another_who_came_later() -> None:
 
 def test_a_place_whose_agent_would_not_unload_it_is_left_alone_for_a_while() -> None:
     placement = Placement(RULES)
-    placement.memory.keep("a/n", NOW)
+    placement.history.keep("a/n", NOW)
     plan = _decide(placement, place("m"), place("n", residence=LOADED))
     assert (plan.decisions, plan.look_again_s) == ((), NOW + 5.0)
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    memory = Memory(most_models=2)
+    history = PlacementHistory(most_models=2)
     for number in range(5):
-        memory.popularity.arrived(f"m{number}", 0.0)
-        memory.went(f"m{number}", 0.0)
-    assert memory.popularity.per_s("m2", 0.0) == 0.0
-    assert memory.popularity.per_s("m4", 0.0) > 0.0
-    assert memory.popularity.per_s("m4", 1e9) == 0.0
+        history.popularity.arrived(f"m{number}", 0.0)
+        history.note_evicted(f"m{number}", 0.0)
+    assert history.popularity.per_s("m2", 0.0) == 0.0
+    assert history.popularity.per_s("m4", 0.0) > 0.0
+    assert history.popularity.per_s("m4", 1e9) == 0.0
 
 
 def test_what_does_not_finish_gets_new_requests_again_after_a_while() -> None:

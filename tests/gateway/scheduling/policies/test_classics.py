@@ -67,7 +67,7 @@ def test_response_time_prefers_who_answered_fast_and_tries_who_never_did() -> No
 def test_prefix_goes_where_half_of_the_prompt_was_read_if_there_is_such() -> None:
     views = [view("a", 8), view("reader", 8, 7)]
     knowledge = Knowledge()
-    knowledge.prefixes.saw("reader", (1, 2))
+    knowledge.prefixes.note_read("reader", (1, 2))
     policy = policy_named("prefix", knowledge)
     half = request(1, 1024, prefix=(1, 2, 3, 4))
     less = request(2, 1024, prefix=(1, 7, 8, 9))

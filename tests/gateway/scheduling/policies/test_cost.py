@@ -21,7 +21,7 @@ class Site:
         self.views = {each.key: each for each in views}
         self.now = 100.0
         for each in views:
-            self.scheduler.came(each, self.now)
+            self.scheduler.deployment_added(each, self.now)
 
     def assign(self, *items: Waiting) -> list[tuple[int, str]]:
         open_now = [each for each in self.views.values() if each.free]
@@ -230,7 +230,7 @@ def test_only_so_many_wait_at_once_and_those_who_left_are_forgotten() -> None:
     assert not patience.begin(MOST_PATIENT, 0.0)
     assert patience.begin(MOST_PATIENT, PATIENCE_S + 1.0)
     assert patience.left_s(MOST_PATIENT, PATIENCE_S + 2.0) == pytest.approx(PATIENCE_S - 1.0)
-    patience.over(MOST_PATIENT)
+    patience.forget(MOST_PATIENT)
     assert patience.left_s(MOST_PATIENT, 100.0) == PATIENCE_S
 
 
@@ -306,8 +306,8 @@ def test_in_a_large_fleet_the_few_are_found_where_a_request_may_run() -> None:
     assert {key for _, key in site.assign(*items)} == {each.key for each in views[7::50]}
     first = views[7]
     first.labels = {"region": "us"}
-    site.scheduler.gone(first, site.now)
-    site.scheduler.came(first, site.now)
+    site.scheduler.deployment_removed(first, site.now)
+    site.scheduler.deployment_added(first, site.now)
     assert first.key not in {key for _, key in site.assign(*items)}
 
 

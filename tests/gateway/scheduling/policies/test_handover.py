@@ -15,10 +15,10 @@ from gateway.scheduling.policies.handover import (
     REST_S,
     SHOWN,
     STANDS_S,
-    Busy,
-    Declined,
+    BusyDeployments,
+    DeclinedOffers,
     is_busy,
-    shown,
+    offered_at_once,
 )
 from gateway.scheduling.scheduler import Scheduler
 from tests.gateway.scheduling.views import L4, view
@@ -35,7 +35,7 @@ class Site:
         self.views = {each.key: each for each in views}
         self.now = 100.0
         for each in views:
-            self.scheduler.came(each, self.now)
+            self.scheduler.deployment_added(each, self.now)
 
     def request(self, number: int, input_tokens: int = 8000, output_tokens: int = 10) -> Waiting:
         return replace(drawn(number, input_tokens, output_tokens), arrived_s=self.now)
@@ -107,18 +107,18 @@ def test_those_who_wait_for_the_fast_ones_count_for_each_other() -> None:
 
 
 def test_who_declined_is_not_asked_again_until_something_else_is_free() -> None:
-    declined = Declined()
+    declined = DeclinedOffers()
     declined.note(1, frozenset({"slow"}), "h100", 700, 10.0)
     assert declined.waits_for(1, frozenset({"slow"}), 10.01) == ("h100", 700)
     assert declined.waits_for(1, frozenset({"slow", "other"}), 10.01) is None
     assert declined.waits_for(1, frozenset({"slow"}), 10.0 + STANDS_S) is None
     assert declined.waits_for(2, frozenset({"slow"}), 10.01) is None
-    declined.over(1)
+    declined.forget(1)
     assert declined.waits_for(1, frozenset({"slow"}), 10.01) is None
 
 
 def test_those_who_declined_and_left_are_forgotten() -> None:
-    declined = Declined()
+    declined = DeclinedOffers()
     for number in range(MOST_DECLINED + 1):
         declined.note(number, frozenset(), "h100", 1, 0.0)
     assert declined.waits_for(0, frozenset(), 0.0) is None
@@ -159,7 +159,7 @@ def test_of_a_crowd_those_in_front_are_handed_over_so_that_nobody_is_sent_away_f
     site = reading("a", "b")
     given = site.assign(*(site.request(number) for number in range(CROWD + 5)))
     assert sorted(given) == [0, 1, 2, 3, 4]
-    assert (shown(3), shown(CROWD), shown(CROWD + 5)) == (3, SHOWN, CROWD + 5)
+    assert (offered_at_once(3), offered_at_once(CROWD), offered_at_once(CROWD + 5)) == (3, SHOWN, CROWD + 5)
 
 
 def test_a_round_trip_is_part_of_what_an_engine_has_ahead_of_it() -> None:
@@ -190,21 +190,21 @@ def test_one_that_is_really_several_and_reads_many_prompts_at_once_is_not_held_b
 
 def test_while_all_have_enough_to_read_nobody_needs_to_be_asked() -> None:
     site = reading("a", "b")
-    assert not site.scheduler.rests("m", site.now)
+    assert not site.scheduler.is_resting("m", site.now)
     site.assign(site.request(1))
-    assert site.scheduler.rests("m", site.now)
-    assert not site.scheduler.rests("m", site.now + REST_S)
+    assert site.scheduler.is_resting("m", site.now)
+    assert not site.scheduler.is_resting("m", site.now + REST_S)
     new = view("new", 64)
-    site.scheduler.came(new, site.now)
-    assert not site.scheduler.rests("m", site.now)
+    site.scheduler.deployment_added(new, site.now)
+    assert not site.scheduler.is_resting("m", site.now)
 
 
 def test_a_rest_is_over_when_one_that_has_little_to_read_ends_something() -> None:
     site = reading("a", "b")
     site.assign(site.request(1))
-    assert site.scheduler.rests("m", site.now)
+    assert site.scheduler.is_resting("m", site.now)
     site.scheduler.finished(900, site.views["a"], Outcome(False, 1.0), site.now)
-    assert not site.scheduler.rests("m", site.now), "it reads nothing more"
+    assert not site.scheduler.is_resting("m", site.now), "it reads nothing more"
 
 
 def test_a_first_token_that_came_early_is_a_reason_to_ask_again() -> None:
@@ -212,7 +212,7 @@ def test_a_first_token_that_came_early_is_a_reason_to_ask_again() -> None:
     site.assign(site.request(1))
     a = site.views["a"]
     assert site.scheduler.first_token(900, a, site.now), "it reads nothing more, and somebody waits"
-    assert not site.scheduler.rests("m", site.now)
+    assert not site.scheduler.is_resting("m", site.now)
     assert not site.scheduler.first_token(900, a, site.now)
     assert site.assign(site.request(1)) == {1: "a"}
     assert not site.scheduler.first_token(901, site.views["b"], site.now), "nobody is held any more"
@@ -223,11 +223,11 @@ def test_what_is_given_in_a_round_makes_busy() -> None:
     knowledge = Knowledge("m", views={each.key: each for each in views})
     given = {"a": Given()}
     given["a"].add(1.0, 100)
-    busy = Busy(views, given, knowledge, 0.0)
+    busy = BusyDeployments(views, given, knowledge, 0.0)
     assert [each.key for each in busy.ready] == ["b"]
-    assert busy.soonest_s() == pytest.approx(1.0 - HAND_OVER_S)
+    assert busy.next_ready_in_s() == pytest.approx(1.0 - HAND_OVER_S)
     assert busy.held_s(views[0]) == 0.0
-    busy.hold(views[0].device, 1000)
+    busy.add_held(views[0].device, 1000)
     alone_s = busy.held_s(views[0])
     given["b"] = Given()
     given["b"].add(1.0, 100)

@@ -179,7 +179,9 @@ def fits(request: Waiting, deployment: DeploymentView, given: int) -> bool:
         return False
     if request.continuing and request.route not in deployment.continues:
         return False
-    return deployment.free > given and deployment.does(request.route) and deployment.key not in request.avoid
+    return (
+        deployment.free > given and deployment.supports(request.route) and deployment.key not in request.avoid
+    )
 
 
 @settings(max_examples=40)

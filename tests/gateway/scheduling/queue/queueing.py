@@ -113,7 +113,7 @@ class Room:
 
     def _give(self) -> None:
         if self.free:
-            for ticket in self.room.front("m", {FIT: self.free}, self.now):
+            for ticket in self.room.next_tickets("m", {FIT: self.free}, self.now):
                 self._begin(ticket)
         assert 0 <= self.free <= self.slots
         assert not (self.free and self.room.depth("m")), "a slot is idle while somebody waits"

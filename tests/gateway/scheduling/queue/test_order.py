@@ -130,7 +130,7 @@ def test_a_correction_keeps_nobody_out_for_ever() -> None:
     share.charge(turns[0], 0.0)
     share.settle(turns[0], 1e18, 0.0)
     share.put(turns[1], 0.0)
-    share.line_up()
+    share.arrange_lines()
     line = share.lanes["chat"].first()
     assert line is not None
     assert line.flow.virtual == DEBT_WORK

@@ -36,11 +36,11 @@ def room(**settings: object) -> WaitingRoom:
 
 
 def front(waiting: WaitingRoom, limit: int = 100, model: str = "m") -> list[int]:
-    return [ticket.number for ticket in waiting.front(model, {Fit("chat"): limit}, 0.0)]
+    return [ticket.number for ticket in waiting.next_tickets(model, {Fit("chat"): limit}, 0.0)]
 
 
 def everybody(waiting: WaitingRoom, now: float = 0.0) -> list[Ticket]:
-    return waiting.front("m", dict.fromkeys(waiting.lanes("m"), 10**6), now)
+    return waiting.next_tickets("m", dict.fromkeys(waiting.lanes("m"), 10**6), now)
 
 
 def test_those_who_came_first_are_first() -> None:
@@ -63,10 +63,10 @@ def test_who_comes_back_keeps_its_turn() -> None:
     waiting = room()
     first, second = (waiting.enter(request(), NO_SLOT, 0.0) for _ in range(2))
     waiting.leave(first, 1.0, departed=True)
-    waiting.come_back(first, (), 2.0)
+    waiting.requeue(first, (), 2.0)
     assert front(waiting) == [first.number, second.number]
     waiting.leave(first, 3.0, departed=True)
-    waiting.come_back(first, {"a/d"}, 4.0)
+    waiting.requeue(first, {"a/d"}, 4.0)
     assert waiting.lanes("m") == [Fit("chat"), Fit("chat", frozenset({"a/d"}))]
     assert everybody(waiting) == [first, second]
 
@@ -77,7 +77,7 @@ def test_answers_that_have_begun_go_before_others_of_their_tier() -> None:
     realtime = waiting.enter(request(tier=Tier.REALTIME), NO_SLOT, 0.0)
     waiting.leave(begun, 1.0, departed=True)
     begun.request.version, begun.request.continuing = "v1", True
-    waiting.come_back(begun, {"a/d"}, 2.0)
+    waiting.requeue(begun, {"a/d"}, 2.0)
     assert begun.fit == Fit("chat", frozenset({"a/d"}), "v1", continuing=True)
     assert everybody(waiting) == [realtime, begun, first]
 
@@ -86,7 +86,7 @@ def test_lanes_do_not_hold_each_other_up() -> None:
     waiting = room()
     waiting.enter(request(), NO_SLOT, 0.0)
     other = waiting.enter(request(route="embeddings"), NO_SLOT, 0.0)
-    assert waiting.front("m", {Fit("embeddings"): 10}, 0.0) == [other]
+    assert waiting.next_tickets("m", {Fit("embeddings"): 10}, 0.0) == [other]
 
 
 def test_a_queue_is_bounded_in_requests() -> None:
@@ -169,7 +169,7 @@ def test_what_a_tenant_paid_for_a_request_that_comes_back_is_given_back() -> Non
     other = waiting.enter(request(output_tokens=1000), NO_SLOT, 0.0)
     waiting.leave(mine[0], 1.0, departed=True)
     assert everybody(waiting) == [other, mine[1]]
-    waiting.come_back(mine[0], (), 2.0)
+    waiting.requeue(mine[0], (), 2.0)
     assert everybody(waiting) == [mine[0], other, mine[1]]
     assert mine[0].charged == 0
 
@@ -251,7 +251,7 @@ def test_the_promise_follows_the_measured_drain() -> None:
     waiting.still_waiting("m", now)
     for _ in range(100):
         now += 0.5
-        (ticket,) = waiting.front("m", {Fit("chat"): 1}, now)
+        (ticket,) = waiting.next_tickets("m", {Fit("chat"): 1}, now)
         waiting.leave(ticket, now, departed=True)
     assert waiting.retry_after_s(request(), Capacity(2, 0, 1.0), now) == pytest.approx(0.5, rel=0.05)
 
@@ -284,7 +284,7 @@ def test_the_room_agrees_with_a_sorted_list(steps: list[tuple[str, int]]) -> Non
             outside.append(ticket)
         elif step == "back" and outside:
             ticket = outside.pop(pick % len(outside))
-            waiting.come_back(ticket, ("x",) if pick % 3 == 0 else (), 0.0)
+            waiting.requeue(ticket, ("x",) if pick % 3 == 0 else (), 0.0)
             inside.append(ticket)
         assert waiting.requests == waiting.depth("m") == len(inside)
         assert waiting.body_bytes == 5 * len(inside)

@@ -80,14 +80,14 @@ def test_chwbl_keeps_beginnings_together_until_the_load_is_over_its_bound() -> N
     there = sites("4*l4")
     policy = Chwbl(there)
     for site in there:
-        policy.came(site.view, 0.0)
+        policy.deployment_added(site.view, 0.0)
     keys = [chosen(policy, there, item(number, prefix=(7, number))) for number in range(1, 41)]
     counts = sorted(keys.count(site.view.key) for site in there)
     assert max(counts) <= 1.25 * 40 / 4 + 1
     assert keys.count(keys[0]) == max(counts) > 10
     spread = {chosen(policy, there, item(100 + number, prefix=(number,))) for number in range(20)}
     assert len(spread) == 4
-    policy.gone(view_of(there, keys[0]), 0.0)
+    policy.deployment_removed(view_of(there, keys[0]), 0.0)
     left = [site for site in there if site.view.key != keys[0]]
     assert chosen(policy, left, item(200, prefix=(7, 1))) != keys[0]
 

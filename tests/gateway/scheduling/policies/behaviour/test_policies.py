@@ -27,7 +27,7 @@ def known(views: list[DeploymentView]) -> Knowledge:
     """One that saw every deployment read the beginning of every prompt of :func:`fleets`."""
     knowledge = Knowledge("m", views={each.key: each for each in views})
     for each in views[::2]:
-        knowledge.prefixes.saw(each.key, (0, 1))
+        knowledge.prefixes.note_read(each.key, (0, 1))
     return knowledge
 
 
@@ -111,12 +111,12 @@ def test_what_is_gone_is_forgotten(name: str) -> None:
     views = [view("a"), view("b")]
     policy = policy_named(name, known(views))
     for each in views:
-        policy.came(each, 0.0)
+        policy.deployment_added(each, 0.0)
     for item in (request(1, session="s"), request(2, session="s")):
         policy.placed(item, "a", 0.0)
         policy.finished(item, "a", Outcome(True, 1.0), 1.0)
-    policy.gone("a", 2.0)
-    policy.gone("never there", 2.0)
+    policy.deployment_removed("a", 2.0)
+    policy.deployment_removed("never there", 2.0)
     assert policy.assign([request(3, session="s")], [views[1]], 3.0) == [Assignment(3, "b")]
 
 

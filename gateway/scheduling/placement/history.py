@@ -64,7 +64,7 @@ class _Trouble:
     """What was in the memory beside it when its agent said that it does not fit."""
 
 
-class Troubles:
+class LoadFailures:
     """What went wrong with loading, by place. Bounded: what went wrong longest ago is forgotten first."""
 
     def __init__(self, most_places: int = MOST_PLACES) -> None:
@@ -86,30 +86,30 @@ class Troubles:
         trouble = self._trouble(key)
         trouble.again_s = max(trouble.again_s, now + KEPT_S)
 
-    def crowded(self, key: str, beside: frozenset[str]) -> None:
+    def note_crowded(self, key: str, beside: frozenset[str]) -> None:
         """Its agent says that it does not fit beside these."""
         self._trouble(key).crowd = beside
 
-    def over(self, key: str) -> None:
+    def note_loaded(self, key: str) -> None:
         """It is loaded."""
         self._known.pop(key, None)
 
-    def anew(self, key: str) -> None:
+    def agent_changed(self, key: str) -> None:
         """Its agent is another process, or has other settings: what failed may do now. But not what may have
         been the end of the process before."""
         if key in self._known and not self._known[key].deadly:
             del self._known[key]
 
-    def failures(self, key: str) -> int:
+    def count(self, key: str) -> int:
         """How often in a row loading it failed."""
         known = self._known.get(key)
         return 0 if known is None else known.failures
 
-    def why(self, key: str) -> str:
+    def reason(self, key: str) -> str:
         known = self._known.get(key)
         return "" if known is None else known.why
 
-    def again_s(self, key: str) -> float:
+    def retry_at_s(self, key: str) -> float:
         """When it may be tried again; in the past if it may be now."""
         known = self._known.get(key)
         return 0.0 if known is None else known.again_s
@@ -127,12 +127,12 @@ class Troubles:
         return trouble
 
 
-class Memory:
+class PlacementHistory:
     """All that placement remembers."""
 
     def __init__(self, most_models: int = MOST_MODELS) -> None:
         self.popularity = Popularity(most_models)
-        self.troubles = Troubles()
+        self.failures = LoadFailures()
         self._most_models = most_models
         self._went_s: OrderedDict[str, float] = OrderedDict()
         """When models went that had to for others."""
@@ -140,14 +140,14 @@ class Memory:
         self._closed_s: dict[str, float] = {}
         """Since when places get nothing new."""
 
-    def went(self, model: str, now: float) -> None:
+    def note_evicted(self, model: str, now: float) -> None:
         """It had its turn."""
         self._went_s[model] = now
         self._went_s.move_to_end(model)
         if len(self._went_s) > self._most_models:
             self._went_s.popitem(last=False)
 
-    def since_s(self, demand: Demand) -> float:
+    def turn_due_s(self, demand: Demand) -> float:
         """Since when its model's turn is due: who had one waits again behind those who had none."""
         return max(demand.oldest_s, self._went_s.get(demand.model, demand.oldest_s))
 
