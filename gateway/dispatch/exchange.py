@@ -14,9 +14,9 @@ from enum import Enum, auto
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import ExchangeContext
+from gateway.dispatch.heads import head_for, is_event_stream
 from gateway.dispatch.pending_attempts import GiveUp, LookAgain, PendingAttempts
-from gateway.dispatch.request_heads import head_for
-from gateway.dispatch.response import Ending, EngineResponse, is_event_stream
+from gateway.dispatch.response import Ending, EngineResponse
 from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Protocol
 
+from gateway.dispatch.recovery import AnswerRecord, Splicer
 from gateway.dispatch.unread import UnreadBuffer, UnreadShare
 from gateway.domain.errors import StreamBroken
 from shared.protocol.endpoint import Stream
@@ -24,22 +24,6 @@ HELD_BYTES = 8 * 1024
 for again when the engine is lost in the middle. Half of what every stream may send unasked."""
 
 
-def is_event_stream(headers: Headers) -> bool:
-    """Whether the body is server-sent events as they stand: in an encoded one nothing can be read, and to it
-    nothing be added."""
-    return not is_encoded(headers) and any(
-        name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
-    )
-
-
-def is_encoded(headers: Headers) -> bool:
-    """Whether the body is compressed, or encoded otherwise (RFC 9110 §8.4). Engines are asked not to."""
-    return any(
-        name == "content-encoding" and value.strip().lower() not in ("", "identity")
-        for name, value in headers
-    )
-
-
 Sink = Callable[[bytes], bool]
 """Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises."""
 
@@ -49,25 +33,6 @@ window (16 KiB), so the engine never waits for them, and large beside a token.""
 
 _WHOLE = (b"\n\n", b"\r\n\r\n")
 """How nearly everybody ends events."""
-
-
-class Recorder(Protocol):
-    """What keeps an answer as it passes; :class:`gateway.dispatch.recovery.AnswerRecord`."""
-
-    fresh: list[bytes]
-
-    @property
-    def between(self) -> bool: ...
-    def settle(self) -> None: ...
-    def feed(self, data: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
-
-
-class Joiner(Protocol):
-    """What makes another engine's answer this one's; :class:`gateway.dispatch.recovery.Splicer`."""
-
-    def feed(self, data: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
 
 
 _COMMENT = b": waiting\n\n"
@@ -104,7 +69,7 @@ class EngineResponse:
         queue_s: float,
         attempts: int,
         on_done: Callable[[Ending], None],
-        record: Recorder | None = None,
+        record: AnswerRecord | None = None,
         on_full: Callable[[], None] | None = None,
         version: str = "",
         unread: UnreadShare | None = None,
@@ -140,7 +105,7 @@ class EngineResponse:
         self._outstanding_bytes = 0
         self._record = record
         self._on_full = on_full
-        self._joiner: Joiner | None = None
+        self._splicer: Splicer | None = None
         self._owed_bytes = 0
         """Of the stream now joined, bytes that came and are not yet said consumed."""
         self._older_bytes = 0
@@ -169,7 +134,7 @@ class EngineResponse:
         buffer = self._buffer
         while not (buffer.ready(self._wake) or (self._over and not buffer)):
             self._waiter = asyncio.get_running_loop().create_future()
-            self._sink = sink if self._joiner is None and not buffer else None
+            self._sink = sink if self._splicer is None and not buffer else None
             try:
                 await self._waiter
             finally:
@@ -199,7 +164,7 @@ class EngineResponse:
             self._older_bytes -= older
             self._outstanding_bytes -= older
             size_bytes -= older
-        if self._joiner is None:
+        if self._splicer is None:
             self._outstanding_bytes -= size_bytes
             self._stream.consumed(size_bytes)
         else:
@@ -225,7 +190,7 @@ class EngineResponse:
     @property
     def continued(self) -> bool:
         """Whether more than one engine wrote it."""
-        return self._joiner is not None
+        return self._splicer is not None
 
     @property
     def _over(self) -> bool:
@@ -262,17 +227,17 @@ class EngineResponse:
         if self._broken is not None or self._ending is not None:
             self._stream.consumed(len(data))
             return
-        if self._joiner is not None:
+        if self._splicer is not None:
             self._owed_bytes += len(data)
-            data = self._joiner.feed(data)
+            data = self._splicer.feed(data)
         self._put_passed(data, data if self._record is None else self._record.feed(data))
         if self._owed_bytes and self._outstanding_bytes <= self._older_bytes:
             self._consumed_joined(0)
 
     def flush_joined(self) -> None:
         """The joined stream is over for HTTP: what was held back of it comes now. May raise SpliceFailed."""
-        if self._joiner is not None and self._record is not None:
-            data = self._joiner.finish()
+        if self._splicer is not None and self._record is not None:
+            data = self._splicer.finish()
             self._older_bytes += len(data)
             self._put(self._record.feed(data))
 
@@ -307,7 +272,7 @@ class EngineResponse:
         longer than the stream's window would never be whole otherwise."""
         if size_bytes < 0:
             self._older_bytes -= size_bytes
-        elif self._joiner is None:
+        elif self._splicer is None:
             self._stream.consumed(size_bytes)
 
     def add(self, data: bytes) -> None:
@@ -322,10 +287,10 @@ class EngineResponse:
             self._older_bytes += len(_COMMENT)
             self._put(_COMMENT)
 
-    def go_on(self, stream: Stream, joiner: Joiner) -> None:
-        """From here on the answer comes from another stream, through ``joiner``."""
+    def go_on(self, stream: Stream, splicer: Splicer) -> None:
+        """From here on the answer comes from another stream, through ``splicer``."""
         self._close_sink()
-        self._stream, self._joiner = stream, joiner
+        self._stream, self._splicer = stream, splicer
         self._older_bytes, self._owed_bytes = self._outstanding_bytes, 0
 
     def _put(self, data: bytes) -> None:
@@ -380,7 +345,7 @@ class EngineResponse:
 
     def _count_consumed(self, size_bytes: int, own_bytes: int) -> None:
         """Of a joined stream as large a share counts as consumed as of what was made of it."""
-        if self._joiner is None:
+        if self._splicer is None:
             self._stream.consumed(size_bytes)
             return
         share = self._owed_bytes if size_bytes >= own_bytes else self._owed_bytes * size_bytes // own_bytes

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import structlog
 
+from gateway.dispatch.heads import is_event_stream
 from gateway.dispatch.recovery import (
     AnswerRecord,
     ContinuationReading,
@@ -12,7 +13,6 @@ from gateway.dispatch.recovery import (
     RecordBudget,
     Splicer,
 )
-from gateway.dispatch.response import is_event_stream
 from gateway.domain.json_members import without_usage
 from gateway.domain.request import Request, RequestBody
 from gateway.fleet.deployment import Deployment

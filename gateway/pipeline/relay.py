@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.dispatch.response import Sink, is_encoded, is_event_stream
+from gateway.dispatch.heads import is_encoded, is_event_stream
+from gateway.dispatch.response import Sink
 from gateway.domain.engine_paths import rewritten_headers
 from gateway.domain.errors import (
     DeadlineExceeded,

@@ -4,7 +4,8 @@ pass. Each is a :class:`gateway.pipeline.relay.Response`."""
 import re
 from collections.abc import Callable
 
-from gateway.dispatch.response import Sink, is_encoded, is_event_stream
+from gateway.dispatch.heads import is_encoded, is_event_stream
+from gateway.dispatch.response import Sink
 from gateway.pipeline.cache.cache import CachedAnswer
 from gateway.pipeline.relay import Response
 from shared.protocol.messages import Headers, Trailers

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.dispatch import assignment as binding
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
-from gateway.dispatch.request_heads import Misplaced
+from gateway.dispatch.heads import Misplaced
 from gateway.domain.errors import EngineError, NoDeployment, QueueFull
 from gateway.domain.request import AgentPrincipal, Principal, Tier
 from gateway.domain.residency import read_where

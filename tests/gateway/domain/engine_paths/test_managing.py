@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.request_heads import Misplaced, head_for
+from gateway.dispatch.heads import Misplaced, head_for
 from gateway.domain.engine_paths import KINDS, BadRule, EnginePaths, check_rules
 from gateway.domain.engine_paths.managing import canonical_path
 from gateway.domain.engine_paths.tables import TABLES

@@ -1,8 +1,9 @@
-"""The head of the request that goes to a deployment (PROTOCOL §4.1). Pure."""
+"""The head of the request that goes to a deployment (PROTOCOL §4.1), and what the head of its response
+says of the body. Pure."""
 
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
-from shared.protocol.messages import RequestHead
+from shared.protocol.messages import Headers, RequestHead
 
 
 class Misplaced(Exception):
@@ -41,4 +42,20 @@ def head_for(
         tier=request.tier.value,
         deadline_s=left_s,
         trace=request.trace,
+    )
+
+
+def is_event_stream(headers: Headers) -> bool:
+    """Whether the body is server-sent events as they stand: in an encoded one nothing can be read, and to it
+    nothing be added."""
+    return not is_encoded(headers) and any(
+        name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
+    )
+
+
+def is_encoded(headers: Headers) -> bool:
+    """Whether the body is compressed, or encoded otherwise (RFC 9110 §8.4). Engines are asked not to."""
+    return any(
+        name == "content-encoding" and value.strip().lower() not in ("", "identity")
+        for name, value in headers
     )
