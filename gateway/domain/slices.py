@@ -9,8 +9,8 @@ SLICE = 100
 
 T = TypeVar("T")
 
-Look = Generator[None, None, T]
-"""What looks at many things, which may change meanwhile: a step for each, and in the end what was found."""
+Stepwise = Generator[None, None, T]
+"""A computation over many things, which may change meanwhile: one step for each, at the end its result."""
 
 
 async def in_slices(items: Iterable[T], most: int = SLICE) -> AsyncIterator[T]:
@@ -22,25 +22,25 @@ async def in_slices(items: Iterable[T], most: int = SLICE) -> AsyncIterator[T]:
             await asyncio.sleep(0)
 
 
-async def looked(look: Look[T], most: int = SLICE) -> T:
-    """What ``look`` finds. After every ``most`` steps others have a turn."""
-    steps = 0
+async def run_in_slices(steps: Stepwise[T], most: int = SLICE) -> T:
+    """The result of ``steps``. After every ``most`` of them the event loop has a turn for others."""
+    taken = 0
     while True:
         try:
-            next(look)
+            next(steps)
         except StopIteration as end:
             found: T = end.value
             return found
-        steps += 1
-        if steps % most == 0:
+        taken += 1
+        if taken % most == 0:
             await asyncio.sleep(0)
 
 
-def looked_at_once(look: Look[T]) -> T:
-    """What ``look`` finds, without a stop."""
+def run_at_once(steps: Stepwise[T]) -> T:
+    """The result of ``steps``, without a stop."""
     while True:
         try:
-            next(look)
+            next(steps)
         except StopIteration as end:
             found: T = end.value
             return found

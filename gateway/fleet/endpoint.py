@@ -16,7 +16,7 @@ import structlog
 
 from gateway.auth.agents import AdmittedAgent, AgentDirectory
 from gateway.auth.refresher import StoreRefresher
-from gateway.domain.slices import Look
+from gateway.domain.slices import Stepwise
 from gateway.fleet.registry import Registry
 from gateway.fleet.renewals import Renewals
 from gateway.fleet.session import AgentSession
@@ -174,7 +174,7 @@ class AgentEndpoint:
         """Connections that have not proved who they are."""
         return len(self._strangers)
 
-    def figures(self) -> Look[TunnelFigures]:
+    def figures(self) -> Stepwise[TunnelFigures]:
         """Totals of all tunnels there were and are, one a step. Those that come between count the next
         time."""
         total = replace(self._past)

@@ -21,7 +21,7 @@ from itertools import islice
 import structlog
 
 from gateway.domain.request import Request
-from gateway.domain.slices import Look
+from gateway.domain.slices import Stepwise
 from gateway.domain.timers import Cancellable, Timers
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
@@ -216,7 +216,7 @@ class FleetHealth:
 
     # --- For others to see ---
 
-    def figures(self) -> Look[Tally[tuple[str, str]]]:
+    def figures(self) -> Stepwise[Tally[tuple[str, str]]]:
         """Deployments that are loaded and serve, by model and state of health; one a step."""
         figures = Tally[tuple[str, str]]()
         for deployment in list(self._present.values()):

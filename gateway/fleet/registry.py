@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.domain.request import AgentPrincipal
-from gateway.domain.slices import Look
+from gateway.domain.slices import Stepwise
 from gateway.fleet.availability import ModelRecord
 from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentInfo, AgentSession
@@ -229,7 +229,7 @@ class Registry:
         """The same one after the other, each as it is when it is asked for."""
         return (session.describe() for _, session in sorted(self._sessions.items()))
 
-    def figures(self) -> Look[FleetFigures]:
+    def figures(self) -> Stepwise[FleetFigures]:
         """What the metrics show of the fleet, an agent a step."""
         figures = FleetFigures()
         for session in self.sessions:

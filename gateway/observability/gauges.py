@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.domain.slices import Look, looked_at_once
+from gateway.domain.slices import Stepwise, run_at_once
 
 T = TypeVar("T")
 
@@ -112,19 +112,19 @@ class GaugeSources(Collector):
     def __init__(self, label: Callable[[str], str], agent_label: Callable[[str], str]) -> None:
         self._label = label
         self._agent_label = agent_label
-        self.fleet: Callable[[], Look[FleetFigures]] = lambda: _nothing(FleetFigures())
+        self.fleet: Callable[[], Stepwise[FleetFigures]] = lambda: _nothing(FleetFigures())
         self.depths: Callable[[], Mapping[str, int]] = dict
-        self.health: Callable[[], Look[Mapping[tuple[str, str], int]]] = lambda: _nothing({})
-        self.tunnels: Callable[[], Look[TunnelFigures]] = lambda: _nothing(TunnelFigures())
+        self.health: Callable[[], Stepwise[Mapping[tuple[str, str], int]]] = lambda: _nothing({})
+        self.tunnels: Callable[[], Stepwise[TunnelFigures]] = lambda: _nothing(TunnelFigures())
         self.predictions: Callable[[], Iterable[PredictionFigures]] = tuple
-        self.skew: Callable[[], Look[Mapping[str, int]]] = lambda: _nothing({})
+        self.skew: Callable[[], Stepwise[Mapping[str, int]]] = lambda: _nothing({})
         self.unread: Callable[[], UnreadFigures] = UnreadFigures
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client's Collector. For use on the event loop, which it holds."""
-        return families(looked_at_once(self.look()))
+        return families(run_at_once(self.look()))
 
-    def look(self) -> Look[Seen]:
+    def look(self) -> Stepwise[Seen]:
         """Looks at every owner, on the event loop."""
         fleet = yield from self.fleet()
         slots, in_flight, round_trips_s = yield from self._by_agent(fleet.each_agent)
@@ -150,7 +150,7 @@ class GaugeSources(Collector):
             tunnels=tunnels,
         )
 
-    def _predictions(self) -> Look[tuple[Labelled, Labelled]]:
+    def _predictions(self) -> Stepwise[tuple[Labelled, Labelled]]:
         """Error and bias; of pairs that share their labels the one that is off the most."""
         off: dict[tuple[str, ...], float] = {}
         bias: dict[tuple[str, ...], float] = {}
@@ -163,7 +163,7 @@ class GaugeSources(Collector):
             yield
         return off, bias
 
-    def _by_agent(self, agents: Iterable[AgentFigures]) -> Look[tuple[Labelled, Labelled, Labelled]]:
+    def _by_agent(self, agents: Iterable[AgentFigures]) -> Stepwise[tuple[Labelled, Labelled, Labelled]]:
         """Slots, requests in flight and round trips. Agents beyond those with labels of their own are added
         up, of their round trips the longest."""
         slots, in_flight = Tally[tuple[str, ...]](), Tally[tuple[str, ...]]()
@@ -253,7 +253,7 @@ def _of_predictions(off: Labelled, bias: Labelled) -> Iterator[Metric]:
     )
 
 
-def _nothing(found: T) -> Look[T]:
+def _nothing(found: T) -> Stepwise[T]:
     """Finds that in no steps."""
     yield from ()
     return found

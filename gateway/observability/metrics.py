@@ -24,7 +24,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gateway.domain.slices import Look, looked
+from gateway.domain.slices import Stepwise, run_in_slices
 from gateway.observability.counts import Counts
 from gateway.observability.gauges import (
     FleetFigures,
@@ -101,7 +101,7 @@ class Metrics:
         """The exposition text for ``GET /metrics``. Gauges are read from their owners now, on the event loop,
         so many agents or deployments a turn. What is counted here is read in a thread, which makes the text,
         too: with many models it is megabytes."""
-        seen = await looked(self._sources.look())
+        seen = await run_in_slices(self._sources.look())
         asked: list[Metric] = []
         for collector in self.registry.asking:
             for family in () if collector is self._sources else collector.collect():
@@ -234,7 +234,7 @@ class Metrics:
 
     # --- Where gauges are read ---
 
-    def watch_fleet(self, figures: Callable[[], Look[FleetFigures]]) -> None:
+    def watch_fleet(self, figures: Callable[[], Stepwise[FleetFigures]]) -> None:
         """Read the fleet's gauges from here."""
         self._sources.fleet = figures
 
@@ -242,11 +242,11 @@ class Metrics:
         """Read requests waiting, by model, from here."""
         self._sources.depths = depths
 
-    def watch_health(self, figures: Callable[[], Look[Mapping[tuple[str, str], int]]]) -> None:
+    def watch_health(self, figures: Callable[[], Stepwise[Mapping[tuple[str, str], int]]]) -> None:
         """Read the deployments by model and state of health from here."""
         self._sources.health = figures
 
-    def watch_tunnels(self, figures: Callable[[], Look[TunnelFigures]]) -> None:
+    def watch_tunnels(self, figures: Callable[[], Stepwise[TunnelFigures]]) -> None:
         """Read the tunnels' totals from here."""
         self._sources.tunnels = figures
 
@@ -258,7 +258,7 @@ class Metrics:
         """Read what is kept of answers that clients have not read from here."""
         self._sources.unread = figures
 
-    def watch_skew(self, figures: Callable[[], Look[Mapping[str, int]]]) -> None:
+    def watch_skew(self, figures: Callable[[], Stepwise[Mapping[str, int]]]) -> None:
         """Read by how many a model's versions are more than one, where nothing tells them apart, from
         here."""
         self._sources.skew = figures

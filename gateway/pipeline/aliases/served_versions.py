@@ -8,7 +8,7 @@ import structlog
 from gateway.domain.aliases import AliasTarget
 from gateway.domain.request import Request
 from gateway.domain.residency import Residency
-from gateway.domain.slices import Look, looked_at_once
+from gateway.domain.slices import Stepwise, run_at_once
 from gateway.domain.timers import Timers
 from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
@@ -112,7 +112,7 @@ class SkewAlarm:
         """By model, the versions that were told; no more models than the index knows."""
         index.subscribe(self._changed)
 
-    def figures(self) -> Look[Mapping[str, int]]:
+    def figures(self) -> Stepwise[Mapping[str, int]]:
         """By model, how many versions more than one are served; models of one version are left out."""
         found = yield from self._look()
         return {model: len(versions) - 1 for model, versions in found.items()}
@@ -124,7 +124,7 @@ class SkewAlarm:
 
     def _tell(self) -> None:
         self._due = False
-        found = looked_at_once(self._look())
+        found = run_at_once(self._look())
         for model in self._told.keys() - found.keys():
             _log.info("version_skew_over", model=model)
         for model, versions in found.items():
@@ -133,7 +133,7 @@ class SkewAlarm:
                 _log.warning("version_skew", model=model, versions=told, count=len(versions))
         self._told = found
 
-    def _look(self) -> Look[dict[str, frozenset[str]]]:
+    def _look(self) -> Stepwise[dict[str, frozenset[str]]]:
         """Models that are served in several versions which no alias tells apart, and those versions; a model
         a step."""
         found = {}

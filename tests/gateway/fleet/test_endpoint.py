@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from gateway.auth.agents import AdmittedAgent, AgentDirectory
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import AgentPrincipal
-from gateway.domain.slices import looked_at_once
+from gateway.domain.slices import run_at_once
 from gateway.fleet.endpoint import CHECKED_AT_ONCE, RETRY_AFTER_S, AgentEndpointSettings
 from gateway.fleet.registry import RegistrySettings
 from gateway.fleet.session import AgentSession
@@ -56,12 +56,12 @@ async def test_an_agent_joins_serves_and_answers(tmp_path: Path) -> None:
         await eventually(lambda: not gateway.dispatcher.open_exchanges)
         assert gateway.count("accepted") == 1
         assert gateway.agents.strangers == 0
-        figures = looked_at_once(gateway.agents.figures())
+        figures = run_at_once(gateway.agents.figures())
         assert min(figures.bytes_received, figures.bytes_sent) > 100
         assert min(figures.messages_received, figures.messages_sent) >= 3
         tunnel.endpoint.close(ErrorCode.NO_ERROR, "bye")
         await eventually(lambda: not gateway.registry.agents_connected)
-        assert looked_at_once(gateway.agents.figures()).bytes_received >= figures.bytes_received
+        assert run_at_once(gateway.agents.figures()).bytes_received >= figures.bytes_received
 
 
 async def test_an_agent_comes_back_with_its_certificate_and_replaces_its_tunnel(tmp_path: Path) -> None:

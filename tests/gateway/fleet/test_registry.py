@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.domain.request import AgentPrincipal
-from gateway.domain.slices import looked_at_once
+from gateway.domain.slices import run_at_once
 from gateway.fleet.availability import Availability
 from gateway.fleet.registry import RegistrySettings
 from shared.protocol import limits
@@ -264,7 +264,7 @@ def test_an_agent_from_which_an_operator_keeps_work_stays_so_when_it_comes_back(
     assert fleet.registry.hold("a", True)
     assert not fleet.registry.models()[0].ready
     assert fleet.registry.agents()[0].draining
-    assert looked_at_once(fleet.registry.figures()).agents == {"draining": 1}
+    assert run_at_once(fleet.registry.figures()).agents == {"draining": 1}
     fleet.cut(agent)
     fleet.connect("a", deployment("m"))
     assert not fleet.registry.models()[0].ready

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.domain.slices import SLICE, Look
+from gateway.domain.slices import SLICE, Stepwise
 from gateway.fleet.session import AgentSession
 from gateway.observability import gauges
 from gateway.observability.gauges import AgentFigures, FleetFigures, PredictionFigures, TunnelFigures
@@ -19,7 +19,7 @@ from tests.gateway.fleet.fleet import Fleet, deployment
 T = TypeVar("T")
 
 
-def found(value: T) -> Look[T]:
+def found(value: T) -> Stepwise[T]:
     """What looks at nothing and has found that."""
     yield
     return value

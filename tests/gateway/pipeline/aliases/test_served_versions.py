@@ -4,7 +4,7 @@ import structlog
 
 from gateway.domain.aliases import Alias, AliasTarget
 from gateway.domain.residency import where_of
-from gateway.domain.slices import looked_at_once
+from gateway.domain.slices import run_at_once
 from gateway.pipeline.aliases import SkewAlarm
 from gateway.pipeline.aliases.served_versions import ABSENT_S, LOOK_S, MOST, ServedVersions
 from tests.gateway.pipeline.aliases.support import Desk, served
@@ -66,13 +66,13 @@ def test_the_alarm_counts_the_versions_beyond_one() -> None:
     desk = Desk()
     alarm = SkewAlarm(desk.fleet.registry.index, desk.book, desk.fleet.loop)
     desk.serve(served("m", "v1"), served("n", "v1"))
-    assert looked_at_once(alarm.figures()) == {}
+    assert run_at_once(alarm.figures()) == {}
     desk.serve(served("m", "v2"), served("m", ""))
-    assert looked_at_once(alarm.figures()) == {"m": 2}
+    assert run_at_once(alarm.figures()) == {"m": 2}
     desk.book.write(Alias("prod", (AliasTarget("m"),)))
-    assert looked_at_once(alarm.figures()) == {"m": 2}
+    assert run_at_once(alarm.figures()) == {"m": 2}
     desk.book.write(Alias("prod", (AliasTarget("m", "v1"),)))
-    assert looked_at_once(alarm.figures()) == {}
+    assert run_at_once(alarm.figures()) == {}
 
 
 def test_each_change_is_said_once_and_so_is_the_end() -> None:
