@@ -18,8 +18,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from gateway.api.admin.resources.resource import AdminRequest
-from gateway.api.admin.resources.table import OPERATIONS, run_operation
+from gateway.api.admin.resources.resource import AdminRequest, Operation
 from gateway.cli.options import CaOption, KeyOption, OptionalUrlOption, StateOption
 from gateway.domain.state_dir import DATABASE_NAME, own_state_dir
 from gateway.tools.console import fail, note
@@ -60,8 +59,9 @@ class StateAccess:
         self._state = state
 
     def run(self, operation: str, *names: str, **body: Any) -> Json:
-        _check_names(operation, names)
-        with _open_store(self._state, create=OPERATIONS[operation].makes_state) as store:
+        from gateway.api.admin.resources.table import run_operation
+
+        with _open_store(self._state, create=_checked(operation, names).makes_state) as store:
             asked = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
             return run_operation(store, operation, asked)
 
@@ -75,8 +75,7 @@ class HttpAccess:
         self._ask = functools.partial(gateway_client, url, key, ca_file)
 
     def run(self, operation: str, *names: str, **body: Any) -> Json:
-        _check_names(operation, names)
-        wanted = OPERATIONS[operation]
+        wanted = _checked(operation, names)
         if wanted.only_here:
             raise typer.BadParameter(f"this is not done over HTTP: {wanted.only_here}", param_hint="--url")
         method, path = wanted.method, wanted.path
@@ -91,12 +90,19 @@ class HttpAccess:
             return client.ask(method, path, body=body or None, timeout_s=wanted.timeout_s)
 
 
-def _check_names(operation: str, names: tuple[str, ...]) -> None:
-    """Raises typer.BadParameter for names that no record has and no path of a request can hold."""
-    placeholders = _PLACEHOLDER.findall(OPERATIONS[operation].path)
+def _checked(operation: str, names: tuple[str, ...]) -> Operation:
+    """The operation of this name. Raises typer.BadParameter for names that no record has and no path holds.
+
+    The table of resources is imported here because ``status`` and ``models`` do without it.
+    """
+    from gateway.api.admin.resources.table import OPERATIONS
+
+    found = OPERATIONS[operation]
+    placeholders = _PLACEHOLDER.findall(found.path)
     for name, kind in zip(names, placeholders, strict=True):
         if not name or (not kind and "/" in name) or any(each < " " or each == "\x7f" for each in name):
             raise typer.BadParameter(f"{name!r} names nothing here; list what there is")
+    return found
 
 
 @contextlib.contextmanager
