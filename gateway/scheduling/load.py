@@ -204,7 +204,7 @@ class DeploymentLoad:
     # --- For policies ---
 
     def wait_s(self, now: float) -> float:
-        """Until the prompts placed so far are read, as far as is known."""
+        """Seconds until the prompts placed so far are read, as far as is known."""
         return self.ready_s - now if self.ready_s > now else 0.0
 
     def remaining_s(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Who gives way to realtime requests (SCHEDULING §3). Pure data.
+"""Which running requests give way to realtime requests (SCHEDULING §3). Pure data.
 
 A request that runs is asked to give its slot back only when that helps: a realtime request is next, no
 slot that fits it is free or is coming free already, it would have to wait for longer than
@@ -35,7 +35,7 @@ class PreemptRules:
 
 @dataclass(frozen=True, slots=True)
 class PreemptibleRequest:
-    """A request of a lower tier that could give way soundly.
+    """A running request of a lower tier that can go on elsewhere or later.
 
     ``remaining_s`` is how long it will probably keep its slot; ``lost_s`` what is done of it that would have
     to be done again.
@@ -57,7 +57,7 @@ def choose_preempted(
     departures_per_s: float,
     now: float,
 ) -> list[int]:
-    """The numbers of those that give way, each for one who waits.
+    """Returns the numbers of the requests that give way, each for one of ``waiting``.
 
     ``waiting`` are the realtime requests that are next, in order of turns, without those for whom a slot is
     free or coming free. ``borrowed`` slots of the reserve are not realtime's at present.

@@ -94,7 +94,7 @@ class Scheduler:
         known.policy.deployment_added(view, now)
 
     def deployment_removed(self, view: DeploymentView, now: float) -> None:
-        """It is no more. What still runs there may yet be reported as finished."""
+        """A deployment is gone. What still runs there may yet be reported as finished."""
         known = self._models.get(view.model)
         if known is not None and known.knowledge.views.get(view.key) is view:
             del known.knowledge.views[view.key]
@@ -102,7 +102,7 @@ class Scheduler:
             known.policy.deployment_removed(view.key, now)
 
     def loaded(self, view: DeploymentView, load_s: float) -> None:
-        """It has loaded its model, in ``load_s``: what it had read before is lost."""
+        """A deployment has loaded its model in ``load_s``: the prompts it had read before are lost."""
         known = self._model(view.model)
         known.knowledge.forget(view.key)
         known.knowledge.speeds(view).loaded(load_s)
@@ -128,7 +128,7 @@ class Scheduler:
     # --- What becomes of requests ---
 
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> PredictedWork:
-        """``item`` was given to ``view``. Returns what it was taken for."""
+        """``item`` was given to ``view``. Returns the work predicted for it."""
         known = self._model(view.model)
         knowledge = known.knowledge
         known.policy.placed(item, view.key, now)

@@ -114,7 +114,7 @@ class _Latest:
 
 
 class AnswerTimes:
-    """Of the ``MOST_KEYS`` pairs of model and route that answered last."""
+    """Answer times of the ``MOST_KEYS`` pairs of model and route that answered last."""
 
     def __init__(self) -> None:
         self._latest: OrderedDict[tuple[str, str], _Latest] = OrderedDict()

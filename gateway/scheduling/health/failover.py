@@ -1,4 +1,4 @@
-"""What becomes of a request whose stream failed before its response began (SCHEDULING §6). Pure data."""
+"""What is done with a request whose stream failed before its response began (SCHEDULING §6). Pure data."""
 
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -23,11 +23,11 @@ class Effect(Enum):
     """What an engine may have done with a request when its stream failed."""
 
     NONE = auto()
-    """It never saw it."""
+    """The engine never saw the request."""
     HARMLESS = auto()
     """It may have worked on it. Inference on the built-in routes may be done again, anything else may not."""
     FINAL = auto()
-    """It was answered, in a way; another engine would do no better."""
+    """The engine refused the request itself; another engine would do no better."""
 
 
 class Trouble(Enum):
@@ -80,7 +80,7 @@ MOST_MOVES = 16
 
 
 class AttemptCount:
-    """How often one request was given away without getting anywhere."""
+    """How many attempts of one request failed, and how many were moved for what is nobody's fault."""
 
     __slots__ = ("_failures", "_most_failures", "_moves")
 
@@ -89,19 +89,19 @@ class AttemptCount:
         self._failures = self._moves = 0
 
     def count(self, trouble: Trouble | None) -> bool:
-        """One more came to nothing; None: nobody can say why. True while another try is allowed."""
+        """Count one more attempt that failed; None: for an unknown reason. True while another is allowed."""
         self._moves += 1
         self._failures += trouble is None or trouble in ENGINES_FAULT
         return self._failures < self._most_failures and self._moves < MOST_MOVES
 
     def count_move(self) -> bool:
-        """Whether it may be given away for what is nobody's fault; counts that."""
+        """Count a move to another deployment for what is nobody's fault. False when there were too many."""
         allowed = self._moves < MOST_MOVES
         self._moves += allowed
         return allowed
 
     def reset(self) -> None:
-        """It got somewhere."""
+        """The request made progress: count from zero."""
         self._failures = self._moves = 0
 
 
@@ -116,7 +116,8 @@ def trouble_of_status(status: int) -> Trouble | None:
 
 
 def trouble_of(head: ResponseHead) -> Trouble | None:
-    """The same, with what its agent made of it: a refusal of this request is an answer."""
+    """Like :func:`trouble_of_status`, but a head that its agent marked as a refusal of this request is an
+    answer."""
     return None if head.refusal is Refusal.REQUEST else trouble_of_status(head.status)
 
 

@@ -22,7 +22,7 @@ STEPS = 30
 
 
 class Ramp:
-    """Over ``slow_start_s`` seconds from :meth:`begin`; 0 is no slow start."""
+    """The slow start of one deployment, ``slow_start_s`` seconds from :meth:`begin`; 0 is none."""
 
     __slots__ = ("_begun_s", "_slow_start_s")
 
@@ -116,18 +116,18 @@ class DeploymentHealth:
         self.resting_until_s = max(self.resting_until_s, now + max(rest_s, asked_s))
 
     def accepted(self) -> None:
-        """It did not refuse."""
+        """The deployment accepted a request: its next rest is a short one again."""
         self._refusals = 0
 
     def eject(self, now: float) -> None:
-        """It is an outlier: nothing new for a while, and then it must show anew how fast it is."""
+        """Give an outlier nothing new for a while, and measure its speed anew after that."""
         self._ejections = 1 + (self._ejections if now - self._ejected_s < REFORMED_S else 0)
         self._ejected_s = now
         self.ejected_until_s = now + min(EJECT_S * self._ejections, MAX_EJECT_S)
         self.pace.clear()
 
     def advance(self, now: float) -> None:
-        """Time has passed: what is over ends."""
+        """Time has passed: end the ejection and the rest that are over."""
         self.circuit.advance(now)
         if 0.0 < self.ejected_until_s <= now:
             self.ejected_until_s = 0.0
@@ -137,11 +137,11 @@ class DeploymentHealth:
 
     @property
     def healthy(self) -> bool:
-        """Neither shut nor on probation."""
+        """Whether it is not ejected and its circuit is closed."""
         return self.ejected_until_s == 0.0 and self.circuit.state is CircuitState.CLOSED
 
     def steady(self, now: float) -> bool:
-        """Well, not resting, all slots in use: time changes nothing."""
+        """Whether it is healthy, not resting and past its slow start: the passing of time changes nothing."""
         return (
             self.circuit.state is CircuitState.CLOSED
             and self.resting_until_s == self.ejected_until_s == 0.0
@@ -149,7 +149,7 @@ class DeploymentHealth:
         )
 
     def blocked(self) -> bool:
-        """It may take nothing, and not just for a moment. As of the last :meth:`advance`."""
+        """Whether its circuit or an ejection keeps all requests from it. As of the last :meth:`advance`."""
         return self.ejected_until_s > 0.0 or self.circuit.state in (CircuitState.OPEN, CircuitState.PROBING)
 
     def cap(self, slots: int, in_flight: int, now: float) -> int:
@@ -162,17 +162,17 @@ class DeploymentHealth:
 
     @property
     def blocked_until_s(self) -> float:
-        """When it may take something again, while it is shut."""
+        """When a blocked deployment may take requests again."""
         opens_s = self.circuit.until_s if self.circuit.state is CircuitState.OPEN else 0.0
         return max(self.ejected_until_s, opens_s)
 
     def shorten(self, until_s: float) -> None:
-        """It is not shut for longer than until then."""
+        """End the ejection and the cool-down at ``until_s`` where they would end later."""
         self.ejected_until_s = min(self.ejected_until_s, until_s)
         self.circuit.shorten(until_s)
 
     def established(self, now: float) -> bool:
-        """It has served for as long as a slow start takes, and is well."""
+        """Whether it is healthy and has served for as long as a slow start takes."""
         return (
             now - self.ready_s >= self._settings.slow_start_s and not self.ramp.active(now) and self.healthy
         )
@@ -203,7 +203,7 @@ MOST_GONE = 4096
 
 
 class HealthBook:
-    """Of all deployments that are there, and for some minutes of those that left."""
+    """The health of all deployments that are there, and for some minutes of those that left."""
 
     def __init__(self, settings: HealthSettings) -> None:
         self._settings = settings

@@ -13,7 +13,7 @@ SERVED_S = 10.0
 
 
 class Suspects:
-    """Of one gateway."""
+    """The suspected keys of one gateway."""
 
     def __init__(self) -> None:
         self._since_s: OrderedDict[str, float] = OrderedDict()
@@ -38,7 +38,7 @@ class Suspects:
 
 
 class ServedTenants:
-    """Whom one deployment served last, and whom before."""
+    """Whom one deployment served last, and when it last served somebody else."""
 
     __slots__ = ("_before_s", "_key", "_last_s")
 

@@ -64,7 +64,7 @@ class OutputEstimate:
 
 
 class OutputEstimates:
-    """Of all models. Bounded: what was used longest ago is forgotten first."""
+    """Estimates for all models. Bounded: what was used longest ago is forgotten first."""
 
     def __init__(self, most_models: int = MOST_MODELS, most_tenants: int = MOST_TENANTS) -> None:
         self._most_models = most_models
@@ -74,10 +74,10 @@ class OutputEstimates:
         self._tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
         self._free_models: OrderedDict[str, _Lengths] = OrderedDict()
         self._free_tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
-        """The same of answers that nothing limited."""
+        """Lengths of the answers that nothing limited."""
 
     def input_tokens(self, model: str, size_bytes: int) -> int:
-        """Of a request of so many bytes."""
+        """Input tokens of a request of ``size_bytes`` bytes."""
         known = self._inputs.get(model)
         return round(size_bytes * (known.value if known is not None else TOKENS_PER_BYTE))
 
@@ -228,7 +228,7 @@ DOCUMENT_TOKENS = 8
 
 
 def image_tokens(members: Mapping[str, Any]) -> int:
-    """Of a request for pictures: their number, pixels and steps."""
+    """Token equivalents of a request for pictures, from their number, pixels and steps."""
     count = _whole(members.get("n"), 1, MOST_IMAGES)
     steps = _whole(members.get("steps", members.get("num_inference_steps")), IMAGE_STEPS, MOST_STEPS)
     width, height = _size(members)
@@ -236,18 +236,18 @@ def image_tokens(members: Mapping[str, Any]) -> int:
 
 
 def audio_tokens(size_bytes: int) -> int:
-    """Of a recording of so many bytes, to be written down."""
+    """Token equivalents of the transcription of a recording of ``size_bytes`` bytes."""
     return round(max(0, size_bytes) / AUDIO_BYTES_S * SECOND_TOKENS)
 
 
 def speech_tokens(members: Mapping[str, Any]) -> int:
-    """Of a text to be spoken."""
+    """Token equivalents of a text to be spoken."""
     text = members.get("input")
     return SPEECH_CHAR_TOKENS * len(text) if isinstance(text, str) else 0
 
 
 def rerank_tokens(members: Mapping[str, Any], text_tokens: int) -> int:
-    """Of documents to be ranked, whose request has so many tokens of text: the query is read with each."""
+    """Token equivalents of documents to be ranked: their ``text_tokens``, and the query for each of them."""
     documents, query = members.get("documents"), members.get("query")
     count = len(documents) if isinstance(documents, list) else 1
     query_tokens = len(query) // 4 if isinstance(query, str) else 0

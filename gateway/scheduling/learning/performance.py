@@ -59,7 +59,7 @@ class PredictedWork:
     """What a request was taken for when it was placed."""
 
     believed_tokens: int
-    """Of its prompt, what was believed to be cached."""
+    """Tokens of its prompt that were believed to be cached."""
     uncached_tokens: int
     """What was expected to be read, after what such beliefs have been worth."""
     input_tokens: int
@@ -68,7 +68,7 @@ class PredictedWork:
     """Predicted, from when it was placed."""
     total_s: float
     read_s: float = 0.0
-    """Of this the reading of its own prompt."""
+    """The part of ``total_s`` in which its own prompt is read."""
     token_s: float = 0.0
     """What reading a token was taken to take; what was said in seconds then is counted by it, however that
     has been learnt to be wrong since. 0 for what it is taken to take now."""
@@ -113,7 +113,7 @@ class Speeds:
         self.reports_cached = False
         """Whether the engine says how much of a prompt was cached: it did once."""
         self.hit_share = 1.0
-        """Of what is believed to be cached so much is, as far as the engine says."""
+        """The share of the tokens believed to be cached that really are, as far as the engine says."""
         self._refresh()
 
     def read_s(self, uncached_tokens: float, cached_tokens: float = 0.0) -> float:

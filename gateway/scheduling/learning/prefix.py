@@ -49,7 +49,7 @@ class PrefixIndex:
         self._deployment_blocks = deployment_blocks
         self._total_blocks = total_blocks
         self._blocks: dict[str, OrderedDict[int, None]] = {}
-        """Of each deployment, the ones used longest ago first."""
+        """The fingerprints of each deployment, those used longest ago first."""
         self._holders: dict[int, dict[str, None]] = {}
 
     def __len__(self) -> int:

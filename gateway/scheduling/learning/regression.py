@@ -183,7 +183,7 @@ class Errors:
 
 @dataclass(slots=True)
 class Accuracy:
-    """Of the time to the first token and of the whole time."""
+    """Errors of the predicted time to the first token and of the whole time."""
 
     first_token: Errors = field(default_factory=Errors)
     total: Errors = field(default_factory=Errors)

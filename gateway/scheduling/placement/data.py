@@ -34,7 +34,7 @@ class LoadablePlace:
     load_s: float = 60.0
     """How long loading takes, as stated or measured."""
     tflops: float = 0.0
-    """Of its device: the faster is taken first."""
+    """Speed of its device: the faster is taken first."""
     running: int = 0
     used_s: float = NEVER
     """When a request began or ended there last."""
@@ -93,8 +93,8 @@ class UnloadDecision:
 
 @dataclass(frozen=True, slots=True)
 class NotLoadable:
-    """Nothing can load a model: ``why`` is for people, trying again makes sense after ``retry_s`` seconds, or
-    never as things are (None)."""
+    """No place can load a model. ``why`` is for people; trying again makes sense after ``retry_s`` seconds,
+    or not at all as things are (None)."""
 
     why: str
     retry_s: float | None

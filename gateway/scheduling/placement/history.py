@@ -82,16 +82,16 @@ class LoadFailures:
         return backoff_s
 
     def pause(self, key: str, now: float) -> None:
-        """It could not be told to load."""
+        """Its agent could not be told to load it: try again after ``KEPT_S``."""
         trouble = self._trouble(key)
         trouble.again_s = max(trouble.again_s, now + KEPT_S)
 
     def note_crowded(self, key: str, beside: frozenset[str]) -> None:
-        """Its agent says that it does not fit beside these."""
+        """Its agent says that it does not fit into memory beside these."""
         self._trouble(key).crowd = beside
 
     def note_loaded(self, key: str) -> None:
-        """It is loaded."""
+        """The place has loaded its model: its failures are forgotten."""
         self._known.pop(key, None)
 
     def agent_changed(self, key: str) -> None:
@@ -128,7 +128,7 @@ class LoadFailures:
 
 
 class PlacementHistory:
-    """All that placement remembers."""
+    """Everything that placement remembers between two calls."""
 
     def __init__(self, most_models: int = MOST_MODELS) -> None:
         self.popularity = Popularity(most_models)
@@ -141,18 +141,18 @@ class PlacementHistory:
         """Since when places get nothing new."""
 
     def note_evicted(self, model: str, now: float) -> None:
-        """It had its turn."""
+        """``model`` was unloaded for another: its turn is over."""
         self._went_s[model] = now
         self._went_s.move_to_end(model)
         if len(self._went_s) > self._most_models:
             self._went_s.popitem(last=False)
 
     def turn_due_s(self, demand: Demand) -> float:
-        """Since when its model's turn is due: who had one waits again behind those who had none."""
+        """Since when its model's turn is due: a model that had a turn comes after those that had none."""
         return max(demand.oldest_s, self._went_s.get(demand.model, demand.oldest_s))
 
     def keep(self, key: str, now: float, for_s: float = KEPT_S) -> None:
-        """Its agent would not unload it, or what it runs would not end."""
+        """Its agent refused to unload it, or its requests did not end: leave it alone for ``for_s``."""
         self._kept_s = {each: until_s for each, until_s in self._kept_s.items() if until_s > now}
         self._kept_s[key] = now + for_s
 
@@ -168,5 +168,5 @@ class PlacementHistory:
         return min(self._closed_s.values(), default=now) + CLOSED_MOST_S if self._closed_s else None
 
     def kept_until_s(self, key: str) -> float:
-        """Until then it is left alone."""
+        """Until when it must not be unloaded."""
         return self._kept_s.get(key, 0.0)

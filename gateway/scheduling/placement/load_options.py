@@ -29,28 +29,28 @@ class AgentMemory:
         self._leaving_bytes = _bytes(self.leaving.values())
 
     def holds_now(self, place: LoadablePlace) -> bool:
-        """It fits beside all that is there."""
+        """Whether it fits beside all that is there."""
         return self._fits(place, self._staying_bytes + self._leaving_bytes, (*self.staying, *self.leaving))
 
     def holds(self, place: LoadablePlace, without: Collection[str] = ()) -> bool:
-        """It fits beside what stays, less ``without``."""
+        """Whether it fits beside what stays, without the places ``without``."""
         if not without:
             return self._fits(place, self._staying_bytes, self.staying)
         less = _bytes(self.staying[key] for key in without)
         return self._fits(place, self._staying_bytes - less, [k for k in self.staying if k not in without])
 
     def could_ever_hold(self, place: LoadablePlace) -> bool:
-        """It fits beside what is never unloaded."""
+        """Whether it fits beside what is never unloaded."""
         pinned = _bytes(each for each in self.staying.values() if each.pinned)
         return self.host.memory_bytes is None or _need(place) + pinned <= self.host.memory_bytes
 
     def add_expected(self, place: LoadablePlace) -> None:
-        """It will be there: what it takes is no longer to be had."""
+        """Count the memory of ``place``, which is to be loaded, as taken."""
         self.staying[place.key] = place
         self._staying_bytes += _need(place)
 
     def mark_leaving(self, victim: LoadablePlace) -> None:
-        """It is to go, and is still there."""
+        """``victim`` is to be unloaded; its memory counts as taken until it has gone."""
         self.leaving[victim.key] = self.staying.pop(victim.key)
         self._staying_bytes -= _need(victim)
         self._leaving_bytes += _need(victim)
@@ -120,7 +120,8 @@ class LoadOption:
 
 
 class LoadOptions:
-    """Of one round. ``wanted`` are the places that somebody waits for."""
+    """Finds how places could load their models in one round. ``wanted`` are the places that somebody waits
+    for."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ MOST_DEMANDS = 32
 
 
 class Placement:
-    """Decides, and remembers what for. Equal calls give equal answers."""
+    """Decides what to load and unload, and remembers what that needs. Equal calls give equal answers."""
 
     def __init__(self, rules: PlacementRules | None = None) -> None:
         self.rules = rules or PlacementRules()
@@ -151,7 +151,7 @@ class _Round:
         return None if place is None else place.residence
 
     def _ready(self, out: Iterable[LoadablePlace]) -> list[LoadablePlace]:
-        """Those of which nothing says that they should not be tried now."""
+        """The places whose last failure does not forbid to try now."""
         ready, failures = [], self._history.failures
         for place in out:
             again_s = failures.retry_at_s(place.key)

@@ -100,7 +100,7 @@ class SessionAffinity:
         return best.agent
 
     def _use(self, pin: str, agent: str) -> None:
-        """It is the latest. If there are too many now, the one longest unused is forgotten."""
+        """Note the latest use of ``pin``. If there are too many now, the one longest unused is forgotten."""
         own = self._owned.setdefault(_owner(pin), OrderedDict())
         self._agents[pin], own[pin] = agent, None
         self._agents.move_to_end(pin)

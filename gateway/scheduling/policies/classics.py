@@ -126,7 +126,7 @@ class Weighted(Classic):
 
 
 class PowerOfTwo(Classic):
-    """Of two drawn at random the one with fewer requests running (Mitzenmacher, 2001)."""
+    """The one of two drawn at random that has fewer requests running (Mitzenmacher, 2001)."""
 
     name = "power-of-two"
 
@@ -198,7 +198,7 @@ class SessionHashing(Classic):
 
 
 class Random(Classic):
-    """Any, all alike."""
+    """A deployment drawn at random, all alike."""
 
     name = "random"
 
@@ -207,7 +207,7 @@ class Random(Classic):
 
 
 def _first_of_least(views: Sequence[DeploymentView], values: Sequence[int]) -> DeploymentView:
-    """Of those whose value is least the first by its key."""
+    """The first by key of those whose value is least."""
     least = min(values)
     return min(
         [view for view, value in zip(views, values, strict=True) if value == least], key=attrgetter("key")

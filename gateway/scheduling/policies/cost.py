@@ -76,7 +76,7 @@ _NOTHING: Mapping[str, int] = {}
 
 
 class Cost(Policy):
-    """See the module."""
+    """The policy ``cost``, as this module's docstring describes it."""
 
     name = "cost"
 

@@ -36,8 +36,8 @@ SLACK_S = 0.001
 STANDS_S = 0.1
 """A request that would rather wait than take what is free is asked again after so long at the latest."""
 
-SHOWN = 64
-"""Requests that a policy need be shown at once, of those that wait."""
+OFFERED = 64
+"""Waiting requests that are offered to a policy at once."""
 
 CROWD = 512
 """When more wait they are not held: whoever is sent away because the queue is full has no use for a better
@@ -47,12 +47,12 @@ MOST_DECLINED = 4096
 
 
 def offered_at_once(depth: int) -> int:
-    """How many to show first, of so many who wait."""
-    return depth if depth > CROWD else min(depth, SHOWN)
+    """How many of ``depth`` waiting requests to offer to the policy at once."""
+    return depth if depth > CROWD else min(depth, OFFERED)
 
 
 def is_busy(view: DeploymentView, now: float) -> bool:
-    """Whether it has enough to read."""
+    """Whether the deployment has enough to read, and should get nothing more."""
     load = view.load
     return (load.ready_s - now) * load.queueing > HAND_OVER_S + SLACK_S + view.rtt_s
 
@@ -74,9 +74,9 @@ class BusyDeployments:
         self._busy: list[DeploymentView] = []
         until_s = now + HAND_OVER_S
         self.ready = [view for view in views if view.load.ready_s <= until_s]
-        """Those that take more."""
+        """The deployments that take more."""
         self.keys: frozenset[str] = frozenset()
-        """Theirs, where others are busy."""
+        """The keys of ``ready``, where others are busy."""
         if len(self.ready) < len(views):
             self.ready = [view for view in views if not is_busy(view, now)]
             self.keys = frozenset([view.key for view in self.ready])
@@ -90,18 +90,18 @@ class BusyDeployments:
         return bool(self._busy)
 
     def ready_in_s(self, view: DeploymentView) -> float:
-        """Until it takes more; 0 or less now."""
+        """Seconds until ``view`` takes more; 0 or less where it does now."""
         given, wait_s = self._given.get(view.key), view.load.ready_s - self._now
         if given is not None:
             wait_s = (wait_s if wait_s > 0.0 else 0.0) + given.read_s
         return wait_s * view.load.queueing - HAND_OVER_S - view.rtt_s
 
     def next_ready_in_s(self) -> float:
-        """Until the first of those who are busy takes more."""
+        """Seconds until the first busy deployment takes more."""
         return min(map(self.ready_in_s, self._busy))
 
     def note(self, view: DeploymentView) -> None:
-        """It was given something in this round."""
+        """``view`` was given a request in this round."""
         if self.ready_in_s(view) > SLACK_S and view in self.ready:
             self.ready.remove(view)
             self._busy.append(view)
@@ -109,8 +109,8 @@ class BusyDeployments:
             self.keys = frozenset([each.key for each in self.ready])
 
     def worth_waiting_for(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
-        """Those worth waiting for: of each class of device the one that has least to read of those where
-        ``item`` may run, and those that know something of its prompt."""
+        """The busy deployments worth waiting for: of each class of device the one that has least to read of
+        those where ``item`` may run, and those that have read some of its prompt."""
         where, found = item.where, dict[str, tuple[float, DeploymentView]]()
         for view in self._busy:
             if item.agent is not None and item.agent != view.agent:

@@ -87,7 +87,7 @@ class TenantQueue(Member, Generic[T]):
 
 
 class Flow(Generic[T]):
-    """One tenant."""
+    """One tenant: its share, what waits of it and how much it was given."""
 
     __slots__ = ("arrivals", "count", "lines", "typical_work", "virtual", "weight", "work")
 
@@ -102,7 +102,7 @@ class Flow(Generic[T]):
         """Of those who wait."""
 
     def arrived(self, work: float, now: float) -> None:
-        """One more of its requests is there."""
+        """One more request of the tenant has come."""
         self.arrivals.arrived(now)
         self.typical_work += (work - self.typical_work) * (WORK_WEIGHT if self.typical_work > 1.0 else 1.0)
         self.typical_work = max(self.typical_work, 1.0)
@@ -176,7 +176,7 @@ class TierQueue(Generic[T]):
         self.count = 0
 
     def put(self, turn: T, now: float) -> None:
-        """It waits from ``now`` on."""
+        """``turn`` waits from ``now`` on."""
         self.count += 1
         self.arrivals.arrived(now)
         if turn.begun:
@@ -217,7 +217,7 @@ class TierQueue(Generic[T]):
         return None if line is None else line.turns.smallest(most.get(lane, 0))
 
     def remove(self, turn: T) -> None:
-        """It does not wait any more."""
+        """``turn`` does not wait any more."""
         self.count -= 1
         if turn.begun:
             heap = self.begun[turn.lane]
@@ -239,7 +239,7 @@ class TierQueue(Generic[T]):
             del flow.lines[turn.lane]
 
     def charge(self, turn: T, now: float) -> None:
-        """It got its slot, and its tenant pays for it. Those who have paid do not pay again."""
+        """``turn`` got its slot: charge its tenant. One whose answer has begun was charged before."""
         if turn.begun:
             return
         flow = self._flow(turn.tenant, now)
@@ -322,7 +322,7 @@ class TierQueue(Generic[T]):
         self._note_moved(line)
 
     def _split_up(self) -> None:
-        """Who waited alone gets a line."""
+        """Put the request that waited alone into a line."""
         if self._alone is not None:
             entry, self._alone = self._alone, None
             self._queue(entry)

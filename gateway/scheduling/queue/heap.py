@@ -40,7 +40,8 @@ def place(key: Key, member: M) -> tuple[Key, int, M]:
 
 
 class Heap(Generic[M]):
-    """Entries that were struck stay until they surface or outnumber the others.
+    """A heap whose members can leave from anywhere: entries that were removed stay in its list until they
+    surface or outnumber the others.
 
     Every operation takes logarithmic time, averaged over many.
     """
@@ -56,12 +57,12 @@ class Heap(Generic[M]):
         self.insert(place(key, member))
 
     def insert(self, entry: tuple[Key, int, M]) -> None:
-        """Somebody who was given a place by :func:`place` and is in no heap yet."""
+        """Insert an entry that :func:`place` made and that is in no heap yet."""
         heapq.heappush(self._entries, entry)
         self.count += 1
 
     def remove(self, member: M) -> None:
-        """``member`` leaves, from wherever it is in here."""
+        """Remove ``member``, wherever it is in the heap."""
         assert member.entry is not None
         member.entry = None
         self.count -= 1
@@ -70,19 +71,19 @@ class Heap(Generic[M]):
             heapq.heapify(self._entries)
 
     def first(self) -> M | None:
-        """Whose key is the smallest; None when nobody is in here."""
+        """The member whose key is the smallest; None when the heap is empty."""
         entries = self._entries
         while entries and entries[0][2].entry is not entries[0]:
             heapq.heappop(entries)
         return entries[0][2] if entries else None
 
     def smallest(self, most: int) -> list[M]:
-        """The first so many, in order. They stay where they are."""
+        """The ``most`` first members, in order. They stay in the heap."""
         if _FEW * most < self.count:
-            lifted = [entry for _ in range(most) if (entry := self.take_first()) is not None]
-            for entry in lifted:
+            taken = [entry for _ in range(most) if (entry := self.take_first()) is not None]
+            for entry in taken:
                 self.put_back(entry)
-            return [entry[2] for entry in lifted]
+            return [entry[2] for entry in taken]
         entries = sorted(entry for entry in self._entries if entry[2].entry is entry)
         return [entry[2] for entry in entries[:most]]
 
@@ -92,5 +93,5 @@ class Heap(Generic[M]):
         return heapq.heappop(self._entries) if self.first() is not None else None
 
     def put_back(self, entry: tuple[Key, int, M]) -> None:
-        """Put back what was lifted."""
+        """Put back an entry that :meth:`take_first` returned."""
         heapq.heappush(self._entries, entry)

@@ -37,16 +37,16 @@ class QueueScan(Generic[T]):
         """Of tenants that got something."""
         self._touched: list[tuple[Key, int, TenantQueue[T]]] = []
         self._numbers = itertools.count()
-        self._lifted: list[tuple[Heap[Any], tuple[Key, int, Any]]] = []
+        self._taken: list[tuple[Heap[Any], tuple[Key, int, Any]]] = []
 
     def next(self) -> T | None:
-        """Who is next; None when nobody is who fits."""
+        """The next request that fits; None when there is none."""
         return self._next_begun() or self._next_in_line()
 
     def undo(self) -> None:
-        """Everybody is where they were."""
-        while self._lifted:
-            heap, entry = self._lifted.pop()
+        """Put everything back to where it was."""
+        while self._taken:
+            heap, entry = self._taken.pop()
             heap.put_back(entry)
 
     def _next_begun(self) -> T | None:
@@ -55,13 +55,13 @@ class QueueScan(Generic[T]):
             turn = heap.first() if self._left.get(lane) else None
             if turn is not None and (best is None or turn.number < best[0]):
                 best = turn.number, heap
-        return None if best is None else self._lift(best[1])
+        return None if best is None else self._take_first(best[1])
 
     def _next_in_line(self) -> T | None:
         line = self._first_line()
         if line is None:
             return None
-        turn = self._lift(line.turns)
+        turn = self._take_first(line.turns)
         flow = line.flow
         virtual = self._virtual.get(flow)
         self._virtual[flow] = self._share.after(flow, turn, virtual)
@@ -78,12 +78,12 @@ class QueueScan(Generic[T]):
         kept = self._first_touched()
         if kept is not None and (best is None or kept[0] < best[0]):
             return heapq.heappop(self._touched)[2]
-        return None if best is None else self._lift(best[1])
+        return None if best is None else self._take_first(best[1])
 
     def _fresh(self, heap: Heap[TenantQueue[T]]) -> Key | None:
         """The key of the first line of a heap whose tenant got nothing yet; the others are kept here."""
         while (line := heap.first()) is not None and line.flow in self._virtual:
-            self._keep(self._lift(heap))
+            self._keep(self._take_first(heap))
         return None if line is None or line.entry is None else line.entry[0]
 
     def _first_touched(self) -> tuple[Key, int, TenantQueue[T]] | None:
@@ -106,10 +106,10 @@ class QueueScan(Generic[T]):
         assert first is not None
         return self._share.key(self._virtual[line.flow], first)
 
-    def _lift(self, heap: Heap[M]) -> M:
+    def _take_first(self, heap: Heap[M]) -> M:
         entry = heap.take_first()
         assert entry is not None
-        self._lifted.append((heap, entry))
+        self._taken.append((heap, entry))
         return entry[2]
 
 
@@ -136,20 +136,20 @@ class QueueOrder(Generic[T]):
         """Slots so far."""
 
     def reweigh(self) -> None:
-        """The weights are other ones now."""
+        """Apply the changed weights."""
         for tier in self._tiers:
             tier.share.reweigh()
 
     def put(self, turn: T, now: float) -> None:
-        """It waits from ``now`` on."""
+        """``turn`` waits from ``now`` on."""
         self._tiers[turn.rank].put(turn, now)
 
     def remove(self, turn: T) -> None:
-        """It leaves without a slot."""
+        """``turn`` leaves without a slot."""
         self._tiers[turn.rank].share.remove(turn)
 
     def depart(self, turn: T, now: float) -> None:
-        """It leaves for a slot."""
+        """``turn`` leaves for a slot."""
         tier = self._tiers[turn.rank]
         tier.share.remove(turn)
         tier.share.charge(turn, now)
@@ -157,7 +157,7 @@ class QueueOrder(Generic[T]):
         tier.ageing.served(self._given, now)
 
     def settle(self, turn: T, work: float, now: float) -> None:
-        """What it really costs."""
+        """Charge the tenant of ``turn`` what it really cost."""
         self._tiers[turn.rank].share.settle(turn, work, now)
 
     def first(self, limits: Mapping[Any, int], now: float) -> list[T]:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.scheduling.learning.performance import Speeds
-from gateway.scheduling.policies.handover import SHOWN
+from gateway.scheduling.policies.handover import OFFERED
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers, Usage
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
@@ -135,10 +135,10 @@ async def test_a_prompt_waits_here_until_the_engine_has_read_the_one_before() ->
 def test_of_many_who_wait_all_are_asked_once_there_are_slots_for_them() -> None:
     fleet = Fleet(settings=DispatchSettings(slow_start_s=0), policy="least-outstanding")
     agent = fleet.connect("a", deployment(slots=0))
-    clients = [fleet.submit() for _ in range(3 * SHOWN)]
+    clients = [fleet.submit() for _ in range(3 * OFFERED)]
     assert not agent.streams
-    agent.serve(deployment(slots=4 * SHOWN))
+    agent.serve(deployment(slots=4 * OFFERED))
     fleet.settle()
-    assert len(agent.streams) == 3 * SHOWN
+    assert len(agent.streams) == 3 * OFFERED
     for client in clients:
         client.cancel()

@@ -12,8 +12,8 @@ from gateway.scheduling.policies.handover import (
     HAND_OVER_S,
     HELD_S,
     MOST_DECLINED,
+    OFFERED,
     REST_S,
-    SHOWN,
     STANDS_S,
     BusyDeployments,
     DeclinedOffers,
@@ -159,7 +159,7 @@ def test_of_a_crowd_those_in_front_are_handed_over_so_that_nobody_is_sent_away_f
     site = reading("a", "b")
     given = site.assign(*(site.request(number) for number in range(CROWD + 5)))
     assert sorted(given) == [0, 1, 2, 3, 4]
-    assert (offered_at_once(3), offered_at_once(CROWD), offered_at_once(CROWD + 5)) == (3, SHOWN, CROWD + 5)
+    assert (offered_at_once(3), offered_at_once(CROWD), offered_at_once(CROWD + 5)) == (3, OFFERED, CROWD + 5)
 
 
 def test_a_round_trip_is_part_of_what_an_engine_has_ahead_of_it() -> None:
