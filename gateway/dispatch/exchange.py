@@ -125,7 +125,7 @@ class RequestExchange:
     def fail(self, error: Exception, code: ErrorCode = ErrorCode.CANCELLED) -> None:
         """The exchange ends with ``error``; what runs is reset with ``code``."""
         if self._answer is not None:
-            self._answer.nobody(str(error).rstrip("."))
+            self._answer.give_up_waiting(str(error).rstrip("."))
             return
         if self.state is ExchangeState.WAITING:
             self._context.withdraw(self.ticket)

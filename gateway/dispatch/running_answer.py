@@ -86,7 +86,7 @@ class RunningAnswer:
             body = self._recovery.ask(deployment)
         except NotContinuable as error:
             self._observer.withdraw()
-            self._stay(error.reason)
+            self._stop_waiting(error.reason)
             return
         attempt = self._observer.open(deployment, now, body)
         if self.attempt is not None:
@@ -138,11 +138,11 @@ class RunningAnswer:
             return False
         return not (self._recovery is None or self._recovery.nearly_read or self._is_read(then))
 
-    def nobody(self, reason: str) -> None:
+    def give_up_waiting(self, reason: str) -> None:
         """Nobody is left to go on with it."""
         if self.phase is AnswerPhase.WAITING:
             self._observer.withdraw()
-            self._stay(reason)
+            self._stop_waiting(reason)
         else:
             self.break_off(ErrorCode.INTERNAL, reason)
 
@@ -326,7 +326,7 @@ class RunningAnswer:
     def _still_waiting(self, now: float) -> None:
         if now >= self._expires_s:
             self._observer.withdraw()
-            self._stay("no other deployment could go on with it in time")
+            self._stop_waiting("no other deployment could go on with it in time")
         else:
             self._comment(now)
             self._timer.due(min(self._expires_s, now + COMMENT_S))
@@ -349,7 +349,7 @@ class RunningAnswer:
     def _look_after(self, wait_s: float, now: float) -> None:
         self._timer.due(min(now + wait_s, self._watch.ends_s))
 
-    def _stay(self, reason: str) -> None:
+    def _stop_waiting(self, reason: str) -> None:
         """Nobody else goes on. An attempt whose tunnel is gone may still come back; else that was it.
         The ticket has been withdrawn."""
         attempt = self.attempt
