@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.api.admin.resources.resource import REQUIRED, Command, Flag, Json, Operation, Resource
+from gateway.api.admin.resources.resource import REQUIRED, Flag, Json, Operation, Resource, ResourceCommand
 from gateway.api.admin.resources.table import RESOURCES
 from gateway.api.admin.resources.text import cell_text
 from gateway.cli.access import WHERE_OPTIONS, GatewayAccess, choose_gateway, with_gateway_options
@@ -36,7 +36,7 @@ def resource_group(resource: Resource) -> CommandApp:
     return group
 
 
-def _function(resource: Resource, operation: Operation, command: Command) -> Callable[..., None]:
+def _function(resource: Resource, operation: Operation, command: ResourceCommand) -> Callable[..., None]:
     """Does the operation on a gateway, from what typer reads of the command line."""
     flags = _flags(operation, command)
 
@@ -69,7 +69,7 @@ def _function(resource: Resource, operation: Operation, command: Command) -> Cal
     return run
 
 
-def _default(resource: Resource, operation: Operation, command: Command) -> Callable[..., None]:
+def _default(resource: Resource, operation: Operation, command: ResourceCommand) -> Callable[..., None]:
     """What is done when a group is given no command of its own."""
 
     def run(context: typer.Context, as_json: bool, **where: Any) -> None:
@@ -98,7 +98,7 @@ def _default(resource: Resource, operation: Operation, command: Command) -> Call
     return run
 
 
-def _flags(operation: Operation, command: Command) -> dict[str, Flag]:
+def _flags(operation: Operation, command: ResourceCommand) -> dict[str, Flag]:
     fields = operation.fields if command.fields is None else command.fields
     return {field.name: field.flag for field in fields if field.flag is not None}
 
@@ -121,7 +121,7 @@ def _parameter(name: str, flag: Flag) -> inspect.Parameter:
     )
 
 
-def _names(command: Command, name: str) -> tuple[str, ...]:
+def _names(command: ResourceCommand, name: str) -> tuple[str, ...]:
     """Of the record that is meant. Ends the command for a token that cannot be read."""
     try:
         with wrong_usage():
@@ -135,7 +135,7 @@ def _read(flag: Flag, name: str, value: Any) -> Any:
         return value if flag.read is None else flag.read(value)
 
 
-def _show(command: Command, facts: Json, name: str = "", *, running: bool, as_json: bool) -> None:
+def _show(command: ResourceCommand, facts: Json, name: str = "", *, running: bool, as_json: bool) -> None:
     """Print what was answered: all of it as JSON, or what people are told."""
     table = command.table
     if as_json:

@@ -29,9 +29,6 @@ STOP_S = 0.01
 """The longest a callback may take that reads a body. What is meant is about 5 ms; the rest is for slow
 machines."""
 
-FORM_STOP_S = 0.03
-"""The same for forms: 250 KB of almost empty parts take up to 22 ms where they come at once."""
-
 LOST_STOP_S = 0.01
 """The longest that one about an agent that is lost may take, or about what comes of an answer. What is meant
 is the same: 64 streams that are lost at once, or 64 KiB of events that another engine goes on with, take up
@@ -117,8 +114,8 @@ def _use(request: Request) -> None:
     assert body.held_bytes == sum(map(len, body.pieces))
 
 
-async def _one(random: Random, surface: Surface) -> tuple[Call, bool]:
-    """A call that is over, and whether its body was taken for a form."""
+async def _one(random: Random, surface: Surface) -> Call:
+    """A call that is over."""
     long = random.random() < LONG_PART
     body = _body(random, random.randrange(MIB, 3 * MIB) if long else random.choice((200, 20_000, 250_000)))
     kind = random.choice(
@@ -135,7 +132,7 @@ async def _one(random: Random, surface: Surface) -> tuple[Call, bool]:
         call.body(body[start : start + CHUNK_BYTES], more=start + CHUNK_BYTES < len(body))
     async with asyncio.timeout(60):
         await call.task
-    return call, kind == _FORM
+    return call
 
 
 async def _round(random: Random, inputs: int) -> int:
@@ -160,11 +157,11 @@ async def _round(random: Random, inputs: int) -> int:
             seed = random.randrange(1 << 32)
             for _ in range(TRIES):
                 stops.longest_s = 0.0
-                call, form = await _one(Random(seed), surface)
+                call = await _one(Random(seed), surface)
                 assert call.status in documented - {500}, call.status
-                if stops.longest_s < (most_s := FORM_STOP_S if form else STOP_S):
+                if stops.longest_s < STOP_S:
                     break
-            assert stops.longest_s < most_s, f"seed {seed}: {stops.longest_s * 1000:.0f} ms in {stops.whose}"
+            assert stops.longest_s < STOP_S, f"seed {seed}: {stops.longest_s * 1000:.0f} ms in {stops.whose}"
             surface.finished.clear()
             surface.dispatcher.requests.clear()
     assert not surface.budget.used_bytes, "a body outlived its request"

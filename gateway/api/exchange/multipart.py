@@ -9,7 +9,7 @@ from gateway.pipeline.client_body import FORM_MEMBERS
 FIELD_BYTES = 1024
 """Longest value of a field that is read here; a model's name is shorter."""
 
-PARTS = 1000
+PARTS = 128
 """Most parts looked at before the model must have been named."""
 
 

@@ -19,7 +19,7 @@ UNPARSED_NAMES = 1024
 """A body of which nobody has found where it names its model is looked through if it is no longer, has no
 more strings, and names the model no more often at any depth. That takes 3 ms."""
 
-FORM_PARTS = 1000
+FORM_PARTS = 128
 PART_HEAD_BYTES = 8 * KIB
 """Of a form so many parts are looked at, and only those with a head that is no longer."""
 

@@ -8,11 +8,11 @@ from gateway.api.admin.resources.resource import (
     REQUIRED,
     AdminRequest,
     BadInput,
-    Command,
     Field,
     Flag,
     Json,
     Resource,
+    ResourceCommand,
     Table,
 )
 from gateway.api.admin.resources.text import (
@@ -75,7 +75,11 @@ _NEW_TOKEN = (
 
 
 @TOKENS.operation(
-    "POST", "", Command("create", _created_text, last_line="token"), fields=_NEW_TOKEN, makes_state=True
+    "POST",
+    "",
+    ResourceCommand("create", _created_text, last_line="token"),
+    fields=_NEW_TOKEN,
+    makes_state=True,
 )
 def create_token(store: "Store", asked: AdminRequest) -> Json:
     """Make a join token and print it as the last line.
@@ -104,7 +108,7 @@ _TOKEN_TABLE = Table(
 )
 
 
-@TOKENS.operation("GET", "", Command("list", table=_TOKEN_TABLE))
+@TOKENS.operation("GET", "", ResourceCommand("list", table=_TOKEN_TABLE))
 def list_tokens(store: "Store", asked: AdminRequest) -> Json:
     """List join tokens. Their secrets are not kept, so they cannot be shown.
 
@@ -130,7 +134,7 @@ def _revoked_text(facts: Json) -> str:
     return f"Join token {facts['id']} is revoked. {used if facts['uses'] else 'No agent had joined with it.'}"
 
 
-@TOKENS.operation("DELETE", "/{token}", Command("revoke", _revoked_text, read_name=_read_id))
+@TOKENS.operation("DELETE", "/{token}", ResourceCommand("revoke", _revoked_text, read_name=_read_id))
 def revoke_token(store: "Store", asked: AdminRequest) -> Json:
     """Revoke a join token. Agents that joined with it stay.
 
@@ -157,7 +161,7 @@ _AGENT_TABLE = Table(
 
 
 @AGENTS.operation(
-    "GET", "", Command("list", table=_AGENT_TABLE), path="/admin/enrolments", role=AdminRole.VIEWER
+    "GET", "", ResourceCommand("list", table=_AGENT_TABLE), path="/admin/enrolments", role=AdminRole.VIEWER
 )
 def list_enrolments(store: "Store", asked: AdminRequest) -> Json:
     """List the agents that joined, what they may serve and when they were last seen.
@@ -183,7 +187,7 @@ _WHY = Flag("Why: the agent is told, and the list keeps it.", "--reason", defaul
 @AGENTS.operation(
     "DELETE",
     "/{agent}",
-    Command("revoke", _agent_revoked_text),
+    ResourceCommand("revoke", _agent_revoked_text),
     fields=(Field("reason", Annotated[str, MaxLen(500)], _WHY, ""),),
     takes_unknown=True,
 )
@@ -199,7 +203,7 @@ def revoke_agent(store: "Store", asked: AdminRequest) -> Json:
     return {"agent": record.name, "revoked": True, "token": record.token_id, "token_uses_left": left}
 
 
-_RENAME = Command(
+_RENAME = ResourceCommand(
     "rename",
     "Agent {named!r} is called {name!r} now.",
     help="""Rename an agent. It stays connected and keeps its key; a running gateway tells it its name.
@@ -231,7 +235,7 @@ def _rights_text(facts: Json) -> str:
     return f"Agent {facts['named']!r} may serve {' '.join(facts['models'])}; labels: {labels}."
 
 
-_SET = Command(
+_SET = ResourceCommand(
     "set",
     _rights_text,
     help="""Change what an agent may serve, or its labels. What is not named stays as it is.

@@ -12,11 +12,11 @@ from gateway.api.admin.resources.resource import (
     REQUIRED,
     AdminRequest,
     BadInput,
-    Command,
     Field,
     Flag,
     Json,
     Resource,
+    ResourceCommand,
     Table,
 )
 from gateway.domain.aliases import (
@@ -129,7 +129,7 @@ _TARGETS = (
     Field("sticky", bool, _STICKY_FLAG),
     Field("switch", bool, default=False),  # whether the history is to call it a switch
 )
-_SET = Command(
+_SET = ResourceCommand(
     "set",
     _text,
     help="""Have NAME stand for one or several targets, from the next request on.
@@ -140,7 +140,7 @@ _SET = Command(
     """,
     warn=_warn,
 )
-_SWITCH = Command(
+_SWITCH = ResourceCommand(
     "switch",
     _text,
     help="""Have NAME stand for this target alone: blue to green in one step.
@@ -169,7 +169,7 @@ _TO_FLAG = Flag("What it was after this change of its history. [default: what it
 @ALIASES.operation(
     "POST",
     "/{alias:path}/rollback",
-    Command("rollback", _text, warn=_warn),
+    ResourceCommand("rollback", _text, warn=_warn),
     fields=(Field("to", int, _TO_FLAG),),
 )
 def rollback_alias(store: "Store", asked: AdminRequest) -> Json:
@@ -188,7 +188,7 @@ def _mirror_body(given: Json) -> Json:
     return {"mirror": given or None}
 
 
-_MIRROR = Command(
+_MIRROR = ResourceCommand(
     "mirror",
     _text,
     help="""Send copies of a share of the requests for NAME to a shadow, whose answers nobody gets.
@@ -211,7 +211,7 @@ def _fallback_body(given: Json) -> Json:
 
 
 _CHAIN_FLAG = Flag("A,B,…: models, MODEL@VERSIONs or aliases, the first choice first.", read=_read_chain)
-_FALLBACK = Command(
+_FALLBACK = ResourceCommand(
     "fallback",
     _text,
     help="""Say who may answer instead of NAME, an alias or a model, when it is full or nobody serves it.
@@ -249,7 +249,7 @@ def change_alias(store: "Store", asked: AdminRequest) -> Json:
 _TABLE = Table("aliases", {"NAME": "name", **_COLUMNS, "CHANGED": "changed_s"}, "no aliases")
 
 
-@ALIASES.operation("GET", "", Command("list", table=_TABLE), role=AdminRole.VIEWER)
+@ALIASES.operation("GET", "", ResourceCommand("list", table=_TABLE), role=AdminRole.VIEWER)
 def list_aliases(store: "Store", asked: AdminRequest) -> Json:
     """List aliases: what they stand for, their shadows and fallbacks.
 
@@ -271,7 +271,7 @@ _HISTORY = Table(
 )
 
 
-@ALIASES.operation("GET", "/{alias:path}", Command("history", table=_HISTORY), role=AdminRole.VIEWER)
+@ALIASES.operation("GET", "/{alias:path}", ResourceCommand("history", table=_HISTORY), role=AdminRole.VIEWER)
 def show_alias(store: "Store", asked: AdminRequest) -> Json:
     """List the latest changes of NAME, the newest last, with what it was after each.
 
@@ -292,7 +292,7 @@ def show_alias(store: "Store", asked: AdminRequest) -> Json:
 _REMOVED = "{named!r} is no alias any more. To have it back: trunkline alias rollback {named}"
 
 
-@ALIASES.operation("DELETE", "/{alias:path}", Command("remove", _REMOVED))
+@ALIASES.operation("DELETE", "/{alias:path}", ResourceCommand("remove", _REMOVED))
 def remove_alias(store: "Store", asked: AdminRequest) -> Json:
     """Forget NAME as an alias. If it is a model's too, requests go to whatever serves that, in any version.
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin.resources.resource import AdminRequest, Command, Json, Resource, Table
+from gateway.api.admin.resources.resource import AdminRequest, Json, Resource, ResourceCommand, Table
 from gateway.api.admin.resources.text import duration_field, format_time
 from gateway.domain.scopes import AdminRole
 
@@ -26,7 +26,7 @@ def _until_text(facts: Json) -> str:
 _TABLE = Table("keys", {"ID": "id", "STATE": "state", "UNTIL": _until_text, "SHA-256": "sha256"}, "no key")
 
 
-@IDENTITY.operation("GET", "", Command("show", table=_TABLE))
+@IDENTITY.operation("GET", "", ResourceCommand("show", table=_TABLE))
 def show_identity(store: "Store", asked: AdminRequest) -> Json:
     """Show the id and the fingerprint of the gateway's key, and of the one before while it counts.
 
@@ -54,7 +54,7 @@ _OVERLAP = (
 @IDENTITY.operation(
     "POST",
     "/rotate",
-    Command("rotate", _rotated_text),
+    ResourceCommand("rotate", _rotated_text),
     role=AdminRole.ADMIN,
     fields=(duration_field("overlap_s", "--overlap", _OVERLAP, "30d"),),
     only_here="the gateway's own key is what every agent trusts, so it is changed on the gateway's host, "

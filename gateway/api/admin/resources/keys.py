@@ -9,11 +9,11 @@ from gateway.api.admin.resources.resource import (
     REQUIRED,
     AdminRequest,
     BadInput,
-    Command,
     Field,
     Flag,
     Json,
     Resource,
+    ResourceCommand,
     Table,
 )
 from gateway.api.admin.resources.text import (
@@ -153,7 +153,7 @@ def _created_text(facts: Json) -> str:
 
 
 @KEYS.operation(
-    "POST", "", Command("create", _created_text, last_line="key"), fields=_NEW_KEY, makes_state=True
+    "POST", "", ResourceCommand("create", _created_text, last_line="key"), fields=_NEW_KEY, makes_state=True
 )
 def create_key(store: "Store", asked: AdminRequest) -> Json:
     """Make an API key and print it as the last line. It is shown this once.
@@ -185,7 +185,7 @@ def _changed_text(facts: Json) -> str:
     return f"API key {facts['name']!r}: {limits}, role {role}."
 
 
-@KEYS.operation("PATCH", "/{key}", Command("set", _changed_text, body=_check_change), fields=_CHANGES)
+@KEYS.operation("PATCH", "/{key}", ResourceCommand("set", _changed_text, body=_check_change), fields=_CHANGES)
 def set_key(store: "Store", asked: AdminRequest) -> Json:
     """Give an API key other limits, routes or a role, from the next request on. What is not named stays.
 
@@ -214,7 +214,7 @@ _TABLE = Table(
 )
 
 
-@KEYS.operation("GET", "", Command("list", table=_TABLE))
+@KEYS.operation("GET", "", ResourceCommand("list", table=_TABLE))
 def list_keys(store: "Store", asked: AdminRequest) -> Json:
     """List API keys: names, states, limits and last use, never the keys.
 
@@ -237,7 +237,7 @@ _OVERLAP = duration_field(
 
 
 @KEYS.operation(
-    "POST", "/{key}/rotate", Command("rotate", _rotated_text, last_line="key"), fields=(_OVERLAP,)
+    "POST", "/{key}/rotate", ResourceCommand("rotate", _rotated_text, last_line="key"), fields=(_OVERLAP,)
 )
 def rotate_key(store: "Store", asked: AdminRequest) -> Json:
     """Give an API key another secret and print it as the last line. It is shown this once.
@@ -250,7 +250,7 @@ def rotate_key(store: "Store", asked: AdminRequest) -> Json:
     return {"key": text, **key_facts(record, asked.wall_s)}
 
 
-@KEYS.operation("DELETE", "/{key}", Command("revoke", "API key {name!r} is revoked."))
+@KEYS.operation("DELETE", "/{key}", ResourceCommand("revoke", "API key {name!r} is revoked."))
 def revoke_key(store: "Store", asked: AdminRequest) -> Json:
     """Revoke an API key. A running gateway refuses it from the next request on.
 

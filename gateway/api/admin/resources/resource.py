@@ -103,7 +103,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ResourceCommand:
     """A command that asks for an operation."""
 
     name: str
@@ -139,7 +139,7 @@ class Operation:
     run: Run
     fields: tuple[Field, ...] = ()
     """Of the body; of the query where the method is GET."""
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ResourceCommand, ...] = ()
     makes_state: bool = False
     """On a state directory that is empty, too: the command makes the state."""
     takes_unknown: bool = False
@@ -196,7 +196,12 @@ class Resource:
         return any(operation.commands for operation in self.operations)
 
     def operation(
-        self, method: str, below: str = "", *commands: Command, role: AdminRole | None = None, **more: Any
+        self,
+        method: str,
+        below: str = "",
+        *commands: ResourceCommand,
+        role: AdminRole | None = None,
+        **more: Any,
     ) -> Callable[[Run], Run]:
         """Add the function underneath as an operation at the path ``below`` that of the resource; ``more``
         are members of :class:`Operation`."""

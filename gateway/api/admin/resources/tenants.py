@@ -11,11 +11,11 @@ from annotated_types import Gt
 from gateway.api.admin.resources.resource import (
     AdminRequest,
     BadInput,
-    Command,
     Field,
     Flag,
     Json,
     Resource,
+    ResourceCommand,
     Table,
 )
 from gateway.api.admin.resources.text import RATE_FIELDS, Limit, format_limits, limit_field
@@ -82,7 +82,7 @@ def _check_change(body: Json) -> Json:
 @TENANTS.operation(
     "PATCH",
     "/{tenant}",
-    Command("set", _changed_text, body=_check_change),
+    ResourceCommand("set", _changed_text, body=_check_change),
     fields=_LIMITS,
     makes_state=True,
 )
@@ -99,7 +99,7 @@ def set_tenant(store: "Store", asked: AdminRequest) -> Json:
 _TENANT_TABLE = Table("tenants", {"NAME": "name", "LIMITS": _limits_text}, "no tenant was given limits")
 
 
-@TENANTS.operation("GET", "", Command("list", table=_TENANT_TABLE))
+@TENANTS.operation("GET", "", ResourceCommand("list", table=_TENANT_TABLE))
 def list_tenants(store: "Store", asked: AdminRequest) -> Json:
     """List tenants that were given limits.
 
@@ -108,7 +108,7 @@ def list_tenants(store: "Store", asked: AdminRequest) -> Json:
     return {"tenants": [tenant_facts(record) for record in store.limits.tenants.list()]}
 
 
-@TENANTS.operation("DELETE", "/{tenant}", Command("remove", "Tenant {name!r} has no limits."))
+@TENANTS.operation("DELETE", "/{tenant}", ResourceCommand("remove", "Tenant {name!r} has no limits."))
 def remove_tenant(store: "Store", asked: AdminRequest) -> Json:
     """Take all limits of a tenant away. Its keys and its usage stay.
 
@@ -131,7 +131,9 @@ _PRICE = (
 _PRICE_TEXT = "{model}: {input:g} for a million tokens in, {output:g} out, {gpu_second:g} for a GPU-second."
 
 
-@PRICES.operation("PUT", "/{model:path}", Command("set", _PRICE_TEXT), fields=_PRICE, makes_state=True)
+@PRICES.operation(
+    "PUT", "/{model:path}", ResourceCommand("set", _PRICE_TEXT), fields=_PRICE, makes_state=True
+)
 def set_price(store: "Store", asked: AdminRequest) -> Json:
     """Say what a model costs from now on, in whatever money budgets are in. What was used before keeps its
     price.
@@ -149,7 +151,7 @@ _PRICE_TABLE = Table(
 )
 
 
-@PRICES.operation("GET", "", Command("list", table=_PRICE_TABLE))
+@PRICES.operation("GET", "", ResourceCommand("list", table=_PRICE_TABLE))
 def list_prices(store: "Store", asked: AdminRequest) -> Json:
     """List prices: for a million tokens in and out, and for a GPU-second.
 
@@ -158,7 +160,7 @@ def list_prices(store: "Store", asked: AdminRequest) -> Json:
     return {"prices": [price_facts(record) for record in store.limits.prices.list()]}
 
 
-@PRICES.operation("DELETE", "/{model:path}", Command("remove", "{model} has no price of its own."))
+@PRICES.operation("DELETE", "/{model:path}", ResourceCommand("remove", "{model} has no price of its own."))
 def remove_price(store: "Store", asked: AdminRequest) -> Json:
     """Take a model's price away: it costs what '*' costs, or nothing.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.admin.resources.resource import Command, Operation
+from gateway.api.admin.resources.resource import Operation, ResourceCommand
 from gateway.api.admin.resources.table import OPERATIONS, RESOURCES
 from gateway.storage import Enrolment, Store
 from tests.gateway.api.admin.test_routes import House
@@ -80,7 +80,7 @@ def prepare(store: Store) -> None:
     store.agents.enrol(Enrolment(token.id_text, "gpu-7", b"7" * 32, "7", 4e9), now_s)
 
 
-def command_of(line: str, operation: Operation) -> Command:
+def command_of(line: str, operation: Operation) -> ResourceCommand:
     (found,) = [command for command in operation.commands if command.name == line.split()[1]]
     return found
 
