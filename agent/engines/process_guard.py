@@ -1,4 +1,4 @@
-"""Keeps one engine: ``python -I -S keeper.py GRACE_S COMMAND…``. Standard library only; POSIX.
+"""Guards one engine: ``python -I -S process_guard.py GRACE_S COMMAND…``. Standard library only; POSIX.
 
 Stands between an agent and an engine that knows nothing of agents, so that nothing of the engine is ever left
 behind. Ends the engine with all that it has started when it is told to (SIGTERM), when the engine's first

@@ -1,7 +1,7 @@
 """Which agents are connected, what they serve and how many slots they grant.
 
-Everything belongs to the event loop's thread. Models once served stay known; ``keeper`` writes them down, so
-that a restarted gateway waits for them.
+Everything belongs to the event loop's thread. Models once served stay known; the background writer writes
+them down, so that a restarted gateway waits for them.
 """
 
 import time

@@ -152,13 +152,15 @@ def test_tokens_and_keys_let_in_as_far_as_they_say_and_no_longer(
     with Store.open(gateway.state) as store:
         key = store.keys.create("ci", "acme", time.time(), scopes=limited(["llama-*"], ["chat"], ["batch"]))
         admin = store.keys.create("boss", "acme", time.time(), role=AdminRole.ADMIN)
-        assert chat(gateway, key, "llama-8b") == (404, "model_not_found")
-        assert chat(gateway, key, "llama-8b", service_tier="priority") == (403, "tier_not_allowed")
-        assert code(ask(gateway, "/v1/embeddings", key, {"model": "llama"})) == (403, "route_not_allowed")
+    assert chat(gateway, key, "llama-8b") == (404, "model_not_found")
+    assert chat(gateway, key, "llama-8b", service_tier="priority") == (403, "tier_not_allowed")
+    assert code(ask(gateway, "/v1/embeddings", key, {"model": "llama"})) == (403, "route_not_allowed")
+    with Store.open(gateway.state) as store:
         _, rotated = store.keys.rotate("ci", 3600.0, time.time())
-        assert chat(gateway, rotated, "llama-8b") == chat(gateway, key, "llama-8b")
+    assert chat(gateway, rotated, "llama-8b") == chat(gateway, key, "llama-8b")
+    with Store.open(gateway.state) as store:
         _, last = store.keys.rotate("ci", 0.0, time.time())
-        assert chat(gateway, rotated, "llama-8b") == (401, "invalid_api_key")
+    assert chat(gateway, rotated, "llama-8b") == (401, "invalid_api_key")
 
     # and over HTTP
     status, made = ask(gateway, "/admin/keys", admin, {"name": "made", "life_s": 3600})

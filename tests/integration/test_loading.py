@@ -154,12 +154,12 @@ def engine(name: str, *more: str) -> str:
 
 
 def processes(*words: str) -> list[int]:
-    """Ids of the processes whose command line holds all of ``words``, the keepers' left out."""
+    """Ids of the processes whose command line holds all of ``words``, their guards left out."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             line = Path("/proc", name, "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if all(word in line for word in words) and "keeper.py" not in line:
+            if all(word in line for word in words) and "process_guard.py" not in line:
                 found.append(int(name))
     return found
 

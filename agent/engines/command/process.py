@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.engines import process_guard as keeper
+from agent.engines import process_guard
 from agent.engines.process import ChildProcess, EngineEnd, how_ended, to_the_end
 
 log = structlog.get_logger("agent.engine")
@@ -25,8 +25,8 @@ REASON_CHARS = 300
 PORT = "{port}"
 """In a command or an environment it stands for the engine's port."""
 
-_KEEPER_S = 5.0 + keeper.KILL_S
-"""What the keeper may take beyond the engine's grace."""
+_GUARD_S = 5.0 + process_guard.KILL_S
+"""What the guard may take beyond the engine's grace."""
 
 _PROGRESS = re.compile(r"(\d{1,3})% Completed \| \d+/\d+")
 """vLLM and SGLang: "Loading safetensors checkpoint shards:  25% Completed | 1/4 […]"."""
@@ -39,7 +39,7 @@ class CannotStart(OSError):
 class CommandProcess(ChildProcess):
     """Started by :meth:`start`, and to be stopped by :meth:`stop`: then nothing of it is left.
 
-    The keeper is the agent's own child and the engine the keeper's, so that the engine ends, with all it has
+    The guard is the agent's own child and the engine the guard's, so that the engine ends, with all it has
     started, even when the agent is killed.
     """
 
@@ -63,9 +63,9 @@ class CommandProcess(ChildProcess):
         output = await _Output.open()
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(grace_s), *command),
+                *(sys.executable, "-I", "-S", str(Path(process_guard.__file__)), str(grace_s), *command),
                 env=environment,
-                stdin=asyncio.subprocess.PIPE,  # its end tells the keeper that the agent has died
+                stdin=asyncio.subprocess.PIPE,  # its end tells the guard that the agent has died
                 stdout=output.write_end,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C is for the agent, which lets running requests finish
@@ -80,7 +80,7 @@ class CommandProcess(ChildProcess):
         try:
             said, _, what = (await process.stderr.readline()).decode(errors="replace").strip().partition(" ")
             if said != "started":
-                raise CannotStart(what or "its keeper did not start")
+                raise CannotStart(what or "its guard did not start")
             started.engine_pid = int(what)
         except BaseException:
             await to_the_end(started.stop())
@@ -99,12 +99,12 @@ class CommandProcess(ChildProcess):
     async def stop(self, grace_s: float | None = None) -> None:
         """End the engine, in order if it ends within the grace it was started with."""
         try:
-            await super().stop(self._grace_s + _KEEPER_S if grace_s is None else grace_s)
+            await super().stop(self._grace_s + _GUARD_S if grace_s is None else grace_s)
         finally:
             self._pipe.close()
 
     def _has_ended(self, status: int) -> None:
-        """Where the keeper itself may have been killed, the engine's group has lost who ends it."""
+        """Where the guard itself may have been killed, the engine's group has lost who ends it."""
         if status == -signal.SIGKILL and self.engine_pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.engine_pid, signal.SIGKILL)
