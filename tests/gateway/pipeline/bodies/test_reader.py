@@ -131,8 +131,8 @@ def limited(times: int, more_bytes: int) -> Iterator[BodyReader]:
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is limited on Linux only")
 
-TEXT = b'{"model":"m","prompt":"' + b"x" * (8 * MIB) + b'"}'
-OBJECTS = b'{"model":"m","x":[' + b'{"a":1},' * 300_000 + b"1]}"
+TEXT = b'{"model":"m","prompt":"' + b"x" * (24 * MIB) + b'"}'
+OBJECTS = b'{"model":"m","x":[' + b'{"a":1},' * 900_000 + b"1]}"
 UNDECODABLE = TEXT[:-2] + b'\xff"}'
 
 
@@ -141,7 +141,7 @@ UNDECODABLE = TEXT[:-2] + b'\xff"}'
 @pytest.mark.parametrize("body", [TEXT, OBJECTS, UNDECODABLE], ids=["text", "objects", "undecodable"])
 async def test_a_body_that_takes_more_memory_than_it_may_fails_alone(body: bytes, times: int) -> None:
     """Wherever the memory ends: before the body is there, in the parser, behind it."""
-    with limited(times, 7 * MIB) as reader:
+    with limited(times, 21 * MIB) as reader:
         assert (await reader.read(BODY)).members["model"] == "m"
         before = reader._idle[0]._process
         refused = None
