@@ -123,7 +123,11 @@ MIB = 1024 * 1024
 
 @contextmanager
 def limited(times: int, more_bytes: int) -> Iterator[BodyReader]:
-    """A reader whose child has less memory than bodies can need."""
+    """A reader whose child has less memory than bodies can need.
+
+    It needs more than 8 MiB more: orjson has a buffer of 8 MiB for bodies of any length up to that, and takes
+    it anew where the allocator has given it back. With less, the next body fails as well, or does not.
+    """
     reader = BodyReader(1, (sys.executable, "-P", "-c", LIMITED.format(times=times, more=more_bytes)))
     with closing(reader):
         yield reader
