@@ -86,6 +86,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="session")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site whose requests wait a second and a half for an engine that has enough to do, and no minute."""
+    hurry = {"TRUNKLINE_GATEWAY_QUEUE__MAX_WAIT_S": "1.5"}
+    built = build_site(tmp_path_factory.mktemp("impatient"), "--slots", "32", gateway_environment=hurry)
+    yield built
+    leave(built.house)
+
+
+@pytest.fixture(scope="session")
 def demo_site(site: Site) -> Site:
     """The shared site with the demo model on offer beside the scripted one."""
     site.house.agent(site.gateway, "torch:demo", name="demo-agent")

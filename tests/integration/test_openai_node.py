@@ -36,8 +36,9 @@ def sdk_directory() -> Path:
     return _CACHE
 
 
-async def test_the_node_sdk_does_everything_the_python_sdk_does(site: Site, sdk_directory: Path) -> None:
-    facts = {"base_url": site.base_url, "key": site.key, "model": MODEL, "engine": site.engine.url}
+async def test_the_node_sdk_does_everything_the_python_sdk_does(impatient: Site, sdk_directory: Path) -> None:
+    engine = impatient.engine.url
+    facts = {"base_url": impatient.base_url, "key": impatient.key, "model": MODEL, "engine": engine}
     done = await asyncio.to_thread(
         subprocess.run,
         ["node", "check.mjs", json.dumps(facts)],

@@ -93,19 +93,31 @@ async def test_a_file_upload(sdk: AsyncOpenAI) -> None:
         (404, openai.NotFoundError),
         (409, openai.ConflictError),
         (422, openai.UnprocessableEntityError),
-        (429, openai.RateLimitError),
         (500, openai.InternalServerError),
-        (503, openai.InternalServerError),
     ],
 )
 async def test_what_the_engine_refuses_raises_the_class_of_its_status(
     sdk: AsyncOpenAI, status: int, error: type[openai.APIStatusError]
 ) -> None:
-    later = {"retry_after": "100"} if status in (429, 503) else {}  # longer than a request may wait here
     with pytest.raises(error) as raised:
-        await sdk.chat.completions.create(
-            model=MODEL, messages=ask("hi"), extra_body=script(status=status, **later)
-        )
+        await sdk.chat.completions.create(model=MODEL, messages=ask("hi"), extra_body=script(status=status))
+    assert raised.value.status_code == status
+    assert raised.value.request_id
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(429, openai.RateLimitError), (503, openai.InternalServerError)]
+)
+async def test_an_engine_that_has_enough_to_do_for_longer_than_a_request_may_wait_is_an_error(
+    impatient: Site, status: int, error: type[openai.APIStatusError]
+) -> None:
+    async with AsyncOpenAI(base_url=impatient.base_url, api_key=impatient.key, max_retries=0) as sdk:
+        patient = sdk.with_options(max_retries=5)  # the engine may have had enough to do before
+        assert (await patient.chat.completions.create(model=MODEL, messages=ask("hi"))).choices
+        with pytest.raises(error) as raised:
+            await sdk.chat.completions.create(
+                model=MODEL, messages=ask("hi"), extra_body=script(status=status, retry_after="2")
+            )
     assert raised.value.status_code == status
     assert raised.value.request_id
 
