@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tests.bench import (
     access,
+    calls,
     choice,
     concurrent,
     crowd,
@@ -95,6 +96,11 @@ def _access(arguments: argparse.Namespace) -> object:
     ):
         figures = access.run(house, arguments.rounds, arguments.seconds or _ACCESS_S)
     return _in_json(figures, arguments)
+
+
+def _calls(arguments: argparse.Namespace) -> object:
+    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
+        return _in_json(calls.run(Path(directory)), arguments)
 
 
 def _revocation(arguments: argparse.Namespace) -> object:
@@ -194,6 +200,7 @@ def _live(arguments: argparse.Namespace) -> object:
 _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "decision": _decision,
     "choice": _choice,
+    "calls": _calls,
     "limits": _limits,
     "access": _access,
     "revocation": _revocation,
