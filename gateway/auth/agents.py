@@ -9,13 +9,8 @@ import structlog
 from gateway.domain.request import AgentPrincipal
 from gateway.storage import AgentRecord, Enrolment, Store
 from gateway.storage.changes import ChangeCounter
-from gateway.storage.errors import (
-    AgentKeyRevoked,
-    EnrolmentRefused,
-    RecordError,
-    StateError,
-    TokenUnknown,
-)
+from gateway.storage.errors import AgentKeyRevoked, EnrolmentRefused, RecordError, StateError
+from gateway.storage.tokens import NOT_MADE_HERE
 from shared.handshake import GatewayHandshake, Hello, JoinProof
 from shared.identity import (
     CERTIFICATE_LIFE_S,
@@ -178,7 +173,7 @@ class AgentDirectory:
     ) -> AdmittedAgent:
         token = self._store.tokens.get(join.token_id)
         if token is None:
-            raise TokenUnknown("this gateway made no such join token; make one with: trunkline token create")
+            raise EnrolmentRefused(NOT_MADE_HERE)
         if not handshake.verify_join(token.verifier):
             raise HandshakeRejected(
                 ErrorCode.UNAUTHENTICATED, "the join token's secret is wrong: copy the token again, all of it"
@@ -244,11 +239,11 @@ class AgentDirectory:
         return issue_certificate(identity, name, public_key, new_serial(), wall_s, life_s)
 
     def _refresh(self) -> None:
-        data_version = self._store.data_version()
+        data_version = self._store.changes.look()
         if data_version == self._data_version:
             return
         with self._lock:
-            data_version = self._store.data_version()
+            data_version = self._store.changes.look()
             self._revision, changed = self._store.agents.changed_since(self._revision)
             for record in changed:
                 self._by_key[record.public_key] = record

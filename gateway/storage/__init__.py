@@ -4,55 +4,23 @@ SQLAlchemy Core over a ``Database``. That is SQLite (only the package ``sqlite``
 on the state of a running gateway and take effect there at once.
 """
 
-from gateway.domain.state_dir import DATABASE_NAME, default_state_dir, own_state_dir
-from gateway.storage.agents import AgentRecord, AgentStore, Enrolment
-from gateway.storage.aliases import AliasEvent, AliasRecord, AliasStore
-from gateway.storage.identity import KEY_NAME
-from gateway.storage.keys import DEFAULT_TENANT, KeyRecord, KeyStore
-from gateway.storage.limits import (
-    OTHER_MODELS,
-    LimitStore,
-    PriceRecord,
-    PriceStore,
-    TenantRecord,
-    TenantStore,
-    Terms,
-)
-from gateway.storage.store import Store
-from gateway.storage.tokens import TokenRecord, TokenState, TokenStore
-from gateway.storage.usage import Account, Amount, By, ModelFact, ModelStore, Spent, Total, UsageStore
-
-__all__ = [
-    "DATABASE_NAME",
-    "DEFAULT_TENANT",
-    "KEY_NAME",
-    "OTHER_MODELS",
-    "Account",
-    "AgentRecord",
-    "AgentStore",
-    "AliasEvent",
-    "AliasRecord",
-    "AliasStore",
-    "Amount",
-    "By",
-    "Enrolment",
-    "KeyRecord",
-    "KeyStore",
-    "LimitStore",
-    "ModelFact",
-    "ModelStore",
-    "PriceRecord",
-    "PriceStore",
-    "Spent",
-    "Store",
-    "TenantRecord",
-    "TenantStore",
-    "Terms",
-    "TokenRecord",
-    "TokenState",
-    "TokenStore",
-    "Total",
-    "UsageStore",
-    "default_state_dir",
-    "own_state_dir",
-]
+from gateway.domain.quotas import By as By
+from gateway.domain.state_dir import DATABASE_NAME as DATABASE_NAME
+from gateway.storage.agents import AgentRecord as AgentRecord
+from gateway.storage.agents import AgentStore as AgentStore
+from gateway.storage.agents import Enrolment as Enrolment
+from gateway.storage.aliases import AliasRecord as AliasRecord
+from gateway.storage.aliases import AliasStore as AliasStore
+from gateway.storage.identity import KEY_NAME as KEY_NAME
+from gateway.storage.keys import DEFAULT_TENANT as DEFAULT_TENANT
+from gateway.storage.keys import KeyRecord as KeyRecord
+from gateway.storage.keys import KeyStore as KeyStore
+from gateway.storage.limits import PriceRecord as PriceRecord
+from gateway.storage.limits import TenantRecord as TenantRecord
+from gateway.storage.store import Store as Store
+from gateway.storage.tokens import TokenRecord as TokenRecord
+from gateway.storage.tokens import TokenState as TokenState
+from gateway.storage.usage import Account as Account
+from gateway.storage.usage import Amount as Amount
+from gateway.storage.usage import Spent as Spent
+from gateway.storage.usage import Total as Total

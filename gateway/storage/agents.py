@@ -1,29 +1,26 @@
 """Agents in the store: who joined, with which key, allowed what, and by which certificates."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
 from gateway.storage import schema
 from gateway.storage.acts import acting_as, note_act
 from gateway.storage.database import Database
-from gateway.storage.errors import (
-    AgentKeyRevoked,
-    AgentKeyTaken,
-    AgentNameTaken,
-    BadValue,
-    NameTaken,
-    UnknownRecord,
-)
+from gateway.storage.errors import AgentKeyRevoked, BadValue, EnrolmentRefused, NameTaken, UnknownRecord
+from gateway.storage.records import RevisedStore
 from gateway.storage.rules import check_labels, check_models, check_reason
-from gateway.storage.tokens import TokenRecord, count_use, usable_token
+from gateway.storage.tokens import TokenStore
 from shared.identity import NAME_RULE, is_name
 
 CERTIFICATES_KEPT = 4
 """Certificates of one agent that are known at once. A fresh one may be lost on its way, so the ones before it
 stay good; more than this an agent gets only by throwing them away."""
+
+
+_REVOKED = schema.agents.c.revoked_s.is_not(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class AgentRecord:
     last_seen_s: float | None
     revoked_s: float | None
     revoked_reason: str
-    certificates: Mapping[str, float] = field(repr=False)
+    certificates: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Serials (hex) of the certificates issued to it that still count, each with its end."""
 
 
@@ -58,11 +55,16 @@ class Enrolment:
     expires_s: float
 
 
-class AgentStore:
-    """The agents. Every method raises StateError when the database fails."""
+class AgentStore(RevisedStore[AgentRecord]):
+    """The agents."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _table = schema.agents
+    _order = (schema.agents.c.name, _REVOKED, schema.agents.c.id.desc())
+    _topic = schema.Topic.AGENTS
+
+    def __init__(self, database: Database, tokens: TokenStore) -> None:
+        super().__init__(database)
+        self._tokens = tokens
 
     def enrol(self, enrolment: Enrolment, wall_s: float) -> AgentRecord:
         """Take an agent in, or renew what a key already enrolled under this name may do, in one transaction.
@@ -72,40 +74,38 @@ class AgentStore:
         EnrolmentRefused.
         """
         with self._database.write() as connection:
-            token = usable_token(connection, enrolment.token_id, wall_s)
-            known = _find(connection, schema.agents.c.public_key == enrolment.public_key)
-            _refuse_taken(connection, known, enrolment)
+            token = self._tokens.usable(connection, enrolment.token_id, wall_s)
+            known = self._find(connection, schema.agents.c.public_key == enrolment.public_key)
+            self._refuse_taken(connection, known, enrolment)
+            rights: dict[str, Any] = {}
             if known is None or known.token_id != token.id:
-                count_use(connection, token)
-            agent_id = _store(connection, known, token, enrolment, wall_s)
+                self._tokens.count_use(connection, token)
+                rights = {"models": list(token.models), "labels": dict(token.labels), "token_id": token.id}
+            if known is None:
+                agent_id = self._insert(connection, enrolment, wall_s, rights)
+            else:
+                agent_id = known.id
+                self._change(connection, agent_id, **rights)
             _add_certificate(connection, agent_id, enrolment.serial, enrolment.expires_s, wall_s)
             with acting_as(f"token:{token.id}"):
                 note_act(connection, "agent.join", agent=enrolment.name, serial=enrolment.serial)
-            return _load(connection, schema.agents.c.id == agent_id)[0]
+            return self._get(connection, agent_id)
 
     def renew(
         self, agent_id: int, serial: str, expires_s: float, wall_s: float, in_use: str | None = None
     ) -> None:
         """Record one more certificate of an agent. The one with the serial ``in_use`` stays good whatever
         became of those issued since. Raises UnknownRecord if the agent was revoked meanwhile."""
-        active = (schema.agents.c.id == agent_id) & schema.agents.c.revoked_s.is_(None)
         with self._database.write() as connection:
-            if _find(connection, active) is None:
+            if self._find(connection, schema.agents.c.id == agent_id, ~_REVOKED) is None:
                 raise UnknownRecord("the agent was revoked")
             _add_certificate(connection, agent_id, serial, expires_s, wall_s, in_use)
-            _change(connection, agent_id)
+            self._change(connection, agent_id)
 
     def get(self, name: str) -> AgentRecord | None:
         """The active agent of this name."""
         with self._database.read() as connection:
-            found = _load(connection, (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None))
-        return found[0] if found else None
-
-    def list(self) -> tuple[AgentRecord, ...]:
-        """Every agent, revoked ones too, by name, the active one of a name first."""
-        with self._database.read() as connection:
-            found = _load(connection, schema.agents.c.id.is_not(None))
-        return tuple(sorted(found, key=lambda agent: (agent.name, agent.revoked_s is not None, -agent.id)))
+            return self._find_active(connection, name)
 
     def revoke(self, name: str, reason: str, wall_s: float) -> AgentRecord:
         """Revoke the active agent of this name, its key and its certificates for good; the agent as it was.
@@ -114,8 +114,8 @@ class AgentStore:
         """
         check_reason(reason)
         with self._database.write() as connection:
-            found = _active(connection, name)
-            _change(connection, found.id, revoked_s=wall_s, revoked_reason=reason)
+            found = self._active(connection, name)
+            self._change(connection, found.id, revoked_s=wall_s, revoked_reason=reason)
             note_act(connection, "agent.revoke", agent=name, reason=reason)
         return found
 
@@ -128,14 +128,14 @@ class AgentStore:
         if not is_name(new):
             raise BadValue(f"{new!r} cannot name an agent: {NAME_RULE}")
         with self._database.write() as connection:
-            found = _active(connection, name)
+            found = self._active(connection, name)
             if new == name:
                 return found
-            if _find(connection, (schema.agents.c.name == new) & schema.agents.c.revoked_s.is_(None)):
+            if self._find_active(connection, new) is not None:
                 raise NameTaken(f"another agent is named {new!r}; see: trunkline agents list")
-            _change(connection, found.id, name=new)
+            self._change(connection, found.id, name=new)
             note_act(connection, "agent.rename", agent=name, name=new)
-            return _load(connection, schema.agents.c.id == found.id)[0]
+            return self._get(connection, found.id)
 
     def allow(self, name: str, models: Sequence[str] | None, labels: Mapping[str, str] | None) -> AgentRecord:
         """Set what the active agent of this name may serve, or its labels, or both; None leaves what there
@@ -148,10 +148,10 @@ class AgentStore:
             check_labels(labels)
             values["labels"] = dict(labels)
         with self._database.write() as connection:
-            found = _active(connection, name)
-            _change(connection, found.id, **values)
+            found = self._active(connection, name)
+            self._change(connection, found.id, **values)
             note_act(connection, "agent.set", agent=name, **values)
-            return _load(connection, schema.agents.c.id == found.id)[0]
+            return self._get(connection, found.id)
 
     def touch(self, names: Sequence[str], wall_s: float) -> None:
         """Note that these agents were seen just now: one transaction, and no change of who they are."""
@@ -159,62 +159,80 @@ class AgentStore:
             for name in names:
                 connection.execute(
                     update(schema.agents)
-                    .where(schema.agents.c.name == name, schema.agents.c.revoked_s.is_(None))
+                    .where(schema.agents.c.name == name, ~_REVOKED)
                     .values(last_seen_s=wall_s)
                 )
 
-    def changed_since(self, revision: int) -> tuple[int, Sequence[AgentRecord]]:
-        """The present revision and the agents changed after ``revision`` (0: all), in the order of change."""
-        with self._database.read() as connection:
-            present = schema.read_revision(connection, schema.Topic.AGENTS)
-            if present == revision:
-                return present, []
-            return present, _load(connection, schema.agents.c.revision > revision)
+    def _refuse_taken(self, connection: Connection, known: AgentRecord | None, enrolment: Enrolment) -> None:
+        """One key, one name: raises what stands against joining under this name with this key."""
+        name = enrolment.name
+        if known is not None and known.revoked_s is not None:
+            raise AgentKeyRevoked(
+                f"this host's key was revoked (as agent {known.name!r}) and cannot come back: "
+                "remove its agent key from its state directory, then join with a new token"
+            )
+        if known is not None and known.name != name:
+            raise EnrolmentRefused(
+                f"this host's key is enrolled as agent {known.name!r}: use --name {known.name}, or give "
+                f"{name!r} a state directory (and so a key) of its own"
+            )
+        if known is None and self._find_active(connection, name) is not None:
+            raise EnrolmentRefused(
+                f"another host is enrolled as agent {name!r}: choose another --name, or, if this host "
+                f"replaces it, run: trunkline agents revoke {name}"
+            )
 
+    def _insert(
+        self, connection: Connection, enrolment: Enrolment, wall_s: float, rights: Mapping[str, Any]
+    ) -> int:
+        """A new agent; its id."""
+        inserted = connection.execute(
+            insert(schema.agents)
+            .values(
+                name=enrolment.name,
+                public_key=enrolment.public_key,
+                joined_s=wall_s,
+                revoked_reason="",
+                revision=schema.next_revision(connection, self._topic),
+                **rights,
+            )
+            .returning(schema.agents.c.id)
+        )
+        return int(inserted.scalar_one())
 
-def _refuse_taken(connection: Connection, known: Row[Any] | None, enrolment: Enrolment) -> None:
-    """One key, one name: raises what stands against joining under this name with this key."""
-    name = enrolment.name
-    if known is not None and known.revoked_s is not None:
-        raise AgentKeyRevoked(
-            f"this host's key was revoked (as agent {known.name!r}) and cannot come back: "
-            "remove its agent key from its state directory, then join with a new token"
-        )
-    if known is not None and known.name != name:
-        raise AgentKeyTaken(
-            f"this host's key is enrolled as agent {known.name!r}: use --name {known.name}, or give "
-            f"{name!r} a state directory (and so a key) of its own"
-        )
-    active = (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None)
-    if known is None and _find(connection, active) is not None:
-        raise AgentNameTaken(
-            f"another host is enrolled as agent {name!r}: choose another --name, or, if this host replaces "
-            f"it, run: trunkline agents revoke {name}"
-        )
+    def _get(self, connection: Connection, agent_id: int) -> AgentRecord:
+        (found,) = self._read(connection, schema.agents.c.id == agent_id)
+        return found
 
+    def _find_active(self, connection: Connection, name: str) -> AgentRecord | None:
+        return self._find(connection, schema.agents.c.name == name, ~_REVOKED)
 
-def _store(
-    connection: Connection, known: Row[Any] | None, token: TokenRecord, enrolment: Enrolment, wall_s: float
-) -> int:
-    """Insert or renew the agent's row; its id."""
-    values: dict[str, Any] = {"revision": schema.next_revision(connection, schema.Topic.AGENTS)}
-    if known is None or known.token_id != token.id:
-        values |= {"models": list(token.models), "labels": dict(token.labels), "token_id": token.id}
-    if known is not None:
-        connection.execute(update(schema.agents).where(schema.agents.c.id == known.id).values(**values))
-        return int(known.id)
-    inserted = connection.execute(
-        insert(schema.agents)
-        .values(
-            name=enrolment.name,
-            public_key=enrolment.public_key,
-            joined_s=wall_s,
-            revoked_reason="",
-            **values,
-        )
-        .returning(schema.agents.c.id)
-    )
-    return int(inserted.scalar_one())
+    def _active(self, connection: Connection, name: str) -> AgentRecord:
+        """The active agent of this name. Raises UnknownRecord."""
+        found = self._find_active(connection, name)
+        if found is None:
+            raise UnknownRecord(f"no active agent is named {name!r}; see: trunkline agents list")
+        return found
+
+    def _read(
+        self,
+        connection: Connection,
+        *conditions: ColumnElement[bool],
+        order: Sequence[ColumnElement[Any]] = (),
+    ) -> Sequence[AgentRecord]:
+        """The agents that meet the conditions, with their certificates."""
+        found = super()._read(connection, *conditions, order=order)
+        chosen = select(schema.agents.c.id).where(*conditions)
+        certificates = schema.certificates
+        serials: dict[int, dict[str, float]] = {agent.id: {} for agent in found}
+        for row in connection.execute(select(certificates).where(certificates.c.agent_id.in_(chosen))):
+            serials[row.agent_id][row.serial] = row.expires_s
+        return [replace(agent, certificates=serials[agent.id]) for agent in found]
+
+    def _record(self, row: Row[Any]) -> AgentRecord:
+        facts = row._asdict()
+        del facts["revision"]
+        return AgentRecord(**{**facts, "models": tuple(row.models)})
 
 
 def _add_certificate(
@@ -242,40 +260,3 @@ def _add_certificate(
     kept = list(connection.execute(newest).scalars())
     kept += [] if in_use is None else [in_use]
     connection.execute(delete(table).where(mine, table.c.serial.not_in(kept)))
-
-
-def _change(connection: Connection, agent_id: int, **values: Any) -> None:
-    """Set columns of an agent, and have every process read it again."""
-    values["revision"] = schema.next_revision(connection, schema.Topic.AGENTS)
-    connection.execute(update(schema.agents).where(schema.agents.c.id == agent_id).values(**values))
-
-
-def _active(connection: Connection, name: str) -> AgentRecord:
-    """The active agent of this name. Raises UnknownRecord."""
-    found = _load(connection, (schema.agents.c.name == name) & schema.agents.c.revoked_s.is_(None))
-    if not found:
-        raise UnknownRecord(f"no active agent is named {name!r}; see: trunkline agents list")
-    return found[0]
-
-
-def _find(connection: Connection, condition: Any) -> Row[Any] | None:
-    return connection.execute(select(schema.agents).where(condition)).one_or_none()
-
-
-def _load(connection: Connection, condition: Any) -> list[AgentRecord]:
-    """The agents that meet a condition, with their certificates, in the order of their last change."""
-    agents = connection.execute(
-        select(schema.agents).where(condition).order_by(schema.agents.c.revision)
-    ).all()
-    chosen = select(schema.agents.c.id).where(condition)
-    table = schema.certificates
-    serials: dict[int, dict[str, float]] = {row.id: {} for row in agents}
-    for row in connection.execute(select(table).where(table.c.agent_id.in_(chosen))):
-        serials[row.agent_id][row.serial] = row.expires_s
-    return [_record(row, serials[row.id]) for row in agents]
-
-
-def _record(row: Row[Any], certificates: Mapping[str, float]) -> AgentRecord:
-    columns = row._asdict()
-    del columns["revision"]
-    return AgentRecord(**{**columns, "models": tuple(row.models), "certificates": certificates})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from gateway.domain.aliases import (
     Alias,
@@ -18,8 +18,8 @@ from gateway.domain.aliases import (
 )
 from gateway.storage import schema
 from gateway.storage.acts import note_act
-from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, UnknownRecord
+from gateway.storage.records import RecordStore
 
 MOST_ALIASES = 256
 CHANGES = 20
@@ -49,17 +49,12 @@ class AliasEvent:
     alias: Alias | None
 
 
-class AliasStore:
-    """The aliases. Every method raises StateError when the database fails; those that change something raise
-    BadValue for what cannot be, and have changed nothing then."""
+class AliasStore(RecordStore[AliasRecord]):
+    """The aliases. Methods that change something raise BadValue for what cannot be, and have changed nothing
+    then; a list raises it for an alias that a later version wrote."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def list(self) -> tuple[AliasRecord, ...]:
-        """Every alias, by name. Raises BadValue for one that a later version wrote."""
-        with self._database.read() as connection:
-            return tuple(_record(row) for row in _rows(connection))
+    _table = schema.aliases
+    _order = (schema.aliases.c.name,)
 
     def changed_since(self, revision: int) -> tuple[int, Sequence[AliasRecord] | None, Sequence[str]]:
         """The present revision; every alias there is if it is another than ``revision``, else None; and the
@@ -70,9 +65,9 @@ class AliasStore:
                 return present, None, ()
             found: list[AliasRecord] = []
             unreadable: list[str] = []
-            for row in _rows(connection):
+            for row in connection.execute(select(schema.aliases).order_by(schema.aliases.c.name)):
                 try:
-                    found.append(_record(row))
+                    found.append(self._record(row))
                 except BadValue:
                     unreadable.append(row.name)
             return present, found, tuple(unreadable)
@@ -93,18 +88,18 @@ class AliasStore:
     ) -> Alias:
         """Have ``name`` stand for these; the alias as it is then. ``sticky`` None leaves that as it is."""
 
-        def edit(before: Alias) -> Alias:
+        def edit(_: Connection, before: Alias) -> Alias:
             return replace(before, targets=targets, sticky=before.sticky if sticky is None else sticky)
 
         return self._change(name, what, wall_s, edit)
 
     def set_mirror(self, name: str, mirror: AliasMirror | None, wall_s: float) -> Alias:
         """Send a share of the requests for ``name`` to a shadow, too; None: no more."""
-        return self._change(name, "mirror", wall_s, lambda before: replace(before, mirror=mirror))
+        return self._change(name, "mirror", wall_s, lambda _, before: replace(before, mirror=mirror))
 
     def set_fallback(self, name: str, fallback: tuple[AliasTarget, ...], wall_s: float) -> Alias:
         """What may answer instead of ``name``; nothing: ()."""
-        return self._change(name, "fallback", wall_s, lambda before: replace(before, fallback=fallback))
+        return self._change(name, "fallback", wall_s, lambda _, before: replace(before, fallback=fallback))
 
     def rollback(self, name: str, wall_s: float, to: int | None = None) -> Alias:
         """Have ``name`` stand for what it stood for before, or after the change ``to``. Mirror and fallback
@@ -114,52 +109,55 @@ class AliasStore:
             then = _before(_changes(connection, name), before, to)
             return replace(then if before.empty else before, targets=then.targets, sticky=then.sticky)
 
-        return self._write(name, "rollback", wall_s, edit)
+        return self._change(name, "rollback", wall_s, edit)
 
     def remove(self, name: str, wall_s: float) -> Alias:
         """Forget ``name``; what it was. Its history stays. Raises UnknownRecord."""
         with self._database.write() as connection:
-            before = _read(connection, name)
-            if before is None:
+            known = self._find(connection, schema.aliases.c.name == name)
+            if known is None:
                 raise UnknownRecord(f"there is no alias {name!r}; see: trunkline alias list")
             connection.execute(delete(schema.aliases).where(schema.aliases.c.name == name))
             _note(connection, name, "remove", wall_s, None)
-        return before
+        return known.alias
 
-    def _change(self, name: str, what: str, wall_s: float, edit: Callable[[Alias], Alias]) -> Alias:
-        return self._write(name, what, wall_s, lambda connection, before: edit(before))
-
-    def _write(
+    def _change(
         self, name: str, what: str, wall_s: float, edit: Callable[[Connection, Alias], Alias]
     ) -> Alias:
+        """Make of an alias, or of one that stands for nothing yet, what ``edit`` says."""
         with self._database.write() as connection:
             try:
                 check_name(name)
-                before = _read(connection, name)
-                after = edit(connection, before or Alias(name))
+                known = {record.alias.name: record.alias for record in self._read(connection)}
+                before = known.get(name, Alias(name))
+                after = edit(connection, before)
                 check_alias(after)
-                check_together(_readable(connection), after)
+                check_together(known, after)
             except BadAlias as error:
                 raise BadValue(str(error)) from error
-            if after == (before or Alias(name)):
+            if after == before:
                 return after
-            _put(connection, after, wall_s, new=before is None)
+            if not after.empty and name not in known and len(known) >= MOST_ALIASES:
+                raise BadValue(f"there are {MOST_ALIASES} aliases, which is all that are allowed")
+            _put(connection, after, wall_s, new=name not in known)
             _note(connection, name, what, wall_s, after)
         return after
+
+    def _record(self, row: Row[Any]) -> AliasRecord:
+        alias = _alias(row.name, row.definition)
+        assert alias is not None
+        return AliasRecord(alias, row.created_s, row.changed_s)
 
 
 def _put(connection: Connection, alias: Alias, wall_s: float, *, new: bool) -> None:
     table = schema.aliases
+    values = {"definition": alias.to_dict(), "changed_s": wall_s}
     if alias.empty:
         connection.execute(delete(table).where(table.c.name == alias.name))
-    elif not new:
-        values = {"definition": alias.to_dict(), "changed_s": wall_s}
-        connection.execute(update(table).where(table.c.name == alias.name).values(**values))
+    elif new:
+        connection.execute(insert(table).values(name=alias.name, created_s=wall_s, **values))
     else:
-        if int(connection.execute(select(func.count()).select_from(table)).scalar_one()) >= MOST_ALIASES:
-            raise BadValue(f"there are {MOST_ALIASES} aliases, which is all that are allowed")
-        values = {"definition": alias.to_dict(), "created_s": wall_s, "changed_s": wall_s}
-        connection.execute(insert(table).values(name=alias.name, **values))
+        connection.execute(update(table).where(table.c.name == alias.name).values(**values))
 
 
 def _note(connection: Connection, name: str, what: str, wall_s: float, alias: Alias | None) -> None:
@@ -194,22 +192,6 @@ def _before(changes: Sequence[AliasEvent], now: Alias, to: int | None) -> Alias:
     )
 
 
-def _rows(connection: Connection) -> Sequence[Row[Any]]:
-    return connection.execute(select(schema.aliases).order_by(schema.aliases.c.name)).all()
-
-
-def _read(connection: Connection, name: str) -> Alias | None:
-    """Raises BadAlias."""
-    query = select(schema.aliases.c.definition).where(schema.aliases.c.name == name)
-    definition = connection.execute(query).scalar_one_or_none()
-    return None if definition is None else alias_of(name, definition)
-
-
-def _readable(connection: Connection) -> Mapping[str, Alias]:
-    """Raises BadAlias when one is not."""
-    return {row.name: alias_of(row.name, row.definition) for row in _rows(connection)}
-
-
 def _changes(connection: Connection, name: str) -> tuple[AliasEvent, ...]:
     table = schema.alias_changes
     rows = connection.execute(select(table).where(table.c.name == name).order_by(table.c.id)).all()
@@ -224,9 +206,3 @@ def _alias(name: str, definition: Mapping[str, Any] | None) -> Alias | None:
         return None if definition is None else alias_of(name, definition)
     except BadAlias as error:
         raise BadValue(str(error)) from error
-
-
-def _record(row: Row[Any]) -> AliasRecord:
-    alias = _alias(row.name, row.definition)
-    assert alias is not None
-    return AliasRecord(alias, row.created_s, row.changed_s)

@@ -1,7 +1,5 @@
 """When the backup is made from which a gateway goes on if its database is damaged or deleted."""
 
-from typing import Any
-
 from sqlalchemy import func, select
 
 from gateway.storage import schema
@@ -47,7 +45,9 @@ class Backup:
         deleted = not self._database.is_in_place()
         new, self._deleted = deleted and not self._deleted, deleted
         if new:
-            _log().error(
+            import structlog  # here, because every command waits for what is imported above
+
+            structlog.get_logger(__name__).error(
                 "state_deleted",
                 path=self._database.place,
                 backup=self._database.backup_place,
@@ -64,10 +64,3 @@ class Backup:
             counts = connection.execute(query.select_from(schema.tokens)).one()
             revisions = (schema.read_revision(connection, topic) for topic in schema.Topic)
             return (*(int(count or 0) for count in counts), *revisions)
-
-
-def _log() -> Any:
-    """Imported when there is something to say: commands wait for every import."""
-    import structlog
-
-    return structlog.get_logger(__name__)

@@ -1,37 +1,11 @@
-"""What can go wrong with the durable state. Every message says what to do.
-
-The tree::
-
-    StateError                  the state as a whole cannot be used
-    ├── StateMissing            there is none where it was looked for, or it was deleted
-    ├── StateInUse              another gateway runs on it
-    ├── StateUnwritable         permissions, a full disk, a file system that cannot hold it
-    ├── StateCorrupt            the database is damaged, or no database of ours
-    ├── StateTooNew             a later version of Trunkline wrote it
-    ├── StateBusy               another process holds it for too long
-    └── IdentityUnusable        the gateway's key is gone, unreadable, or another than before
-    RecordError                 one request of the store that cannot be met; the state is fine
-    ├── BadValue                a name, label, pattern or number that is not allowed
-    ├── NameTaken               an active client key has this name
-    ├── UnknownRecord           nothing active has this name or id
-    ├── AmbiguousId             more than one token's id begins like this
-    ├── KeyStillCounts          the gateway's key before is in use; there are two at most
-    └── EnrolmentRefused        an agent may not join
-        ├── TokenUnknown
-        ├── TokenRevoked
-        ├── TokenExpired
-        ├── TokenUsedUp
-        ├── AgentNameTaken      another key holds the name
-        ├── AgentKeyTaken       the key holds another name
-        └── AgentKeyRevoked
-"""
+"""What can go wrong with the durable state. Every message says what to do."""
 
 import errno
 from pathlib import Path
 
 
 class StateError(Exception):
-    """The durable state cannot be used."""
+    """The durable state as a whole cannot be used."""
 
 
 class StateMissing(StateError):
@@ -73,19 +47,19 @@ class IdentityUnusable(StateError):
 
 
 class RecordError(Exception):
-    """A request that the store refuses. Nothing was changed."""
+    """A request that the store refuses; the state is fine, and nothing was changed."""
 
 
 class BadValue(RecordError):
-    """A value that may not be stored."""
+    """A name, label, pattern or number that may not be stored."""
 
 
 class NameTaken(RecordError):
-    """An active client key has this name already."""
+    """An active client key or agent has this name already."""
 
 
 class UnknownRecord(RecordError):
-    """No record has this name or id."""
+    """Nothing active has this name or id."""
 
 
 class AmbiguousId(RecordError):
@@ -93,35 +67,11 @@ class AmbiguousId(RecordError):
 
 
 class KeyStillCounts(RecordError):
-    """The gateway's key cannot be changed again yet."""
+    """The gateway's key cannot be changed again yet: the one before it is still in use."""
 
 
 class EnrolmentRefused(RecordError):
-    """An agent may not join; the message is fit for its operator to read."""
-
-
-class TokenUnknown(EnrolmentRefused):
-    """No such join token was made here."""
-
-
-class TokenRevoked(EnrolmentRefused):
-    """The join token was revoked."""
-
-
-class TokenExpired(EnrolmentRefused):
-    """The join token's time is over."""
-
-
-class TokenUsedUp(EnrolmentRefused):
-    """As many agents have joined with the token as it allows."""
-
-
-class AgentNameTaken(EnrolmentRefused):
-    """An active agent with another key has the name."""
-
-
-class AgentKeyTaken(EnrolmentRefused):
-    """The key belongs to an active agent of another name."""
+    """An agent may not join: its token or its name is no good. Its operator reads the message."""
 
 
 class AgentKeyRevoked(EnrolmentRefused):

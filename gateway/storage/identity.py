@@ -6,12 +6,12 @@ which key is which: a change is over with its transaction, and a process that di
 nothing undecided.
 """
 
+import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection, delete, select
 
 from gateway.storage import schema
@@ -90,7 +90,8 @@ class IdentityStore:
                     "that is over, or end it now with an overlap of 0s: agents that are away must join again"
                 )
             self._settle(facts)
-            _save(self._state_dir / NEXT_NAME, GatewayIdentity(key))
+            with _key_file_errors():
+                save_key(self._state_dir / NEXT_NAME, key)
             self._write(connection, _CURRENT, GatewayIdentity(key).fingerprint.hex())
             _forget(connection, _PREVIOUS, _UNTIL)
             if overlap_s:
@@ -119,10 +120,8 @@ class IdentityStore:
     def _make_first(self) -> None:
         with self._database.write() as connection:
             if _CURRENT not in _read(connection):
-                try:
+                with _key_file_errors():
                     identity = GatewayIdentity(create_key_file(self._state_dir / KEY_NAME))
-                except KeyFileError as error:
-                    raise IdentityUnusable(str(error)) from error
                 self._write(connection, _CURRENT, identity.fingerprint.hex())
 
     def _refresh(self) -> None:
@@ -153,12 +152,13 @@ class IdentityStore:
         """Every key there is, by fingerprint. Raises IdentityUnusable for one that cannot be read."""
         found: dict[str, GatewayIdentity] = {}
         for name in (KEY_NAME, NEXT_NAME, PREVIOUS_NAME):
-            try:
-                identity = GatewayIdentity(_load(self._state_dir / name))
-            except IdentityUnusable as error:
-                if (cause := error.__cause__) is not None and isinstance(cause.__cause__, FileNotFoundError):
-                    continue
-                raise
+            with _key_file_errors():
+                try:
+                    identity = GatewayIdentity(load_key(self._state_dir / name))
+                except KeyFileError as error:
+                    if isinstance(error.__cause__, FileNotFoundError):
+                        continue
+                    raise
             found[identity.fingerprint.hex()] = identity
         return found
 
@@ -179,13 +179,14 @@ class IdentityStore:
         database's write lock."""
         key, following, before = (self._state_dir / name for name in (KEY_NAME, NEXT_NAME, PREVIOUS_NAME))
         keys = self._keys_of(facts)
-        if keys.previous is not None:
-            _save(before, keys.previous)
         try:
-            if following.exists():
-                if GatewayIdentity(_load(following)).fingerprint == keys.current.fingerprint:
-                    os.replace(following, key)
-                following.unlink(missing_ok=True)
+            with _key_file_errors():
+                if keys.previous is not None:
+                    save_key(before, keys.previous.private_key)
+                if following.exists():
+                    if GatewayIdentity(load_key(following)).fingerprint == keys.current.fingerprint:
+                        os.replace(following, key)
+                    following.unlink(missing_ok=True)
             if keys.previous is None:
                 before.unlink(missing_ok=True)
             for unfinished in self._state_dir.glob(".gateway*.key.*"):  # of processes that were killed
@@ -201,18 +202,11 @@ def _is_over(keys: GatewayKeys, wall_s: float) -> bool:
     return keys.previous is not None and keys.previous_at(wall_s) is None
 
 
-def _load(path: Path) -> Ed25519PrivateKey:
-    """Raises IdentityUnusable."""
+@contextlib.contextmanager
+def _key_file_errors() -> Iterator[None]:
+    """What is wrong with a key's file is raised as IdentityUnusable."""
     try:
-        return load_key(path)
-    except KeyFileError as error:
-        raise IdentityUnusable(str(error)) from error
-
-
-def _save(path: Path, identity: GatewayIdentity) -> None:
-    """Raises IdentityUnusable."""
-    try:
-        save_key(path, identity.private_key)
+        yield
     except KeyFileError as error:
         raise IdentityUnusable(str(error)) from error
 

@@ -2,12 +2,12 @@
 
 import hashlib
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, or_, select, update
+from sqlalchemy import Connection, Row, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.quotas import BadQuota, Rates
@@ -16,8 +16,8 @@ from gateway.domain.residency import Residency, where_of
 from gateway.domain.scopes import AdminRole, Scopes, scopes_of
 from gateway.storage import schema
 from gateway.storage.acts import note_act
-from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, NameTaken, UnknownRecord
+from gateway.storage.records import RevisedStore
 from gateway.storage.rules import check_models, check_record_name
 from shared.protocol.routes import ROUTES
 
@@ -35,7 +35,6 @@ RATES = ("rpm", "tpm", "concurrency")
 
 _SECRET_BYTES = 32
 _HINT_CHARS = 4
-_BATCH_ROWS = 5000
 
 
 class KeyState(StrEnum):
@@ -88,11 +87,12 @@ def digest_of(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-class KeyStore:
-    """The client API keys. Every method raises StateError when the database fails."""
+class KeyStore(RevisedStore[KeyRecord]):
+    """The client API keys."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _table = schema.keys
+    _order = (schema.keys.c.created_s, schema.keys.c.name)
+    _topic = schema.Topic.KEYS
 
     def create(
         self,
@@ -117,11 +117,10 @@ class KeyStore:
         if life_s is not None:
             _check_seconds("an API key lasts", life_s, LIFE_S)
         text, key_id = _new_secret(), "key_" + secrets.token_hex(8)
+        residency = None if where is None else where.to_dict()
         rights = {
-            "where": None if where is None else where.to_dict(),
             "scopes": None if scopes is None else scopes.to_dict(),
             "role": None if role is None else role.value,
-            "life_s": life_s,
             **asdict(rates),
         }
         try:
@@ -135,25 +134,18 @@ class KeyStore:
                         hint=text[-_HINT_CHARS:],
                         created_s=wall_s,
                         revision=schema.next_revision(connection, schema.Topic.KEYS),
-                        residency=None if where is None else where.to_dict(),
-                        scopes=None if scopes is None else scopes.to_dict(),
-                        role=None if role is None else role.value,
+                        residency=residency,
                         expires_s=None if life_s is None else wall_s + life_s,
-                        **asdict(rates),
+                        **rights,
                     )
                 )
-                note_act(connection, "key.create", key=key_id, name=name, tenant=tenant, **rights)
+                facts = {"name": name, "tenant": tenant, "where": residency, "life_s": life_s, **rights}
+                note_act(connection, "key.create", key=key_id, **facts)
         except IntegrityError as error:
             raise NameTaken(
                 f"there is an active key named {name!r}; choose another name, or: trunkline key revoke {name}"
             ) from error
         return text
-
-    def list(self) -> tuple[KeyRecord, ...]:
-        """Every key, revoked ones too, the oldest first."""
-        query = select(schema.keys).order_by(schema.keys.c.created_s, schema.keys.c.name)
-        with self._database.read() as connection:
-            return tuple(map(_record, connection.execute(query)))
 
     def is_empty(self) -> bool:
         """Whether no key was ever made here, not even one that was revoked since."""
@@ -163,16 +155,16 @@ class KeyStore:
     def get(self, name: str) -> KeyRecord:
         """The active key of this name (or id). Raises UnknownRecord."""
         with self._database.read() as connection:
-            return _record(_active(connection, name))
+            return self._active(connection, name)
 
     def revoke(self, name: str, wall_s: float) -> KeyRecord:
         """Revoke the active key of this name (or id), both secrets of it while it is being rotated; the key
         as it was. Raises UnknownRecord."""
         with self._database.write() as connection:
-            row = _active(connection, name)
-            _change(connection, row.id, revoked_s=wall_s)
-            note_act(connection, "key.revoke", key=row.id, name=row.name, tenant=row.tenant)
-        return _record(row)
+            key = self._active(connection, name)
+            self._change(connection, key.id, revoked_s=wall_s)
+            note_act(connection, "key.revoke", key=key.id, name=key.name, tenant=key.tenant)
+        return key
 
     def rotate(self, name: str, overlap_s: float, wall_s: float) -> tuple[KeyRecord, str]:
         """Give the active key of this name (or id) another secret: the key as it is now, and the secret's
@@ -186,35 +178,36 @@ class KeyStore:
             _check_seconds("a secret that was replaced works for", overlap_s, OVERLAP_S)
         text = _new_secret()
         with self._database.write() as connection:
-            row = _active(connection, name)
-            if _record(row).state(wall_s) is not KeyState.ACTIVE:
-                raise UnknownRecord(f"the key {row.name!r} has expired; make another: trunkline key create")
-            _change(
+            key = self._active(connection, name)
+            if key.state(wall_s) is not KeyState.ACTIVE:
+                raise UnknownRecord(f"the key {key.name!r} has expired; make another: trunkline key create")
+            self._change(
                 connection,
-                row.id,
+                key.id,
                 digest=digest_of(text),
                 hint=text[-_HINT_CHARS:],
-                previous_digest=row.digest if overlap_s else None,
+                previous_digest=key.digest if overlap_s else None,
                 previous_until_s=wall_s + overlap_s if overlap_s else None,
             )
-            note_act(connection, "key.rotate", key=row.id, name=row.name, overlap_s=overlap_s)
-            return _record(_active(connection, row.id)), text
+            note_act(connection, "key.rotate", key=key.id, name=key.name, overlap_s=overlap_s)
+            return self._active(connection, key.id), text
 
     def change(self, name: str, changes: Mapping[str, Any]) -> KeyRecord:
         """Give the active key of this name (or id) other rates, by their names in :class:`Rates`, other
         ``routes`` (None: every route) or another ``role`` (None: none); what is not named stays. The key as
         it is then. Raises BadValue or UnknownRecord."""
         with self._database.write() as connection:
-            row = _active(connection, name)
-            before = _record(row).rates or Rates()
+            key = self._active(connection, name)
             try:
-                rates = replace(before, **{name: changes[name] for name in RATES if name in changes})
+                rates = replace(
+                    key.rates or NO_RATES, **{each: changes[each] for each in RATES if each in changes}
+                )
             except BadQuota as error:
                 raise BadValue(str(error)) from error
-            access = _access(_record(row).scopes, changes)
-            _change(connection, row.id, **asdict(rates), **access)
-            note_act(connection, "key.set", key=row.id, name=row.name, **asdict(rates), **access)
-            return _record(_active(connection, row.id))
+            values = {**asdict(rates), **_access(key.scopes, changes)}
+            self._change(connection, key.id, **values)
+            note_act(connection, "key.set", key=key.id, name=key.name, **values)
+            return self._active(connection, key.id)
 
     def touch(self, used_s: Mapping[str, float]) -> None:
         """Note when keys were last used, by id: one transaction, and no change of what they may do."""
@@ -227,19 +220,26 @@ class KeyStore:
                     .values(last_used_s=at_s)
                 )
 
-    def changed_since(self, revision: int) -> tuple[int, Sequence[KeyRecord]]:
-        """The present revision and the keys changed after ``revision`` (0: all), in the order of change."""
-        with self._database.read() as connection:
-            present = schema.read_revision(connection, schema.Topic.KEYS)
-            if present == revision:
-                return present, []
-            query = (
-                select(schema.keys)
-                .where(schema.keys.c.revision > revision)
-                .order_by(schema.keys.c.revision)
-                .execution_options(yield_per=_BATCH_ROWS)
-            )
-            return present, [_record(row) for row in connection.execute(query)]
+    def _active(self, connection: Connection, name: str) -> KeyRecord:
+        """The active key of this name or else id. Raises UnknownRecord."""
+        for column in (schema.keys.c.name, schema.keys.c.id):
+            key = self._find(connection, column == name, schema.keys.c.revoked_s.is_(None))
+            if key is not None:
+                return key
+        raise UnknownRecord(f"no active key is named {name!r}; see: trunkline key list")
+
+    def _record(self, row: Row[Any]) -> KeyRecord:
+        facts = row._asdict()
+        where, scopes, role = (facts.pop(name) for name in ("residency", "scopes", "role"))
+        rates = Rates(*(facts.pop(name) for name in RATES))
+        del facts["revision"]
+        return KeyRecord(
+            **facts,
+            where=None if where is None else where_of(where),
+            scopes=None if scopes is None else scopes_of(scopes),
+            role=None if role is None else AdminRole(role),
+            rates=rates or None,
+        )
 
 
 def check_scopes(scopes: Scopes | None) -> None:
@@ -270,17 +270,6 @@ def _new_secret() -> str:
     return PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
 
 
-def _active(connection: Connection, name: str) -> Row[Any]:
-    """The active key of this name or else id. Raises UnknownRecord."""
-    names: tuple[ColumnElement[bool], ...] = (schema.keys.c.name == name, schema.keys.c.id == name)
-    for named in names:
-        query = select(schema.keys).where(named, schema.keys.c.revoked_s.is_(None))
-        row = connection.execute(query).one_or_none()
-        if row is not None:
-            return row
-    raise UnknownRecord(f"no active key is named {name!r}; see: trunkline key list")
-
-
 def _access(scopes: Scopes | None, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of what else is changed. Raises BadValue."""
     columns: dict[str, Any] = {}
@@ -295,30 +284,3 @@ def _access(scopes: Scopes | None, changes: Mapping[str, Any]) -> dict[str, Any]
         check_scopes(wanted)
         columns["scopes"] = None if wanted is None else wanted.to_dict()
     return columns
-
-
-def _change(connection: Connection, key_id: str, **values: Any) -> None:
-    revision = schema.next_revision(connection, schema.Topic.KEYS)
-    connection.execute(
-        update(schema.keys).where(schema.keys.c.id == key_id).values(revision=revision, **values)
-    )
-
-
-def _record(row: Row[Any]) -> KeyRecord:
-    return KeyRecord(
-        id=row.id,
-        name=row.name,
-        tenant=row.tenant,
-        digest=row.digest,
-        hint=row.hint,
-        created_s=row.created_s,
-        revoked_s=row.revoked_s,
-        where=None if row.residency is None else where_of(row.residency),
-        scopes=None if row.scopes is None else scopes_of(row.scopes),
-        role=None if row.role is None else AdminRole(row.role),
-        expires_s=row.expires_s,
-        previous_digest=row.previous_digest,
-        previous_until_s=row.previous_until_s,
-        last_used_s=row.last_used_s,
-        rates=Rates(row.rpm, row.tpm, row.concurrency) or None,
-    )

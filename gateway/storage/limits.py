@@ -3,24 +3,23 @@
 Both are tables of a few thousand rows at the most, which a gateway reads whole when either has changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import Row, Table, delete, func, select
+from sqlalchemy import Connection, Row, delete, func, select
 
-from gateway.domain.quotas import NAMES, BadQuota, Price, TenantLimits
+from gateway.domain.quotas import BadQuota, Price, TenantLimits
 from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, StateCorrupt, UnknownRecord
+from gateway.storage.records import R, RecordStore
 from gateway.storage.rules import check_record_name
 from shared.protocol.limits import MODEL_NAME_CHARS
 
-MOST_TENANTS = 4096
-"""With limits of their own: all of them are read whenever one has changed."""
-
-MOST_PRICES = 4096
+MOST_ROWS = 4096
+"""Of each table: all of them are read whenever one has changed."""
 
 OTHER_MODELS = "*"
 """Has the price of every model that has none of its own."""
@@ -52,12 +51,47 @@ class Terms:
     prices: Mapping[str, Price]
 
 
-class TenantStore:
-    """What tenants may have. A tenant exists by its keys; one without a row has no limits. Every method
-    raises StateError when the database fails."""
+class _NamedStore(RecordStore[R]):
+    """Rows that are found by their primary key, a name, and that each gateway reads all together."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _kind: ClassVar[str]
+    """In acts and commands."""
+    _named: ClassVar[str]
+    """What the name is called in acts."""
+    _full: ClassVar[str]
+    """What there are too many of, in a refusal."""
+    _unknown: ClassVar[str]
+    """A refusal of a name that has no row."""
+
+    def remove(self, name: str) -> None:
+        """Take away what was given to this name. Raises UnknownRecord."""
+        (key,) = self._table.primary_key
+        with self._database.write() as connection:
+            if connection.execute(delete(self._table).where(key == name)).rowcount != 1:
+                raise UnknownRecord(f"{self._unknown.format(name)}; see: trunkline {self._kind} list")
+            self._changed(connection, "remove", name)
+
+    def _put(self, connection: Connection, name: str, values: Mapping[str, Any], wall_s: float) -> None:
+        """Insert or replace a row. Raises BadValue when there are too many."""
+        (key,) = self._table.primary_key
+        others = select(func.count()).select_from(self._table).where(key != name)
+        if connection.execute(others).scalar_one() >= MOST_ROWS:
+            raise BadValue(f"{MOST_ROWS} {self._full}; remove one that is not needed first")
+        row = {key.name: name, **values, "changed_s": wall_s}
+        connection.execute(self._database.upsert(self._table), row)
+        self._changed(connection, "set", name, **values)
+
+    def _changed(self, connection: Connection, what: str, name: str, **values: Any) -> None:
+        schema.next_revision(connection, schema.Topic.LIMITS)
+        note_act(connection, f"{self._kind}.{what}", **{self._named: name}, **values)
+
+
+class TenantStore(_NamedStore[TenantRecord]):
+    """What tenants may have. A tenant exists by its keys; one without a row has no limits."""
+
+    _table, _order = schema.tenants, (schema.tenants.c.name,)
+    _kind, _named = "tenant", "tenant"
+    _full, _unknown = "tenants have limits", "no tenant {!r} was given limits"
 
     def change(self, name: str, changes: Mapping[str, Any], wall_s: float) -> TenantRecord:
         """Give a tenant these limits, by their names in :data:`gateway.domain.quotas.NAMES`, None: no limit.
@@ -66,40 +100,29 @@ class TenantStore:
         Raises BadValue, and has changed nothing then.
         """
         check_record_name("tenant", name)
-        table = schema.tenants
         with self._database.write() as connection:
-            row = connection.execute(select(table).where(table.c.name == name)).one_or_none()
-            if row is None:
-                count = connection.execute(select(func.count()).select_from(table)).scalar_one()
-                if count >= MOST_TENANTS:
-                    raise BadValue(f"{MOST_TENANTS} tenants have limits; remove one that is not needed first")
-            before = {} if row is None else row._asdict()
-            facts = {each: changes.get(each, before.get(each)) for each in NAMES}
+            query = select(schema.tenants).where(schema.tenants.c.name == name)
+            before = connection.execute(query).mappings().one_or_none()
             try:
-                limits = TenantLimits.of(facts)
+                limits = TenantLimits.of({**(before or {}), **changes})
             except BadQuota as error:
                 raise BadValue(str(error)) from error
-            values = {**limits.facts(), "changed_s": wall_s}
-            connection.execute(self._database.upsert(table), {"name": name, **values})
-            schema.next_revision(connection, schema.Topic.LIMITS)
-            note_act(connection, "tenant.set", tenant=name, **limits.facts())
+            self._put(connection, name, limits.facts(), wall_s)
         return TenantRecord(name, limits, wall_s)
 
-    def remove(self, name: str) -> None:
-        """Take all limits of a tenant away. Raises UnknownRecord."""
-        unknown = f"no tenant {name!r} was given limits; see: trunkline tenant list"
-        _remove(self._database, schema.tenants, unknown, "tenant.remove", tenant=name)
-
-    def list(self) -> Sequence[TenantRecord]:
-        """Every tenant that was given limits, by name."""
-        return [_tenant(row) for row in _rows(self._database, schema.tenants)]
+    def _record(self, row: Row[Any]) -> TenantRecord:
+        try:
+            return TenantRecord(row.name, TenantLimits.of(row._asdict()), row.changed_s)
+        except BadQuota as error:
+            raise StateCorrupt(f"the limits of tenant {row.name!r} cannot be read ({error})") from error
 
 
-class PriceStore:
-    """What models cost. Every method raises StateError when the database fails."""
+class PriceStore(_NamedStore[PriceRecord]):
+    """What models cost."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _table, _order = schema.prices, (schema.prices.c.model,)
+    _kind, _named = "price", "model"
+    _full, _unknown = "models have prices", "{!r} has no price"
 
     def set(self, model: str, input_: float, output: float, gpu_second: float, wall_s: float) -> PriceRecord:
         """Give a model, or with :data:`OTHER_MODELS` all others, a price from now on: for a million tokens of
@@ -110,25 +133,15 @@ class PriceStore:
             price = Price(input_, output, gpu_second)
         except BadQuota as error:
             raise BadValue(str(error)) from error
-        table = schema.prices
-        values = {**asdict(price), "changed_s": wall_s}
         with self._database.write() as connection:
-            others = select(func.count()).select_from(table).where(table.c.model != model)
-            if connection.execute(others).scalar_one() >= MOST_PRICES:
-                raise BadValue(f"{MOST_PRICES} models have prices; remove one that is not needed first")
-            connection.execute(self._database.upsert(table), {"model": model, **values})
-            schema.next_revision(connection, schema.Topic.LIMITS)
-            note_act(connection, "price.set", model=model, **asdict(price))
+            self._put(connection, model, asdict(price), wall_s)
         return PriceRecord(model, price, wall_s)
 
-    def remove(self, model: str) -> None:
-        """Take a model's price away. Raises UnknownRecord."""
-        unknown = f"{model!r} has no price; see: trunkline price list"
-        _remove(self._database, schema.prices, unknown, "price.remove", model=model)
-
-    def list(self) -> Sequence[PriceRecord]:
-        """Every price, by model."""
-        return [_price(row) for row in _rows(self._database, schema.prices)]
+    def _record(self, row: Row[Any]) -> PriceRecord:
+        try:
+            return PriceRecord(row.model, Price(row.input, row.output, row.gpu_second), row.changed_s)
+        except BadQuota as error:
+            raise StateCorrupt(f"the price of {row.model!r} cannot be read ({error})") from error
 
 
 class LimitStore:
@@ -148,35 +161,3 @@ class LimitStore:
             return present, None
         tenants = {each.name: each.limits for each in self.tenants.list()}
         return present, Terms(tenants, {each.model: each.price for each in self.prices.list()})
-
-
-def _remove(database: Database, table: Table, unknown: str, act: str, **named: str) -> None:
-    """Delete the row whose primary key ``named`` gives. Raises UnknownRecord, which says ``unknown``."""
-    (key,), (name,) = table.primary_key, named.values()
-    with database.write() as connection:
-        if connection.execute(delete(table).where(key == name)).rowcount != 1:
-            raise UnknownRecord(unknown)
-        schema.next_revision(connection, schema.Topic.LIMITS)
-        note_act(connection, act, **named)
-
-
-def _rows(database: Database, table: Table) -> Sequence[Row[Any]]:
-    with database.read() as connection:
-        return connection.execute(select(table).order_by(*table.primary_key)).all()
-
-
-def _tenant(row: Row[Any]) -> TenantRecord:
-    facts = row._asdict()
-    try:
-        limits = TenantLimits.of(facts)
-    except BadQuota as error:
-        raise StateCorrupt(f"the limits of tenant {facts['name']!r} cannot be read ({error})") from error
-    return TenantRecord(facts["name"], limits, facts["changed_s"])
-
-
-def _price(row: Row[Any]) -> PriceRecord:
-    try:
-        price = Price(row.input, row.output, row.gpu_second)
-    except BadQuota as error:
-        raise StateCorrupt(f"the price of {row.model!r} cannot be read ({error})") from error
-    return PriceRecord(row.model, price, row.changed_s)

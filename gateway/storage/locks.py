@@ -16,14 +16,14 @@ WAIT_S = 2.0
 _RETRY_S = 0.02
 
 
-class Lock:
-    """A :class:`~shared.process.file_lock.FileLock` for which one may wait."""
+class Lock(FileLock):
+    """A lock on a file for which one may wait."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         """Makes the file, mode 0600, unless ``create`` is False. Raises StateUnwritable."""
         self._path = path
         try:
-            self._lock = FileLock(path, create=create)
+            super().__init__(path, create=create)
         except OSError as error:
             raise StateUnwritable.opening(path, error) from error
 
@@ -31,51 +31,27 @@ class Lock:
         """Have it alone or with others, also instead of what is held now; False when that cannot be had
         within ``wait_s``."""
         deadline_s = time.monotonic() + wait_s
-        while not self._lock.try_take(exclusive=exclusive):
+        while not self.try_take(exclusive=exclusive):
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_RETRY_S)
         return True
 
-    def sign(self) -> None:
-        """Write down in the file which process has it. Raises StateUnwritable."""
-        try:
-            self._lock.sign()
-        except OSError as error:
-            raise StateUnwritable(f"cannot write {self._path} ({error.strerror})") from error
 
-    def holder(self) -> LockHolder:
-        """The process that wrote itself down last."""
-        return self._lock.holder()
-
-    def close(self) -> None:
-        """Let go. Idempotent."""
-        self._lock.close()
-
-
-class Holding:
+class Holding(Lock):
     """Who has the state open: everybody shares it, and who puts a backup in its place has it alone."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises StateUnwritable."""
-        self._path = path
-        self._lock = Lock(path)
 
     def share(self, wait_s: float) -> None:
         """Hold it with others. Raises StateBusy when somebody has it alone for so long."""
-        if not self._lock.take(exclusive=False, wait_s=wait_s):
+        if not self.take(exclusive=False, wait_s=wait_s):
             raise StateBusy(f"the state beside {self._path} is being restored: try again")
 
     def alone(self, wait_s: float) -> bool:
         """Hold it alone; False when others have it open for so long."""
-        return self._lock.take(exclusive=True, wait_s=wait_s)
-
-    def close(self) -> None:
-        """Let go. Idempotent."""
-        self._lock.close()
+        return self.take(exclusive=True, wait_s=wait_s)
 
 
-class ServerLock:
+class ServerLock(Lock):
     """Held by the one gateway that runs on a state directory, in ``gateway.pid`` there with its process and
     host. The operating system ends it with the process, however that ends.
 
@@ -85,21 +61,20 @@ class ServerLock:
 
     def __init__(self, state_dir: Path, wait_s: float = WAIT_S) -> None:
         """Raises StateInUse, which names who has it, and StateUnwritable."""
-        self._lock = Lock(state_dir / PID_NAME)
+        super().__init__(state_dir / PID_NAME)
         try:
-            if not self._lock.take(exclusive=True, wait_s=wait_s):
+            if not self.take(exclusive=True, wait_s=wait_s):
                 raise StateInUse(
-                    f"a gateway runs on {state_dir} already ({self._lock.holder()}), and two of them would "
+                    f"a gateway runs on {state_dir} already ({self.holder()}), and two of them would "
                     "serve half of the agents each: stop that one first, or give this one another --state"
                 )
-            self._lock.sign()
+            self.sign()
+        except OSError as error:
+            self.close()
+            raise StateUnwritable(f"cannot write {self._path} ({error.strerror})") from error
         except BaseException:
-            self._lock.close()
+            self.close()
             raise
-
-    def close(self) -> None:
-        """Let go. Idempotent."""
-        self._lock.close()
 
 
 def running_gateway(state_dir: Path) -> LockHolder | None:

@@ -1,110 +1,67 @@
-"""Makes the tables of a new database, and brings those of an older version to the newest.
-
-A step stays as it was written: it names the tables as they were then, not as :mod:`gateway.storage.schema`
-has them now.
-"""
-
-from collections.abc import Callable
+"""Makes the tables of a new database, and brings those of an older version to the newest."""
 
 from sqlalchemy import Connection, LargeBinary, insert
 
 from gateway.storage import schema
 
-
-def _to_version_2(connection: Connection) -> None:
-    connection.exec_driver_sql(
+UPGRADES: dict[int, tuple[str, ...]] = {
+    1: (
         "CREATE TABLE models (name VARCHAR NOT NULL, first_s DOUBLE PRECISION NOT NULL, "
-        "last_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))"
-    )
-    connection.exec_driver_sql(
+        "last_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))",
         "CREATE TABLE usage (day VARCHAR NOT NULL, key_id VARCHAR NOT NULL, tenant VARCHAR NOT NULL, "
         "model VARCHAR NOT NULL, requests BIGINT NOT NULL, prompt_tokens BIGINT NOT NULL, "
         "completion_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, "
-        "PRIMARY KEY (day, key_id, tenant, model))"
-    )
-
-
-def _to_version_3(connection: Connection) -> None:
-    connection.exec_driver_sql("ALTER TABLE api_keys ADD COLUMN residency JSON")
-
-
-def _to_version_4(connection: Connection) -> None:
-    connection.exec_driver_sql(
+        "PRIMARY KEY (day, key_id, tenant, model))",
+    ),
+    2: ("ALTER TABLE api_keys ADD COLUMN residency JSON",),
+    3: (
         "CREATE TABLE aliases (name VARCHAR NOT NULL, definition JSON NOT NULL, "
-        "created_s DOUBLE PRECISION NOT NULL, changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))"
-    )
-    connection.exec_driver_sql(
+        "created_s DOUBLE PRECISION NOT NULL, changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))",
         "CREATE TABLE alias_changes (id INTEGER NOT NULL, name VARCHAR NOT NULL, "
-        "at_s DOUBLE PRECISION NOT NULL, what VARCHAR NOT NULL, definition JSON, PRIMARY KEY (id))"
-    )
-    connection.exec_driver_sql("CREATE INDEX ix_alias_changes_name ON alias_changes (name)")
-    connection.execute(insert(schema.revisions).values(topic=schema.Topic.ALIASES.value, value=0))
-
-
-def _to_version_5(connection: Connection) -> None:
-    for column in (
-        "scopes JSON",
-        "role VARCHAR",
-        "expires_s DOUBLE PRECISION",
-        "previous_digest {}",
-        "previous_until_s DOUBLE PRECISION",
-        "last_used_s DOUBLE PRECISION",
-    ):
-        binary = LargeBinary().compile(connection.dialect)
-        connection.exec_driver_sql("ALTER TABLE api_keys ADD COLUMN " + column.format(binary))
-
-
-def _to_version_6(connection: Connection) -> None:
-    for column in ("rpm", "tpm", "concurrency"):
-        connection.exec_driver_sql(f"ALTER TABLE api_keys ADD COLUMN {column} BIGINT")
-    for column in ("gpu_s", "cost"):
-        connection.exec_driver_sql(
-            f"ALTER TABLE usage ADD COLUMN {column} DOUBLE PRECISION DEFAULT 0 NOT NULL"
-        )
-    connection.exec_driver_sql(
+        "at_s DOUBLE PRECISION NOT NULL, what VARCHAR NOT NULL, definition JSON, PRIMARY KEY (id))",
+        "CREATE INDEX ix_alias_changes_name ON alias_changes (name)",
+        "INSERT INTO revisions (topic, value) VALUES ('aliases', 0)",
+    ),
+    4: (
+        "ALTER TABLE api_keys ADD COLUMN scopes JSON",
+        "ALTER TABLE api_keys ADD COLUMN role VARCHAR",
+        "ALTER TABLE api_keys ADD COLUMN expires_s DOUBLE PRECISION",
+        "ALTER TABLE api_keys ADD COLUMN previous_digest {binary}",
+        "ALTER TABLE api_keys ADD COLUMN previous_until_s DOUBLE PRECISION",
+        "ALTER TABLE api_keys ADD COLUMN last_used_s DOUBLE PRECISION",
+    ),
+    5: (
+        "ALTER TABLE api_keys ADD COLUMN rpm BIGINT",
+        "ALTER TABLE api_keys ADD COLUMN tpm BIGINT",
+        "ALTER TABLE api_keys ADD COLUMN concurrency BIGINT",
+        "ALTER TABLE usage ADD COLUMN gpu_s DOUBLE PRECISION DEFAULT 0 NOT NULL",
+        "ALTER TABLE usage ADD COLUMN cost DOUBLE PRECISION DEFAULT 0 NOT NULL",
         "CREATE TABLE tenants (name VARCHAR NOT NULL, rpm BIGINT, tpm BIGINT, concurrency BIGINT, "
         "tokens_per_day BIGINT, tokens_per_month BIGINT, gpu_seconds_per_day DOUBLE PRECISION, "
         "gpu_seconds_per_month DOUBLE PRECISION, money_per_day DOUBLE PRECISION, "
         "money_per_month DOUBLE PRECISION, queue_share DOUBLE PRECISION, weight DOUBLE PRECISION, "
-        "changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))"
-    )
-    connection.exec_driver_sql(
+        "changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (name))",
         "CREATE TABLE prices (model VARCHAR NOT NULL, input DOUBLE PRECISION NOT NULL, "
         "output DOUBLE PRECISION NOT NULL, gpu_second DOUBLE PRECISION NOT NULL, "
-        "changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (model))"
-    )
-    connection.execute(insert(schema.revisions).values(topic=schema.Topic.LIMITS.value, value=0))
-
-
-def _to_version_7(connection: Connection) -> None:
-    connection.exec_driver_sql(
+        "changed_s DOUBLE PRECISION NOT NULL, PRIMARY KEY (model))",
+        "INSERT INTO revisions (topic, value) VALUES ('limits', 0)",
+    ),
+    6: (
         "CREATE TABLE acts (number INTEGER NOT NULL, id VARCHAR NOT NULL, at_s DOUBLE PRECISION NOT NULL, "
-        "kind VARCHAR NOT NULL, who VARCHAR NOT NULL, what JSON NOT NULL, PRIMARY KEY (number), UNIQUE (id))"
-    )
-    connection.exec_driver_sql("ALTER TABLE usage RENAME TO usage_before")
-    connection.exec_driver_sql(
+        "kind VARCHAR NOT NULL, who VARCHAR NOT NULL, what JSON NOT NULL, PRIMARY KEY (number), UNIQUE (id))",
+        "ALTER TABLE usage RENAME TO usage_before",
         "CREATE TABLE usage (day VARCHAR NOT NULL, key_id VARCHAR NOT NULL, tenant VARCHAR NOT NULL, "
         "model VARCHAR NOT NULL, deployment VARCHAR NOT NULL, requests BIGINT NOT NULL, "
         "prompt_tokens BIGINT NOT NULL, completion_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, "
         "gpu_s DOUBLE PRECISION DEFAULT 0 NOT NULL, cost DOUBLE PRECISION DEFAULT 0 NOT NULL, "
-        "PRIMARY KEY (day, key_id, tenant, model, deployment))"
-    )
-    connection.exec_driver_sql(
+        "PRIMARY KEY (day, key_id, tenant, model, deployment))",
         "INSERT INTO usage SELECT day, key_id, tenant, model, '', requests, prompt_tokens, "
-        "completion_tokens, cached_tokens, gpu_s, cost FROM usage_before"
-    )
-    connection.exec_driver_sql("DROP TABLE usage_before")
-
-
-UPGRADES: dict[int, Callable[[Connection], None]] = {
-    1: _to_version_2,
-    2: _to_version_3,
-    3: _to_version_4,
-    4: _to_version_5,
-    5: _to_version_6,
-    6: _to_version_7,
+        "completion_tokens, cached_tokens, gpu_s, cost FROM usage_before",
+        "DROP TABLE usage_before",
+    ),
 }
-"""From version n to n + 1: what changes tables that have rows. A new database is made at the newest."""
+"""The statements that bring a database from version n to n + 1; ``{binary}`` is its type for bytes. A step
+stays as it was written: it names the tables as they were then. A new database is made at the newest."""
 
 
 def create_schema(connection: Connection) -> None:
@@ -117,6 +74,12 @@ def create_schema(connection: Connection) -> None:
 
 def upgrade_schema(connection: Connection, version: int) -> None:
     """Bring a database of an older version to the newest."""
-    while version < schema.SCHEMA_VERSION:
-        UPGRADES[version](connection)
-        version += 1
+    for step in range(version, schema.SCHEMA_VERSION):
+        upgrade_step(connection, step)
+
+
+def upgrade_step(connection: Connection, version: int) -> None:
+    """Bring a database of ``version`` to the next one."""
+    binary = LargeBinary().compile(connection.dialect)
+    for statement in UPGRADES[version]:
+        connection.exec_driver_sql(statement.format(binary=binary))

@@ -79,9 +79,7 @@ keys = Table(
     Column("previous_digest", LargeBinary),
     Column("previous_until_s", Double),
     Column("last_used_s", Double),
-    Column("rpm", BigInteger),
-    Column("tpm", BigInteger),
-    Column("concurrency", BigInteger),
+    *(Column(name, BigInteger) for name in ("rpm", "tpm", "concurrency")),
 )
 """``residency`` (since version 3): the values a deployment's labels may have, by label; NULL: any.
 
@@ -89,12 +87,7 @@ Since version 5: ``scopes`` (what may be asked for, by kind; NULL: anything), ``
 ``expires_s``, the secret before the last rotation with the end of its time, and ``last_used_s``. Since
 version 6: limits; NULL: none.
 """
-Index(
-    "api_keys_active_name",
-    keys.c.name,
-    unique=True,
-    info={"where": keys.c.revoked_s.is_(None)},
-)
+Index("api_keys_active_name", keys.c.name, unique=True, info={"where": keys.c.revoked_s.is_(None)})
 
 agents = Table(
     "agents",
@@ -112,12 +105,7 @@ agents = Table(
     Column("revision", BigInteger, nullable=False, index=True),
 )
 """One row a key that ever joined: a revoked one stays, so that its key can never come back."""
-Index(
-    "agents_active_name",
-    agents.c.name,
-    unique=True,
-    info={"where": agents.c.revoked_s.is_(None)},
-)
+Index("agents_active_name", agents.c.name, unique=True, info={"where": agents.c.revoked_s.is_(None)})
 
 certificates = Table(
     "certificates",
@@ -138,20 +126,14 @@ models = Table(
 )
 """Names once served. Since version 2."""
 
+COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
+
 usage = Table(
     "usage",
     metadata,
-    Column("day", String, primary_key=True),
-    Column("key_id", String, primary_key=True),
-    Column("tenant", String, primary_key=True),
-    Column("model", String, primary_key=True),
-    Column("deployment", String, primary_key=True),
-    Column("requests", BigInteger, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("completion_tokens", BigInteger, nullable=False),
-    Column("cached_tokens", BigInteger, nullable=False),
-    Column("gpu_s", Double, nullable=False, server_default=text("0")),
-    Column("cost", Double, nullable=False, server_default=text("0")),
+    *(Column(name, String, primary_key=True) for name in ("day", "key_id", "tenant", "model", "deployment")),
+    *(Column(name, BigInteger, nullable=False) for name in COUNTS),
+    *(Column(name, Double, nullable=False, server_default=text("0")) for name in ("gpu_s", "cost")),
 )
 """Sums of a day (UTC, ``2026-11-21``). Since version 2; ``gpu_s`` and ``cost``, in money, since version 6;
 ``deployment`` (``agent/id``; empty where it is not known, and in what is older) since version 7."""
@@ -160,17 +142,10 @@ tenants = Table(
     "tenants",
     metadata,
     Column("name", String, primary_key=True),
-    Column("rpm", BigInteger),
-    Column("tpm", BigInteger),
-    Column("concurrency", BigInteger),
-    Column("tokens_per_day", BigInteger),
-    Column("tokens_per_month", BigInteger),
-    Column("gpu_seconds_per_day", Double),
-    Column("gpu_seconds_per_month", Double),
-    Column("money_per_day", Double),
-    Column("money_per_month", Double),
-    Column("queue_share", Double),
-    Column("weight", Double),
+    *(Column(name, BigInteger) for name in ("rpm", "tpm", "concurrency")),
+    *(Column(name, BigInteger) for name in ("tokens_per_day", "tokens_per_month")),
+    *(Column(name, Double) for name in ("gpu_seconds_per_day", "gpu_seconds_per_month")),
+    *(Column(name, Double) for name in ("money_per_day", "money_per_month", "queue_share", "weight")),
     Column("changed_s", Double, nullable=False),
 )
 """Tenants' limits; NULL: none. Read whole when the revision of their topic has moved. Since version 6."""
@@ -179,10 +154,7 @@ prices = Table(
     "prices",
     metadata,
     Column("model", String, primary_key=True),
-    Column("input", Double, nullable=False),
-    Column("output", Double, nullable=False),
-    Column("gpu_second", Double, nullable=False),
-    Column("changed_s", Double, nullable=False),
+    *(Column(name, Double, nullable=False) for name in ("input", "output", "gpu_second", "changed_s")),
 )
 """Of a million tokens, and of a GPU-second. Read whole with the tenants. Since version 6."""
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 
 from gateway.domain.state_dir import DATABASE_NAME
 from gateway.storage.acts import ActStore
@@ -34,23 +33,7 @@ class Store:
     a worker thread in a running gateway.
     """
 
-    tokens: TokenStore
-    keys: KeyStore
-    agents: AgentStore
-    aliases: AliasStore
-    models: ModelStore
-    usage: UsageStore
-    limits: LimitStore
-    acts: ActStore
-    backup: Backup
-    identity: IdentityStore
-
-    def __init__(
-        self,
-        state_dir: Path,
-        database: Database,
-        identity: IdentityStore,
-    ) -> None:
+    def __init__(self, state_dir: Path, database: Database, identity: IdentityStore) -> None:
         self.state_dir = state_dir
         self._database = database
         self._locks = contextlib.ExitStack()
@@ -58,7 +41,7 @@ class Store:
         self.identity = identity
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
-        self.agents = AgentStore(database)
+        self.agents = AgentStore(database, self.tokens)
         self.aliases = AliasStore(database)
         self.models = ModelStore(database)
         self.usage = UsageStore(database)
@@ -119,14 +102,6 @@ class Store:
         """Tells whether anybody, in any process, has changed the state."""
         return self._database.changes
 
-    def data_version(self) -> int:
-        """A number that changes when anybody, in any process, has changed the state.
-
-        Costs microseconds, and reads the database: not for an event loop. Compare with an earlier value.
-        Raises StateError.
-        """
-        return self.changes.look()
-
     def close(self) -> None:
         """Close the database. Idempotent.
 
@@ -141,9 +116,7 @@ class Store:
     def __enter__(self) -> "Store":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

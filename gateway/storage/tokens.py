@@ -5,22 +5,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, update
 
 from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.database import Database
-from gateway.storage.errors import (
-    AmbiguousId,
-    TokenExpired,
-    TokenRevoked,
-    TokenUnknown,
-    TokenUsedUp,
-    UnknownRecord,
-)
+from gateway.storage.errors import AmbiguousId, EnrolmentRefused, UnknownRecord
 from gateway.storage.identity import IdentityStore
+from gateway.storage.records import RecordStore
 from gateway.storage.rules import check_labels, check_models, check_token_life, check_uses
 from shared.identity import JoinToken
+
+NOT_MADE_HERE = "this gateway made no such join token; make one with: trunkline token create"
 
 ID_PREFIX_CHARS = 4
 """Least of an id that names a token on the command line."""
@@ -60,11 +56,14 @@ class TokenRecord:
         return TokenState.ACTIVE if self.uses < self.uses_allowed else TokenState.USED_UP
 
 
-class TokenStore:
-    """The join tokens. Every method raises StateError when the database fails."""
+class TokenStore(RecordStore[TokenRecord]):
+    """The join tokens."""
+
+    _table = schema.tokens
+    _order = (schema.tokens.c.created_s, schema.tokens.c.id)
 
     def __init__(self, database: Database, identity: IdentityStore) -> None:
-        self._database = database
+        super().__init__(database)
         self._identity = identity
 
     def create(
@@ -87,6 +86,7 @@ class TokenStore:
         keys = self._identity.keys
         signer = keys.previous_at(wall_s + expires_in_s) or keys.current
         token = JoinToken.new(signer.fingerprint)
+        rights = {"models": list(models), "labels": dict(labels)}
         with self._database.write() as connection:
             connection.execute(
                 insert(schema.tokens).values(
@@ -96,26 +96,17 @@ class TokenStore:
                     expires_s=wall_s + expires_in_s,
                     uses_allowed=uses,
                     uses=0,
-                    models=list(models),
-                    labels=dict(labels),
+                    **rights,
                 )
             )
-            rights = {"models": list(models), "labels": dict(labels)}
-            note_act(
-                connection, "token.create", token=token.id_text, uses=uses, life_s=expires_in_s, **rights
-            )
+            facts = {"uses": uses, "life_s": expires_in_s, **rights}
+            note_act(connection, "token.create", token=token.id_text, **facts)
         return token, token.encode()
-
-    def list(self) -> tuple[TokenRecord, ...]:
-        """Every token, the oldest first."""
-        query = select(schema.tokens).order_by(schema.tokens.c.created_s, schema.tokens.c.id)
-        with self._database.read() as connection:
-            return tuple(map(_record, connection.execute(query)))
 
     def get(self, token_id: str) -> TokenRecord | None:
         """The token with this id."""
         with self._database.read() as connection:
-            return find_token(connection, token_id)
+            return self._find(connection, schema.tokens.c.id == token_id)
 
     def revoke(self, token_id: str, wall_s: float) -> TokenRecord:
         """Revoke a token by its id, the beginning of its id, or its whole text; the token as it was.
@@ -123,7 +114,7 @@ class TokenStore:
         Revoking twice changes nothing. Raises UnknownRecord or AmbiguousId.
         """
         with self._database.write() as connection:
-            record = _find_by_prefix(connection, token_id)
+            record = self._find_by_prefix(connection, token_id)
             connection.execute(
                 update(schema.tokens)
                 .where(schema.tokens.c.id == record.id, schema.tokens.c.revoked_s.is_(None))
@@ -132,61 +123,46 @@ class TokenStore:
             note_act(connection, "token.revoke", token=record.id)
         return record
 
-    def redeem(self, token_id: str, wall_s: float) -> TokenRecord:
-        """Count one use of a token. Raises TokenUnknown, TokenRevoked, TokenExpired or TokenUsedUp.
+    def _find_by_prefix(self, connection: Connection, text: str) -> TokenRecord:
+        prefix = JoinToken.decode(text).id_text if text.startswith("tlj_") else text.lower()
+        if len(prefix) < ID_PREFIX_CHARS:
+            raise UnknownRecord(
+                f"{text!r} is too short: give at least {ID_PREFIX_CHARS} characters of the id"
+            )
+        found = self._read(connection, schema.tokens.c.id.startswith(prefix, autoescape=True))
+        if not found:
+            raise UnknownRecord(f"no join token {text!r}; see: trunkline token list")
+        if len(found) > 1:
+            raise AmbiguousId(f"{len(found)} join tokens begin with {text!r}: give more of the id")
+        return found[0]
 
-        Agents are enrolled by ``AgentStore.enrol``, which counts the use in its own transaction.
-        """
-        with self._database.write() as connection:
-            record = usable_token(connection, token_id, wall_s)
-            count_use(connection, record)
+    def usable(self, connection: Connection, token_id: str, wall_s: float) -> TokenRecord:
+        """The token, inside a transaction. Raises EnrolmentRefused when it is unknown, revoked or expired."""
+        record = self._find(connection, schema.tokens.c.id == token_id)
+        if record is None:
+            raise EnrolmentRefused(NOT_MADE_HERE)
+        if record.revoked_s is not None:
+            raise EnrolmentRefused(f"join token {record.id} was revoked; ask for another")
+        if wall_s >= record.expires_s:
+            raise EnrolmentRefused(
+                f"join token {record.id} has expired; make another with: trunkline token create"
+            )
         return record
 
-
-def find_token(connection: Connection, token_id: str) -> TokenRecord | None:
-    """The token with this id, inside a transaction."""
-    row = connection.execute(select(schema.tokens).where(schema.tokens.c.id == token_id)).one_or_none()
-    return None if row is None else _record(row)
-
-
-def usable_token(connection: Connection, token_id: str, wall_s: float) -> TokenRecord:
-    """The token, unless it is unknown, revoked or expired; each raises its own EnrolmentRefused."""
-    record = find_token(connection, token_id)
-    if record is None:
-        raise TokenUnknown("this gateway made no such join token; make one with: trunkline token create")
-    if record.revoked_s is not None:
-        raise TokenRevoked(f"join token {record.id} was revoked; ask for another")
-    if wall_s >= record.expires_s:
-        raise TokenExpired(f"join token {record.id} has expired; make another with: trunkline token create")
-    return record
-
-
-def count_use(connection: Connection, record: TokenRecord) -> None:
-    """Take one use, or raise TokenUsedUp. The condition is in the statement: two at once cannot both pass."""
-    taken = connection.execute(
-        update(schema.tokens)
-        .where(schema.tokens.c.id == record.id, schema.tokens.c.uses < schema.tokens.c.uses_allowed)
-        .values(uses=schema.tokens.c.uses + 1)
-    )
-    if taken.rowcount != 1:
-        raise TokenUsedUp(
-            f"join token {record.id} is used up ({record.uses_allowed} of {record.uses_allowed} uses); "
-            "make another with: trunkline token create"
+    def count_use(self, connection: Connection, record: TokenRecord) -> None:
+        """Take one use. Raises EnrolmentRefused when none is left. The condition is in the statement: two at
+        once cannot both pass."""
+        tokens = schema.tokens.c
+        taken = connection.execute(
+            update(schema.tokens)
+            .where(tokens.id == record.id, tokens.uses < tokens.uses_allowed)
+            .values(uses=tokens.uses + 1)
         )
+        if taken.rowcount != 1:
+            raise EnrolmentRefused(
+                f"join token {record.id} is used up ({record.uses_allowed} of {record.uses_allowed} uses); "
+                "make another with: trunkline token create"
+            )
 
-
-def _find_by_prefix(connection: Connection, text: str) -> TokenRecord:
-    prefix = JoinToken.decode(text).id_text if text.startswith("tlj_") else text.lower()
-    if len(prefix) < ID_PREFIX_CHARS:
-        raise UnknownRecord(f"{text!r} is too short: give at least {ID_PREFIX_CHARS} characters of the id")
-    column = schema.tokens.c.id
-    rows = connection.execute(select(schema.tokens).where(column.startswith(prefix, autoescape=True))).all()
-    if not rows:
-        raise UnknownRecord(f"no join token {text!r}; see: trunkline token list")
-    if len(rows) > 1:
-        raise AmbiguousId(f"{len(rows)} join tokens begin with {text!r}: give more of the id")
-    return _record(rows[0])
-
-
-def _record(row: Row[Any]) -> TokenRecord:
-    return TokenRecord(**{**row._asdict(), "models": tuple(row.models)})
+    def _record(self, row: Row[Any]) -> TokenRecord:
+        return TokenRecord(**{**row._asdict(), "models": tuple(row.models)})

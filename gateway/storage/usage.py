@@ -7,22 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Double,
-    Row,
-    bindparam,
-    case,
-    cast,
-    delete,
-    func,
-    insert,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Double, Row, case, cast, delete, func, select, tuple_
 
-from gateway.domain.quotas import By as By
+from gateway.domain.quotas import By
 from gateway.storage import schema
 from gateway.storage.database import Database
 
@@ -83,8 +70,7 @@ class Total:
         return (self.name, *(each for each in (self.tenant, self.key_id) if each is not None))
 
 
-_COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
-_SUMS = (*_COUNTS, "gpu_s", "cost")
+_SUMS = (*schema.COUNTS, "gpu_s", "cost")
 
 
 class Spent(NamedTuple):
@@ -157,7 +143,7 @@ class UsageStore:
 
 def _total(row: Row[tuple[object, ...]]) -> Total:
     facts = row._mapping
-    counts = {name: int(facts[name]) for name in _COUNTS}
+    counts = {name: int(facts[name]) for name in schema.COUNTS}
     amount = Amount(**counts, gpu_s=facts["gpu_s"], cost=facts["cost"])
     return Total(facts["name"], facts.get("tenant"), amount, facts.get("key_id"))
 
@@ -197,23 +183,16 @@ class ModelStore:
     def note(self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int) -> None:
         """Models that are served now, those not known yet with the time in ``first_s``; only the ``most``
         that were served last are kept."""
-        table = schema.models
         if not served:
             return
+        table = schema.models
+        rows = [{"name": name, "first_s": first_s.get(name, wall_s), "last_s": wall_s} for name in served]
+        kept = select(table.c.name).order_by(table.c.last_s.desc(), table.c.name).limit(most)
         with self._database.write() as connection:
-            known = set(connection.execute(select(table.c.name)).scalars())
-            old = [{"model": name} for name in served if name in known]
-            new = [
-                {"name": name, "first_s": first_s.get(name, wall_s), "last_s": wall_s}
-                for name in served
-                if name not in known
-            ]
-            if old:
-                connection.execute(
-                    update(table).where(table.c.name == bindparam("model")).values(last_s=wall_s), old
-                )
-            if new:
-                connection.execute(insert(table), new)
-            if len(known) + len(new) > most:
-                kept = select(table.c.name).order_by(table.c.last_s.desc(), table.c.name).limit(most)
-                connection.execute(delete(table).where(table.c.name.not_in(kept)))
+            connection.execute(self._database.upsert(table, _keep_first), rows)
+            connection.execute(delete(table).where(table.c.name.not_in(kept)))
+
+
+def _keep_first(before: ColumnElement[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A model known already is served later, but not first, at the time that is given."""
+    return before if before.key == "first_s" else given

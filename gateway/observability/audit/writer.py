@@ -214,7 +214,7 @@ class _Noted:
 
 def audit_writer(store: Store, settings: AuditSettings, keep: Retention) -> AuditWriter:
     """For a gateway."""
-    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.data_version)
+    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.changes.look)
 
 
 class AuditFigures(Collector):

@@ -10,10 +10,8 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gateway.storage.database import BUSY_TIMEOUT_S
 from gateway.storage.errors import StateCorrupt, StateUnwritable
@@ -22,17 +20,6 @@ from gateway.storage.locks import Holding
 _LOG_FILES = ("-wal", "-shm")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PRIMARY = 0xFF
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A backup took a damaged database's place."""
-
-    reason: str
-    damaged: Path | None
-    """Where what was found lies now; None where there was nothing."""
-    backup_s: float
-    """When the backup was made: what changed later is lost."""
 
 
 def backup_path(path: Path) -> Path:
@@ -109,9 +96,10 @@ def prepare_restoring(path: Path, reason: str) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def finish_restoring(path: Path, reason: str, wall_s: float) -> Restored:
-    """Set the database aside with its log, nothing is deleted, and put what was prepared in its place."""
-    restoring, damaged = restoring_path(path), set_aside_path(path, ".damaged", wall_s)
+def finish_restoring(path: Path, wall_s: float) -> tuple[Path | None, float]:
+    """Set the database aside with its log, nothing is deleted, and put what was prepared in its place. Where
+    what was found lies now, None where there was nothing; and when the backup was made."""
+    restoring, damaged = restoring_path(path), _set_aside_path(path, wall_s)
     there = path.exists()
     with _foreign_errors(restoring):
         backup_s = restoring.stat().st_mtime
@@ -120,7 +108,7 @@ def finish_restoring(path: Path, reason: str, wall_s: float) -> Restored:
                 _beside(path, suffix).rename(_beside(damaged, suffix))
         restoring.replace(path)
         _sync(path.parent)
-    return Restored(reason, damaged if there else None, backup_s)
+    return damaged if there else None, backup_s
 
 
 def recover(path: Path, holding: Holding) -> None:
@@ -141,15 +129,17 @@ def recover(path: Path, holding: Holding) -> None:
             return
         if not restoring_path(path).exists():
             prepare_restoring(path, reason)
-        restored = finish_restoring(path, reason, time.time())
+        damaged, backup_s = finish_restoring(path, time.time())
     finally:
         holding.share(BUSY_TIMEOUT_S)
-    _log().error(
+    import structlog  # here, because every command waits for what is imported above
+
+    structlog.get_logger(__name__).error(
         "state_restored_from_backup",
         damage=reason,
-        set_aside=None if restored.damaged is None else str(restored.damaged),
+        set_aside=None if damaged is None else str(damaged),
         lost="what changed since the backup: keys, tokens, agents, aliases, revocations, usage",
-        backup_age_s=round(time.time() - restored.backup_s),
+        backup_age_s=round(time.time() - backup_s),
     )
 
 
@@ -157,17 +147,14 @@ def _reason_to_restore(path: Path) -> str:
     """Why the backup is to take its place, if it is to."""
     if restoring_path(path).exists():
         return "a restoring was interrupted"
-    if not path.exists():
-        return "it is missing" if backup_path(path).exists() else ""
-    if not backup_path(path).exists() and path.stat().st_size == 0:
-        return ""
-    trouble = damage_of(path)
-    return "" if trouble == "it is empty" and not backup_path(path).exists() else trouble
+    has_backup = backup_path(path).exists()
+    trouble = damage_of(path) if path.exists() else "it is missing"
+    return "" if trouble in ("it is missing", "it is empty") and not has_backup else trouble
 
 
-def set_aside_path(path: Path, suffix: str, wall_s: float) -> Path:
+def _set_aside_path(path: Path, wall_s: float) -> Path:
     """A name beside ``path`` that is free."""
-    name = f"{suffix}-{datetime.fromtimestamp(wall_s, UTC):%Y%m%dT%H%M%SZ}"
+    name = f".damaged-{datetime.fromtimestamp(wall_s, UTC):%Y%m%dT%H%M%SZ}"
     chosen, number = _beside(path, name), 1
     while any(_beside(chosen, log).exists() for log in ("", *_LOG_FILES)):
         number += 1
@@ -203,10 +190,3 @@ def _sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def _log() -> Any:
-    """Imported when there is something to say: commands wait for every import."""
-    import structlog
-
-    return structlog.get_logger(__name__)

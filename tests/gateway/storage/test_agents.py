@@ -8,12 +8,7 @@ from gateway.storage import Enrolment, Store
 from gateway.storage.agents import CERTIFICATES_KEPT
 from gateway.storage.errors import (
     AgentKeyRevoked,
-    AgentKeyTaken,
-    AgentNameTaken,
-    TokenExpired,
-    TokenRevoked,
-    TokenUnknown,
-    TokenUsedUp,
+    EnrolmentRefused,
     UnknownRecord,
 )
 
@@ -63,7 +58,7 @@ def test_an_answer_lost_on_its_way_costs_no_second_use(store: Store, token_id: s
 
 def test_a_used_up_token_lets_no_other_key_in(store: Store, token_id: str) -> None:
     store.agents.enrol(enrolment(token_id), NOW_S)
-    with pytest.raises(TokenUsedUp):
+    with pytest.raises(EnrolmentRefused, match="is used up"):
         store.agents.enrol(enrolment(token_id, "gpu-8", OTHER_KEY, "b2"), NOW_S)
     assert len(store.agents.list()) == 1
 
@@ -79,7 +74,7 @@ def test_joining_again_with_another_token_takes_over_what_that_allows(store: Sto
 def test_a_name_belongs_to_the_key_that_has_it(store: Store, token_id: str) -> None:
     store.agents.enrol(enrolment(token_id), NOW_S)
     other = new_token(store, 1)
-    with pytest.raises(AgentNameTaken, match="trunkline agents revoke gpu-7"):
+    with pytest.raises(EnrolmentRefused, match="trunkline agents revoke gpu-7"):
         store.agents.enrol(enrolment(other, key=OTHER_KEY, serial="b2"), NOW_S)
     assert uses_of(store, other) == 0
 
@@ -87,7 +82,7 @@ def test_a_name_belongs_to_the_key_that_has_it(store: Store, token_id: str) -> N
 def test_a_key_has_one_name(store: Store, token_id: str) -> None:
     store.agents.enrol(enrolment(token_id), NOW_S)
     other = new_token(store, 1)
-    with pytest.raises(AgentKeyTaken, match="use --name gpu-7"):
+    with pytest.raises(EnrolmentRefused, match="use --name gpu-7"):
         store.agents.enrol(enrolment(other, "gpu-8", serial="b2"), NOW_S)
     assert uses_of(store, other) == 0
 
@@ -106,16 +101,16 @@ def test_revoking_frees_the_name_for_another_key_but_not_the_key(store: Store) -
     assert (revoked.public_key, revoked.revoked_s, revoked.revoked_reason) == (KEY, NOW_S + 1, "host sold")
 
 
-@pytest.mark.parametrize("refusal", [TokenUnknown, TokenRevoked, TokenExpired])
-def test_a_token_that_is_no_good_enrols_nobody(store: Store, refusal: type[Exception]) -> None:
+@pytest.mark.parametrize("refusal", ["made no such join token", "was revoked", "has expired"])
+def test_a_token_that_is_no_good_enrols_nobody(store: Store, refusal: str) -> None:
     token_id, wall_s = new_token(store, 1), NOW_S
-    if refusal is TokenUnknown:
+    if "no such" in refusal:
         token_id = "0" * 16
-    elif refusal is TokenRevoked:
+    elif "revoked" in refusal:
         store.tokens.revoke(token_id, NOW_S)
     else:
         wall_s += 3600
-    with pytest.raises(refusal):
+    with pytest.raises(EnrolmentRefused, match=refusal):
         store.agents.enrol(enrolment(token_id), wall_s)
     assert store.agents.list() == ()
 

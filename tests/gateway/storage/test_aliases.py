@@ -163,7 +163,7 @@ def test_a_database_from_before_there_were_aliases_gets_them(state_dir: Path) ->
         )
     raw.close()
     with Store.open(state_dir) as store, store._database.write() as connection:
-        migrations.UPGRADES[3](connection)
+        migrations.upgrade_step(connection, 3)
     with Store.open(state_dir) as store:
         store.aliases.set_targets("m", (V1,), 1.0)
         assert now(store) == Alias("m", (V1,))

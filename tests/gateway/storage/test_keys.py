@@ -176,7 +176,7 @@ def test_keys_of_a_database_of_the_version_before_have_no_limits(tmp_path: Path)
         raw.commit()
     engine = create_engine(URL.create("sqlite", database=str(path)))
     with engine.begin() as connection:
-        migrations.UPGRADES[4](connection)
+        migrations.upgrade_step(connection, 4)
     engine.dispose()
     with contextlib.closing(sqlite3.connect(path)) as raw:
         rows = raw.execute("SELECT scopes, role, expires_s, previous_digest, last_used_s FROM api_keys")

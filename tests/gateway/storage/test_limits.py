@@ -123,7 +123,7 @@ def test_a_database_of_the_version_before_has_no_limits_and_its_usage_cost_nothi
         raw.commit()
     engine = create_engine(URL.create("sqlite", database=str(path)))
     with engine.begin() as connection:
-        migrations.UPGRADES[5](connection)
+        migrations.upgrade_step(connection, 5)
     engine.dispose()
     with contextlib.closing(sqlite3.connect(path)) as raw:
         upgraded = dict(raw.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())

@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.storage import DATABASE_NAME, Store, TokenState
-from gateway.storage.errors import (
-    AmbiguousId,
-    BadValue,
-    TokenExpired,
-    TokenRevoked,
-    TokenUnknown,
-    TokenUsedUp,
-    UnknownRecord,
-)
+from gateway.storage.errors import AmbiguousId, BadValue, EnrolmentRefused, UnknownRecord
 from shared.identity import JoinToken
 from shared.protocol.errors import JoinTokenInvalid
 from tests.support.race import race
@@ -25,6 +17,12 @@ NOW_S = 1_800_000_000.0
 def make(store: Store, **changes: Any) -> JoinToken:
     values: dict[str, Any] = {"expires_in_s": 3600, "uses": 1, "models": ["*"], "labels": {}, "wall_s": NOW_S}
     return store.tokens.create(**(values | changes))[0]
+
+
+def redeem(store: Store, token_id: str, wall_s: float) -> None:
+    """Take one use of a token, as an agent that joins with it does."""
+    with store._database.write() as connection:
+        store.tokens.count_use(connection, store.tokens.usable(connection, token_id, wall_s))
 
 
 def test_a_token_carries_the_gateways_fingerprint_and_is_kept_without_its_secret(
@@ -70,34 +68,34 @@ def test_values_that_make_no_sense_are_refused(store: Store, changes: dict[str, 
 
 def test_a_token_lets_in_as_many_as_it_says(store: Store) -> None:
     token = make(store, uses=2)
-    store.tokens.redeem(token.id_text, NOW_S)
-    store.tokens.redeem(token.id_text, NOW_S)
-    with pytest.raises(TokenUsedUp, match="2 of 2 uses"):
-        store.tokens.redeem(token.id_text, NOW_S)
+    redeem(store, token.id_text, NOW_S)
+    redeem(store, token.id_text, NOW_S)
+    with pytest.raises(EnrolmentRefused, match="2 of 2 uses"):
+        redeem(store, token.id_text, NOW_S)
 
 
 def test_a_token_is_good_until_the_second_it_expires(store: Store) -> None:
     token = make(store, uses=5)
-    store.tokens.redeem(token.id_text, NOW_S + 3599)
-    with pytest.raises(TokenExpired, match="has expired"):
-        store.tokens.redeem(token.id_text, NOW_S + 3600)
+    redeem(store, token.id_text, NOW_S + 3599)
+    with pytest.raises(EnrolmentRefused, match="has expired"):
+        redeem(store, token.id_text, NOW_S + 3600)
 
 
 def test_a_revoked_token_is_worth_nothing_even_unexpired(store: Store) -> None:
     token = make(store)
     store.tokens.revoke(token.id_text, NOW_S)
-    with pytest.raises(TokenRevoked):
-        store.tokens.redeem(token.id_text, NOW_S)
+    with pytest.raises(EnrolmentRefused, match="was revoked"):
+        redeem(store, token.id_text, NOW_S)
 
 
 def test_a_token_never_made_is_unknown(store: Store) -> None:
-    with pytest.raises(TokenUnknown):
-        store.tokens.redeem("0" * 16, NOW_S)
+    with pytest.raises(EnrolmentRefused, match="made no such join token"):
+        redeem(store, "0" * 16, NOW_S)
 
 
 def test_the_state_of_a_token_is_named(store: Store) -> None:
     tokens = [make(store, wall_s=NOW_S + n) for n in range(4)]
-    store.tokens.redeem(tokens[1].id_text, NOW_S)
+    redeem(store, tokens[1].id_text, NOW_S)
     store.tokens.revoke(tokens[2].id_text, NOW_S)
     states = [record.state(NOW_S + 3602) for record in store.tokens.list()]
     assert states == [TokenState.EXPIRED, TokenState.EXPIRED, TokenState.REVOKED, TokenState.ACTIVE]
@@ -137,13 +135,15 @@ def test_processes_that_redeem_at_once_share_the_uses_out_exactly(store: Store, 
     token = make(store, uses=25)
     printed = race(
         "from pathlib import Path; from gateway.storage import Store; "
-        "from gateway.storage.errors import TokenUsedUp",
+        "from gateway.storage.errors import EnrolmentRefused",
         "store, good = Store.open(Path(sys.argv[1])), 0\n"
         "for _ in range(15):\n"
         "    try:\n"
-        "        store.tokens.redeem(sys.argv[2], float(sys.argv[3]))\n"
+        "        with store._database.write() as connection:\n"
+        "            token = store.tokens.usable(connection, sys.argv[2], float(sys.argv[3]))\n"
+        "            store.tokens.count_use(connection, token)\n"
         "        good += 1\n"
-        "    except TokenUsedUp:\n"
+        "    except EnrolmentRefused:\n"
         "        pass\n"
         "store.close()\n"
         "print(good)",

@@ -158,9 +158,9 @@ def test_those_served_last_are_kept_and_listed(store: Store) -> None:
 
 
 def test_no_model_is_no_write(store: Store) -> None:
-    before = store.data_version()
+    before = store.changes.look()
     store.models.note({}, [], 1.0, 3)
-    assert store.data_version() == before
+    assert store.changes.look() == before
 
 
 def test_a_database_of_the_first_version_is_brought_up_to_date_with_what_it_holds(tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ def test_a_time_that_cannot_be_read_is_that_of_the_newest_line(files: AuditFiles
 
 def test_a_thread_writes_what_is_left_when_it_is_stopped(store: Store, identity: GatewayIdentity) -> None:
     files = AuditFiles(store.state_dir / "audit", lambda: identity)
-    writer = AuditWriter(files, store.acts, AuditSettings(tick_s=60), changed=store.data_version)
+    writer = AuditWriter(files, store.acts, AuditSettings(tick_s=60), changed=store.changes.look)
     writer.start()
     store.acts.note("thing.change")
     writer.add(facts())

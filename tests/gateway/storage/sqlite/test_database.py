@@ -66,8 +66,8 @@ def test_an_older_database_is_upgraded_step_by_step(path: Path, monkeypatch: pyt
     SqliteDatabase(path).close()
     present = schema.SCHEMA_VERSION
     add = {
-        present: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN region TEXT"),
-        present + 1: lambda c: c.exec_driver_sql("ALTER TABLE agents ADD COLUMN zone TEXT"),
+        present: ("ALTER TABLE agents ADD COLUMN region TEXT",),
+        present + 1: ("ALTER TABLE agents ADD COLUMN zone TEXT",),
     }
     monkeypatch.setattr(migrations, "UPGRADES", add)
     for module in (schema, database):
