@@ -15,7 +15,7 @@ from gateway.storage.errors import StateError
 from gateway.storage.keys import PREFIX
 
 if TYPE_CHECKING:
-    from gateway.auth.oidc import Issuer, KeySource, TokenAuthenticator
+    from gateway.auth.oidc import KeySource, TokenAuthenticator
 
 
 USED_TICK_S = 15.0
@@ -55,7 +55,7 @@ class Clients:
         every import."""
         from gateway.auth.oidc import KeySource, TokenAuthenticator
 
-        self._sources = [KeySource(issuer_of(table), clock) for table in issuers]
+        self._sources = [KeySource(issuer, clock) for issuer in issuers]
         self.credentials = Authenticator(self.ring, TokenAuthenticator(self._sources, wall))
 
     async def run(self) -> None:
@@ -87,20 +87,6 @@ class Clients:
         except StateError as error:
             _log.debug("last_use_not_written", error=str(error))
             self.ring.put_back_used(used_s)
-
-
-def issuer_of(table: OidcTable) -> "Issuer":
-    """What is set of an issuer, as the check of tokens knows it."""
-    from gateway.auth.oidc import Issuer
-
-    same = table.model_dump(exclude={"issuer", "audience", "algorithms", "tenants"})
-    return Issuer(
-        table.issuer,
-        tuple(table.audience),
-        algorithms=tuple(table.algorithms),
-        tenants=tuple(table.tenants),
-        **same,
-    )
 
 
 class Authenticator:

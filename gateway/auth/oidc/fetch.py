@@ -1,10 +1,8 @@
 """Fetches an issuer's small documents over HTTPS, within bounds of time and size."""
 
 import asyncio
-import contextlib
 import re
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, urljoin
@@ -106,46 +104,26 @@ async def _get(parts: SplitResult, ca_file: Path | None) -> _Answer:
     tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
     port = parts.port or (443 if tls is not None else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=tls)
-    with _closing(writer):
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    answer, read_bytes = _Answer(), 0
+    parser = httptools.HttpResponseParser(answer)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
         writer.write(
             f"GET {target} HTTP/1.1\r\nhost: {parts.netloc}\r\naccept: application/json\r\n"
             "accept-encoding: identity\r\nconnection: close\r\n\r\n".encode("ascii")
         )
-        answer = _Answer()
-        parser, read_bytes = httptools.HttpResponseParser(answer), 0
-        while not answer.complete:
-            data = await reader.read(_READ_BYTES)
-            if not data:
-                break
+        while not answer.complete and (data := await reader.read(_READ_BYTES)):
             read_bytes += len(data)
             if read_bytes > 2 * (DOCUMENT_BYTES + _HEAD_BYTES):
                 raise FetchFailed("it is too long")
-            _feed(parser, data)
-        answer.status = _status(parser)
-    if not answer.complete and "content-length" in answer.headers:
-        raise FetchFailed("it ended too early")
-    return answer
-
-
-def _feed(parser: httptools.HttpResponseParser, data: bytes) -> None:
-    """Raises FetchFailed and HttpParserError."""
-    try:
-        parser.feed_data(data)
+            parser.feed_data(data)
     except httptools.HttpParserCallbackError as error:
         if isinstance(error.__context__, FetchFailed):
             raise error.__context__ from None
         raise
-
-
-def _status(parser: httptools.HttpResponseParser) -> int:
-    return int(parser.get_status_code())
-
-
-@contextlib.contextmanager
-def _closing(writer: asyncio.StreamWriter) -> Iterator[None]:
-    """Cut the connection; nothing is said at its end that would have to be waited for."""
-    try:
-        yield
     finally:
-        writer.transport.abort()
+        writer.transport.abort()  # a goodbye would have to be waited for
+    answer.status = parser.get_status_code()
+    if not answer.complete and "content-length" in answer.headers:
+        raise FetchFailed("it ended too early")
+    return answer

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import orjson
 import structlog
-from jwt import PyJWK
 
 from gateway.auth.oidc.fetch import Fetched, FetchFailed, fetch
-from gateway.auth.oidc.issuer import BadKeySet, Issuer, KeySet, read_keyset
+from gateway.auth.oidc.keyset import BadKeySet, KeySet, read_keyset
+from gateway.domain.oidc import OidcTable
 from gateway.domain.urls import BadUrl, check_url, is_own
 
 ASKED_GAP_S = 30.0
@@ -35,38 +35,19 @@ _log = structlog.get_logger(__name__)
 class KeySource:
     """Belongs to the event loop's thread."""
 
-    def __init__(self, issuer: Issuer, clock: Callable[[], float], get: Fetch = fetch) -> None:
+    def __init__(self, issuer: OidcTable, clock: Callable[[], float], get: Fetch = fetch) -> None:
         """``clock`` gives seconds of the event loop's clock."""
         self.issuer = issuer
         self.generation = 0
         """Another number as soon as the keys are others."""
         self._clock = clock
         self._get = get
-        self._keys: KeySet | None = None
+        self.keys: KeySet | None = None
+        """To verify with, while there are any."""
         self._fetched_s = self._asked_s = float("-inf")
         self._failures = 0
-        self._asked = asyncio.Event()
-
-    @property
-    def asked(self) -> bool:
-        """Newer keys are to be looked for."""
-        return self._asked.is_set()
-
-    @property
-    def ready(self) -> bool:
-        """There are keys to verify with."""
-        return self._keys is not None
-
-    def find(self, kid: str | None, algorithm: str) -> PyJWK | None:
-        """The key that a token names. One that there is not makes us look for newer keys."""
-        found = None if self._keys is None else self._keys.find(kid, algorithm)
-        if found is None:
-            self.ask()
-        return found
-
-    def ask(self) -> None:
-        """Look for newer keys: those that there are may be withdrawn."""
-        self._asked.set()
+        self.asked = asyncio.Event()
+        """Set when a token names a key that is not known: newer keys are then looked for."""
 
     async def run(self) -> None:
         """Fetch at once and whenever it is due, until cancelled. Failures are logged, not raised."""
@@ -74,7 +55,7 @@ class KeySource:
             wait_s = await self.refresh()
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._asked.wait()
+                    await self.asked.wait()
             except TimeoutError:
                 continue
             await asyncio.sleep(min(self._asked_s + ASKED_GAP_S - self._clock(), wait_s))
@@ -82,7 +63,7 @@ class KeySource:
 
     async def refresh(self) -> float:
         """Fetch the keys now; how long to wait until the next time."""
-        self._asked.clear()
+        self.asked.clear()
         try:
             fetched = await self._get(await self._jwks_url(), self.issuer.ca_file)
             keys = read_keyset(fetched.body, self.issuer.algorithms)
@@ -120,8 +101,8 @@ class KeySource:
         return url
 
     def _take(self, keys: KeySet) -> None:
-        if self._keys is None or keys.fingerprint != self._keys.fingerprint:
-            self._keys = keys
+        if self.keys is None or keys.fingerprint != self.keys.fingerprint:
+            self.keys = keys
             self.generation += 1
             _log.info("issuer_keys", issuer=self.issuer.issuer, keys=len(keys.keys))
 
@@ -130,12 +111,12 @@ class KeySource:
             _log.warning("issuer_away", issuer=self.issuer.issuer, reason=reason)
         self._failures += 1
         wait_s = min(RETRY_S[0] * 2.0 ** min(self._failures - 1, 10), RETRY_S[1])
-        if self._keys is None:
+        if self.keys is None:
             return wait_s
         left_s = self._fetched_s + self.issuer.stale_s - self._clock()
         if left_s > 0:
             return min(wait_s, max(left_s, RETRY_S[0]))
-        self._keys = None
+        self.keys = None
         self.generation += 1
         _log.error("issuer_keys_too_old", issuer=self.issuer.issuer, stale_s=self.issuer.stale_s)
         return wait_s

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gateway.auth.oidc.issuer import Issuer
 from gateway.auth.oidc.source import KeySource
 from gateway.auth.oidc.verify import (
     KeyUnknown,
@@ -20,6 +19,7 @@ from gateway.auth.oidc.verify import (
     verify_token,
 )
 from gateway.domain.errors import IssuerUnavailable, Unauthenticated
+from gateway.domain.oidc import OidcTable
 from gateway.domain.request import Principal, Tier
 from gateway.domain.scopes import AdminRole, limited, matches
 from gateway.storage.errors import BadValue
@@ -82,13 +82,14 @@ class TokenAuthenticator:
         source = self._sources.get(token.issuer)
         if source is None:
             raise TokenRefused("The token's issuer is not one that this gateway trusts.")
-        if not source.ready:
+        keys = source.keys
+        if keys is None:
             raise IssuerUnavailable("The keys of the token's issuer are not known yet; try again soon.")
         generation, issuer = source.generation, source.issuer
         try:
-            verified = verify_token(token, issuer, source, now_s)
+            verified = verify_token(token, issuer, keys, now_s)
         except KeyUnknown:
-            source.ask()
+            source.asked.set()
             raise
         principal = principal_of(verified, issuer)
         return _Seen(principal, verified.expires_s + issuer.skew_s, source, generation)
@@ -109,7 +110,7 @@ VALUES = 256
 _BLANKS = re.compile(r"[ ,]+")
 
 
-def principal_of(token: Verified, issuer: Issuer) -> Principal:
+def principal_of(token: Verified, issuer: OidcTable) -> Principal:
     """The holder of ``token``. Raises TokenRefused when it names a tenant that it may not, or none."""
     whose = hashlib.sha256(f"{issuer.issuer}\0{token.subject}".encode()).hexdigest()[:16]
     named = issuer.models_claim is not None or issuer.tiers_claim is not None
@@ -132,7 +133,7 @@ def claim(claims: Mapping[str, Any], name: str) -> object:
     return value
 
 
-def _tenant(claims: Mapping[str, Any], issuer: Issuer) -> str:
+def _tenant(claims: Mapping[str, Any], issuer: OidcTable) -> str:
     if issuer.tenant_claim is None:
         return issuer.tenant
     tenant = claim(claims, issuer.tenant_claim)
@@ -145,7 +146,7 @@ def _tenant(claims: Mapping[str, Any], issuer: Issuer) -> str:
     return tenant
 
 
-def _models(claims: Mapping[str, Any], issuer: Issuer) -> list[str] | None:
+def _models(claims: Mapping[str, Any], issuer: OidcTable) -> list[str] | None:
     if issuer.models_claim is None:
         return None
     patterns = _values(claim(claims, issuer.models_claim))
@@ -157,13 +158,13 @@ def _models(claims: Mapping[str, Any], issuer: Issuer) -> list[str] | None:
     return patterns
 
 
-def _tiers(claims: Mapping[str, Any], issuer: Issuer) -> list[str] | None:
+def _tiers(claims: Mapping[str, Any], issuer: OidcTable) -> list[str] | None:
     if issuer.tiers_claim is None:
         return None
     return [value for value in _values(claim(claims, issuer.tiers_claim)) if value in frozenset(Tier)]
 
 
-def _role(claims: Mapping[str, Any], issuer: Issuer) -> AdminRole | None:
+def _role(claims: Mapping[str, Any], issuer: OidcTable) -> AdminRole | None:
     """The greatest of those that its values mean."""
     if issuer.roles_claim is None:
         return None

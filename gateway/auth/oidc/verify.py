@@ -8,14 +8,14 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jwt
 import orjson
-from jwt import PyJWK
 from jwt.exceptions import InvalidAudienceError, InvalidIssuerError, MissingRequiredClaimError, PyJWTError
 
-from gateway.auth.oidc.issuer import ALGORITHMS, KID_CHARS, Issuer
+from gateway.auth.oidc.keyset import ALGORITHMS, KID_CHARS, KeySet
+from gateway.domain.oidc import OidcTable
 
 TOKEN_BYTES = 8192
 """Longest token that is looked at."""
@@ -34,13 +34,7 @@ _SPECIAL = ("crit", "b64", "zip", "enc")
 _LATEST_S = 2**40
 
 _jwt = jwt.PyJWT(
-    {
-        "verify_exp": False,
-        "verify_nbf": False,
-        "verify_iat": False,
-        "verify_sub": False,
-        "verify_jti": False,
-    }
+    {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_sub": False, "verify_jti": False}
 )
 """Verifies signature, issuer and audience. It would hold times against the machine's clock only, so they are
 verified here."""
@@ -62,12 +56,6 @@ class KeyUnknown(TokenRefused):
     """The issuer's keys, as far as they are known here, have none with the id that the token names."""
 
     code = "signing_key_unknown"
-
-
-class IssuerKeys(Protocol):
-    """An issuer's keys; :class:`gateway.auth.oidc.issuer.KeySet`."""
-
-    def find(self, kid: str | None, algorithm: str, /) -> PyJWK | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +101,7 @@ def read_token(text: str) -> Unverified:
     return Unverified(text, issuer, algorithm, kid)
 
 
-def verify_token(token: Unverified, issuer: Issuer, keys: IssuerKeys, wall_s: float) -> Verified:
+def verify_token(token: Unverified, issuer: OidcTable, keys: KeySet, wall_s: float) -> Verified:
     """What ``issuer`` signed, at Unix time ``wall_s``. Raises TokenRefused.
 
     The algorithm that verifies is the key's own; what the token says of it only finds the key.
@@ -125,7 +113,7 @@ def verify_token(token: Unverified, issuer: Issuer, keys: IssuerKeys, wall_s: fl
         raise KeyUnknown("The token is signed with a key that its issuer is not known to have; try again.")
     try:
         claims = _jwt.decode(
-            token.text, key, [key.algorithm_name], issuer=issuer.issuer, audience=issuer.audiences
+            token.text, key, [key.algorithm_name], issuer=issuer.issuer, audience=issuer.audience
         )
     except InvalidIssuerError:
         raise TokenRefused("The token is another issuer's.") from None

@@ -9,7 +9,7 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from gateway.auth.oidc import Issuer
+from gateway.domain.oidc import OidcTable
 
 ISSUER = "https://id.example"
 AUDIENCE = "trunkline"
@@ -72,5 +72,7 @@ def forged(header: Any, payload: Any, signature: bytes = b"") -> str:
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
 
 
-def issuer(**more: Any) -> Issuer:
-    return Issuer(ISSUER, (AUDIENCE,), "https://id.example/keys", **more)
+def issuer(**more: Any) -> OidcTable:
+    return OidcTable(
+        **{"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://id.example/keys", **more}
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.auth.clients import Authenticator
 from gateway.auth.keys import KeyRing
-from gateway.auth.oidc import Issuer, KeySource, TokenAuthenticator
+from gateway.auth.oidc import KeySource, TokenAuthenticator
 from gateway.auth.oidc import tokens as module
 from gateway.auth.oidc.fetch import Fetched
 from gateway.auth.oidc.tokens import VALUES, claim, principal_of
@@ -15,7 +15,7 @@ from gateway.domain.errors import IssuerUnavailable, Unauthenticated
 from gateway.domain.request import Principal
 from gateway.domain.scopes import AdminRole, limited
 from gateway.storage import Store
-from tests.gateway.auth.minting import AUDIENCE, ISSUER, NOW_S, issuer, jwk, jwks, token
+from tests.gateway.auth.minting import ISSUER, NOW_S, issuer, jwk, jwks, token
 
 
 class House:
@@ -26,7 +26,7 @@ class House:
         self.now_s = 0.0
         self.document = jwks(jwk("ES256", "k1"))
         self.source = KeySource(issuer(), lambda: self.now_s, self.fetch)
-        other = KeySource(Issuer("https://other.example", (AUDIENCE,), "x"), lambda: self.now_s, self.fetch)
+        other = KeySource(issuer(issuer="https://other.example"), lambda: self.now_s, self.fetch)
         self.door = TokenAuthenticator([self.source, other], lambda: self.wall_s, remembered)
 
     async def fetch(self, url: str, ca_file: object) -> Fetched:
@@ -93,16 +93,16 @@ async def test_an_issuer_whose_keys_have_no_ids_may_change_its_key(house: House)
     house.document = jwks(jwk("ES256", None, "b"))
     error = house.refusal(token("ES256", None, "b"))
     assert (error.code, error.should_retry) == ("signing_key_unknown", True)
-    assert house.source.asked
+    assert house.source.asked.is_set()
     await house.source.refresh()
-    assert not house.source.asked
+    assert not house.source.asked.is_set()
     assert house.door.authenticate(token("ES256", None, "b"))
     assert house.refusal(token("ES256", None)).code == "signing_key_unknown"
 
 
 async def test_a_bad_signature_by_a_key_with_an_id_asks_for_nothing(house: House) -> None:
     assert house.refusal(token("ES256", "k1", "b")).code == "invalid_token"
-    assert not house.source.asked
+    assert not house.source.asked.is_set()
 
 
 async def test_only_so_many_tokens_are_remembered_those_used_last() -> None:
@@ -228,7 +228,7 @@ def test_the_tenant_comes_from_its_claim() -> None:
 @pytest.mark.parametrize("tenant", [None, 5, ["acme"], "", "a/b", "x" * 65, "other"])
 def test_a_tenant_that_the_issuer_may_not_speak_for_is_refused(tenant: object) -> None:
     with pytest.raises(TokenRefused, match="tenant"):
-        principal({"org": tenant}, tenant_claim="org", tenants=("ac*", "a/b", "x*", ""))
+        principal({"org": tenant}, tenant_claim="org", tenants=("ac*", "a/b", "x*"))
 
 
 def test_models_without_an_end_are_refused() -> None:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.oidc.issuer import ALGORITHMS, BadKeySet, read_keyset
+from gateway.auth.oidc.keyset import ALGORITHMS, BadKeySet, read_keyset
 from gateway.auth.oidc.verify import (
     KeyUnknown,
     TokenOutOfDate,

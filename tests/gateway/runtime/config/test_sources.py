@@ -11,9 +11,8 @@ from pydantic import BaseModel
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.server.protocol import ConnectionLimits
 from gateway.app.factories import dispatch_settings, http_settings
-from gateway.auth.clients import issuer_of
-from gateway.auth.oidc import Issuer
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
+from gateway.domain.oidc import OidcTable
 from gateway.domain.scopes import AdminRole
 from gateway.fleet.endpoint import AgentEndpointSettings
 from gateway.fleet.registry import RegistrySettings
@@ -296,15 +295,20 @@ def test_issuers_are_read_and_shown(file: Path) -> None:
 
 def test_an_issuer_is_what_is_set_of_it(file: Path) -> None:
     file.write_text(OIDC)
-    one, other = map(issuer_of, loaded(None, file).settings.oidc)
-    assert one == Issuer(
-        "https://id.example",
-        ("trunkline",),
+    one, other = loaded(None, file).settings.oidc
+    assert one == OidcTable(
+        issuer="https://id.example",
+        audience=["trunkline"],
         tenant_claim="org",
         roles_claim="realm_access.roles",
         roles={"gpu-ops": AdminRole.OPERATOR},
     )
-    assert other == Issuer("https://other.example/realm", ("a", "b"), "https://keys.example/k", ("EdDSA",))
+    assert other == OidcTable(
+        issuer="https://other.example/realm",
+        audience=["a", "b"],
+        jwks_url="https://keys.example/k",
+        algorithms=["EdDSA"],
+    )
 
 
 @pytest.mark.parametrize(
