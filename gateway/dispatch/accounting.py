@@ -22,7 +22,7 @@ def note_complete(
     request = ticket.request
     if usage is not None:
         context.metrics.used(request.model, usage)
-        context.spent(ticket, _work_done(usage))
+        context.room.settle(ticket, _work_done(usage), now)
     else:
         note_stopped(context, ticket, attempt)
     if attempt is not None and status < 500 and not attempt.refused:
@@ -35,7 +35,7 @@ def note_stopped(context: DispatchContext, ticket: Ticket, attempt: Attempt | No
     request = ticket.request
     if attempt is not None and request.streaming:
         work = estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))
-        context.spent(ticket, work)
+        context.room.settle(ticket, work, context.timers.time())
 
 
 def _work_done(usage: Usage) -> float:

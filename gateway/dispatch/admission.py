@@ -1,7 +1,8 @@
 """Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import orjson
@@ -49,7 +50,7 @@ _NOT_TEXT = (b"base64", b'"image', b'"input_audio', b'"file', b'"document', b'"v
 
 
 @dataclass(frozen=True, slots=True)
-class LossHold:
+class LoadWait:
     """How long a request may wait until its model is loaded, and in how many seconds how many slots are
     expected then; 0 slots: who knows."""
 
@@ -61,28 +62,30 @@ class LossHold:
 class LoadStates(Protocol):
     """Who sees to it that models are loaded; :class:`gateway.dispatch.placement.Placer`."""
 
-    def prospect(self, request: Request, now: float) -> LossHold: ...
-    def hold(self, request: Request, now: float) -> LossHold: ...
+    def prospect(self, request: Request, now: float) -> LoadWait: ...
+    def hold(self, request: Request, now: float) -> LoadWait: ...
+    def hold_longer(self, request: Request, entered_s: float, now: float) -> float | None: ...
     def asked(self, request: Request, now: float) -> None: ...
 
 
 class Admission:
     """Lets requests into the waiting room, or says at once why not."""
 
-    def __init__(
-        self,
-        index: ModelIndex,
-        room: WaitingRoom,
-        reconnect_grace_s: float,
-        yielding: Callable[[str, int], int] = lambda model, slots: 0,
-    ) -> None:
+    def __init__(self, index: ModelIndex, room: WaitingRoom, reconnect_grace_s: float) -> None:
         """Requests are let in for ``reconnect_grace_s`` after a model's last deployment went away: an agent
-        whose tunnel broke redials at once. ``yielding(model, slots)`` is how many of the model's slots others
-        would give back for realtime requests."""
-        self._yielding = yielding
+        whose tunnel broke redials at once."""
         self._index = index
         self._room = room
         self._grace_s = reconnect_grace_s
+        self.refusals: Mapping[Availability, Callable[[Request], RequestError]] = {
+            Availability.OTHER_ROUTES: self._not_for_this,
+            Availability.ELSEWHERE: _not_there,
+            Availability.GONE: no_deployment,
+            Availability.UNKNOWN: no_deployment,
+        }
+        """What to say to those who waited for what is not served."""
+        self.yielding: Callable[[str, int], int] = lambda model, slots: 0
+        """How many of so many slots of a model others would give back for realtime requests."""
         self.engine_paths = EnginePaths()
         """Who may manage engines by their own paths."""
         self.loads: LoadStates | None = None
@@ -104,24 +107,20 @@ class Admission:
             raise ModelNotFound(
                 f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
             )
-        if availability is Availability.OTHER_ROUTES and now >= self.hopeless_there_at(model):
-            raise self.not_for_this(request)
-        if availability is Availability.GONE and self.gone_for_good(model, now):
-            raise no_deployment(request)
-        if availability is Availability.ELSEWHERE and now >= self.hopeless_there_at(model):
-            raise not_there(request)
+        if availability is not Availability.SERVED and self._is_hopeless(availability, model, now):
+            raise self.refusals[availability](request)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
         self._check_context(request)
         self._check_managing(request)
         capacity = self._capacity(request)
         if request.tier is Tier.REALTIME and not capacity.free:
-            capacity = replace(capacity, yielding=self._yielding(model, capacity.slots))
+            capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))
         if capacity.free or self.loads is None or not self.awaits_load(request):
             return self._room.enter(request, capacity, now)
         return self._enter_for_load(request, capacity, self.loads, now)
 
-    def not_for_this(self, request: Request) -> RouteNotSupported:
+    def _not_for_this(self, request: Request) -> RouteNotSupported:
         """The model is served, but by no engine that has the request's path."""
         if request.route == ANY_ROUTE:
             asked = "no engine that serves it opens its own paths (/engines/…)"
@@ -136,7 +135,7 @@ class Admission:
     def path_missing(self, request: Request) -> RequestError:
         """What to say to a request whose path the engine that was asked lacks, when nobody else gets it."""
         if self._index.availability(request.model, request.need) is Availability.OTHER_ROUTES:
-            return self.not_for_this(request)
+            return self._not_for_this(request)
         return NoDeployment(
             "The engine that was asked has nothing at this path, and others that serve the model may; send "
             "the request again.",
@@ -148,27 +147,33 @@ class Admission:
         if request.deadline_s is not None and now >= request.deadline_s:
             return DeadlineExceeded("The request's deadline passed while it waited for a slot.")
         availability = self._index.availability(request.model, request.need, request.where, request.agent)
-        if availability is Availability.ELSEWHERE:
-            return not_there(request)
-        if availability is Availability.OTHER_ROUTES:
-            return self.not_for_this(request)
         if availability is not Availability.SERVED:
-            return no_deployment(request)
+            return self.refusals[availability](request)
         if self.misses_version(request.model, Fit.of(request)):
             return not_in_version(request)
-        capacity = self.capacity(request, now)
         loading = self.awaits_load(request)
         what = "could not be loaded in time" if loading else "had no slot free in time"
         return QueueTimeout(
             f"The model {request.model!r} {what}; try again later.",
-            retry_after_s=self._room.retry_after_s(request, capacity, now),
+            retry_after_s=self.retry_after_s(request, now),
         )
+
+    def retry_after_s(self, request: Request, now: float) -> float:
+        """When somebody whose request is refused now should come back, in seconds."""
+        return self._room.retry_after_s(request, self._expected_capacity(request, now), now)
+
+    def may_wait_until(self, ticket: Ticket, now: float) -> float | None:
+        """Until when a request may wait on that waited as long as it was to, for a model that is being
+        loaded; None: no longer."""
+        if self.loads is None or not self.awaits_load(ticket.request):
+            return None
+        return self.loads.hold_longer(ticket.request, ticket.entered_s, now)
 
     def awaits_load(self, request: Request) -> bool:
         """Whether it has to wait until its model is loaded."""
         return self.loads is not None and self._index.awaits_load(request.model, Fit.of(request))
 
-    def capacity(self, request: Request, now: float) -> Capacity:
+    def _expected_capacity(self, request: Request, now: float) -> Capacity:
         """What there is for it, or will be."""
         capacity = self._capacity(request)
         if capacity.slots or self.loads is None or not self.awaits_load(request):
@@ -227,6 +232,11 @@ class Admission:
             return False
         return not self._index.someone_else(model, fit._replace(avoid=frozenset()), patiently=True)
 
+    def _is_hopeless(self, availability: Availability, model: str, now: float) -> bool:
+        if availability is Availability.GONE:
+            return self.gone_for_good(model, now)
+        return now >= self.hopeless_there_at(model)
+
     def gone_for_good(self, model: str, now: float) -> bool:
         """Whether nothing serves ``model``, and the time to wait for it to come back is over."""
         gone_at_s = self.hopeless_at(model)
@@ -246,7 +256,7 @@ class Admission:
         return None if record.lost_s is None else record.lost_s + self._grace_s
 
 
-def _with(capacity: Capacity, hold: LossHold) -> Capacity:
+def _with(capacity: Capacity, hold: LoadWait) -> Capacity:
     return replace(capacity, coming=hold.coming, ready_s=hold.ready_s)
 
 
@@ -254,43 +264,41 @@ def _is_text(body: bytes) -> bool:
     return not any(sign in body for sign in _NOT_TEXT)
 
 
+_Away = partial(NoDeployment, retry_after_s=NO_DEPLOYMENT_RETRY_S)
+
+
 def no_deployment(request: Request) -> NoDeployment:
     """Nothing serves the model."""
-    return NoDeployment(
-        f"The model {request.model!r} is known, but no agent serves it now; try again later.",
-        param="model",
-        retry_after_s=NO_DEPLOYMENT_RETRY_S,
+    return _Away(
+        f"The model {request.model!r} is known, but no agent serves it now; try again later.", param="model"
     )
 
 
-def not_there(request: Request) -> NoDeployment:
+def _not_there(request: Request) -> NoDeployment:
     """The model is served, but not where the request may run, or not by the agent it is for."""
     if request.agent is not None and request.session_pin is not None:
         return no_deployment(request)
     if request.agent is not None:
         # Nothing here tells agents that are away from those that the key may not use, or that never were.
-        return NoDeployment(
+        return _Away(
             f"The agent {request.agent!r} does not serve the model {request.model!r} to this key now; leave "
             f"'@{request.agent}' out to have any agent answer, or try again later.",
             param="model",
             code="agent_unavailable",
-            retry_after_s=NO_DEPLOYMENT_RETRY_S,
         )
-    return NoDeployment(
+    return _Away(
         f"The model {request.model!r} is served, but by no agent with {request.where} now, and this request "
         "may run nowhere else; try again later.",
         code="residency_unavailable",
-        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 
 def not_in_version(request: Request) -> NoDeployment:
     """The model is served, but not in the version that the request is for."""
-    return NoDeployment(
+    return _Away(
         f"The model {request.model!r} is served, but by no agent in its version {request.version!r} now; try "
         "again later.",
         param="model",
-        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 

@@ -5,26 +5,22 @@ turn is over the policy is asked about each, and its assignments are carried out
 loop's thread.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
-from gateway.dispatch.admission import Admission, no_deployment, not_in_version, not_there
-from gateway.dispatch.decisions import Decisions
+from gateway.dispatch.admission import no_deployment, not_in_version
+from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.placement import Placer
 from gateway.dispatch.preemption import LOOK_AGAIN_S, Preemption
-from gateway.dispatch.slow_readers import SlowReaders
 from gateway.domain.errors import EngineError, NoDeployment, RequestError
 from gateway.domain.request import Request
-from gateway.domain.timers import Cancellable, Timers
+from gateway.domain.timers import Cancellable
 from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
-from gateway.fleet.model_index import ModelIndex
-from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import Assignment, Fit, Waiting
 from gateway.scheduling.policies.handover import offered_at_once
-from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.errors import SessionClosed, TooManyStreams
 
 _log = structlog.get_logger(__name__)
@@ -38,36 +34,24 @@ class Assigner:
     """One for a dispatcher."""
 
     def __init__(
-        self,
-        index: ModelIndex,
-        room: WaitingRoom,
-        decisions: Decisions,
-        admission: Admission,
-        preemption: Preemption,
-        metrics: Metrics,
-        timers: Timers,
-        slow_readers: SlowReaders,
+        self, context: DispatchContext, exchanges: Mapping[int, RequestExchange], preemption: Preemption
     ) -> None:
-        self.waiting: dict[int, RequestExchange] = {}
-        """By ticket's number, those in ``room``; its owner puts them in and takes them out."""
+        """``exchanges`` are all there are, by ticket's number."""
         self.placer: Placer | None = None
         """Told who waits, where models are loaded on demand."""
-        self.moves: Callable[[RequestExchange], bool] = lambda exchange: False
-        """Has somebody who waits in vain where it waits wait elsewhere, if it may."""
-        self._index = index
-        self._room = room
-        self._decisions = decisions
-        self._admission = admission
+        self._context = context
+        self._exchanges = exchanges
+        self._index = context.index
+        self._room = context.room
+        self._admission = context.admission
         self._preemption = preemption
-        self._metrics = metrics
-        self._timers = timers
-        self._slow_readers = slow_readers
+        self._timers = context.timers
         self._marked: dict[str, None] = {}
         self._turn: Cancellable | None = None
         self._grace: dict[str, Cancellable] = {}
         self._looks: dict[str, tuple[float, Cancellable]] = {}
         """When models are looked at again though nothing has happened."""
-        index.subscribe(self.changed)
+        self._index.subscribe(self.changed)
 
     @property
     def timers_set(self) -> int:
@@ -97,14 +81,15 @@ class Assigner:
 
     def refuse(self, model: str, fits: Collection[Fit], error: NoDeployment) -> None:
         """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
-        vain = [
-            each
-            for each in self.waiting.values()
-            if each.request.model == model and each.ticket.fit._replace(avoid=frozenset()) in fits
-        ]
+        waiting = self._waiting(model)
+        vain = [each for each in waiting if each.ticket.fit._replace(avoid=frozenset()) in fits]
         self._send_away(vain, lambda _: error)
 
     # --- Within ---
+
+    def _waiting(self, model: str) -> list[RequestExchange]:
+        exchanges = self._exchanges.values()
+        return [each for each in exchanges if each.ticket.waiting and each.request.model == model]
 
     def _take_turn(self) -> None:
         self._turn = None
@@ -114,7 +99,7 @@ class Assigner:
 
     def _assign(self, model: str) -> None:
         now = self._timers.time()
-        if not self._decisions.rests(model, now):
+        if not self._context.decisions.rests(model, now):
             depth = self._room.depth(model)
             front = offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
@@ -136,7 +121,7 @@ class Assigner:
         def suits(view: Deployment) -> bool:
             return any(view.suits(fit._replace(agent=None)) for fit in lanes)
 
-        again_s = self._slow_readers.make_room(model, self._room.depth(model), suits, now)
+        again_s = self._context.slow_readers.make_room(model, self._room.depth(model), suits, now)
         if again_s is not None:
             self._look_again(model, again_s)
 
@@ -147,9 +132,9 @@ class Assigner:
         if not tickets:
             return True
         open_now = self._index.open(model)
-        for assignment in self._decisions.assign(model, tickets, open_now, now):
+        for assignment in self._context.decisions.assign(model, tickets, open_now, now):
             self._carry_out(assignment, open_now.get(assignment.key), now)
-        again_s = self._decisions.look_again_s(model)
+        again_s = self._context.decisions.look_again_s(model)
         if again_s is not None:
             self._look_again(model, again_s)
         return again_s is None
@@ -175,8 +160,8 @@ class Assigner:
         return [ticket.as_waiting(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
-        exchange = self.waiting.get(assignment.number)
-        if exchange is None or deployment is None or not deployment.free:
+        exchange = self._exchanges.get(assignment.number)
+        if exchange is None or not exchange.ticket.waiting or deployment is None or not deployment.free:
             return
         try:
             exchange.begin(deployment, now)
@@ -213,7 +198,7 @@ class Assigner:
     def _grace_over(self, model: str) -> None:
         del self._grace[model]
         now = self._timers.time()
-        waiting = [each for each in self.waiting.values() if each.request.model == model]
+        waiting = self._waiting(model)
         if self._admission.gone_for_good(model, now):
             self._send_away(waiting, no_deployment)
             return
@@ -221,7 +206,7 @@ class Assigner:
             stranded = {fit: self._stranded(model, fit) for fit in self._room.lanes(model)}
             for each in waiting:
                 because = stranded.get(each.ticket.fit)
-                if because is not None and not self.moves(each):
+                if because is not None and not self._moves(each, now):
                     self._send_away([each], because)
         self.mark(model)
 
@@ -232,10 +217,8 @@ class Assigner:
         if fit.continuing:
             return None
         availability = self._index.availability(model, fit.route, fit.where, fit.agent)
-        if availability is Availability.ELSEWHERE:
-            return not_there
-        if availability is Availability.OTHER_ROUTES:
-            return self._admission.not_for_this
+        if availability in (Availability.ELSEWHERE, Availability.OTHER_ROUTES):
+            return self._admission.refusals[availability]
         return not_in_version if self._admission.misses_version(model, fit) else None
 
     def _send_away(
@@ -243,5 +226,14 @@ class Assigner:
     ) -> None:
         for exchange in waiting:
             error = because(exchange.request)
-            self._metrics.refused(exchange.request.model, error.code)
+            self._context.metrics.refused(exchange.request.model, error.code)
             exchange.fail(error)
+
+    def _moves(self, exchange: RequestExchange, now: float) -> bool:
+        """Who waits for the agent of its session in vain goes elsewhere, if there is anywhere."""
+        ticket, request = exchange.ticket, exchange.request
+        if not self._context.sessions.move(request):
+            return False
+        self._room.leave(ticket, now, departed=False)
+        self._room.requeue(ticket, request.shunned(now), now, expires_s=ticket.expires_s)
+        return True

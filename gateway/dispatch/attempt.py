@@ -16,40 +16,20 @@ EVENT_BYTES = 256
 
 
 class AttemptOwner(Protocol):
-    """Who is told what becomes of an attempt; :class:`gateway.dispatch.exchange.RequestExchange`."""
+    """Who is told what becomes of an attempt; see :class:`gateway.dispatch.exchange.RequestExchange`."""
 
     @property
     def request(self) -> Request: ...
-
-    def answered(self, attempt: "Attempt", head: ResponseHead) -> None:
-        """The response's head is there. Sets ``attempt.response``."""
-
-    def began(self, attempt: "Attempt") -> None:
-        """The first of the response's body is there."""
-
-    def complete(self, attempt: "Attempt", trailers: Trailers | None) -> None:
-        """The response is complete."""
-
-    def lost(self, attempt: "Attempt", code: ErrorCode, reason: str) -> None:
-        """The stream was reset from the other side."""
-
-    def unjoinable(self, attempt: "Attempt", reason: str) -> None:
-        """What came cannot be joined to the answer that another engine began."""
-
-    def suspended(self, attempt: "Attempt") -> None:
-        """The tunnel is gone or silent; the stream may go on."""
-
-    def resumed(self, attempt: "Attempt") -> None:
-        """It goes on."""
-
-    def engine_lost(self, attempt: "Attempt") -> None:
-        """Its agent says that its engine is lost. The stream may yet go on."""
-
-    def body_failed(self, error: Exception) -> None:
-        """The rest of the request's body could not be read."""
-
-    def closed(self, attempt: "Attempt") -> None:
-        """The stream is closed at both ends. Always last; alone after :meth:`Attempt.give_up`."""
+    def answered(self, attempt: "Attempt", head: ResponseHead) -> None: ...
+    def began(self, attempt: "Attempt") -> None: ...
+    def complete(self, attempt: "Attempt", trailers: Trailers | None) -> None: ...
+    def lost(self, attempt: "Attempt", code: ErrorCode, reason: str) -> None: ...
+    def unjoinable(self, attempt: "Attempt", reason: str) -> None: ...
+    def suspended(self, attempt: "Attempt") -> None: ...
+    def resumed(self, attempt: "Attempt") -> None: ...
+    def engine_lost(self, attempt: "Attempt") -> None: ...
+    def body_failed(self, error: Exception) -> None: ...
+    def closed(self, attempt: "Attempt") -> None: ...
 
 
 class Attempt:
@@ -150,7 +130,7 @@ class Attempt:
         try:
             self.response.feed(data)
         except SpliceFailed as error:
-            self._owner.unjoinable(self, error.reason)
+            self._owner.unjoinable(self, str(error))
 
     def on_end(self, trailers: Trailers | None) -> None:
         self._stop_upload()
@@ -167,7 +147,7 @@ class Attempt:
 
     def on_writable(self) -> None:
         if self.upload is not None:
-            self.upload.writable()
+            self.upload.send_on()
 
     def suspend(self, now: float) -> None:
         """No time counts against the engine while its tunnel is away."""

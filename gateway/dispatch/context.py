@@ -1,51 +1,91 @@
-"""What a request on its way needs of the dispatcher, whatever its state."""
+"""What all requests on their way share: the waiting room, what is known of deployments, and every budget."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
+from gateway.dispatch.admission import Admission
 from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.decisions import Decisions
 from gateway.dispatch.readings import Readings
 from gateway.dispatch.recovery import RecordBudget
+from gateway.dispatch.sessions import Sessions
 from gateway.dispatch.settings import DispatchSettings
 from gateway.dispatch.slow_readers import SlowReaders
 from gateway.dispatch.unread import UnreadBudget
-from gateway.domain.errors import RequestError
-from gateway.domain.request import Request, RequestBody
+from gateway.domain.errors import QueueTimeout, RequestError
+from gateway.domain.request import Request, Tier
 from gateway.domain.timers import Timers
 from gateway.fleet.deployment import Deployment
+from gateway.fleet.health import FleetHealth
+from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
-from gateway.scheduling.health.failover import Refusals, Trouble
+from gateway.scheduling.base import Fit
+from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
+from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
 from gateway.scheduling.queue.tickets import Ticket
+from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 from shared.protocol.messages import Usage
+from shared.protocol.routes import ANY_ROUTE
 
-Exchange = TypeVar("Exchange", contravariant=True)
+_FREE = frozenset({Trouble.REFUSED, Trouble.NO_PATH, Trouble.LOST, Trouble.ENGINE_LOST, Trouble.DRAINING})
+"""Retries for these cost no budget: no engine began on it, or the one that did is gone."""
+
+_SILENCES = frozenset({Trouble.TIMEOUT, Trouble.STALLED})
+"""No fault on an engine's own paths, where it may have nothing to say for as long as it likes."""
 
 
-class DispatchContext(Protocol):
-    """Implemented by :class:`gateway.dispatch.dispatcher.Dispatcher`."""
+class DispatchContext(ABC):
+    """What a request on its way needs of :class:`gateway.dispatch.dispatcher.Dispatcher`, which is the one
+    subclass: it knows the requests themselves. Belongs to the event loop's thread."""
 
-    timers: Timers
-    settings: DispatchSettings
-    metrics: Metrics
-    records: RecordBudget
-    unread: UnreadBudget
-    slow_readers: SlowReaders
-    readings: Readings
+    def __init__(
+        self,
+        registry: Registry,
+        metrics: Metrics,
+        timers: Timers,
+        queue: QueueSettings,
+        settings: DispatchSettings,
+        policy: str,
+        policies: Mapping[str, str],
+        jitter: Callable[[], float],
+    ) -> None:
+        self.timers = timers
+        self.settings = settings
+        self.metrics = metrics
+        self.room = WaitingRoom(queue)
+        self.index = registry.index
+        self.decisions = Decisions(self.index, policy, timers.time)
+        self.decisions.choose_policies(policy, policies)
+        self.admission = Admission(self.index, self.room, settings.reconnect_grace_s)
+        self.sessions = Sessions(self.index, self.admission)
+        rests = HealthSettings(settings.rest_s, settings.rest_max_s, settings.slow_start_s)
+        self.health = FleetHealth(self.index, timers, metrics, rests, jitter)
+        self.unread = UnreadBudget(settings.unread_bytes)
+        self.slow_readers = SlowReaders(settings.least_read_bytes_s, settings.held_up_s)
+        self.readings = Readings(timers)
+        self.records = RecordBudget(settings.records_total_bytes)
+        self._retries = RetryBudget(settings.retry_share)
+        self._hedges = HedgeBudget(settings.hedge_share)
+        self._answer_times = AnswerTimes()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None], /) -> "asyncio.Task[None]":
-        """Starts a task and owns it."""
-        ...
+    # --- What becomes of attempts ---
 
+    @abstractmethod
+    def taken(self, ticket: Ticket, attempt: Attempt) -> None:
+        """An attempt has its stream: the request takes a slot, and leaves the waiting room if it is there."""
+
+    @abstractmethod
     def released(self, attempt: Attempt) -> None:
         """An attempt's stream is closed at both ends: its slot is free."""
 
-    def answered(self, attempt: Attempt, now: float) -> None:
-        """The head of a usable answer came."""
-
+    @abstractmethod
     def began(self, attempt: Attempt) -> None:
         """The first of an answer's body came."""
 
+    @abstractmethod
     def succeeded(
         self, attempt: Attempt, first_byte_s: float, total_s: float, now: float, usage: Usage | None
     ) -> None:
@@ -55,81 +95,86 @@ class DispatchContext(Protocol):
     def failed(self, attempt: Attempt, trouble: Trouble, now: float, rest_s: float = 0.0) -> None:
         """The attempt failed before or during its response. ``rest_s``: its engine asks to be left alone for
         so long."""
+        request, deployment = attempt.request, attempt.deployment
+        request.note_trouble(deployment.key, trouble.name.lower())
+        if trouble in ENGINES_FAULT:
+            request.note_failure(deployment.key, now)
+        if request.route != ANY_ROUTE or trouble not in _SILENCES:
+            self.health.failed(deployment, request, trouble, now, rest_s)
 
     def lacks_path(self, attempt: Attempt) -> None:
         """The attempt's engine has nothing at the request's path: such requests go there no more."""
+        request, deployment = attempt.request, attempt.deployment
+        request.note_trouble(deployment.key, Trouble.NO_PATH.name.lower())
+        deployment.lacks |= {request.need}
+        deployment.routes -= {request.need}
+        self.index.update(deployment)
 
-    def nobody_has(self, request: Request) -> RequestError:
-        """What to say to a request whose path the engine that was asked lacks, when nobody else gets it."""
-        ...
-
-    def spent(self, ticket: Ticket, work: float) -> None:
-        """What a request really cost, in units of work."""
+    # --- Where a request may go next ---
 
     def may_retry(self, request: Request, trouble: Trouble) -> bool:
         """Whether one more try is within the budget; takes from it."""
-        ...
+        if trouble in _FREE or self._retries.take(request.principal.tenant, self.timers.time()):
+            return True
+        self.metrics.retry_refused(request.model)
+        return False
 
     def someone_else(self, request: Request, *, patiently: bool = False) -> bool:
         """Whether a deployment that the request was not given to yet could take it, now or soon;
         ``patiently``: or once its tunnel is back or its circuit closes."""
-        ...
+        fit = Fit.of(request, request.shunned(self.timers.time()))
+        return self.index.someone_else(request.model, fit, patiently=patiently)
 
     def hedge_at(self, request: Request, now: float) -> float | None:
         """When a second copy of a unary request is worth it; None: never. A silence of ``stall_s`` is late
         where too few answers have been seen to know how long they take."""
-        ...
+        if request.streaming or request.tier is not Tier.REALTIME or request.route == ANY_ROUTE:
+            return None
+        usual_s = self._answer_times.quantile_s(request.model, request.route)
+        return now + (self.settings.stall_s if usual_s is None else usual_s)
 
-    def hedge(self, request: Request, ticket: Ticket, now: float) -> Deployment | None:
+    def hedge(self, ticket: Ticket, now: float) -> Deployment | None:
         """Where a second copy of a request goes; None: there is no slot or no budget. Takes from the
         budget."""
-        ...
+        request = ticket.request
+        well = {key: each for key, each in self.index.open(request.model).items() if each.well}
+        copy = ticket.as_waiting(frozenset(request.attempts))
+        chosen = self.decisions.assign(request.model, [copy], well, now)
+        if not chosen or not self._hedges.take(request.principal.tenant):
+            return None
+        self.metrics.hedged(request.model)
+        return well[chosen[0].key]
 
+    # --- Who waits ---
+
+    @abstractmethod
+    def wait_again(self, ticket: Ticket, *, preempted: bool = False, refused: bool = False) -> None:
+        """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over.
+        ``refused``: engines have enough to do, and it may wait no longer than it might at first."""
+
+    @abstractmethod
     def withdraw(self, ticket: Ticket) -> None:
         """Takes a request out of the waiting room that gets no slot."""
 
-    def slot_expected_s(self, request: Request) -> float:
-        """When somebody whose request is refused now should come back, in seconds."""
-        ...
-
-    def may_wait_until(self, request: Request, ticket: Ticket) -> float | None:
-        """Until when a request may wait on that waited as long as it was to, for a model that is being
-        loaded; None: no longer."""
-        ...
+    @abstractmethod
+    def finished(self, ticket: Ticket) -> None:
+        """The request is over, and its streams are closed."""
 
     def waited_too_long(self, request: Request, refusals: Refusals | None) -> RequestError:
         """What to say to a request that waited as long as it may, and that engines refused meanwhile that
         had enough to do; None: none did."""
-        ...
+        now = self.timers.time()
+        error = self.admission.too_late(request, now)
+        if refusals is not None and isinstance(error, QueueTimeout):
+            error = refusals.error(error.retry_after_s or 0.0, now)
+        self.metrics.refused(request.model, error.code)
+        return error
 
+    # --- Tasks ---
 
-class ExchangeContext(DispatchContext, Protocol[Exchange]):
-    """What the dispatcher does with whole exchanges (:class:`gateway.dispatch.exchange.RequestExchange`)."""
-
-    def taken(self, exchange: Exchange, attempt: Attempt, /) -> None:
-        """An attempt has its stream: the request leaves the waiting room, if it is there; takes a slot."""
-
-    def wait_again(self, exchange: Exchange, /, *, preempted: bool = False) -> None:
-        """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over."""
-
-    def hold(self, exchange: Exchange, /) -> None:
-        """Back into the waiting room until the time that it may wait is over: engines have enough to do."""
-
-    def finished(self, exchange: Exchange, /) -> None:
-        """Nobody waits for anything of the exchange any more, but its streams may still be closing."""
-
-
-class ResponseObserver(Protocol):
-    """Whose answer it is; :class:`gateway.dispatch.exchange.RequestExchange`."""
-
-    request: Request
-    ticket: Ticket
-
-    def wait_again(self, *, preempted: bool = False) -> None:
-        """Back into the waiting room. ``preempted``: it gave way, and may wait until its time is over."""
-
-    def withdraw(self) -> None:
-        """Out of it, without a slot."""
-
-    def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
-        """Open a stream with ``body``. Raises as :class:`Attempt` does."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Start an upload, and own its task; each open attempt has one at most."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

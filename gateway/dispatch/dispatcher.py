@@ -4,27 +4,90 @@ Who waits is bound by :mod:`gateway.dispatch.assignment`. Everything belongs to 
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+from gateway.dispatch.assignment import Assigner
+from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.exchange import ExchangeState, RequestExchange
-from gateway.dispatch.exchange_callbacks import ExchangeCallbacks
+from gateway.dispatch.placement import PlacementSettings, Placer
+from gateway.dispatch.preemption import Preemption
 from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.engine_paths import EnginePaths
 from gateway.domain.errors import RequestError, ShuttingDown
 from gateway.domain.request import Request
+from gateway.domain.timers import Timers
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.registry import Registry
+from gateway.observability.gauges import UnreadFigures
+from gateway.observability.metrics import Metrics
+from gateway.quota.usage import GpuTimeMeter
+from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings
 from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import Usage
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
 
-class Dispatcher(ExchangeCallbacks):
+class Dispatcher(DispatchContext):
     """Takes classified requests, gives engine responses."""
 
-    _accepting = True
+    def __init__(
+        self,
+        registry: Registry,
+        metrics: Metrics,
+        timers: Timers,
+        *,
+        queue: QueueSettings | None = None,
+        settings: DispatchSettings | None = None,
+        policy: str = "cost",
+        policies: Mapping[str, str] = MappingProxyType({}),
+        placement: PlacementSettings | None = None,
+        jitter: Callable[[], float] = random.random,
+        ran: Callable[[Request, str, float], None] | None = None,
+    ) -> None:
+        """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``,
+        ``policies`` others by model; without ``placement`` nothing is loaded on demand; ``jitter`` gives
+        numbers from 0 to 1; ``ran`` is told a request, a deployment's key and the GPU-seconds that an attempt
+        there used, when it is over.
+
+        Raises ValueError for a policy there is none of.
+        """
+        queue, settings = queue or QueueSettings(), settings or DispatchSettings()
+        super().__init__(registry, metrics, timers, queue, settings, policy, policies, jitter)
+        self._accepting = True
+        self._exchanges: dict[int, RequestExchange] = {}
+        """By ticket's number, all that wait, run, or whose streams are not closed."""
+        self._idle: asyncio.Event | None = None
+        """Set when the last exchange is finished."""
+        self._gpu_time = GpuTimeMeter()
+        self._ran = ran
+        self._preemption = Preemption(self.settings, self.index, self.room)
+        self.admission.yielding = self._preemption.yielding
+        self._assigner = Assigner(self, self._exchanges, self._preemption)
+        self._preemption.mark = self._assigner.mark
+        self._placer: Placer | None = None
+        if placement is not None:
+            self._placer = self._assigner.placer = self.admission.loads = Placer(
+                registry,
+                self.room,
+                metrics,
+                timers,
+                placement,
+                load_s=self.decisions.load_s,
+                loaded=self.decisions.loaded,
+                refuse=self._assigner.refuse,
+            )
+        self.index.watch_losses(self._engine_lost)
+        metrics.watch_queue(self.room.depths)
+        metrics.watch_predictions(self.decisions.predictions)
+        metrics.watch_unread(self._unread_figures)
 
     # --- For the request path ---
 
@@ -62,22 +125,21 @@ class Dispatcher(ExchangeCallbacks):
 
         Raises what admission raises, and ShuttingDown.
         """
+        now = self.timers.time()
         try:
             if not self._accepting:
                 raise ShuttingDown(_SHUTTING_DOWN)
-            self._decisions.estimate(request)
-            self._sessions.bind(request, self.timers.time())
+            self.decisions.estimate(request)
+            self.sessions.bind(request, now)
             if self._placer is not None:
-                self._placer.arrived(request, self.timers.time())
-            ticket = self._admission.admit(request, self.timers.time())
+                self._placer.arrived(request, now)
+            ticket = self.admission.admit(request, now)
         except RequestError as error:
             self.metrics.refused(request.model, error.code)
             raise
-        self._retries.deposit(request.principal.tenant, self.timers.time())
+        self._retries.deposit(request.principal.tenant, now)
         self._hedges.deposit(request.principal.tenant)
-        exchange = RequestExchange(request, ticket, self, settle)
-        self._exchanges.add(exchange)
-        self._waiting[ticket.number] = exchange
+        exchange = self._exchanges[ticket.number] = RequestExchange(ticket, self, settle)
         self._assigner.mark(request.model)
         return exchange
 
@@ -85,7 +147,7 @@ class Dispatcher(ExchangeCallbacks):
         """Tokens of its prompt and, at most, of its answer
         (:meth:`gateway.dispatch.decisions.Decisions.bounds`).
         """
-        return self._decisions.bounds(request)
+        return self.decisions.bounds(request)
 
     # --- For whoever starts and stops the gateway ---
 
@@ -100,12 +162,12 @@ class Dispatcher(ExchangeCallbacks):
 
     def set_engine_paths(self, paths: EnginePaths) -> None:
         """Who may manage engines by their own paths from now on."""
-        self._admission.engine_paths = paths
+        self.admission.engine_paths = paths
 
     def retune(self, policy: str, policies: Mapping[str, str], weights: Mapping[str, float]) -> None:
         """Policies and tenants' weights from now on, for what waits too. Raises ValueError for a policy there
         is none of; nothing has changed then."""
-        self._decisions.choose_policies(policy, policies)
+        self.decisions.choose_policies(policy, policies)
         self.share_out(weights)
 
     def share_out(self, weights: Mapping[str, float], shares: Mapping[str, float] | None = None) -> None:
@@ -126,12 +188,12 @@ class Dispatcher(ExchangeCallbacks):
     async def close(self) -> None:
         """Fail what waits (ShuttingDown), reset what runs (StreamBroken for its reader), end every upload."""
         self._accepting = False
-        for exchange in list(self._exchanges):
+        for exchange in list(self._exchanges.values()):
             if exchange.state is ExchangeState.ANSWERING:
                 exchange.break_off(ErrorCode.DRAINING, "This gateway is shutting down.")
             elif exchange.state is not ExchangeState.DONE:
                 exchange.fail(ShuttingDown(_SHUTTING_DOWN), ErrorCode.DRAINING)
-        self._health.close()
+        self.health.close()
         if self._placer is not None:
             self._placer.close()
         self._assigner.close()
@@ -141,3 +203,80 @@ class Dispatcher(ExchangeCallbacks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.unread.close()
+
+    # --- For the exchanges: see DispatchContext ---
+
+    def taken(self, ticket: Ticket, attempt: Attempt) -> None:
+        request, deployment = ticket.request, attempt.deployment
+        if ticket.waiting:  # a second copy takes a slot too, without having waited for it
+            self.room.leave(ticket, attempt.opened_s, departed=True)
+            self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
+        self.sessions.placed(request, deployment)
+        self.index.take(deployment, attempt.work)
+        self._gpu_time.started(attempt, deployment, attempt.opened_s)
+        self.decisions.taken(ticket.as_waiting(), attempt)
+        self._preemption.taken(self._exchanges[ticket.number], attempt)
+        self.health.taken(deployment, request)
+
+    def released(self, attempt: Attempt) -> None:
+        request, deployment = attempt.request, attempt.deployment
+        self.decisions.released(attempt)
+        self._preemption.released(attempt)
+        self.health.released(deployment, request)
+        now = self.timers.time()
+        held_s = None if attempt.refused else now - attempt.opened_s
+        self.index.give_back(deployment, attempt.work, held_s)
+        gpu_s = self._gpu_time.ended(attempt, deployment, now)
+        request.gpu_s += gpu_s
+        if self._ran is not None:
+            self._ran(request, deployment.key, gpu_s)
+
+    def began(self, attempt: Attempt) -> None:
+        if self.decisions.began(attempt, self.timers.time()):
+            self._assigner.changed(attempt.request.model)
+
+    def succeeded(
+        self, attempt: Attempt, first_byte_s: float, total_s: float, now: float, usage: Usage | None
+    ) -> None:
+        request, deployment = attempt.request, attempt.deployment
+        if not request.continuing:
+            self.decisions.succeeded(attempt, total_s, usage)
+        self.health.succeeded(deployment, request, first_byte_s, total_s, attempt.received_bytes, now)
+        self._preemption.succeeded(attempt, total_s)
+        if not request.streaming:
+            self._answer_times.note(request.model, request.route, total_s)
+
+    def wait_again(self, ticket: Ticket, *, preempted: bool = False, refused: bool = False) -> None:
+        now, request = self.timers.time(), ticket.request
+        if refused:
+            expires_s = ticket.expires_s
+        elif preempted:
+            expires_s = now + self.settings.total_s if request.deadline_s is None else request.deadline_s
+        else:
+            expires_s = self.admission.expiry(request, now)
+        # Nothing speaks against where it ran that gave way, or against an engine that has enough to do.
+        avoid = () if preempted or refused else request.shunned(now)
+        self.room.requeue(ticket, avoid, now, expires_s=expires_s, refused=refused)
+        self._assigner.mark(request.model)
+
+    def withdraw(self, ticket: Ticket) -> None:
+        now = self.timers.time()
+        self.room.leave(ticket, now, departed=False)
+        self._preemption.left(ticket, now)
+
+    def finished(self, ticket: Ticket) -> None:
+        self._exchanges.pop(ticket.number, None)
+        if self._idle is not None and not self._exchanges:
+            self._idle.set()
+            self._idle = None
+
+    # --- Within ---
+
+    def _engine_lost(self, deployment: Deployment) -> None:
+        for stream in list(deployment.session.endpoint.streams.values()):
+            attempt = stream.handler
+            if isinstance(attempt, Attempt) and attempt.deployment is deployment:
+                attempt.on_engine_lost()
+
+    def _unread_figures(self) -> UnreadFigures:
+        return UnreadFigures(self.unread.used_bytes, self.unread.spilled_bytes, self.slow_readers.held_up)

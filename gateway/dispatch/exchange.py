@@ -13,9 +13,10 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from gateway.dispatch.attempt import Attempt
-from gateway.dispatch.context import ExchangeContext
+from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import head_for, is_event_stream
 from gateway.dispatch.pending_attempts import GiveUp, LookAgain, PendingAttempts
+from gateway.dispatch.recovery import AnswerRecord
 from gateway.dispatch.response import Ending, EngineResponse
 from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.running_answer import RunningAnswer
@@ -23,7 +24,7 @@ from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.dispatch.upload import StreamUpload
 from gateway.dispatch.usage_option import fit
 from gateway.domain.errors import RequestError
-from gateway.domain.request import PREEMPTED, Request, RequestBody
+from gateway.domain.request import PREEMPTED, RequestBody
 from gateway.domain.timers import LazyTimer
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import request_error
@@ -47,20 +48,19 @@ class RequestExchange:
 
     def __init__(
         self,
-        request: Request,
         ticket: Ticket,
-        context: "ExchangeContext[RequestExchange]",
+        context: DispatchContext,
         settle: Callable[[EngineResponse | Exception], None],
     ) -> None:
-        self.request = request
+        self.request = ticket.request
         self.ticket = ticket
         self.state = ExchangeState.WAITING
         self.open_attempts = 0
         self._context = context
-        self._settle = settle
-        self._settled = False
-        self._retries = RetryPolicy(context, request, ticket)
-        self._pending = PendingAttempts(context, request, ticket, self._retries)
+        self._settle: Callable[[EngineResponse | Exception], None] | None = settle
+        """None once it was called."""
+        self._retries = RetryPolicy(context, ticket)
+        self._pending = PendingAttempts(context, ticket, self._retries)
         self._answer: RunningAnswer | None = None
         self._queue_s = 0.0
         self._timer = LazyTimer(context.timers, self._on_time)
@@ -76,28 +76,22 @@ class RequestExchange:
             return
         assert self.state is ExchangeState.WAITING
         fit(self.request, deployment)
-        attempt = self.open(deployment, now, self.request.body)
+        attempt = self._open(deployment, now, self.request.body)
         self.state = ExchangeState.OPENING
         self._queue_s += now - self.ticket.entered_s
         self._pending.begin(attempt, now)
         self._watch()
 
-    def open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
+    def _open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
         """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""
         head = head_for(self.request, deployment, now, None if body is self.request.body else body.held_bytes)
         attempt = Attempt(self, deployment, head, self.ticket.work, now)
         self.open_attempts += 1
         self.request.attempts.append(deployment.key)
-        self._context.taken(self, attempt)
-        attempt.upload = StreamUpload(body, attempt.stream, attempt, self._context.spawn)
-        attempt.upload.start()
+        self._context.taken(self.ticket, attempt)
+        attempt.upload = StreamUpload(body, attempt.stream, attempt.upload_failed, self._context.spawn)
+        attempt.upload.send_on()
         return attempt
-
-    def wait_again(self, *, preempted: bool = False) -> None:
-        self._context.wait_again(self, preempted=preempted)
-
-    def withdraw(self) -> None:
-        self._context.withdraw(self.ticket)
 
     @property
     def answering(self) -> bool:
@@ -138,7 +132,7 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.response.abort()
         elif self.state is not ExchangeState.DONE:
-            self._settle, self._settled = _nobody, True
+            self._settle = None
             self.fail(RequestError("nobody awaits the answer"))
 
     def break_off(self, code: ErrorCode, reason: str) -> None:
@@ -157,23 +151,22 @@ class RequestExchange:
         if head.lacks_path and self.request.route != ANY_ROUTE:
             step = self._retries.after_missing_path(attempt, other_copy=other_copy)
             if not self._goes_on(step, attempt):
-                self.fail(self._context.nobody_has(self.request))
+                self.fail(self._context.admission.path_missing(self.request))
             return
         if self._goes_on(self._retries.after_head(attempt, head, now, other_copy=other_copy), attempt):
             return
         if attempt.refused:
-            head = self._retries.with_retry_after(head)
+            head = self._retries.with_retry_after(head, now)
         self._pending.answered(attempt, now)
         attempt.first_byte_s = now
-        recordable = StreamRecovery.recordable(self.request, head)
-        settings = self._context.settings
-        recovery = (
-            StreamRecovery(self.request, self._context.records, settings.record_bytes) if recordable else None
-        )
+        record: AnswerRecord | None = None
+        if StreamRecovery.recordable(self.request, head):
+            most_bytes = self._context.settings.record_bytes
+            record = AnswerRecord(self.request.route, self._context.records, most_bytes)
         held = not self.request.streaming and not is_event_stream(head.headers) and self._retries.may_repeat
-        attempt.response = self._response(attempt, head, recovery, held)
+        attempt.response = self._response(attempt, head, record, held)
         if not held:
-            self._begin_answer(attempt, recovery)
+            self._begin_answer(attempt, record)
 
     def began(self, attempt: Attempt) -> None:
         """The first of a response's body is there."""
@@ -257,14 +250,11 @@ class RequestExchange:
     def _wait_again(self, *, preempted: bool = False, held: bool = False) -> None:
         self._pending.give_up(ErrorCode.CANCELLED)
         self.state = ExchangeState.WAITING
-        if held:
-            self._context.hold(self)
-        else:
-            self._context.wait_again(self, preempted=preempted)
+        self._context.wait_again(self.ticket, preempted=preempted, refused=held)
         self._timer.due(self.ticket.expires_s)
 
     def _response(
-        self, attempt: Attempt, head: ResponseHead, recovery: StreamRecovery | None, held: bool
+        self, attempt: Attempt, head: ResponseHead, record: AnswerRecord | None, held: bool
     ) -> EngineResponse:
         return EngineResponse(
             head,
@@ -274,14 +264,14 @@ class RequestExchange:
             queue_s=self._queue_s,
             attempts=len(self.request.attempts),
             on_done=self._reader_done,
-            record=None if recovery is None else recovery.record,
+            record=record,
             on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
             version=attempt.deployment.version,
-            unread=self._context.unread.share(self.request.principal.key_id, self.request.principal.tenant),
+            unread=self._context.unread.buffer(self.request.principal.key_id, self.request.principal.tenant),
             on_held_up=self._held_up,
         )
 
-    def _begin_answer(self, attempt: Attempt, recovery: StreamRecovery | None) -> None:
+    def _begin_answer(self, attempt: Attempt, record: AnswerRecord | None) -> None:
         """From here on the client hears of it."""
         response = attempt.response
         assert response is not None
@@ -291,10 +281,13 @@ class RequestExchange:
         self._context.metrics.first_byte(
             self.request.model, self._context.timers.time() - self.request.arrived_s
         )
-        if recovery is None:
+        recovery = StreamRecovery(self._context, self.request, attempt.deployment.version, record)
+        if record is None:
             # Nothing will repeat it; what is still going up has its own hold on it.
             self.request.body.prefix = b""
-        self._answer = RunningAnswer(self, self._context, attempt, response, recovery, self._timer)
+        self._answer = RunningAnswer(
+            self._context, self.ticket, self._open, attempt, response, recovery, self._timer
+        )
         self._say(response)
 
     def _held_up(self, held_up: bool) -> None:
@@ -321,12 +314,11 @@ class RequestExchange:
             self._answer = None
             self._pending.attempts = []
             self._timer.close()
-        self._context.finished(self)
+            self._context.finished(self.ticket)
 
     def _say(self, outcome: EngineResponse | Exception) -> None:
-        if not self._settled:
-            self._settled = True
-            settle, self._settle = self._settle, _nobody
+        if self._settle is not None:
+            settle, self._settle = self._settle, None
             settle(outcome)
 
     # --- Time ---
@@ -339,12 +331,12 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.on_time(now)
         elif self.state is ExchangeState.WAITING:
-            self._still_waiting()
+            self._still_waiting(now)
         elif self.state is ExchangeState.OPENING:
             self._act(self._pending.look(now), self._pending.attempts[0])
 
-    def _still_waiting(self) -> None:
-        until_s = self._context.may_wait_until(self.request, self.ticket)
+    def _still_waiting(self, now: float) -> None:
+        until_s = self._context.admission.may_wait_until(self.ticket, now)
         if until_s is None:
             self.fail(self._context.waited_too_long(self.request, self._retries.refusals))
         else:
@@ -364,14 +356,10 @@ class RequestExchange:
 
     def _open_copy(self, deployment: Deployment) -> None:
         try:
-            attempt = self.open(deployment, self._context.timers.time(), self.request.body)
+            attempt = self._open(deployment, self._context.timers.time(), self.request.body)
         except SessionClosed:
             deployment.session.end()
         except TooManyStreams:
             deployment.session.set_full(True)
         else:
             self._pending.attempts.append(attempt)
-
-
-def _nobody(outcome: EngineResponse | Exception) -> None:
-    """Was to be told."""

@@ -10,7 +10,6 @@ from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
 from gateway.domain.errors import DeadlineExceeded, RequestError
-from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import Trouble, request_error
 from gateway.scheduling.queue.tickets import Ticket
@@ -54,12 +53,10 @@ class PendingAttempts:
         "attempts",
     )
 
-    def __init__(
-        self, context: DispatchContext, request: Request, ticket: Ticket, retries: RetryPolicy
-    ) -> None:
+    def __init__(self, context: DispatchContext, ticket: Ticket, retries: RetryPolicy) -> None:
         self.attempts: list[Attempt] = []
         self._context = context
-        self._request = request
+        self._request = ticket.request
         self._ticket = ticket
         self._retries = retries
         self._opened_s = 0.0
@@ -222,7 +219,7 @@ class PendingAttempts:
     def _hedge(self, now: float) -> LookAgain:
         """It is late: a second copy may be sooner, unless the answer is on its way already."""
         may = self._alone and self._retries.may_repeat
-        deployment = self._context.hedge(self._request, self._ticket, now) if may else None
+        deployment = self._context.hedge(self._ticket, now) if may else None
         self._hedge_at_s = now + HEDGE_AGAIN_S if may and deployment is None else None
         return LookAgain(self.due_s, deployment)
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from gateway.dispatch.admission import LossHold
+from gateway.dispatch.admission import LoadWait
 from gateway.dispatch.demands import Demands
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.errors import NoDeployment
@@ -123,7 +123,7 @@ class Placer:
             self._demands.wanted[model] = None
             self._soon()
 
-    def hold(self, request: Request, now: float) -> LossHold:
+    def hold(self, request: Request, now: float) -> LoadWait:
         """How long a request may wait that has to until its model is loaded. Raises NoDeployment when nothing
         can load it."""
         model = request.model
@@ -131,7 +131,7 @@ class Placer:
         self._metrics.held(model)
         return self.prospect(request, now)
 
-    def prospect(self, request: Request, now: float) -> LossHold:
+    def prospect(self, request: Request, now: float) -> LoadWait:
         """When a model will be loaded for it, and how long it may wait for that."""
         model = request.model
         record = self._index.models[model]
@@ -139,9 +139,9 @@ class Placer:
         slots = sum(each.promised_slots for each in record.managed.values() if self._is_loading(each))
         slots = slots or max((each.promised_slots for each in record.loadable.values()), default=0)
         if expected_s is None:
-            return LossHold(self._settings.hold_s, 0, 0.0)
+            return LoadWait(self._settings.hold_s, 0, 0.0)
         hold_s = min(self._settings.hold_s, MARGIN * expected_s + MARGIN_S)
-        return LossHold(hold_s, slots, expected_s)
+        return LoadWait(hold_s, slots, expected_s)
 
     def hold_longer(self, request: Request, entered_s: float, now: float) -> float | None:
         """Until when a request may wait on that has waited as long as it was to, and whose model is still to

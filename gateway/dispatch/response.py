@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
-from gateway.dispatch.unread import UnreadBuffer, UnreadShare
+from gateway.dispatch.unread import UnreadBudget, UnreadBuffer
 from gateway.domain.errors import StreamBroken
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
@@ -72,7 +72,7 @@ class EngineResponse:
         record: AnswerRecord | None = None,
         on_full: Callable[[], None] | None = None,
         version: str = "",
-        unread: UnreadShare | None = None,
+        unread: UnreadBuffer | None = None,
         on_held_up: Callable[[bool], None] | None = None,
     ) -> None:
         """``on_done`` is called once, when the reader is done with the response one way or the other;
@@ -96,7 +96,7 @@ class EngineResponse:
         self._on_done = on_done
         self.taken_bytes = 0
         """How much its client took."""
-        self._buffer = UnreadBuffer(unread)
+        self._buffer = UnreadBudget(0).buffer("", "") if unread is None else unread
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
         """Only while the reader waits: then nothing is buffered, and nothing is joined."""

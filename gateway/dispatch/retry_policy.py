@@ -12,7 +12,6 @@ from enum import Enum, auto
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.usage_option import is_rejected, note_taken
-from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import (
     ENGINES_FAULT,
@@ -52,9 +51,9 @@ class RetryPolicy:
 
     __slots__ = ("_context", "_rejecting", "_request", "_ticket", "_tries", "refusals")
 
-    def __init__(self, context: DispatchContext, request: Request, ticket: Ticket) -> None:
+    def __init__(self, context: DispatchContext, ticket: Ticket) -> None:
         self._context = context
-        self._request = request
+        self._request = ticket.request
         self._ticket = ticket
         self._tries = AttemptCount(context.settings.max_attempts)
         self._rejecting: Deployment | None = None
@@ -79,7 +78,7 @@ class RetryPolicy:
         if trouble is not None:
             self._context.failed(attempt, trouble, now)
             return self._elsewhere(trouble, Effect.HARMLESS, other_copy, only_if_better=True)
-        self._context.answered(attempt, now)
+        self._context.health.answered(attempt.deployment, self._request, now)
         return self._after_answer(attempt.deployment, head.status)
 
     def after_missing_path(self, attempt: Attempt, *, other_copy: bool) -> NextStep:
@@ -101,11 +100,11 @@ class RetryPolicy:
         """No attempt began to answer in time."""
         return self._elsewhere(Trouble.TIMEOUT, Effect.HARMLESS, other_copy=False, only_if_better=True)
 
-    def with_retry_after(self, head: ResponseHead) -> ResponseHead:
+    def with_retry_after(self, head: ResponseHead, now: float) -> ResponseHead:
         """``head`` with the time after which to come back, where the engine does not say."""
         if any(name in ("retry-after", "retry-after-ms") for name, _ in head.headers):
             return head
-        seconds = math.ceil(self._context.slot_expected_s(self._request))
+        seconds = math.ceil(self._context.admission.retry_after_s(self._request, now))
         return replace(head, headers=(*head.headers, ("retry-after", str(seconds))))
 
     def _elsewhere(

@@ -18,17 +18,18 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from gateway.dispatch.accounting import note_complete, note_stopped
-from gateway.dispatch.answer_watch import COMMENT_S, AnswerWatch, NextLook, Silenced, Suspected
 from gateway.dispatch.attempt import Attempt
-from gateway.dispatch.context import DispatchContext, ResponseObserver
+from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.readings import Task
 from gateway.dispatch.recovery import NotContinuable, SpliceFailed
-from gateway.dispatch.recovery_policy import RecoveryPolicy, RecoveryStep
 from gateway.dispatch.response import EngineResponse
-from gateway.dispatch.stream_recovery import StreamRecovery
+from gateway.dispatch.stall_detection import COMMENT_S, AnswerWatch, NextLook, Silenced, Suspected
+from gateway.dispatch.stream_recovery import RecoveryStep, StreamRecovery
+from gateway.domain.request import RequestBody
 from gateway.domain.timers import LazyTimer
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import RULES, Trouble, break_reason, trouble_of
+from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers
 
@@ -48,26 +49,28 @@ class AnswerPhase(Enum):
 
 
 class RunningAnswer:
-    """From the head on. ``recovery`` is None for answers that cannot go on elsewhere."""
+    """From the head on. ``open_attempt`` opens a stream with another body, and raises as :class:`Attempt`."""
 
     def __init__(
         self,
-        observer: ResponseObserver,
         context: DispatchContext,
+        ticket: Ticket,
+        open_attempt: Callable[[Deployment, float, RequestBody], Attempt],
         attempt: Attempt,
         response: EngineResponse,
-        recovery: StreamRecovery | None,
+        recovery: StreamRecovery,
         timer: LazyTimer,
     ) -> None:
         self.phase = AnswerPhase.STREAMING
         self.response = response
         self.attempt: Attempt | None = attempt
-        self._observer = observer
         self._context = context
+        self._ticket = ticket
+        self._request = ticket.request
+        self._open_attempt = open_attempt
         self._recovery = recovery
         self._timer = timer
-        self._policy = RecoveryPolicy(context, observer.request, attempt.deployment.version, recovery)
-        self._watch = AnswerWatch(context, observer.request, attempt.opened_s)
+        self._watch = AnswerWatch(context, ticket.request, attempt.opened_s)
         self._comment_s = 0.0
         self._fixed = False
         """It cannot go on elsewhere, as was found while the tunnel was gone."""
@@ -81,14 +84,13 @@ class RunningAnswer:
     def begin(self, deployment: Deployment, now: float) -> None:
         """A slot is free at a deployment that can go on. Raises as :class:`Attempt` does."""
         assert self.phase is AnswerPhase.WAITING
-        assert self._recovery is not None
         try:
             body = self._recovery.ask(deployment)
         except NotContinuable as error:
-            self._observer.withdraw()
-            self._stop_waiting(error.reason)
+            self._context.withdraw(self._ticket)
+            self._stop_waiting(str(error))
             return
-        attempt = self._observer.open(deployment, now, body)
+        attempt = self._open_attempt(deployment, now, body)
         if self.attempt is not None:
             self.attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = attempt
@@ -124,7 +126,7 @@ class RunningAnswer:
             return False
         if attempt.suspended_s is not None or attempt.stalled or now >= self._watch.ends_s:
             return False
-        if self._reads is not None or not self._policy.may_pause(attempt):
+        if self._reads is not None or not self._recovery.may_pause(attempt):
             return False
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
@@ -136,12 +138,12 @@ class RunningAnswer:
         once it has been, unless the attempt is over by then."""
         if self.phase is not AnswerPhase.STREAMING or attempt is not self.attempt or self._reads is not None:
             return False
-        return not (self._recovery is None or self._recovery.nearly_read or self._is_read(then))
+        return not (self._recovery.nearly_read or self._is_read(then))
 
     def give_up_waiting(self, reason: str) -> None:
         """Nobody is left to go on with it."""
         if self.phase is AnswerPhase.WAITING:
-            self._observer.withdraw()
+            self._context.withdraw(self._ticket)
             self._stop_waiting(reason)
         else:
             self.break_off(ErrorCode.INTERNAL, reason)
@@ -150,7 +152,7 @@ class RunningAnswer:
         """The engine waits for its client, and others wait for the engine."""
         if self.phase is AnswerPhase.OVER:
             return
-        self._context.metrics.broken(self._observer.request.model, "read_too_slowly")
+        self._context.metrics.broken(self._request.model, "read_too_slowly")
         self.response.break_off(ErrorCode.CANCELLED, reason, read_slowly=True)
         self.stop(ErrorCode.CANCELLED, "its client reads too slowly")
 
@@ -158,21 +160,17 @@ class RunningAnswer:
         """It cannot go on."""
         if self.phase is AnswerPhase.OVER:
             return
-        self._context.metrics.broken(self._observer.request.model, code.name.lower())
+        self._context.metrics.broken(self._request.model, code.name.lower())
         self.response.break_off(code, reason, not_continued=not_continued)
         self.stop(code, reason)
 
     def stop(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants more of it, or there is no more. Idempotent."""
         if self.phase is AnswerPhase.WAITING:
-            self._observer.withdraw()
+            self._context.withdraw(self._ticket)
         if self.phase is not AnswerPhase.OVER:
-            self.phase = AnswerPhase.OVER
-            self._timer.off()
-            self._read_no_more()
-            note_stopped(self._context, self._observer.ticket, self.attempt)
-            if self._recovery is not None:
-                self._recovery.release()
+            self._end()
+            note_stopped(self._context, self._ticket, self.attempt)
         if self.attempt is not None:
             self.attempt.give_up(code, reason)
 
@@ -180,19 +178,18 @@ class RunningAnswer:
 
     def answered(self, attempt: Attempt, head: ResponseHead) -> None:
         """The engine that was asked to go on answers."""
-        if attempt is not self.attempt or self.phase is not AnswerPhase.ASKING or self._recovery is None:
+        if attempt is not self.attempt or self.phase is not AnswerPhase.ASKING:
             return
-        now, request = self._context.timers.time(), self._observer.request
+        now, request = self._context.timers.time(), self._request
         if not StreamRecovery.recordable(request, head):
             trouble = trouble_of(head)
             attempt.refused = trouble is Trouble.OVERLOADED
             self._failed_to_go_on(attempt, trouble, f"the next engine answered with status {head.status}")
             return
-        self._context.answered(attempt, now)
+        self._context.health.answered(attempt.deployment, request, now)
         self._context.metrics.continued(request.model, "begun")
         attempt.response = self.response
         attempt.first_byte_s = now
-        self._recovery.record.break_off()
         self.response.go_on(attempt.stream, self._recovery.splicer())
         self.phase = AnswerPhase.STREAMING
         self._expect_bytes(attempt, now)
@@ -210,9 +207,9 @@ class RunningAnswer:
         try:
             self.response.flush_joined()
         except SpliceFailed as error:
-            self.unjoinable(attempt, error.reason)
+            self.unjoinable(attempt, str(error))
             return
-        if self._recovery is None or self._recovery.whole:
+        if self._recovery.whole:
             self.response.flush()
             self._finish(attempt, trailers)
         elif (missing := self._recovery.missing) is not None:
@@ -243,7 +240,8 @@ class RunningAnswer:
     def unjoinable(self, attempt: Attempt, reason: str) -> None:
         """What another engine sent does not fit to the answer so far."""
         if attempt is self.attempt and self.phase is AnswerPhase.STREAMING:
-            self._policy.unfit(attempt)
+            # Its engine is asked again only when there is no other.
+            self._request.note_failure(attempt.deployment.key, self._context.timers.time())
             self._failed_to_go_on(attempt, None, reason)
 
     def suspended(self, attempt: Attempt) -> None:
@@ -267,7 +265,7 @@ class RunningAnswer:
             return
         now = self._context.timers.time()
         if self.phase is AnswerPhase.WAITING:
-            self._observer.withdraw()
+            self._context.withdraw(self._ticket)
             self.phase = AnswerPhase.STREAMING
         self._fixed = False
         if self.phase is AnswerPhase.STREAMING:
@@ -284,7 +282,7 @@ class RunningAnswer:
 
     def _go_on(self, attempt: Attempt | None, code: ErrorCode, reason: str, trouble: Trouble | None) -> None:
         """``attempt`` was lost with ``code``, and what came of it has been read."""
-        step = self._policy.after_loss(attempt, trouble)
+        step = self._recovery.after_loss(attempt, trouble)
         if step is RecoveryStep.WAIT and attempt is not None:
             attempt.give_up(ErrorCode.CANCELLED)  # what the reader still has of it is not credited to it
         self._recover(step, code, break_reason(code, reason))
@@ -296,36 +294,35 @@ class RunningAnswer:
         elif step is RecoveryStep.WAIT:
             self._wait_for_another()
         else:
-            self._context.metrics.continued(self._observer.request.model, "impossible")
+            self._context.metrics.continued(self._request.model, "impossible")
             if step:
                 words = f"{words} It could not go on at another engine: {step}."
             self.break_off(code, words, not_continued=True)
 
     def _close(self) -> None:
         """End the answer, which is whole but for how its stream ends."""
-        assert self._recovery is not None
         assert self._recovery.closing is not None
-        self._recovery.record.break_off()
+        self._recovery.forget_unfinished()
         self.response.add(self._recovery.closing)
         if self.attempt is not None:
             self.attempt.give_up(ErrorCode.CANCELLED)
         self._finish(None, None)
 
     def _wait_for_another(self, *, preempted: bool = False) -> None:
-        request, now = self._observer.request, self._context.timers.time()
-        self._policy.wanted()
+        request, now = self._request, self._context.timers.time()
+        self._recovery.want_another()
         self.phase = AnswerPhase.WAITING
-        self._observer.wait_again(preempted=preempted)
+        self._context.wait_again(self._ticket, preempted=preempted)
         self._context.metrics.continued(request.model, "wanted")
         patient = preempted or self._context.someone_else(request)
         patience_s = self._context.settings.total_s if patient else PATIENCE_S
-        self._expires_s = min(self._observer.ticket.expires_s, now + patience_s, self._watch.ends_s)
+        self._expires_s = min(self._ticket.expires_s, now + patience_s, self._watch.ends_s)
         self._comment_s = now
         self._timer.due(min(self._expires_s, now + COMMENT_S))
 
     def _still_waiting(self, now: float) -> None:
         if now >= self._expires_s:
-            self._observer.withdraw()
+            self._context.withdraw(self._ticket)
             self._stop_waiting("no other deployment could go on with it in time")
         else:
             self._comment(now)
@@ -342,7 +339,7 @@ class RunningAnswer:
 
     def _comment(self, now: float) -> None:
         """Tell whoever is in between that the client is not forgotten."""
-        if now - self._comment_s >= COMMENT_S and self._recovery is not None and self._recovery.commentable:
+        if now - self._comment_s >= COMMENT_S and self._recovery.commentable:
             self._comment_s = now
             self.response.comment()
 
@@ -374,7 +371,7 @@ class RunningAnswer:
     def _try_another(self, reason: str, trouble: Trouble | None) -> None:
         """The engine that was to go on did not, because of ``trouble``; what there is has been read."""
         words = f"The answer could not go on at another engine: {reason}."
-        self._recover(self._policy.after_failed_continuation(trouble), ErrorCode.ENGINE_FAILED, words)
+        self._recover(self._recovery.after_failed_continuation(trouble), ErrorCode.ENGINE_FAILED, words)
 
     # --- Reading ---
 
@@ -390,7 +387,7 @@ class RunningAnswer:
 
     def _is_read(self, then: Callable[[], None]) -> bool:
         """Whether how far the answer came has been read at once; else ``then`` is called when it has."""
-        if self._recovery is not None:
+        if self._recovery.record is not None:
             self._reads = self._context.readings.read(self._recovery, lambda: self._was_read(then))
         return self._reads is None
 
@@ -416,7 +413,7 @@ class RunningAnswer:
             asks = not self._fixed
         else:
             asks = self._watch.may_suspect(attempt, self.response.behind, now)
-        return asks and self._policy.somebody_might() and not self._is_read(self._look_now)
+        return asks and self._recovery.somebody_might() and not self._is_read(self._look_now)
 
     def _look_now(self) -> None:
         if self.phase is AnswerPhase.STREAMING:
@@ -457,7 +454,7 @@ class RunningAnswer:
 
     def _goes_on_elsewhere(self, trouble: Trouble) -> bool:
         """Have another deployment go on, or end the answer if all is there, while its attempt still lives."""
-        step = self._policy.while_it_lives(trouble)
+        step = self._recovery.while_it_lives(trouble)
         if step is RecoveryStep.WAIT:
             if trouble is not Trouble.LOST:
                 self.attempt = None
@@ -468,24 +465,25 @@ class RunningAnswer:
 
     def _finish(self, attempt: Attempt | None, trailers: Trailers | None) -> None:
         """The answer is whole."""
-        request = self._observer.request
         own = None if trailers is None else trailers.usage
-        if trailers is not None and self._recovery is not None:
+        if trailers is not None:
             trailers = self._recovery.add_up(trailers)
         note_complete(
             self._context,
-            self._observer.ticket,
+            self._ticket,
             attempt,
             status=self.response.status,
             usage=None if trailers is None else trailers.usage,
             own=own,
             now=self._context.timers.time(),
         )
-        if self._recovery is not None:
-            if self._recovery.continued:
-                self._context.metrics.continued(request.model, "done")
-            self._recovery.release()
+        if self._recovery.continued:
+            self._context.metrics.continued(self._request.model, "done")
+        self._end()
+        self.response.end(trailers)
+
+    def _end(self) -> None:
         self.phase = AnswerPhase.OVER
         self._timer.off()
         self._read_no_more()
-        self.response.end(trailers)
+        self._recovery.release()

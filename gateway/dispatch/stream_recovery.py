@@ -1,41 +1,57 @@
-"""What one answer needs to go on at another engine: what came of it, and the request that it answers."""
+"""Whether and how one answer goes on at another engine: what came of it, the request that it answers, and how
+often that may be tried."""
 
 from dataclasses import replace
+from enum import Enum, auto
 
 import structlog
 
+from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import is_event_stream
-from gateway.dispatch.recovery import (
-    AnswerRecord,
-    ContinuationReading,
-    NotContinuable,
-    Progress,
-    RecordBudget,
-    Splicer,
-)
+from gateway.dispatch.recovery import AnswerRecord, ContinuationReading, NotContinuable, Progress, Splicer
 from gateway.domain.json_members import without_usage
 from gateway.domain.request import Request, RequestBody
 from gateway.fleet.deployment import Deployment
-from shared.protocol import limits
+from gateway.scheduling.health.failover import ENGINES_FAULT, AttemptCount, Trouble
+from shared.protocol.limits import MIB
 from shared.protocol.messages import ResponseHead, Trailers, UsageMode
 from shared.protocol.routes import CONTINUED_ROUTES
 
-REQUEST_BYTES = limits.MIB
+REQUEST_BYTES = MIB
 """Longest request that is kept until its answer is complete."""
+
+MOST_FAULTS = 12
+"""So many engines may fail on one answer, however far it gets: a request can have engine after engine write a
+word and die of it."""
 
 NOT_READ = "how far it came could not be read"
 
 _log = structlog.get_logger(__name__)
 
 
-class StreamRecovery:
-    """A streamed answer over one engine or several."""
+class RecoveryStep(Enum):
+    """What an answer does whose engine is lost."""
 
-    def __init__(self, request: Request, budget: RecordBudget, most_bytes: int) -> None:
-        self.record = AnswerRecord(request.route, budget, most_bytes)
+    CLOSE = auto()
+    """It ends: it is whole but for how its stream ends."""
+    WAIT = auto()
+    """It waits for another deployment to go on with it."""
+
+
+class StreamRecovery:
+    """Of one answer, over one engine or several. Another engine must serve the same ``version``; ``record``
+    is None for answers that cannot go on elsewhere."""
+
+    def __init__(
+        self, context: DispatchContext, request: Request, version: str, record: AnswerRecord | None
+    ) -> None:
+        self.record = record
+        self._context = context
         self._request = request
+        self._version = version
         body = request.body
-        whole = body.rest is None and body.held_bytes <= REQUEST_BYTES
+        whole = record is not None and body.rest is None and body.held_bytes <= REQUEST_BYTES
         self._question = body.prefix if whole else b""
         self._reading: ContinuationReading | None = None
         """Made when it is needed."""
@@ -43,6 +59,11 @@ class StreamRecovery:
         """Reading raised what it should not: nothing more is read."""
         self._progress: Progress | None = None
         self._splicer: Splicer | None = None
+        self._tries = AttemptCount(context.settings.max_attempts)
+        """Without the answer getting further than ``_size_bytes``."""
+        self._size_bytes = 0
+        self._faults = 0
+        """Of engines, all told."""
 
     @staticmethod
     def recordable(request: Request, head: ResponseHead) -> bool:
@@ -55,20 +76,22 @@ class StreamRecovery:
             and is_event_stream(head.headers)
         )
 
+    # --- How far it came ---
+
     @property
     def left_bytes(self) -> int:
         """Of request and answer, still to be read."""
-        if self._reading is None:
-            return len(self._question) + self.record.size_bytes
-        return self._reading.left_bytes
+        if self.record is None:
+            return 0
+        return self._read(self.record).left_bytes
 
     def step(self) -> int:
         """Read on in both; see :meth:`gateway.dispatch.recovery.ContinuationReading.step`. Raises nothing: an
         answer that cannot be read cannot go on elsewhere, and :meth:`read` says so."""
-        if self._failed:
+        if self.record is None or self._failed:
             return 0
         try:
-            return self._read().step()
+            return self._read(self.record).step()
         except Exception:
             _log.exception("reading_failed")
             self._failed = True
@@ -77,32 +100,114 @@ class StreamRecovery:
     @property
     def nearly_read(self) -> bool:
         """What is left to read is so little that :meth:`read` need not wait."""
-        return self._failed or self._read().nearly_done
+        return self.record is None or self._failed or self._read(self.record).nearly_done
 
     def read(self) -> Progress:
         """How far it came; what is left to read is read at once. Raises
         :class:`~gateway.dispatch.recovery.NotContinuable`."""
+        if self.record is None:
+            raise NotContinuable("only streamed text can" if self._request.streaming else "")
         while self.step():
             pass
         if self._failed:
             raise NotContinuable(NOT_READ)
-        self._progress = self._read().progress()
+        self._progress = self._read(self.record).progress()
         return self._progress
 
-    def _read(self) -> ContinuationReading:
+    def _read(self, record: AnswerRecord) -> ContinuationReading:
         if self._reading is None:
             wanted = {UsageMode.KEEP: True, UsageMode.STRIP: False}.get(self._request.usage)
-            route = self._request.route
-            self._reading = ContinuationReading(route, self._question, self.record, usage_wanted=wanted)
+            self._reading = ContinuationReading(
+                self._request.route, self._question, record, usage_wanted=wanted
+            )
         return self._reading
 
     def reason_not_recoverable(self) -> str | None:
-        """Why the answer so far cannot go on at another engine, fit to be told; None when it can."""
+        """Why the answer so far cannot go on at another engine, fit to be told; None when it can, empty when
+        it goes without saying."""
         try:
             self.read()
         except NotContinuable as error:
-            return error.reason
+            return str(error)
         return None
+
+    @property
+    def closing(self) -> bytes | None:
+        """After :meth:`read`: with these bytes the answer is whole."""
+        return None if self._progress is None else self._progress.closing
+
+    # --- What follows when an engine is lost ---
+
+    def after_loss(self, lost: Attempt | None, trouble: Trouble | None) -> RecoveryStep | str:
+        """What follows when the engine is lost, because of ``trouble``; or why nothing does, empty when that
+        goes without saying."""
+        why_not = self.reason_not_recoverable()
+        if why_not is not None:
+            return why_not
+        self.want_another()
+        elsewhere = self._context.someone_else(self._request, patiently=True)
+        if not elsewhere and lost is not None and self._request.route not in lost.deployment.continues:
+            return "no engine is there that can"
+        if trouble is None:
+            return "trying again would do no better"
+        return self._close_or_wait(trouble) or "too many engines failed on it"
+
+    def after_failed_continuation(self, trouble: Trouble | None) -> RecoveryStep | str:
+        """The same when the engine that was to go on did not."""
+        why_not = self.reason_not_recoverable()
+        return (self._close_or_wait(trouble) or "") if why_not is None else why_not
+
+    def while_it_lives(self, trouble: Trouble) -> RecoveryStep | None:
+        """What follows when the attempt may still go on; None: it is waited for."""
+        return self._close_or_wait(trouble) if self._somebody_can() else None
+
+    def may_pause(self, attempt: Attempt) -> bool:
+        """The answer can be gone on with later, if only where it is now, and there is more to come."""
+        if self.reason_not_recoverable() is not None or self.closing is not None:
+            return False
+        return self._request.route in attempt.deployment.continues or self._somebody_can()
+
+    def somebody_might(self) -> bool:
+        """Somebody else is there who could go on with it, and whether it can be gone on with takes long to
+        find out."""
+        return not self.nearly_read and self._somebody_could()
+
+    def want_another(self) -> None:
+        """From now on the request is one for engines that can go on with its answer."""
+        self._request.version, self._request.continuing = self._version, True
+
+    def _somebody_can(self) -> bool:
+        """Somebody else is there who can go on with it, and it can be gone on with."""
+        if self._somebody_could() and self.reason_not_recoverable() is None:
+            self.want_another()
+            return True
+        return False
+
+    def _somebody_could(self) -> bool:
+        request = self._request
+        before = request.version, request.continuing
+        self.want_another()
+        try:
+            return self._context.someone_else(request)
+        finally:
+            request.version, request.continuing = before
+
+    def _close_or_wait(self, trouble: Trouble | None) -> RecoveryStep | None:
+        if self.closing is not None:
+            return RecoveryStep.CLOSE
+        return RecoveryStep.WAIT if self._may_try(trouble) else None
+
+    def _may_try(self, trouble: Trouble | None) -> bool:
+        """Whether one more try is allowed, after ``trouble`` (None: the engine is not known to be at fault);
+        counts it. No budget is asked: an answer that has begun is not dropped to save work."""
+        self._faults += trouble in ENGINES_FAULT
+        if self.record is not None and self.record.size_bytes > self._size_bytes:
+            self._size_bytes = self.record.size_bytes
+            self._tries.reset()
+            self._request.forget_failures(but_last=trouble is None or trouble in ENGINES_FAULT)
+        return self._tries.count(trouble) and self._faults < MOST_FAULTS
+
+    # --- Going on ---
 
     def ask(self, deployment: Deployment) -> RequestBody:
         """The request for the next engine, after :meth:`read`. Raises NotContinuable."""
@@ -118,29 +223,32 @@ class StreamRecovery:
     def splicer(self) -> Splicer:
         """For the answer to what :meth:`ask` asked."""
         assert self._progress is not None
+        self.forget_unfinished()
         self._splicer = self._progress.splicer()
         return self._splicer
 
-    @property
-    def closing(self) -> bytes | None:
-        """After :meth:`read`: with these bytes the answer is whole."""
-        return None if self._progress is None else self._progress.closing
+    def forget_unfinished(self) -> None:
+        """The stream broke: of its last event the client has nothing."""
+        assert self.record is not None
+        self.record.break_off()
+
+    # --- How it ends ---
 
     @property
     def whole(self) -> bool:
         """The answer may end where its stream ended."""
-        return self.record.ends_well
+        return self.record is None or self.record.ends_well
 
     @property
     def missing(self) -> bytes | None:
         """What an answer lacks whose stream ended in order, with a reason why it ends, and not as its route's
         streams end; None when it is not whole. See :meth:`gateway.dispatch.recovery.AnswerRecord.closing`."""
-        return self.record.closing()
+        return None if self.record is None else self.record.closing()
 
     @property
     def commentable(self) -> bool:
         """What the client has are whole events."""
-        return not self.record.overflowed
+        return self.record is not None and not self.record.overflowed
 
     @property
     def continued(self) -> bool:
@@ -155,6 +263,7 @@ class StreamRecovery:
 
     def release(self) -> None:
         """The answer is done with, one way or the other."""
-        self.record.release()
+        if self.record is not None:
+            self.record.release()
         self._question = b""
         self._reading = self._progress = None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.domain.request import RequestBody
 from shared.protocol.endpoint import Stream
@@ -13,12 +13,6 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 """Starts a task and owns it until it is done."""
 
 
-class UploadOwner(Protocol):
-    """Who is told when the rest of a body could not be read."""
-
-    def upload_failed(self, error: Exception) -> None: ...
-
-
 class StreamUpload:
     """One body on its way up one stream.
 
@@ -26,22 +20,22 @@ class StreamUpload:
     rest is read only then, so a request that its agent refuses can still be given to another one.
     """
 
-    def __init__(self, body: RequestBody, stream: Stream, owner: UploadOwner, spawn: Spawn) -> None:
+    def __init__(
+        self, body: RequestBody, stream: Stream, failed: Callable[[Exception], None], spawn: Spawn
+    ) -> None:
+        """``failed`` is told when the rest of the body could not be read."""
         self._body = body
         self._pieces = list(reversed(body.pieces))
         self._stream = stream
-        self._owner = owner
+        self._failed = failed
         self._spawn = spawn
         self._offset = 0
         self._task: asyncio.Task[None] | None = None
         self._writable: asyncio.Event | None = None
         self._stopped = False
 
-    def start(self) -> None:
-        self._send_prefix()
-
-    def writable(self) -> None:
-        """The stream takes more."""
+    def send_on(self) -> None:
+        """The stream is open, or takes more."""
         if self._stopped:
             return
         if self._writable is not None:
@@ -97,7 +91,7 @@ class StreamUpload:
             pass
         except Exception as error:  # whatever the client's side raises is handed on to who awaits the answer
             if not self._stopped:
-                self._owner.upload_failed(error)
+                self._failed(error)
 
     async def _send(self, piece: bytes) -> None:
         assert self._writable is not None

@@ -96,7 +96,7 @@ async def site(directory: Path, *targets: str, **flags: Any) -> AsyncIterator[Si
         key = store.keys.create("k", "default", time.time())
         headers = {"authorization": f"Bearer {key}"}
         async with httpx.AsyncClient(base_url=await url, headers=headers) as client:
-            serving = gateway._dispatcher._index
+            serving = gateway._dispatcher.index
             await until(
                 lambda: sum(len(serving.serving(t.partition("@")[0])) for t in targets) >= len(targets)
             )

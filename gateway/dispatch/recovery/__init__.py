@@ -6,9 +6,12 @@ only then is JSON read of the events that come after (:class:`Splicer`). What ca
 refused with a reason.
 """
 
-from gateway.dispatch.recovery.interface import NotContinuable, Progress, SpliceFailed, Splicer
+from gateway.dispatch.recovery.asking import Progress
+from gateway.dispatch.recovery.editing import NotContinuable
+from gateway.dispatch.recovery.events import SpliceFailed
 from gateway.dispatch.recovery.reading import ContinuationReading, read_progress
 from gateway.dispatch.recovery.record import AnswerRecord, RecordBudget
+from gateway.dispatch.recovery.seam import Splicer
 
 __all__ = (
     "AnswerRecord",

@@ -1,14 +1,16 @@
 """The request for the next engine: where the text so far goes in it, for every route and mode."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from gateway.dispatch.recovery.editing import dumped, last, member, values, with_last, with_members
-from gateway.dispatch.recovery.interface import NotContinuable, Progress
+import orjson
+
+from gateway.dispatch.recovery.editing import NotContinuable, outline_at_once
 from gateway.dispatch.recovery.question import Question
-from gateway.dispatch.recovery.seam import ECHO_EVENTS, ContinuedUsage, CountedText, Seam
+from gateway.dispatch.recovery.seam import ECHO_EVENTS, ContinuedUsage, CountedText, Seam, Splicer
+from shared.process.server_sent_events import ServerSentEvent
 
 FINAL_MESSAGE = "final_message"
 PREFILL = "prefill"
@@ -35,9 +37,9 @@ def in_prompt(question: Question, mode: str, text: str) -> PlacedContent:
         raise NotContinuable(f"completions cannot go on by the way {mode!r}")
     prompt = question.members.get("prompt")
     if isinstance(prompt, str):
-        return PlacedContent({"prompt": dumped(prompt + text)})
+        return PlacedContent({"prompt": orjson.dumps(prompt + text)})
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-        return PlacedContent({"prompt": dumped([prompt[0] + text])})
+        return PlacedContent({"prompt": orjson.dumps([prompt[0] + text])})
     raise NotContinuable("the prompt is not one text")
 
 
@@ -53,7 +55,9 @@ def in_messages(question: Question, mode: str, text: str) -> PlacedContent:
         raise NotContinuable("the request has no list of messages")
     if not _is_begun(question, messages[-1], mode):
         new = {"role": "assistant", "content": text}
-        return PlacedContent(changes | {"messages": question.outline.with_another("messages", dumped(new))})
+        return PlacedContent(
+            changes | {"messages": question.outline.with_another("messages", orjson.dumps(new))}
+        )
     if messages[-1].get("tool_calls") or messages[-1].get("reasoning_content"):
         raise NotContinuable("the answer was begun by the client with more than text")
     message, before = _extended(question.outline.last("messages"), messages[-1].get("content"), text, "text")
@@ -69,11 +73,11 @@ def in_input(question: Question, mode: str, text: str, item_id: str) -> PlacedCo
     item["content"] = [part]
     if isinstance(given, str):
         items: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": given}, item]
-        return PlacedContent(changes | {"input": dumped(items)})
+        return PlacedContent(changes | {"input": orjson.dumps(items)})
     if not isinstance(given, list):
         raise NotContinuable("the request has no input that could be written on")
     if not given or not isinstance(given[-1], dict) or not _is_begun(question, given[-1], mode):
-        return PlacedContent(changes | {"input": question.outline.with_another("input", dumped(item))})
+        return PlacedContent(changes | {"input": question.outline.with_another("input", orjson.dumps(item))})
     longer, before = _extended(question.outline.last("input"), given[-1].get("content"), text, "output_text")
     return PlacedContent(changes | {"input": question.outline.with_last("input", longer)}, before)
 
@@ -104,30 +108,67 @@ def _extended(raw: bytes, content: Any, text: str, kind: str) -> tuple[bytes, st
     """The message with more text, and the text it had."""
     if len(raw) > MOST_BEGUN_BYTES:
         raise NotContinuable("what the request lets the answer begin with is too long")
-    values(raw)  # raises for more than is gone through here
+    message = outline_at_once(raw, "content")
     if isinstance(content, str):
-        return with_members(raw, {"content": dumped(content + text)}), content
+        return message.with_members({"content": orjson.dumps(content + text)}), content
     parts = content if isinstance(content, list) else []
     if not parts or any(not isinstance(part, dict) or part.get("type") != kind for part in parts):
         raise NotContinuable("the answer was begun by the client with more than text")
     texts = [part.get("text") for part in parts]
     if not all(isinstance(item, str) for item in texts):
         raise NotContinuable("the answer was begun by the client with more than text")
-    listed = member(raw, "content")
-    part = with_members(last(listed), {"text": dumped(texts[-1] + text)})
-    return with_members(raw, {"content": with_last(listed, part)}), "".join(texts)
+    part = outline_at_once(message.last("content"), "text")
+    longer = part.with_members({"text": orjson.dumps(texts[-1] + text)})
+    return message.with_members({"content": message.with_last("content", longer)}), "".join(texts)
 
 
-class TextProgress(Progress):
-    """An answer that is one text. A subclass finds out how far it came and sets ``finished``, ``closing``."""
+@dataclass(slots=True)
+class AnswerRead(ABC):
+    """What the client has of an answer, of one route each subclass."""
+
+    transcript: CountedText = field(default_factory=CountedText)
+    first: dict[str, Any] | None = None
+    """The answer as its first event announced it."""
+    done: bool = False
+    """The event that ends the route's streams came."""
+    trouble: str | None = None
+    """Why nobody can go on, should anything of the answer be missing."""
+
+    @abstractmethod
+    def read(self, event: ServerSentEvent) -> None:
+        """Take in the next event."""
+
+    @abstractmethod
+    def progress(self, question: Question, usage_wanted: bool | None) -> "Progress":
+        """How far the answer to ``question`` came. ``usage_wanted``: whether the client gets to see the usage
+        where that is a choice; None: as the request says. Raises :class:`NotContinuable`."""
+
+    def copy(self) -> Self:
+        """The same, to be kept while more events are read into this one."""
+        return replace(self, transcript=self.transcript.copy())
+
+    def rule_out(self, why: str) -> None:
+        self.trouble = self.trouble or why
+
+
+class Progress(ABC):
+    """An answer that broke off and can go on: it is one text. A subclass finds out how far it came and sets
+    ``finished`` and ``closing``."""
 
     limit_name = "max_tokens"
+    """What the route calls the most tokens of an answer."""
+    finished: bool
+    """The text is whole; only what follows it is missing."""
+    closing: bytes | None
+    """Not None: with these bytes the answer is whole, and nobody needs to be asked."""
 
-    def __init__(self, question: Question, transcript: CountedText) -> None:
-        self.text = transcript.text
-        self.tokens = transcript.tokens
+    def __init__(self, question: Question, received: AnswerRead) -> None:
+        self.text = received.transcript.text
+        """What of the answer's text the client has."""
+        self.tokens = received.transcript.tokens
+        """How many tokens that is: one for each event with text, or what the engine counted."""
         self._question = question
-        self._transcript = transcript
+        self._transcript = received.transcript
         self._mode = ""
         self._sent = ""
         self._before = ""
@@ -136,9 +177,17 @@ class TextProgress(Progress):
     def _place(self, mode: str, text: str) -> PlacedContent:
         """Where ``text`` goes in the request. Raises :class:`NotContinuable`."""
 
+    @abstractmethod
+    def splicer(self) -> Splicer:
+        """For the answer to the request that :meth:`continued_request` made last."""
+
     def continued_request(self, mode: str) -> bytes:
-        """White space at the end of the text is not sent as a prefill: Anthropic's API refuses it, and some
-        engines cut it off unasked. The continuation has to begin with it then."""
+        """The body of the request for the next engine, which can continue in ``mode``. All is as the client
+        wrote it but what continuing changes. Raises :class:`NotContinuable` when this mode does not allow it.
+
+        White space at the end of the text is not sent as a prefill: Anthropic's API refuses it, and some
+        engines cut it off unasked. The continuation has to begin with it then.
+        """
         assert self.closing is None, "nobody needs to be asked"
         self._mode = mode
         self._sent = self.text.rstrip() if mode == PREFILL else self.text
@@ -153,6 +202,12 @@ class TextProgress(Progress):
         if not self.text and not self.finished:
             return self._question.body
         return self._question.changed({**placed.changes, **lengths})
+
+    def _check(self, received: AnswerRead) -> None:
+        """Raises :class:`NotContinuable` for an answer, or a request, that nobody can go on with."""
+        if received.trouble is not None:
+            raise NotContinuable(received.trouble)
+        self._question.check(begun=bool(self.text))
 
     @property
     def _exhausted(self) -> bool:

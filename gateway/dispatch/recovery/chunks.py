@@ -8,17 +8,17 @@ from typing import Any
 
 from gateway.dispatch.recovery.asking import (
     FINAL_MESSAGE,
+    AnswerRead,
     PlacedContent,
-    TextProgress,
+    Progress,
     in_messages,
     in_prompt,
 )
-from gateway.dispatch.recovery.events import COMMENT, DONE, ContinuationEvents, written
-from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
+from gateway.dispatch.recovery.editing import NotContinuable
+from gateway.dispatch.recovery.events import DONE, SpliceFailed, written
 from gateway.dispatch.recovery.question import WHOLE_LIMIT, Question
-from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam, count
+from gateway.dispatch.recovery.seam import ContinuedUsage, Seam, Splicer, count
 from shared.process.server_sent_events import ServerSentEvent
-from shared.protocol.messages import Usage
 
 IDENTITY = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 """What all chunks of an answer have alike."""
@@ -43,18 +43,15 @@ NUMBERS = ("logprobs", "token_ids", "prompt_logprobs", "prompt_token_ids")
 
 
 @dataclass(slots=True)
-class ChunksRead:
-    """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
+class ChunksRead(AnswerRead):
+    """What the client has of a chat, or else of a completion."""
 
-    transcript: CountedText = field(default_factory=CountedText)
-    first: dict[str, Any] | None = None
+    chat: bool = True
     role: bool = False
     finished: set[int] = field(default_factory=set)
     reason: Any = None
     """Why the text ended, if it did."""
     usage: bool = False
-    done: bool = False
-    trouble: str | None = None
     _running_usage: bool = False
 
     def read(self, event: ServerSentEvent) -> None:
@@ -66,7 +63,7 @@ class ChunksRead:
         chunk = event.value()
         choices = None if chunk is None else chunk.get("choices")
         if chunk is None or not isinstance(choices, list) or chunk.get("error"):
-            self._rule_out("the engine sent something else than chunks of an answer")
+            self.rule_out("the engine sent something else than chunks of an answer")
             return
         if self.first is None:
             self.first = chunk
@@ -87,24 +84,24 @@ class ChunksRead:
     def _read_choice(self, choice: Any, tokens: int | None) -> None:
         index = choice.get("index", 0) if isinstance(choice, dict) else None
         if not isinstance(index, int):
-            self._rule_out("the engine sent something else than chunks of an answer")
+            self.rule_out("the engine sent something else than chunks of an answer")
             return
         if index != 0:
-            self._rule_out("there are several answers at once")
+            self.rule_out("there are several answers at once")
         if any(choice.get(name) is not None for name in NUMBERS):
-            self._rule_out("the answer comes with logprobs or tokens")
+            self.rule_out("the answer comes with logprobs or tokens")
         delta = choice if "text" in choice else choice.get("delta") or {}
         if not isinstance(delta, dict):
-            self._rule_out("the engine sent something else than chunks of an answer")
+            self.rule_out("the engine sent something else than chunks of an answer")
             return
         text = delta.get("text" if "text" in choice else "content")
         if text is not None and not isinstance(text, str):
-            self._rule_out("the answer is not text")
+            self.rule_out("the answer is not text")
         elif text and index == 0:
             self.transcript.add(text, tokens)
         for name, what in MORE_THAN_TEXT.items():
             if delta.get(name):
-                self._rule_out(f"the answer holds {what}")
+                self.rule_out(f"the answer holds {what}")
         self.role = self.role or bool(delta.get("role"))
         if choice.get("finish_reason") is not None:
             self.finished.add(index)
@@ -113,17 +110,17 @@ class ChunksRead:
     def copy(self) -> "ChunksRead":
         return replace(self, transcript=self.transcript.copy(), finished=set(self.finished))
 
-    def _rule_out(self, why: str) -> None:
-        self.trouble = self.trouble or why
+    def progress(self, question: Question, usage_wanted: bool | None) -> "ChunkProgress":
+        return ChunkProgress(question, self, question.wants_usage if usage_wanted is None else usage_wanted)
 
     @property
     def identity(self) -> dict[str, Any]:
         first = self.first or {}
         return {name: first[name] for name in IDENTITY if name in first}
 
-    def ending(self, *, chat: bool) -> bytes:
+    def ending(self) -> bytes:
         """A chunk that says that the answer was as long as it may be."""
-        content: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        content: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
         choice = {"index": 0, **content}
         chunk = self.identity | {"choices": [choice | {"logprobs": None, "finish_reason": "length"}]}
         return written(chunk | {"usage": None} if "usage" in (self.first or {}) else chunk)
@@ -133,60 +130,42 @@ _PASSING = ("tool_calls", "function_call")
 """What may follow a text: it is whole in the continuation."""
 
 
-@dataclass(slots=True)
-class SplicePlan:
-    """What a splicer must know beyond what was said."""
-
-    seam: Seam | None
-    """None: the text is whole and only usage is wanted."""
-    tally: ContinuedUsage
-    chat: bool
-    ending: bytes = b""
-    """Goes before everything else."""
-
-
 class ChunkSplicer(Splicer):
-    """Joins a continuation to what the client ``received``."""
+    """Joins a continuation to what the client ``received``. ``seam`` is None where the text is whole and only
+    usage is wanted. ``ending`` goes before everything else."""
 
-    def __init__(self, received: ChunksRead, plan: SplicePlan) -> None:
+    def __init__(
+        self, received: ChunksRead, seam: Seam | None, tally: ContinuedUsage, ending: bytes = b""
+    ) -> None:
+        super().__init__(tally)
         self._received = received
+        self._chat = received.chat
         self._identity = received.identity
         self._role = received.role
         self._begun = bool(received.transcript.text)
-        self._plan = plan
-        self._ending = plan.ending
-        self._reader = ContinuationEvents()
+        self._seam = seam
+        self._ending = ending
         self._finished = False
         self._silent = True
         """The continuation had no text yet."""
 
-    def feed(self, data: bytes) -> bytes:
-        return b"".join(map(self._event, self._reader.feed(data)))
-
-    def finish(self) -> bytes:
-        out = b"".join(map(self._event, self._reader.finish()))
-        seam = self._plan.seam
-        rest = seam.finish() if seam is not None and not self._finished else ""
-        return out + self._chunk({"choices": [self._choice_of(rest)]}) if rest else out
-
-    def add_up(self, usage: Usage) -> Usage:
-        return self._plan.tally.add_up(usage)
+    def _rest(self) -> bytes:
+        rest = self._seam.finish() if self._seam is not None and not self._finished else ""
+        return self._chunk({"choices": [self._choice_of(rest)]}) if rest else b""
 
     def _event(self, event: ServerSentEvent) -> bytes:
-        if event.data is None:
-            return COMMENT
         ending, self._ending = self._ending, b""
         if event.is_done:
             return ending + DONE
         chunk = event.value()
         if chunk is None or not isinstance(chunk.get("choices"), list) or chunk.get("error"):
             raise SpliceFailed("the engine that went on with the answer sent something else than its chunks")
-        if self._plan.seam is None:
+        if self._seam is None:
             self._look_for_end(chunk["choices"])
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            chunk["usage"] = self._plan.tally.chat(usage)
-        return ending + (self._usage_of(chunk) if self._plan.seam is None else self._joined(chunk))
+            chunk["usage"] = self._tally.chat(usage)
+        return ending + (self._usage_of(chunk) if self._seam is None else self._joined(chunk))
 
     def _look_for_end(self, choices: list[Any]) -> None:
         """An answer that ends of itself does so by a token without text, which engines count too. When the
@@ -194,7 +173,7 @@ class ChunkSplicer(Splicer):
         for choice in choices:
             self._silent = self._silent and not _text_of(choice)
             if self._silent and self._received.reason == "stop" == _finish_reason(choice):
-                self._plan.tally.count_end()
+                self._tally.count_end()
 
     def _usage_of(self, chunk: dict[str, Any]) -> bytes:
         """Of a continuation that was only asked for its usage: the usage."""
@@ -215,22 +194,22 @@ class ChunkSplicer(Splicer):
     def _choice(self, choice: dict[str, Any]) -> dict[str, Any] | None:
         """The choice as it goes to the client; None when there is nothing left to say."""
         given = choice.get("delta") or {}
-        delta = choice if not self._plan.chat else dict(given if isinstance(given, dict) else {})
-        key = "content" if self._plan.chat else "text"
+        delta = choice if not self._chat else dict(given if isinstance(given, dict) else {})
+        key = "content" if self._chat else "text"
         text = delta.get(key)
         self._check(delta, text)
-        if self._plan.chat:
+        if self._chat:
             choice["delta"] = delta
         if self._role:
             delta.pop("role", None)
         said_role = self._role or "role" not in delta
         self._role = self._role or bool(delta.get("role"))
-        assert self._plan.seam is not None
-        joined = self._plan.seam.feed(text or "")
+        assert self._seam is not None
+        joined = self._seam.feed(text or "")
         ended = _finish_reason(choice) is not None
         calls = any(delta.get(name) for name in _PASSING)
         if (ended or calls) and not self._finished:
-            joined += self._plan.seam.finish()
+            joined += self._seam.finish()
         self._finished = self._finished or ended
         if text or joined:
             delta[key] = joined
@@ -245,7 +224,7 @@ class ChunkSplicer(Splicer):
                 raise SpliceFailed(f"the engine that went on with the answer sent {what}")
 
     def _choice_of(self, text: str) -> dict[str, Any]:
-        content = {"delta": {"content": text}} if self._plan.chat else {"text": text}
+        content = {"delta": {"content": text}} if self._chat else {"text": text}
         return {"index": 0, **content, "logprobs": None, "finish_reason": None}
 
     def _chunk(self, chunk: dict[str, Any]) -> bytes:
@@ -271,13 +250,12 @@ COMPLETION_TOKENS = 16
 """How long a completion is at many engines, and at others not, when the request does not say."""
 
 
-class ChunkProgress(TextProgress):
+class ChunkProgress(Progress):
     """How far a chat or completion came."""
 
-    def __init__(self, question: Question, received: ChunksRead, *, chat: bool, usage_wanted: bool) -> None:
-        super().__init__(question, received.transcript)
+    def __init__(self, question: Question, received: ChunksRead, usage_wanted: bool) -> None:
+        super().__init__(question, received)
         self._received = received
-        self._chat = chat
         self._ending = b""
         expected = set(range(question.choices))
         self.finished = received.done or expected <= received.finished
@@ -287,27 +265,25 @@ class ChunkProgress(TextProgress):
         elif self.finished and (received.usage or not usage_wanted):
             self.closing = DONE
         else:
-            self._check()
+            self._check(received)
+            self._check_length()
             self._exhaust(usage_wanted)
 
-    def _check(self) -> None:
-        """Raises :class:`NotContinuable`."""
-        if self._received.trouble is not None:
-            raise NotContinuable(self._received.trouble)
-        self._question.check(begun=bool(self.text))
-        unlimited = self._question.most_tokens is None and not self._chat
+    def _check_length(self) -> None:
+        """Raises :class:`NotContinuable` where nobody knows how long the answer may be."""
+        unlimited = self._question.most_tokens is None and not self._received.chat
         if unlimited and self.text and not self.finished and self.tokens <= COMPLETION_TOKENS:
             raise NotContinuable("the request does not say how long the answer may be (max_tokens)")
 
     def _exhaust(self, usage_wanted: bool) -> None:
         if not self.finished and self._exhausted:
             self.finished = True
-            self._ending = self._received.ending(chat=self._chat)
+            self._ending = self._received.ending()
             if not usage_wanted:
                 self.closing = self._ending + DONE
 
     def _place(self, mode: str, text: str) -> PlacedContent:
-        if not self._chat:
+        if not self._received.chat:
             return in_prompt(self._question, mode, text)
         placed = in_messages(self._question, mode, text)
         most = self._question.most_tokens
@@ -316,16 +292,4 @@ class ChunkProgress(TextProgress):
         return replace(placed, changes={**placed.changes, WHOLE_LIMIT: b"%d" % most})
 
     def splicer(self) -> ChunkSplicer:
-        return ChunkSplicer(self._received, SplicePlan(self._seam(), self._tally(), self._chat, self._ending))
-
-
-def chat_progress(question: Question, received: ChunksRead, usage_wanted: bool | None) -> ChunkProgress:
-    wanted = question.wants_usage if usage_wanted is None else usage_wanted
-    return ChunkProgress(question, received, chat=True, usage_wanted=wanted)
-
-
-def completions_progress(
-    question: Question, received: ChunksRead, usage_wanted: bool | None
-) -> ChunkProgress:
-    wanted = question.wants_usage if usage_wanted is None else usage_wanted
-    return ChunkProgress(question, received, chat=False, usage_wanted=wanted)
+        return ChunkSplicer(self._received, self._seam(), self._tally(), self._ending)

@@ -6,16 +6,17 @@ must change is replaced. The input is valid JSON; everything here relies on that
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import orjson
 
-from gateway.dispatch.recovery.interface import NotContinuable
 
-MOST_TOKENS = 4096
-"""Of a value whose places are found at once: of the message, or the item, that the answer goes on with. Those
-of the request are found a slice at a time (:class:`Outline`)."""
+class NotContinuable(Exception):
+    """The answer so far, or what was asked for, does not let another engine go on with it soundly.
+
+    Its text is the reason.
+    """
+
 
 TOKEN = re.compile(rb'"[^"]*+"|[{}\[\]:,]')
 """A string, or one character of structure; what lies between are blanks, numbers and literals. For what
@@ -25,87 +26,6 @@ TOKEN = re.compile(rb'"[^"]*+"|[{}\[\]:,]')
 def unescaped(raw: bytes) -> bytes:
     """As long as ``raw``, with strings in the same places and no escaped quote in them."""
     return raw.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-
-
-def values(raw: bytes) -> list[tuple[str | None, int, int]]:
-    """Key, start and end of every value at the top of an object; of an array, with None for the key.
-
-    Raises :class:`NotContinuable` for more than ``MOST_TOKENS``.
-    """
-    found: list[tuple[str | None, int, int]] = []
-    depth, start, key, in_object = 0, -1, b"", False
-    for count, token in enumerate(TOKEN.finditer(unescaped(raw))):
-        if count > MOST_TOKENS:
-            raise NotContinuable("the message that the answer belongs to has too many values")
-        kind = token[0]
-        if depth == 1 and start >= 0 and kind in (b",", b"}", b"]"):
-            if raw[start : token.start()].strip():
-                found.append((orjson.loads(key) if in_object else None, start, token.start()))
-            start = -1 if in_object else token.end()
-        if kind in (b"{", b"["):
-            depth += 1
-            if depth == 1:
-                in_object = kind == b"{"
-                start = -1 if in_object else token.end()
-        elif kind in (b"}", b"]"):
-            depth -= 1
-        elif depth == 1 and in_object and kind == b":" and start < 0:
-            start = token.end()
-        elif depth == 1 and in_object and start < 0 and kind[:1] == b'"':
-            key = raw[token.start() : token.end()]
-    return found
-
-
-def member(raw: bytes, name: str) -> bytes:
-    """The value of the member ``name``, which the object has; the last one counts."""
-    return next(raw[start:end] for key, start, end in reversed(values(raw)) if key == name)
-
-
-def with_members(raw: bytes, changes: Mapping[str, bytes]) -> bytes:
-    """The object with these members: replaced where they are, every duplicate too, or put in front."""
-    return with_members_at(raw, changes, values(raw))
-
-
-def with_members_at(
-    raw: bytes,
-    changes: Mapping[str, bytes],
-    places: Sequence[tuple[str | None, int, int]],
-    *,
-    more: bool = False,
-) -> bytes:
-    """The same, where the ``places`` of those of its members are known that are changed; ``more``: it may
-    have others."""
-    missing = [name for name in changes if all(key != name for key, _, _ in places)]
-    start = raw.index(b"{") + 1
-    added = b",".join(orjson.dumps(name) + b":" + changes[name] for name in missing)
-    pieces = [raw[:start], added, b"," if added and (places or more) else b""]
-    for key, begin, end in places:
-        if key is not None and key in changes:
-            pieces += [raw[start:begin], changes[key]]
-            start = end
-    return b"".join((*pieces, raw[start:]))
-
-
-def with_last(raw: bytes, element: bytes) -> bytes:
-    """The array, its last element replaced."""
-    _, start, end = values(raw)[-1]
-    return raw[:start] + element + raw[end:]
-
-
-def with_another(raw: bytes, element: bytes) -> bytes:
-    """The array with one more element."""
-    end = raw.rindex(b"]")
-    return raw[:end] + (b"," if values(raw) else b"") + element + raw[end:]
-
-
-def last(raw: bytes) -> bytes:
-    """The array's last element, as it is written. The array has one."""
-    _, start, end = values(raw)[-1]
-    return raw[start:end]
-
-
-def dumped(value: Any) -> bytes:
-    return orjson.dumps(value)
 
 
 TOKENS = 4096
@@ -174,9 +94,18 @@ class Outline:
                 yield TOKENS_US
 
     def with_members(self, changes: Mapping[str, bytes]) -> bytes:
-        """The object with these members, which are among the ``names``; see :func:`with_members`."""
+        """The object with these members, which are among the ``names``: replaced where they are, every
+        duplicate too, or put in front."""
         assert changes.keys() <= self._names
-        return with_members_at(self._raw, changes, self._members, more=self._more)
+        raw, found = self._raw, {name for name, _, _ in self._members}
+        added = b",".join(orjson.dumps(name) + b":" + changes[name] for name in changes if name not in found)
+        start = raw.index(b"{") + 1
+        pieces = [raw[:start], added, b"," if added and (found or self._more) else b""]
+        for name, begin, end in self._members:
+            if name in changes:
+                pieces += [raw[start:begin], changes[name]]
+                start = end
+        return b"".join((*pieces, raw[start:]))
 
     def last(self, name: str) -> bytes:
         """The last element of the array that the member ``name`` is, as it is written. It has one."""
@@ -230,3 +159,13 @@ class Outline:
             self._members.append((self._key, self._start, end))
             self._lasts[self._key] = self._last
         self._key, self._start, self._last = None, -1, None
+
+
+def outline_at_once(raw: bytes, name: str) -> Outline:
+    """The outline of a message, or of a part of one, that the answer goes on with. Raises
+    :class:`NotContinuable` for one of more than ``TOKENS``."""
+    outline = Outline(raw, frozenset({name}))
+    for slices, _ in enumerate(outline.find()):
+        if slices:
+            raise NotContinuable("the message that the answer belongs to has too many values")
+    return outline

@@ -5,8 +5,12 @@ from typing import Any
 
 import orjson
 
-from gateway.dispatch.recovery.interface import SpliceFailed
 from shared.process.server_sent_events import EventTooLong, ServerSentEvent, ServerSentEventReader
+
+
+class SpliceFailed(Exception):
+    """What the next engine sent cannot be joined to the answer soundly. Its text is the reason."""
+
 
 EVENT_BYTES = 512 * 1024
 """Longest event that is read: the last of a response repeats the whole answer, and JSON escapes it. Parsing

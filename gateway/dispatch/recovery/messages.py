@@ -1,34 +1,27 @@
 """Answers of Anthropic's messages: blocks with a start and a stop, ``message_delta``, ``message_stop``."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-from gateway.dispatch.recovery.asking import PlacedContent, TextProgress, in_messages
-from gateway.dispatch.recovery.events import COMMENT, ContinuationEvents, written
-from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
+from gateway.dispatch.recovery.asking import AnswerRead, PlacedContent, Progress, in_messages
+from gateway.dispatch.recovery.events import SpliceFailed, written
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.record import MESSAGE_STOP
-from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam
+from gateway.dispatch.recovery.seam import ContinuedUsage, Seam, Splicer
 from shared.process.server_sent_events import ServerSentEvent
-from shared.protocol.messages import Usage
 
 _STRANGE = "the engine that went on with the answer sent something else than its events"
 
 
 @dataclass(slots=True)
-class MessagesRead:
-    """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
+class MessagesRead(AnswerRead):
+    """What the client has of a message."""
 
-    transcript: CountedText = field(default_factory=CountedText)
-    first: dict[str, Any] | None = None
-    """The message as it was announced."""
     started: bool = False
     """The text's block was announced."""
     stopped: bool = False
     """The text's block is over."""
     ended: bool = False
-    done: bool = False
-    trouble: str | None = None
 
     @property
     def begun(self) -> bool:
@@ -42,7 +35,7 @@ class MessagesRead:
         if kind == "message_start" and isinstance(value.get("message"), dict):
             self.first = self.first or value["message"]
             if value["message"].get("content"):
-                self._rule_out("the answer did not begin at its beginning")
+                self.rule_out("the answer did not begin at its beginning")
         elif kind in ("content_block_start", "content_block_delta", "content_block_stop"):
             self._read_block(kind, value)
         elif kind == "message_delta":
@@ -50,11 +43,11 @@ class MessagesRead:
         elif kind == "message_stop":
             self.done = True
         elif kind != "ping":
-            self._rule_out("the engine sent something else than the events of an answer")
+            self.rule_out("the engine sent something else than the events of an answer")
 
     def _read_block(self, kind: str, value: dict[str, Any]) -> None:
         if value.get("index") != 0:
-            self._rule_out("the answer has more than one block of content")
+            self.rule_out("the answer has more than one block of content")
             return
         if kind == "content_block_stop":
             self.stopped = True
@@ -63,16 +56,14 @@ class MessagesRead:
         wanted = "text" if kind == "content_block_start" else "text_delta"
         text = block.get("text", "") if isinstance(block, dict) and block.get("type") == wanted else None
         if not isinstance(text, str):
-            self._rule_out("the answer holds more than text")
+            self.rule_out("the answer holds more than text")
             return
         self.started = self.started or kind == "content_block_start"
         self.transcript.add(text)
 
-    def copy(self) -> "MessagesRead":
-        return replace(self, transcript=self.transcript.copy())
-
-    def _rule_out(self, why: str) -> None:
-        self.trouble = self.trouble or why
+    def progress(self, question: Question, usage_wanted: bool | None) -> "MessagesProgress":
+        """Usage is always part of a message, so ``usage_wanted`` says nothing here."""
+        return MessagesProgress(question, self)
 
     def ending(self, tokens: int) -> bytes:
         """The events of an answer that is as long as it may be."""
@@ -91,20 +82,18 @@ def _event(value: dict[str, Any]) -> bytes:
 BLOCK_STOP = _event({"type": "content_block_stop", "index": 0})
 
 
-class MessagesProgress(TextProgress):
+class MessagesProgress(Progress):
     """How far a message came."""
 
     def __init__(self, question: Question, received: MessagesRead) -> None:
-        super().__init__(question, received.transcript)
+        super().__init__(question, received)
         self._received = received
         self.finished = received.ended or received.done
         self.closing = None
         if self.finished:
             self.closing = b"" if received.done else MESSAGE_STOP
             return
-        if received.trouble is not None:
-            raise NotContinuable(received.trouble)
-        question.check(begun=bool(self.text))
+        self._check(received)
         if self._exhausted:
             self.finished = True
             self.closing = received.ending(self.tokens)
@@ -122,29 +111,19 @@ class MessagesSplicer(Splicer):
     """Joins a continuation to what the client ``received``."""
 
     def __init__(self, received: MessagesRead, seam: Seam, tally: ContinuedUsage) -> None:
+        super().__init__(tally)
         self._received = received
         self._seam = seam
-        self._tally = tally
-        self._reader = ContinuationEvents()
         self._stopped = received.stopped
         self._text_index: int | None = None
         """The block of the continuation that goes on with the text."""
         self._shift = 0
         """How many more blocks the answer has than the continuation."""
 
-    def feed(self, data: bytes) -> bytes:
-        return b"".join(map(self._event, self._reader.feed(data)))
-
-    def finish(self) -> bytes:
-        out = b"".join(map(self._event, self._reader.finish()))
-        return out if self._stopped else out + self._text(self._seam.finish())
-
-    def add_up(self, usage: Usage) -> Usage:
-        return self._tally.add_up(usage)
+    def _rest(self) -> bytes:
+        return b"" if self._stopped else self._text(self._seam.finish())
 
     def _event(self, event: ServerSentEvent) -> bytes:
-        if event.data is None:
-            return COMMENT
         value = event.value()
         kind = None if value is None else value.get("type")
         if value is None or not isinstance(kind, str) or kind == "error":
@@ -216,10 +195,3 @@ class MessagesSplicer(Splicer):
             return value
         first = (self._received.first or {}).get("usage")
         return value | {"usage": self._tally.messages(usage, first if isinstance(first, dict) else {})}
-
-
-def messages_progress(
-    question: Question, received: MessagesRead, usage_wanted: bool | None
-) -> MessagesProgress:
-    """Usage is always part of a message, so ``usage_wanted`` says nothing here."""
-    return MessagesProgress(question, received)

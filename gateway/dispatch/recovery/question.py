@@ -5,8 +5,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from gateway.dispatch.recovery.editing import Outline, dumped
-from gateway.dispatch.recovery.interface import NotContinuable
+from gateway.dispatch.recovery.editing import NotContinuable, Outline
 from gateway.dispatch.recovery.seam import count
 
 MOST_MARKS = 65_536
@@ -170,10 +169,10 @@ class Question:
         for name in LIMITS:
             value = self.members.get(name)
             if _is_count(value) and value > 0:
-                changes[name] = dumped(max(1, value - tokens))
+                changes[name] = orjson.dumps(max(1, value - tokens))
         least = self.members.get("min_tokens")
         if _is_count(least) and least > 0:
-            changes["min_tokens"] = dumped(max(0, least - tokens))
+            changes["min_tokens"] = orjson.dumps(max(0, least - tokens))
         return changes
 
     def shortest(self, limit_name: str) -> dict[str, bytes]:

@@ -1,13 +1,15 @@
 """From a record to what can be done with it: the one place that knows the reader of every route."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from gateway.dispatch.recovery import chunks, messages, responses
-from gateway.dispatch.recovery.interface import NotContinuable, Progress
+from gateway.dispatch.recovery.asking import AnswerRead, Progress
+from gateway.dispatch.recovery.chunks import ChunksRead
+from gateway.dispatch.recovery.editing import NotContinuable
+from gateway.dispatch.recovery.messages import MessagesRead
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.record import HELD_BYTES, AnswerRecord
+from gateway.dispatch.recovery.responses import ResponsesRead
 from shared.process.server_sent_events import each_event, last_event_end
 
 MOST_EVENTS = 8192
@@ -28,20 +30,13 @@ KIB_US = 20
 """What reading a kibibyte takes besides."""
 
 
-@dataclass(frozen=True)
-class _Dialect:
-    """Of one route: what takes in its events, and what comes of that and the request."""
-
-    received: Callable[[], Any]
-    progress: Callable[[Question, Any, bool | None], Progress]
-
-
-_DIALECTS: Mapping[str, _Dialect] = {
-    "chat": _Dialect(chunks.ChunksRead, chunks.chat_progress),
-    "completions": _Dialect(chunks.ChunksRead, chunks.completions_progress),
-    "messages": _Dialect(messages.MessagesRead, messages.messages_progress),
-    "responses": _Dialect(responses.ResponsesRead, responses.responses_progress),
+_READERS: Mapping[str, Callable[[], AnswerRead]] = {
+    "chat": ChunksRead,
+    "completions": partial(ChunksRead, chat=False),
+    "messages": MessagesRead,
+    "responses": ResponsesRead,
 }
+"""By route, what takes in its events."""
 
 
 class ContinuationReading:
@@ -59,8 +54,7 @@ class ContinuationReading:
         self._body = request_body
         self._record = record
         self._usage_wanted = usage_wanted
-        self._dialect = _DIALECTS.get(route)
-        self._received = None if self._dialect is None else self._dialect.received()
+        self._received = _READERS[route]() if route in _READERS else None
         self._question = Question(request_body)
         self._asking: Iterator[int] | None = self._question.read()
         """What is left to read of the request."""
@@ -96,13 +90,12 @@ class ContinuationReading:
         refusal = self._why_not()
         if refusal is not None:
             raise NotContinuable(refusal)
-        assert self._dialect is not None
         assert self._received is not None
-        return self._dialect.progress(self._question, self._received.copy(), self._usage_wanted)
+        return self._received.copy().progress(self._question, self._usage_wanted)
 
     def _why_not(self) -> str | None:
         """Why reading on is of no use, as far as is known."""
-        if self._dialect is None:
+        if self._received is None:
             return f"answers of the route {self._route!r} cannot go on at another engine"
         if self._record.overflowed:
             return "the answer was too large to be kept, or in a form that was not understood"
@@ -117,7 +110,7 @@ class ContinuationReading:
             self._asking = None
             return 1
         except NotContinuable as error:
-            self._asking, self._refusal = None, error.reason
+            self._asking, self._refusal = None, str(error)
             return 1 + self._question.cost_us
 
     def _read_slice(self) -> int:

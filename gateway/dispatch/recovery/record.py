@@ -18,6 +18,7 @@ from typing import Any
 
 from gateway.dispatch.recovery.events import DONE, written
 from shared.process.server_sent_events import OVERLAP_BYTES, each_event, last_event_end
+from shared.protocol.limits import KIB, MIB
 
 MESSAGE_STOP = written({"type": "message_stop"}, "message_stop")
 
@@ -95,9 +96,6 @@ def _list(chunk: dict[str, Any] | None) -> list[Any]:
     choices = None if chunk is None else chunk.get("choices")
     return choices if isinstance(choices, list) else []
 
-
-KIB = 1024
-MIB = 1024 * KIB
 
 HELD_BYTES = 64 * KIB
 """Longest unfinished event that is held back."""

@@ -1,15 +1,13 @@
 """Answers of the Responses API: numbered events, items with ids, a last event that holds all once more."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from gateway.dispatch.recovery.asking import PlacedContent, TextProgress, in_input
-from gateway.dispatch.recovery.events import COMMENT, DONE, ContinuationEvents, written
-from gateway.dispatch.recovery.interface import NotContinuable, SpliceFailed, Splicer
+from gateway.dispatch.recovery.asking import AnswerRead, PlacedContent, Progress, in_input
+from gateway.dispatch.recovery.events import DONE, SpliceFailed, written
 from gateway.dispatch.recovery.question import Question
-from gateway.dispatch.recovery.seam import ContinuedUsage, CountedText, Seam
+from gateway.dispatch.recovery.seam import ContinuedUsage, Seam, Splicer
 from shared.process.server_sent_events import ServerSentEvent
-from shared.protocol.messages import Usage
 
 DELTA = "response.output_text.delta"
 TEXT_DONE = "response.output_text.done"
@@ -24,12 +22,9 @@ _STRANGE = "the engine sent something else than the events of a text"
 
 
 @dataclass(slots=True)
-class ResponsesRead:
-    """What the client has. ``trouble``: why nobody can go on, should anything of the answer be missing."""
+class ResponsesRead(AnswerRead):
+    """What the client has of a response."""
 
-    transcript: CountedText = field(default_factory=CountedText)
-    first: dict[str, Any] | None = None
-    """The response as it was announced."""
     number: int | None = None
     """The last event's; None when events are not numbered."""
     item: dict[str, Any] | None = None
@@ -37,10 +32,8 @@ class ResponsesRead:
     item_id: str | None = None
     part: bool = False
     """The text was announced."""
-    over: set[str] = field(default_factory=set)
+    over: frozenset[str] = frozenset()
     """Types of the events that said that text, part and item are whole."""
-    done: bool = False
-    trouble: str | None = None
 
     @property
     def begun(self) -> bool:
@@ -62,9 +55,9 @@ class ResponsesRead:
         elif kind == ITEM_ADDED:
             self._read_item(value)
         elif value.get("output_index") != 0 or value.get("content_index", 0) != 0:
-            self._rule_out("the answer has more than one item" if "output_index" in value else _STRANGE)
+            self.rule_out("the answer has more than one item" if "output_index" in value else _STRANGE)
         elif kind in (TEXT_DONE, PART_DONE, ITEM_DONE):
-            self.over.add(kind)
+            self.over |= {kind}
         elif kind == PART_ADDED:
             part = value.get("part")
             self._read_text(part.get("text") if _is(part, "output_text") else None, value)
@@ -72,29 +65,27 @@ class ResponsesRead:
         elif kind == DELTA:
             self._read_text(value.get("delta"), value)
         else:
-            self._rule_out("the answer holds more than text")
+            self.rule_out("the answer holds more than text")
 
     def _read_item(self, value: dict[str, Any]) -> None:
         item = value.get("item")
         if self.item is not None or value.get("output_index") != 0:
-            self._rule_out("the answer has more than one item")
+            self.rule_out("the answer has more than one item")
         elif not _is(item, "message") or item.get("content"):
-            self._rule_out("the answer holds more than text")
+            self.rule_out("the answer holds more than text")
         else:
             self.item, self.item_id = item, item.get("id")
 
     def _read_text(self, text: Any, value: dict[str, Any]) -> None:
         if not isinstance(text, str) or value.get("logprobs"):
-            self._rule_out("the answer holds more than text")
+            self.rule_out("the answer holds more than text")
             return
         self.item_id = self.item_id or value.get("item_id")
         self.transcript.add(text)
 
-    def copy(self) -> "ResponsesRead":
-        return replace(self, transcript=self.transcript.copy(), over=set(self.over))
-
-    def _rule_out(self, why: str) -> None:
-        self.trouble = self.trouble or why
+    def progress(self, question: Question, usage_wanted: bool | None) -> "ResponsesProgress":
+        """Usage is always part of a response, so ``usage_wanted`` says nothing here."""
+        return ResponsesProgress(question, self)
 
 
 def _is(value: Any, kind: str) -> TypeGuard[dict[str, Any]]:
@@ -113,21 +104,19 @@ _LATER = ("function_call", "custom_tool_call")
 """Items that may follow a text: they are whole in the continuation."""
 
 
-class ResponsesProgress(TextProgress):
+class ResponsesProgress(Progress):
     """How far a response came."""
 
     limit_name = "max_output_tokens"
 
     def __init__(self, question: Question, received: ResponsesRead) -> None:
-        super().__init__(question, received.transcript)
+        super().__init__(question, received)
         self._received = received
         self.finished = received.done
         self.closing = b"" if received.done else None
         if received.done:
             return
-        if received.trouble is not None:
-            raise NotContinuable(received.trouble)
-        question.check(begun=bool(self.text))
+        self._check(received)
         self.finished = self._exhausted
 
     def _place(self, mode: str, text: str) -> PlacedContent:
@@ -144,10 +133,9 @@ class ResponsesSplicer(Splicer):
     """
 
     def __init__(self, received: ResponsesRead, seam: Seam | None, tally: ContinuedUsage) -> None:
+        super().__init__(tally)
         self._received = received
         self._seam = seam
-        self._tally = tally
-        self._reader = ContinuationEvents()
         self._number = received.number
         self._text = received.transcript.text
         self._over = set(received.over)
@@ -158,19 +146,10 @@ class ResponsesSplicer(Splicer):
         self._shift = 0
         """How many more items the answer has than the continuation."""
 
-    def feed(self, data: bytes) -> bytes:
-        return b"".join(map(self._event, self._reader.feed(data)))
-
-    def finish(self) -> bytes:
-        out = b"".join(map(self._event, self._reader.finish()))
-        return out if self._seam is None or self._over else out + self._piece(self._seam.finish())
-
-    def add_up(self, usage: Usage) -> Usage:
-        return self._tally.add_up(usage)
+    def _rest(self) -> bytes:
+        return b"" if self._seam is None or self._over else self._piece(self._seam.finish())
 
     def _event(self, event: ServerSentEvent) -> bytes:
-        if event.data is None:
-            return COMMENT
         if event.is_done:
             return DONE
         value = event.value()
@@ -321,10 +300,3 @@ class ResponsesSplicer(Splicer):
         elif self._received.first is not None:
             value = {name: item for name, item in value.items() if name != "sequence_number"}
         return written(value, value["type"])
-
-
-def responses_progress(
-    question: Question, received: ResponsesRead, usage_wanted: bool | None
-) -> ResponsesProgress:
-    """Usage is always part of a response, so ``usage_wanted`` says nothing here."""
-    return ResponsesProgress(question, received)

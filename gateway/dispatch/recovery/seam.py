@@ -1,11 +1,13 @@
-"""The place where a continuation is joined to an answer: its text, and the usage of both parts."""
+"""The place where a continuation is joined to an answer: its events, its text and the usage of both."""
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from gateway.dispatch.recovery.interface import SpliceFailed
+from gateway.dispatch.recovery.events import COMMENT, ContinuationEvents, SpliceFailed
+from shared.process.server_sent_events import ServerSentEvent
 from shared.protocol.messages import Usage
 
 ECHO_EVENTS = 3
@@ -182,3 +184,41 @@ class ContinuedUsage:
 def count(value: Any, default: int = 0) -> int:
     """A count of tokens, if ``value`` is one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+
+
+class Splicer(ABC):
+    """Makes the events of a continuation those of the answer that began elsewhere.
+
+    One id, one role, one run of indices and sequence numbers, no repeated head, usage of the whole. Gives
+    out whole events only, so a continuation that breaks too can itself be continued.
+    """
+
+    def __init__(self, tally: ContinuedUsage) -> None:
+        self._tally = tally
+        self._events = ContinuationEvents()
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes the next bytes of the continuation; gives those for the client, perhaps none.
+
+        Raises :class:`SpliceFailed`; nothing may be fed after that.
+        """
+        return b"".join(map(self._join, self._events.feed(data)))
+
+    def finish(self) -> bytes:
+        """The continuation is over in order: gives what was held back. Raises like :meth:`feed`."""
+        return b"".join(map(self._join, self._events.finish())) + self._rest()
+
+    def add_up(self, usage: Usage) -> Usage:
+        """The usage of the whole answer, from what was reported for the continuation."""
+        return self._tally.add_up(usage)
+
+    def _join(self, event: ServerSentEvent) -> bytes:
+        return COMMENT if event.data is None else self._event(event)
+
+    @abstractmethod
+    def _event(self, event: ServerSentEvent) -> bytes:
+        """What an event with data becomes."""
+
+    @abstractmethod
+    def _rest(self) -> bytes:
+        """What was held back of the text."""

@@ -1,4 +1,4 @@
-"""How much of what clients have not read of their answers is kept, by key, by tenant and in all.
+"""What clients have not read of their answers, and how much of it is kept, by key, by tenant and in all.
 
 With it an engine is done with an answer, and its slot free, whatever the client has read of it by then. What
 memory has no room for goes to a file (:mod:`gateway.dispatch.unread.space`). Where that has none either,
@@ -14,6 +14,7 @@ holds all it may, the next may hold 64 MiB, the one after that 32 MiB: there is 
 from collections.abc import Callable
 from itertools import islice
 
+from gateway.dispatch.unread.chunks import ChunkQueue
 from gateway.dispatch.unread.queue import SpillQueue
 from gateway.dispatch.unread.space import SpillSpace
 from gateway.dispatch.unread.tally import FairTally
@@ -31,7 +32,7 @@ class UnreadBudget:
         self.roomy = roomy
         self._memory = FairTally(total_bytes)
         self._space: SpillSpace | None = None
-        self._waiting: dict[UnreadShare, Callable[[], None]] = {}
+        self._waiting: dict[UnreadBuffer, Callable[[], None]] = {}
         """Those that were refused, the first to be asked first. Not more than there are answers."""
 
     @property
@@ -54,67 +55,107 @@ class UnreadBudget:
         if self._space is not None:
             self._space.close()
 
-    def share(self, key: str, tenant: str) -> "UnreadShare":
-        """An answer's, for a client with ``key`` of ``tenant``; it holds nothing yet."""
-        return UnreadShare(self, key, tenant)
-
-    def used_by_key(self, key: str) -> int:
-        """Memory that answers to ``key`` hold."""
-        return self._memory.used_by_key(key)
+    def buffer(self, key: str, tenant: str) -> "UnreadBuffer":
+        """For an answer to a client with ``key`` of ``tenant``."""
+        return UnreadBuffer(self, key, tenant)
 
     def _freed(self) -> None:
         """Those that were refused first ask again; each says anew if it is refused again."""
-        for share in list(islice(self._waiting, ASKED_AT_ONCE)):
-            ask = self._waiting.pop(share, None)
+        for buffer in list(islice(self._waiting, ASKED_AT_ONCE)):
+            ask = self._waiting.pop(buffer, None)
             if ask is not None:
                 ask()
 
 
-class UnreadShare:
-    """What one answer holds of the budget."""
+class UnreadBuffer:
+    """The bytes of one answer, in order: in memory, and behind that in a file if need be.
 
-    __slots__ = ("_budget", "held_bytes", "key", "tenant")
+    Counts nothing but what the budget gave it; whoever puts them in bounds the rest. As long as some of it
+    waits in the file, or for it, all that comes waits behind that.
+    """
+
+    __slots__ = ("_budget", "_chunks", "_held_bytes", "_key", "_spilled", "_tenant")
 
     def __init__(self, budget: UnreadBudget, key: str, tenant: str) -> None:
         self._budget = budget
-        self.key = key
-        self.tenant = tenant
-        self.held_bytes = 0
+        self._key = key
+        self._tenant = tenant
+        self._held_bytes = 0
+        """What it holds of the budget's memory."""
+        self._chunks = ChunkQueue()
+        self._spilled: SpillQueue | None = None
 
-    def take(self, wanted_bytes: int) -> int:
-        """Holds as much more memory as there is, at most ``wanted_bytes``; gives how much that is."""
-        if not self._budget.roomy():
+    def __bool__(self) -> bool:
+        return bool(self._chunks or self._spilled)
+
+    def put(self, data: bytes) -> None:
+        """``data`` is not empty."""
+        if self._spilled:
+            self._spilled.put(data)
+        else:
+            self._chunks.put(data)
+
+    def ready(self, wake: Callable[[], None]) -> bool:
+        """Whether :meth:`take` has something. Else what there may be is read from the file, and then ``wake``
+        called."""
+        if self._chunks or not self._spilled:
+            return bool(self._chunks)
+        self._spilled.fetch(wake)
+        return self._spilled.ready
+
+    def take(self, most_bytes: int) -> list[bytes]:
+        """The oldest pieces, none empty, about ``most_bytes`` at most, but one at least. To be called when
+        :meth:`ready`. Raises OSError when they could not be read from the file."""
+        if self._chunks or self._spilled is None:
+            return self._chunks.take(most_bytes)
+        return self._spilled.take(most_bytes)
+
+    def hold(self, wanted_bytes: int) -> int:
+        """Have memory hold what is here already; for how many of the bytes there is room."""
+        if (self._spilled is not None and self._spilled.in_file) or not self._budget.roomy():
             return 0
         memory = self._budget._memory
-        size_bytes = max(0, min(wanted_bytes, memory.room_bytes(self.key, self.tenant, self.held_bytes)))
+        room_bytes = memory.room_bytes(self._key, self._tenant, self._held_bytes)
+        size_bytes = max(0, min(wanted_bytes, room_bytes))
         if size_bytes:
-            self.held_bytes += size_bytes
-            memory.count(self.key, self.tenant, size_bytes)
+            self._held_bytes += size_bytes
+            memory.count(self._key, self._tenant, size_bytes)
         return size_bytes
 
-    def spill_queue(self) -> SpillQueue | None:
-        """Where to put what memory has no room for; None: there is no file for it."""
-        space = self._budget._space
-        return None if space is None else SpillQueue(space, self.key, self.tenant)
+    def spill(self, size_bytes: int, done: Callable[[int], None]) -> bool:
+        """Have the latest ``size_bytes``, about, go to the file. False: it has no room. Else ``done`` is told
+        how many went there in the end, which may be none."""
+        if self._spilled is None:
+            if self._budget._space is None:
+                return False
+            self._spilled = SpillQueue(self._budget._space, self._key, self._tenant)
+        if not self._spilled:
+            for piece in self._chunks.take_last(size_bytes):
+                self._spilled.put(piece)
+        return self._spilled.write(done)
 
     def ask_again(self, ask: Callable[[], None]) -> None:
-        """Have ``ask`` called once when something was given back, unless :meth:`close` comes before."""
+        """Have ``ask`` called once when something was given back, unless no more is wanted before."""
         self._budget._waiting.setdefault(self, ask)
 
-    def give_back(self, size_bytes: int) -> None:
-        """The client took so many of the bytes held, or nobody wants them any more."""
-        assert 0 <= size_bytes <= self.held_bytes, (size_bytes, self.held_bytes)
+    def ask_no_more(self) -> None:
+        """No more is wanted."""
+        self._budget._waiting.pop(self, None)
+
+    def read(self, size_bytes: int) -> None:
+        """The client took so many bytes, or nobody wants them any more."""
+        size_bytes = min(size_bytes, self._held_bytes)
         if size_bytes:
-            self.held_bytes -= size_bytes
-            self._budget._memory.count(self.key, self.tenant, -size_bytes)
+            self._held_bytes -= size_bytes
+            self._budget._memory.count(self._key, self._tenant, -size_bytes)
             if self._budget._waiting:
                 self._budget._freed()
 
-    def ask_no_more(self) -> None:
-        """What is held was all that is wanted."""
-        self._budget._waiting.pop(self, None)
-
-    def close(self) -> None:
-        """The answer is done with."""
+    def clear(self) -> None:
+        """Nobody wants any of it."""
+        self._chunks.clear()
+        if self._spilled is not None:
+            self._spilled.close()
+            self._spilled = None
         self.ask_no_more()
-        self.give_back(self.held_bytes)
+        self.read(self._held_bytes)

@@ -20,6 +20,8 @@ from gateway.dispatch.unread.file import BLOCK_BYTES, PAYLOAD_BYTES, Extent, Spi
 from gateway.dispatch.unread.tally import FairTally
 
 _Result = TypeVar("_Result")
+_Done = Callable[[_Result | None, Exception | None], None]
+"""Is told what some work gave, or what it raised."""
 
 EXTENT_BLOCKS = 4
 """What is read at once: as much as a reader takes at once."""
@@ -36,9 +38,7 @@ _log = structlog.get_logger(__name__)
 class Worker(Protocol):
     """Runs what blocks away from the event loop."""
 
-    def run(
-        self, work: Callable[[], _Result], done: Callable[[_Result | None, Exception | None], None], /
-    ) -> None:
+    def run(self, work: Callable[[], _Result], done: _Done[_Result], /) -> None:
         """``done`` is called on the event loop with what ``work`` gave or raised."""
 
     def close(self) -> None:
@@ -52,9 +52,7 @@ class Threads:
         self._executor: ThreadPoolExecutor | None = None
         self._closed = False
 
-    def run(
-        self, work: Callable[[], _Result], done: Callable[[_Result | None, Exception | None], None], /
-    ) -> None:
+    def run(self, work: Callable[[], _Result], done: _Done[_Result], /) -> None:
         loop = asyncio.get_running_loop()
         if self._closed:
             loop.call_soon(done, None, OSError("the gateway stops"))
@@ -143,31 +141,27 @@ class SpillSpace:
         done: Callable[[bool], None],
     ) -> None:
         """``done`` is told whether it was written."""
+        self._run(
+            file,
+            lambda: file.open(self._make_file, self._directory).write(extents, pieces),
+            lambda _, error: done(error is None),
+        )
 
-        def tell(_: None, error: Exception | None) -> None:
-            file.jobs -= 1
-            self._note(error)
-            done(error is None)
-            self._close_unused(file)
-
-        file.jobs += 1
-        self._worker.run(lambda: file.open(self._make_file, self._directory).write(extents, pieces), tell)
-
-    def read(
-        self, file: "SharedFile", extent: Extent, done: Callable[[bytes | None, Exception | None], None]
-    ) -> None:
+    def read(self, file: "SharedFile", extent: Extent, done: _Done[bytes]) -> None:
         """``done`` is told what was written there, or why it cannot be read."""
         opened = file.opened
         assert opened is not None
+        self._run(file, lambda: opened.read(extent), done)
 
-        def tell(data: bytes | None, error: Exception | None) -> None:
+    def _run(self, file: "SharedFile", work: Callable[[], _Result], done: _Done[_Result]) -> None:
+        def tell(result: _Result | None, error: Exception | None) -> None:
             file.jobs -= 1
             self._note(error)
-            done(data, error)
+            done(result, error)
             self._close_unused(file)
 
         file.jobs += 1
-        self._worker.run(lambda: opened.read(extent), tell)
+        self._worker.run(work, tell)
 
     def _note(self, error: Exception | None) -> None:
         """Whether the file can be used, as was just seen."""

@@ -21,10 +21,6 @@ class FairTally:
         """By tenant and key."""
         self._by_tenant: Tally[str] = Tally()
 
-    def used_by_key(self, key: str) -> int:
-        """Bytes that answers to ``key`` hold, of all tenants."""
-        return sum(size for (_, name), size in self._by_key.items() if name == key)
-
     def free_bytes(self, key: str, tenant: str) -> int:
         """What answers to ``key`` may still take, all together; not positive: nothing."""
         by_tenant, by_key = self._by_tenant[tenant], self._by_key[tenant, key]

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.dispatch.assignment import SHUN_S
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
-from gateway.dispatch.exchange import ExchangeState
+from gateway.dispatch.exchange import ExchangeState, RequestExchange
 from gateway.dispatch.response import EngineResponse
 from gateway.domain.request import RequestBody, Tier
 from gateway.fleet.deployment import Deployment
@@ -171,8 +171,8 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def no_slot_is_idle_while_fitting_work_waits(self) -> None:
-        dispatcher, index = self.fleet.dispatcher, self.fleet.registry.index
-        for exchange in dispatcher._waiting.values():
+        index = self.fleet.registry.index
+        for exchange in self._waiting():
             fit = exchange.ticket.fit
             model, young = exchange.request.model, self.fleet.loop.now_s < exchange.ticket.entered_s + SHUN_S
             shunning = index.someone_else(model, fit) or (
@@ -202,7 +202,7 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def everybody_who_waits_is_in_the_room_and_within_its_bounds(self) -> None:
         dispatcher = self.fleet.dispatcher
-        waiting = list(dispatcher._waiting.values())
+        waiting = self._waiting()
         assert dispatcher.room.requests == len(waiting) == sum(dispatcher.room.depths().values())
         assert dispatcher.room.body_bytes == sum(len(each.request.body.prefix) for each in waiting)
         assert all(each.state is ExchangeState.WAITING and each.ticket.waiting for each in waiting)
@@ -234,7 +234,7 @@ class Books(RuleBasedStateMachine):
         assert all(client.settled != (id(client) in self.left) for client in self.clients)
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        kept = dispatcher._assigner.timers_set + len(dispatcher._health._looks)
+        kept = dispatcher._assigner.timers_set + len(dispatcher.health._looks)
         assert self.fleet.loop.pending == kept
         self.fleet.advance(400.0)
         assert not self.fleet.loop.pending, "a timer was left behind"
@@ -242,6 +242,9 @@ class Books(RuleBasedStateMachine):
         assert not any(each.shut for each in self._deployments())
 
     # --- Helpers ---
+
+    def _waiting(self) -> list[RequestExchange]:
+        return [each for each in self.fleet.dispatcher._exchanges.values() if each.ticket.waiting]
 
     @property
     def connected(self) -> list[FakeAgent]:

@@ -169,7 +169,7 @@ class Life(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(["cost", "least-outstanding", "round-robin"]))
     def there_are_agents(self, policy: str) -> None:
         dispatcher = self.fleet.dispatcher
-        dispatcher._decisions = Decisions(self.fleet.registry.index, policy, self.fleet.loop.time)
+        dispatcher.decisions = Decisions(self.fleet.registry.index, policy, self.fleet.loop.time)
         self.an_agent_connects("a", 2, "v1")
         self.an_agent_connects("b", 2, "v1")
 
@@ -349,11 +349,9 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def who_waits_has_a_ticket_and_who_does_not_has_none(self) -> None:
         dispatcher = self.fleet.dispatcher
-        waiting = {exchange.ticket.number for exchange in dispatcher._waiting.values()}
+        waiting = [each for each in dispatcher._exchanges.values() if each.ticket.waiting]
         assert dispatcher.room.requests == len(waiting)
-        for exchange in dispatcher._exchanges:
-            assert exchange.ticket.waiting == (exchange.ticket.number in waiting)
-            assert not (exchange.state is ExchangeState.DONE and exchange.ticket.waiting)
+        assert all(each.state is not ExchangeState.DONE for each in waiting)
 
     @invariant()
     def what_clients_have_is_the_answer_as_far_as_it_goes(self) -> None:
@@ -383,7 +381,7 @@ class Life(RuleBasedStateMachine):
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
         assert dispatcher.records.taken_bytes == 0
-        kept = dispatcher._assigner.timers_set + len(dispatcher._health._looks)
+        kept = dispatcher._assigner.timers_set + len(dispatcher.health._looks)
         assert self.fleet.loop.pending == kept
 
     def _come_to_an_end(self) -> None:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
-from gateway.dispatch.recovery_policy import MOST_FAULTS
+from gateway.dispatch.stream_recovery import MOST_FAULTS
 from gateway.domain.errors import EngineError, StreamBroken
 from gateway.domain.request import RequestBody
 from gateway.pipeline.relay import as_request_error

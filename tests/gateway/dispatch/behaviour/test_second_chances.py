@@ -123,7 +123,7 @@ def test_realtime_answers_in_one_piece_are_hedged_past_their_95th_percentile() -
 
 def hedge(fleet: Fleet, exchange: RequestExchange) -> Deployment | None:
     """Where a second copy of its request goes now."""
-    return fleet.dispatcher.hedge(exchange.request, exchange.ticket, fleet.loop.now_s)
+    return fleet.dispatcher.hedge(exchange.ticket, fleet.loop.now_s)
 
 
 def test_where_little_is_known_of_answers_a_long_silence_is_late() -> None:
@@ -151,7 +151,7 @@ def test_a_second_copy_takes_a_slot_and_gives_it_back() -> None:
     chosen = hedge(fleet, exchange)
     assert chosen is not None
     copy = Attempt(exchange, chosen, head_for(exchange.request, chosen, now), exchange.ticket.work, now)
-    fleet.dispatcher.taken(exchange, copy)
+    fleet.dispatcher.taken(exchange.ticket, copy)
     assert (chosen.in_flight, chosen.free) == (1, 0)
     fleet.dispatcher.released(copy)
     assert (chosen.in_flight, chosen.free) == (0, 1)
@@ -169,7 +169,7 @@ def test_no_second_copy_where_there_is_no_room_or_it_is_not_well() -> None:
     assert client.exchange is not None
     (free,) = fleet.registry.index.open("m").values()
     assert free.health is not None
-    fleet.dispatcher._health.failed(free, fleet.request(), Trouble.UNREACHABLE, fleet.loop.now_s)
+    fleet.dispatcher.health.failed(free, fleet.request(), Trouble.UNREACHABLE, fleet.loop.now_s)
     fleet.advance(0.6)
     assert free.free == 1
     assert hedge(fleet, client.exchange) is None, "on probation"

@@ -188,7 +188,7 @@ async def test_a_silence_on_an_engines_own_paths_is_no_fault() -> None:
     wait(fleet, 60)
     assert all(client.settled for client in polling)
     assert all(stream.reset_code is not None for stream in agent.streams)
-    assert run_at_once(fleet.dispatcher._health.figures()) == {("m", "closed"): 1}
+    assert run_at_once(fleet.dispatcher.health.figures()) == {("m", "closed"): 1}
 
 
 async def test_a_client_that_was_slow_to_send_is_no_fault_of_the_engine() -> None:
@@ -206,5 +206,5 @@ async def test_a_client_that_was_slow_to_send_is_no_fault_of_the_engine() -> Non
     await asyncio.sleep(0)
     wait(fleet, 35)
     assert all(isinstance(client.error, DeadlineExceeded) for client in clients)
-    assert run_at_once(fleet.dispatcher._health.figures()) == {("m", "closed"): 1}
+    assert run_at_once(fleet.dispatcher.health.figures()) == {("m", "closed"): 1}
     await fleet.dispatcher.close()

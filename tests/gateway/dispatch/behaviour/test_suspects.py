@@ -51,7 +51,9 @@ class House:
         raise AssertionError("nobody answers")
 
     def _answer(self) -> None:
-        ids = {exchange.request.id: exchange.request for exchange in self.fleet.dispatcher._exchanges}
+        ids = {
+            exchange.request.id: exchange.request for exchange in self.fleet.dispatcher._exchanges.values()
+        }
         for agent in self.agents:
             for stream in agent.streams:
                 if stream.ended or stream.closed:

@@ -6,15 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dispatch.recovery import AnswerRecord, RecordBudget, read_progress
-from gateway.dispatch.recovery.editing import (
-    Outline,
-    last,
-    member,
-    values,
-    with_another,
-    with_last,
-    with_members,
-)
+from gateway.dispatch.recovery.editing import Outline, outline_at_once
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _keys = _text | st.sampled_from(["messages", "max_tokens", '"', "\\", ":{}[],"])
@@ -37,29 +29,8 @@ def _written(draw: st.DrawFn, value: Any) -> bytes:
     return (draw(st.sampled_from(["", " ", "\n\t"])) + text).encode()
 
 
-@given(st.data(), st.dictionaries(_keys, _values, max_size=6), st.dictionaries(_keys, _values, max_size=3))
-def test_members_are_replaced_or_added_and_nothing_else_changes(
-    data: st.DataObject, body: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    raw = data.draw(_written(body))
-    edited = with_members(raw, {name: orjson.dumps(value) for name, value in changes.items()})
-    assert orjson.loads(edited) == {**body, **changes}
-    for name, value in body.items():
-        assert orjson.loads(member(raw, name)) == value
-
-
-@given(st.data(), st.lists(_values, max_size=5), _values)
-def test_elements_are_added_and_replaced(data: st.DataObject, items: list[Any], new: Any) -> None:
-    raw = data.draw(_written(items))
-    assert [orjson.loads(raw[start:end]) for _, start, end in values(raw)] == items
-    assert orjson.loads(with_another(raw, orjson.dumps(new))) == [*items, new]
-    if items:
-        assert orjson.loads(last(raw)) == items[-1]
-        assert orjson.loads(with_last(raw, orjson.dumps(new))) == [*items[:-1], new]
-
-
 @given(st.data(), st.dictionaries(_keys, _values | st.lists(_values, max_size=4), max_size=6), _values)
-def test_what_is_found_a_slice_at_a_time_is_what_is_found_at_once(
+def test_members_and_elements_are_replaced_or_added_and_nothing_else_changes(
     data: st.DataObject, body: dict[str, Any], new: Any
 ) -> None:
     raw, names = data.draw(_written(body)), {name for name in body if len(name) < 20} | {"added"}
@@ -78,7 +49,7 @@ def test_what_is_found_a_slice_at_a_time_is_what_is_found_at_once(
 
 def test_every_duplicate_is_replaced_so_that_no_reader_sees_another() -> None:
     raw = b'{"a":1,"b":{"a":2},"a" : 3 }'
-    assert with_members(raw, {"a": b"0"}) == b'{"a":0,"b":{"a":2},"a" :0}'
+    assert outline_at_once(raw, "a").with_members({"a": b"0"}) == b'{"a":0,"b":{"a":2},"a" :0}'
 
 
 def test_what_the_client_wrote_stays_byte_for_byte_but_for_what_continuing_changes() -> None:

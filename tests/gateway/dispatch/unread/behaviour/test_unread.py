@@ -14,6 +14,7 @@ from gateway.pipeline.relay import as_request_error
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import MIB, STREAM_WINDOW_FLOOR_BYTES
 from shared.protocol.messages import ResponseHead, Trailers
+from tests.gateway.dispatch.unread.behaviour.workers import used_by_key
 from tests.gateway.fleet.fleet import Client, EngineStream, Fleet, deployment
 
 PLAIN = ResponseHead(200, (("content-type", "text/plain"),))
@@ -118,11 +119,11 @@ async def test_one_keys_unread_answers_take_no_memory_of_anothers() -> None:
         engine.stream.send_head(PLAIN)
         writes(fleet, engine, LONG)
     unread = fleet.dispatcher.unread
-    assert unread.used_by_key("k") <= 2 * MIB
+    assert used_by_key(unread._memory, "k") <= 2 * MIB
     other = fleet.submit(fleet.request(principal=OTHER))
     writes_all(fleet, agent.streams[16], 128)
     assert agent.streams[16].closed
-    assert unread.used_by_key(OTHER.key_id) <= MIB
+    assert used_by_key(unread._memory, OTHER.key_id) <= MIB
     for client in (*greedy, other):
         client.response.abort()
     fleet.settle()

@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.dispatch.unread import SpillSpace
 from gateway.dispatch.unread.file import Extent, SpillFile
+from gateway.dispatch.unread.tally import FairTally
 
 
 class HeldWorker:
@@ -87,3 +88,8 @@ def space(
     """In ``directory``; with a worker that works at once unless there is another."""
     make = opened or Opened()
     return SpillSpace(directory, total_bytes, clock, worker or HeldWorker(at_once=True), make)
+
+
+def used_by_key(tally: FairTally, key: str) -> int:
+    """Bytes that answers to ``key`` hold, of all tenants."""
+    return sum(size for (_, name), size in tally._by_key.items() if name == key)
