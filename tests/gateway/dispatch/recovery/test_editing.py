@@ -2,11 +2,12 @@ import json
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.recovery import AnswerRecord, RecordBudget, read_progress
-from gateway.dispatch.recovery.editing import Outline, outline_at_once
+from gateway.dispatch.recovery import AnswerRecord, NotContinuable, RecordBudget, read_progress
+from gateway.dispatch.recovery.editing import TOKENS, Outline, outline_at_once
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _keys = _text | st.sampled_from(["messages", "max_tokens", '"', "\\", ":{}[],"])
@@ -50,6 +51,13 @@ def test_members_and_elements_are_replaced_or_added_and_nothing_else_changes(
 def test_every_duplicate_is_replaced_so_that_no_reader_sees_another() -> None:
     raw = b'{"a":1,"b":{"a":2},"a" : 3 }'
     assert outline_at_once(raw, "a").with_members({"a": b"0"}) == b'{"a":0,"b":{"a":2},"a" :0}'
+
+
+def test_of_a_message_no_more_is_gone_through_than_one_slice() -> None:
+    few, many = (b'{"content":"Hi","n":[%b1]}' % (b"1," * count) for count in (1000, TOKENS))
+    assert outline_at_once(few, "content").with_members({"content": b'"Ho"'}).startswith(b'{"content":"Ho"')
+    with pytest.raises(NotContinuable, match="too many values"):
+        outline_at_once(many, "content")
 
 
 def test_what_the_client_wrote_stays_byte_for_byte_but_for_what_continuing_changes() -> None:
