@@ -105,7 +105,7 @@ class FleetHealth:
     def released(self, deployment: Deployment, request: Request) -> None:
         """A request's slot is about to be given back, which is a change the index is told of."""
         if deployment.health is not None:
-            deployment.health.circuit.released(request.id, self._timers.time())
+            deployment.health.circuit.released(request.id)
             if self._present.get(deployment.key) is not deployment:
                 self._changed(deployment)
 
@@ -151,9 +151,9 @@ class FleetHealth:
             return
         if trouble in _RESTS:
             health.rest(now, rest_s)
-            health.circuit.released(request.id, now)
+            health.circuit.released(request.id)
         elif trouble is Trouble.STATUS and self._its_own(deployment, health, request, now):
-            health.circuit.released(request.id, now)
+            health.circuit.released(request.id)
         elif trouble in _LOSSES and now - health.lost_s < LOSS_S:
             return
         elif trouble in _FAULTS:

@@ -8,7 +8,7 @@ as counts and their integrals over time. A deployment that is full has a third, 
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.process.frozen import frozen
 
@@ -51,7 +51,6 @@ class _Running:
     """When its first token was expected, less the correction known when it began."""
     output_s: float
     kv_tokens: int
-    uncached_tokens: int
     ahead_s: float
     own_s: float
     end_s: float
@@ -61,77 +60,49 @@ class _Running:
     read_s: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class DeploymentLoad:
-    """What runs at one deployment. Its owner tells it what begins, answers and ends; policies only read.
+    """What runs at one deployment. Its owner reports what begins, answers and ends; policies only read.
 
     Every method takes constant time, but for the heap of expected ends (its logarithm). Times are of the
     clock that ``now`` is read from. The public attributes are for policies to read, none to write.
     """
 
-    __slots__ = (
-        "_area_s",
-        "_correction_s",
-        "_ends",
-        "_kv_area",
-        "_read_s",
-        "_reading_off",
-        "_running",
-        "_running_area",
-        "_share_s",
-        "_unread",
-        "_writing_off",
-        "ends_sum_s",
-        "kv_tokens",
-        "output_sum_s",
-        "queueing",
-        "reading_pace",
-        "reading_share",
-        "ready_s",
-        "unread_tokens",
-        "writing_pace",
-    )
-
-    def __init__(self) -> None:
-        self.ready_s = 0.0
-        """When the prompts placed so far will be read, as far as is known; in the past if they are."""
-        self.kv_tokens = 0
-        """Context that what runs will hold once it is written, in tokens."""
-        self.unread_tokens = 0
-        """Uncached prompt tokens of requests whose first token was not seen: of those answered in one piece
-        as long as they run."""
-        self.reading_share = 0.0
-        """Share of its time, 0 to ``SHARE_MOST``, that it spent reading prompts when last something began."""
-        self.reading_pace = 1.0
-        """How long prompts take here against what is known of the model on this class of device: 2 is twice
-        as long."""
-        self.writing_pace = 1.0
-        """How long answers take to write, in the same way."""
-        self.queueing = 1.0
-        """Of the time that prompts ahead of one were expected to take it really waited for so much, 0 to 1:
-        little where several are read at once, as by an engine that is really several."""
-        self.ends_sum_s = 0.0
-        """Sum over what runs of when it is expected to end."""
-        self.output_sum_s = 0.0
-        """Sum over what runs of how long it is expected to write."""
-        self._reading_off = self._writing_off = 0.0
-        self._unread = 0
-        self._running: dict[int, _Running] = {}
-        self._ends: list[tuple[float, int]] = []
-        self._correction_s = 0.0
-        self._area_s = 0.0
-        self._running_area = 0.0
-        self._kv_area = 0.0
-        self._read_s = 0.0
-        self._share_s = 0.0
+    ready_s: float = 0.0
+    """When the prompts placed so far will be read, as far as is known; in the past if they are."""
+    kv_tokens: int = 0
+    """Context that what runs will hold once it is written, in tokens."""
+    reading_share: float = 0.0
+    """Share of its time, 0 to ``SHARE_MOST``, that it spent reading prompts when last something began."""
+    reading_pace: float = 1.0
+    """How long prompts take here against what is known of the model on this class of device: 2 is twice as
+    long."""
+    writing_pace: float = 1.0
+    """How long answers take to write, in the same way."""
+    queueing: float = 1.0
+    """Of the time that prompts ahead of one were expected to take it really waited for so much, 0 to 1:
+    little where several are read at once, as by an engine that is really several."""
+    _ends_sum_s: float = 0.0
+    """Sum over what runs of when it is expected to end."""
+    _reading_off: float = 0.0
+    _writing_off: float = 0.0
+    _unread: int = 0
+    """Requests whose first token was not seen."""
+    _running: dict[int, _Running] = field(default_factory=dict)
+    _ends: list[tuple[float, int]] = field(default_factory=list)
+    _correction_s: float = 0.0
+    _area_s: float = 0.0
+    _running_area: float = 0.0
+    _kv_area: float = 0.0
+    _read_s: float = 0.0
+    _share_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self._running)
 
     # --- For whoever keeps it ---
 
-    def begin(
-        self, number: int, now: float, *, uncached_tokens: int, kv_tokens: int, read_s: float, output_s: float
-    ) -> None:
+    def begin(self, number: int, now: float, *, kv_tokens: int, read_s: float, output_s: float) -> None:
         """The request ``number`` was placed: reading its prompt is expected to take ``read_s`` once its turn
         has come, and writing the answer ``output_s`` after that."""
         if number in self._running or len(self._running) >= MOST_RUNNING:
@@ -139,10 +110,10 @@ class DeploymentLoad:
         self._advance(now)
         wait_s = self.wait_s(now)
         self.ready_s = now + wait_s + read_s
-        self._note_reading(read_s)
         self._read_s += read_s
+        self._share_s += read_s
+        self.reading_share = min(self._share_s / SHARE_MEMORY_S, SHARE_MOST)
         self.kv_tokens += kv_tokens
-        self.unread_tokens += uncached_tokens
         self._unread += 1
         end_s = self.ready_s + output_s
         one = self._running[number] = _Running(
@@ -150,7 +121,6 @@ class DeploymentLoad:
             first_s=self.ready_s - self._correction_s,
             output_s=output_s,
             kv_tokens=kv_tokens,
-            uncached_tokens=uncached_tokens,
             ahead_s=wait_s,
             own_s=read_s,
             end_s=end_s,
@@ -158,8 +128,7 @@ class DeploymentLoad:
             kv_area=self._kv_area,
             read_s=self._read_s,
         )
-        self.ends_sum_s += end_s
-        self.output_sum_s += output_s
+        self._ends_sum_s += end_s
         self._expect_end(number, one, end_s)
 
     def first_token(self, number: int, now: float) -> None:
@@ -172,7 +141,7 @@ class DeploymentLoad:
         late_s = now - (one.first_s + self._correction_s)
         self._correction_s += late_s
         self.ready_s = max(now, self.ready_s + late_s) if self._unread else now
-        self.ends_sum_s += now + one.output_s - one.end_s
+        self._ends_sum_s += now + one.output_s - one.end_s
         self._expect_end(number, one, now + one.output_s)
 
     def end(self, number: int, now: float) -> Concurrency | None:
@@ -183,17 +152,16 @@ class DeploymentLoad:
         self._advance(now)
         del self._running[number]
         self.kv_tokens -= one.kv_tokens
-        self.ends_sum_s -= one.end_s
-        self.output_sum_s -= one.output_s
+        self._ends_sum_s -= one.end_s
         if not one.seen:
             self._read(one)
         if not self._running:
             self._ends.clear()
-            self.ends_sum_s, self.output_sum_s, self.ready_s = 0.0, 0.0, now
+            self._ends_sum_s, self.ready_s = 0.0, now
         elif len(self._ends) > 4 * len(self._running) + 16:
             self._ends = [(each.end_s, key) for key, each in self._running.items()]
             heapq.heapify(self._ends)
-        return self._company(one, now - one.begun_s)
+        return self._concurrency(one, now - one.begun_s)
 
     def note_pace(self, reading: float, writing: float) -> None:
         """A prompt and an answer here took so many times as long as what is known of its class explains."""
@@ -209,7 +177,7 @@ class DeploymentLoad:
 
     def remaining_s(self, now: float) -> float:
         """Seconds until what runs is over, summed over all that runs; predicted less done."""
-        return max(0.0, self.ends_sum_s - len(self._running) * now)
+        return max(0.0, self._ends_sum_s - len(self._running) * now)
 
     def next_free_s(self, now: float) -> float:
         """Until the next of what runs is expected to end; 0 when nothing runs.
@@ -237,7 +205,7 @@ class DeploymentLoad:
 
     # --- Within ---
 
-    def _company(self, one: _Running, span_s: float) -> Concurrency:
+    def _concurrency(self, one: _Running, span_s: float) -> Concurrency:
         if span_s > 0:
             running = (self._running_area - one.running_area) / span_s
             kv_tokens = (self._kv_area - one.kv_area) / span_s
@@ -255,7 +223,6 @@ class DeploymentLoad:
 
     def _read(self, one: _Running) -> None:
         one.seen = True
-        self.unread_tokens -= one.uncached_tokens
         self._unread -= 1
 
     def _note_queueing(self, one: _Running, now: float) -> None:
@@ -263,10 +230,6 @@ class DeploymentLoad:
             waited = (now - one.begun_s - one.own_s) / one.ahead_s
             weight = QUEUEING_WEIGHT * one.ahead_s / max(one.ahead_s, one.own_s)
             self.queueing += (min(max(waited, 0.0), 1.0) - self.queueing) * weight
-
-    def _note_reading(self, read_s: float) -> None:
-        self._share_s += read_s
-        self.reading_share = min(self._share_s / SHARE_MEMORY_S, SHARE_MOST)
 
     def _expect_end(self, number: int, one: _Running, end_s: float) -> None:
         one.end_s = end_s

@@ -138,7 +138,6 @@ class Scheduler:
         view.load.begin(
             item.number,
             now,
-            uncached_tokens=asked.uncached_tokens,
             kv_tokens=item.input_tokens + item.output_tokens,
             read_s=asked.read_s,
             output_s=asked.total_s - asked.first_token_s,

@@ -1,7 +1,7 @@
 """What is seen of deployments' health and what follows (SCHEDULING §6). Pure: no clock, no I/O, no chance."""
 
 from gateway.scheduling.health.budget import AnswerTimes, HedgeBudget, RetryBudget
-from gateway.scheduling.health.circuit import Circuit, CircuitState, Fault
+from gateway.scheduling.health.circuit import CircuitState, Fault
 from gateway.scheduling.health.outliers import AnswerPace, outliers
 from gateway.scheduling.health.record import DeploymentHealth, HealthBook, HealthSettings
 from gateway.scheduling.health.suspects import Suspects
@@ -9,7 +9,6 @@ from gateway.scheduling.health.suspects import Suspects
 __all__ = [
     "AnswerPace",
     "AnswerTimes",
-    "Circuit",
     "CircuitState",
     "DeploymentHealth",
     "Fault",

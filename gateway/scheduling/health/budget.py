@@ -10,7 +10,7 @@ sorting them takes some ten microseconds, and unlike a streaming estimator (P²)
 
 from collections import OrderedDict, deque
 
-from gateway.scheduling.health.window import WINDOW_S, CountWindow
+from gateway.scheduling.recent import WINDOW_S, CountWindow, RecentDict
 
 MOST_TENANTS = 4096
 """Tenants remembered; one not seen for longest begins anew."""
@@ -60,27 +60,19 @@ class HedgeBudget:
     def __init__(self, share: float = 0.02, most: float = 10.0) -> None:
         self._share = share
         self._most = most
-        self._saved = OrderedDict[str, float]()
+        self._first = 1.0 if share > 0.0 else 0.0
+        self._saved = RecentDict[str, float](MOST_TENANTS)
 
     def deposit(self, tenant: str) -> None:
         """A request of ``tenant`` came."""
-        self._keep(tenant, min(self._saved.pop(tenant, self._first) + self._share, self._most))
+        self._saved[tenant] = min(self._saved.get(tenant, self._first) + self._share, self._most)
 
     def take(self, tenant: str) -> bool:
         """Spend one copy of ``tenant``. False when it has none saved up."""
-        saved = self._saved.pop(tenant, self._first)
+        saved = self._saved.get(tenant, self._first)
         enough = saved >= 1.0 - 1e-9
-        self._keep(tenant, saved - 1.0 if enough else saved)
+        self._saved[tenant] = saved - 1.0 if enough else saved
         return enough
-
-    @property
-    def _first(self) -> float:
-        return 1.0 if self._share > 0.0 else 0.0
-
-    def _keep(self, tenant: str, saved: float) -> None:
-        self._saved[tenant] = saved
-        if len(self._saved) > MOST_TENANTS:
-            self._saved.popitem(last=False)
 
 
 LATEST = 256
@@ -117,18 +109,11 @@ class AnswerTimes:
     """Answer times of the ``MOST_KEYS`` pairs of model and route that answered last."""
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[tuple[str, str], _Latest] = OrderedDict()
+        self._latest = RecentDict[tuple[str, str], _Latest](MOST_KEYS)
 
     def note(self, model: str, route: str, time_s: float) -> None:
         """An answer took ``time_s``."""
-        latest = self._latest.get((model, route))
-        if latest is None:
-            latest = self._latest[model, route] = _Latest()
-            if len(self._latest) > MOST_KEYS:
-                self._latest.popitem(last=False)
-        else:
-            self._latest.move_to_end((model, route))
-        latest.note(time_s)
+        self._latest.renewed((model, route), _Latest).note(time_s)
 
     def quantile_s(self, model: str, route: str) -> float | None:
         """What 95 % of the latest answers took at most; None before there were 20."""

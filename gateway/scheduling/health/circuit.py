@@ -18,7 +18,7 @@ request's doing. A client that sends one such request after the other is told ap
 from collections import deque
 from enum import Enum, auto
 
-from gateway.scheduling.health.window import CountWindow
+from gateway.scheduling.recent import CountWindow
 
 FAILURES_IN_A_ROW = 5
 LEAST_OUTCOMES = 10
@@ -38,10 +38,13 @@ BLAMED = 64
 
 class CircuitState(Enum):
     CLOSED = "closed"
+    """Requests go there. Enough failures open it."""
     OPEN = "open"
+    """Nothing goes there until the cool-down is over. What ran when it opened says little about now."""
     HALF_OPEN = "half_open"
     """The cool-down is over; the next request is the probe."""
     PROBING = "probing"
+    """A probe is under way: its success closes the circuit, its failure opens it."""
 
 
 class Fault(Enum):
@@ -57,64 +60,8 @@ class Fault(Enum):
     """The engine fell silent: the deployment is put aside until anything succeeds on it."""
 
 
-class _Event(Enum):
-    SUCCEEDED = auto()
-    RECOVERED = auto()
-    """Something succeeded where a stall was."""
-    FAILED = auto()
-    TRIPPED = auto()
-    """Failed, and that is enough."""
-    COOLED = auto()
-    PROBED = auto()
-    PROBE_SLOW = auto()
-    PROBE_SUCCEEDED = auto()
-    PROBE_FAILED = auto()
-    PROBE_VOID = auto()
-
-
-_TRANSITIONS: dict[tuple[CircuitState, _Event], CircuitState] = {
-    (CircuitState.CLOSED, _Event.SUCCEEDED): CircuitState.CLOSED,
-    (CircuitState.CLOSED, _Event.FAILED): CircuitState.CLOSED,
-    (CircuitState.CLOSED, _Event.TRIPPED): CircuitState.OPEN,
-    # what was running when it opened says little about now, unless it was put aside for silence
-    (CircuitState.OPEN, _Event.SUCCEEDED): CircuitState.OPEN,
-    (CircuitState.OPEN, _Event.RECOVERED): CircuitState.CLOSED,
-    (CircuitState.OPEN, _Event.FAILED): CircuitState.OPEN,
-    (CircuitState.OPEN, _Event.TRIPPED): CircuitState.OPEN,
-    (CircuitState.OPEN, _Event.COOLED): CircuitState.HALF_OPEN,
-    (CircuitState.HALF_OPEN, _Event.SUCCEEDED): CircuitState.HALF_OPEN,
-    (CircuitState.HALF_OPEN, _Event.RECOVERED): CircuitState.CLOSED,
-    (CircuitState.HALF_OPEN, _Event.FAILED): CircuitState.HALF_OPEN,
-    (CircuitState.HALF_OPEN, _Event.TRIPPED): CircuitState.OPEN,
-    (CircuitState.HALF_OPEN, _Event.PROBED): CircuitState.PROBING,
-    (CircuitState.HALF_OPEN, _Event.PROBE_SUCCEEDED): CircuitState.CLOSED,
-    (CircuitState.HALF_OPEN, _Event.PROBE_FAILED): CircuitState.OPEN,
-    (CircuitState.HALF_OPEN, _Event.PROBE_VOID): CircuitState.HALF_OPEN,
-    (CircuitState.PROBING, _Event.SUCCEEDED): CircuitState.PROBING,
-    (CircuitState.PROBING, _Event.RECOVERED): CircuitState.CLOSED,
-    (CircuitState.PROBING, _Event.FAILED): CircuitState.PROBING,
-    (CircuitState.PROBING, _Event.TRIPPED): CircuitState.PROBING,
-    (CircuitState.PROBING, _Event.PROBE_SLOW): CircuitState.HALF_OPEN,
-    (CircuitState.PROBING, _Event.PROBE_SUCCEEDED): CircuitState.CLOSED,
-    (CircuitState.PROBING, _Event.PROBE_FAILED): CircuitState.OPEN,
-    (CircuitState.PROBING, _Event.PROBE_VOID): CircuitState.HALF_OPEN,
-}
-
-
 class Circuit:
     """One deployment's. ``jitter`` arguments are from 0 to 1."""
-
-    __slots__ = (
-        "_blamed",
-        "_closed_s",
-        "_doublings",
-        "_fault",
-        "_in_a_row",
-        "_outcomes",
-        "_probes",
-        "state",
-        "until_s",
-    )
 
     def __init__(self) -> None:
         self.state = CircuitState.CLOSED
@@ -131,13 +78,9 @@ class Circuit:
         self._blamed: deque[str] = deque(maxlen=BLAMED)
 
     def advance(self, now: float) -> None:
-        """Time has passed."""
-        if now < self.until_s:
-            return
-        if self.state is CircuitState.OPEN:
-            self._move(_Event.COOLED, now)
-        elif self.state is CircuitState.PROBING:
-            self._move(_Event.PROBE_SLOW, now)
+        """Time has passed: end the cool-down, and the wait for a probe, that are over."""
+        if now >= self.until_s and self.state in (CircuitState.OPEN, CircuitState.PROBING):
+            self.state = CircuitState.HALF_OPEN
 
     def shorten(self, until_s: float) -> None:
         """The cool-down ends at ``until_s`` if it would end later."""
@@ -149,35 +92,32 @@ class Circuit:
         if self.state is CircuitState.HALF_OPEN:
             self._probes.add(request)
             self.until_s = now + PATIENCE_S
-            self._move(_Event.PROBED, now)
+            self.state = CircuitState.PROBING
 
-    def released(self, request: str, now: float) -> None:
+    def released(self, request: str) -> None:
         """A request's slot is free again. A probe of which nothing was said before that has shown nothing."""
         if request in self._probes:
             self._probes.discard(request)
-            self._move(_Event.PROBE_VOID, now)
+            self.state = CircuitState.HALF_OPEN
 
     def answered(self, request: str, now: float) -> bool:
         """The head of an answer came. True when a probe closed the circuit with it."""
         if request not in self._probes or self._fault not in (Fault.FAILURE, Fault.GONE):
             return False
-        self._move(_Event.PROBE_SUCCEEDED, now)
+        self._close(now)
         return True
 
     def succeeded(self, request: str, now: float) -> bool:
         """An answer came whole. True when a probe closed the circuit."""
         self._in_a_row = 0
         self._outcomes.add(1.0, 0.0, now)
-        if request in self._probes:
-            self._move(_Event.PROBE_SUCCEEDED, now)
-            return True
-        aside = self.state is not CircuitState.CLOSED and self._fault is Fault.STALL
-        self._move(_Event.RECOVERED if aside else _Event.SUCCEEDED, now)
-        return False
+        is_probe = request in self._probes
+        if is_probe or (self.state is not CircuitState.CLOSED and self._fault is Fault.STALL):
+            self._close(now)
+        return is_probe
 
     def failed(self, request: str, fault: Fault, now: float, jitter: float) -> bool:
         """A request failed there. True when that opened the circuit, from whatever state."""
-        before = self.state
         first = request not in self._blamed
         if first:
             self._blamed.append(request)
@@ -185,17 +125,14 @@ class Circuit:
             self._outcomes.add(0.0, 1.0, now)
         if request in self._probes:
             self._probes.discard(request)
-            known = not first and fault is not Fault.GONE
-            event = _Event.PROBE_VOID if known else _Event.PROBE_FAILED
-        elif fault in (Fault.GONE, Fault.STALL) or (first and self._enough(now)):
-            event = _Event.TRIPPED
+            if not first and fault is not Fault.GONE:  # the failure may be the request's own doing
+                self.state = CircuitState.HALF_OPEN
+                return False
         else:
-            event = _Event.FAILED
-        self._move(event, now)
-        if self.state is not CircuitState.OPEN or before is CircuitState.OPEN:
-            return False
-        self._fault = fault
-        self._open(before, fault, now, jitter)
+            enough = fault in (Fault.GONE, Fault.STALL) or (first and self._enough(now))
+            if not enough or self.state in (CircuitState.OPEN, CircuitState.PROBING):
+                return False
+        self._open(fault, now, jitter)
         return True
 
     def forgive(self, request: str, now: float) -> None:
@@ -217,18 +154,17 @@ class Circuit:
             outcomes >= LEAST_OUTCOMES and failed >= FAILED_SHARE * outcomes
         )
 
-    def _open(self, before: CircuitState, fault: Fault, now: float, jitter: float) -> None:
-        relapse = before is not CircuitState.CLOSED or now - self._closed_s < RELAPSE_S
+    def _open(self, fault: Fault, now: float, jitter: float) -> None:
+        relapse = self.state is not CircuitState.CLOSED or now - self._closed_s < RELAPSE_S
         self._doublings = min(self._doublings + 1, 16) if relapse else 0
         first_s = GONE_COOL_DOWN_S if fault is Fault.GONE else COOL_DOWN_S
         cool_down_s = min(first_s * 2.0 ** max(0, self._doublings), MAX_COOL_DOWN_S)
+        self.state, self._fault = CircuitState.OPEN, fault
         self.until_s = now + cool_down_s * (1.0 - JITTER * jitter)
+        self._probes.clear()
 
-    def _move(self, event: _Event, now: float) -> None:
-        before, self.state = self.state, _TRANSITIONS[self.state, event]
-        if self.state in (CircuitState.CLOSED, CircuitState.OPEN):
-            self._probes.clear()
-        if self.state is CircuitState.CLOSED and before is not CircuitState.CLOSED:
-            self._closed_s = now
-            self._in_a_row = 0
-            self._outcomes.clear()
+    def _close(self, now: float) -> None:
+        self.state, self._closed_s = CircuitState.CLOSED, now
+        self._in_a_row = 0
+        self._outcomes.clear()
+        self._probes.clear()

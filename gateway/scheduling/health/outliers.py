@@ -34,16 +34,29 @@ LEAST: dict[Measure, float] = {Measure.STREAM_FIRST_BYTE_S: 0.1}
 """Nobody is slow who is faster than this."""
 
 
-class AnswerPace:
-    """One deployment's averages."""
+class _GeometricMean:
+    """Of all values at first, of about the latest ``1 / weight`` later."""
 
-    __slots__ = ("_logs", "_noted", "_samples", "_usual")
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+        self._count = 0
+        self._log = 0.0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        self._log += max(1.0 / self._count, self._weight) * (math.log(max(value, 1e-9)) - self._log)
+
+    def value(self) -> float | None:
+        """None before there are enough samples."""
+        return None if self._count < LEAST_SAMPLES else math.exp(self._log)
+
+
+class AnswerPace:
+    """One deployment's averages: of the latest answers, and in the long run."""
 
     def __init__(self) -> None:
-        self._logs: dict[Measure, float] = {}
-        self._samples: dict[Measure, int] = {}
-        self._usual: dict[Measure, float] = {}
-        self._noted: dict[Measure, int] = {}
+        self.latest = _means(WEIGHT)
+        self.usual = _means(USUAL_WEIGHT)
 
     def note(self, streaming: bool, first_byte_s: float, total_s: float, size_bytes: int) -> None:
         """An answer of ``size_bytes`` came whole; times from the opening of its stream."""
@@ -54,31 +67,17 @@ class AnswerPace:
         else:
             self._add(Measure.UNARY_S_PER_BYTE, total_s / size_bytes)
 
-    def mean(self, measure: Measure) -> float | None:
-        """None before there are enough samples."""
-        if self._samples.get(measure, 0) < LEAST_SAMPLES:
-            return None
-        return math.exp(self._logs[measure])
-
-    def usual(self, measure: Measure) -> float | None:
-        """What it is in the long run; None before there are enough samples."""
-        if self._noted.get(measure, 0) < LEAST_SAMPLES:
-            return None
-        return math.exp(self._usual[measure])
-
     def clear(self) -> None:
         """Begin anew, but for what is usual."""
-        self._logs.clear()
-        self._samples.clear()
+        self.latest = _means(WEIGHT)
 
     def _add(self, measure: Measure, value: float) -> None:
-        log = math.log(max(value, 1e-9))
-        samples = self._samples[measure] = self._samples.get(measure, 0) + 1
-        before = self._logs.get(measure, log)
-        self._logs[measure] = before + max(1.0 / samples, WEIGHT) * (log - before)
-        noted = self._noted[measure] = self._noted.get(measure, 0) + 1
-        usual = self._usual.get(measure, log)
-        self._usual[measure] = usual + max(1.0 / noted, USUAL_WEIGHT) * (log - usual)
+        self.latest[measure].add(value)
+        self.usual[measure].add(value)
+
+
+def _means(weight: float) -> dict[Measure, _GeometricMean]:
+    return {measure: _GeometricMean(weight) for measure in Measure}
 
 
 FACTOR = 3.0
@@ -94,13 +93,14 @@ def outliers(paces: Mapping[Key, AnswerPace], *, alike: bool = True) -> list[Key
     first."""
     worst: dict[Key, float] = {}
     for measure in Measure:
-        means = {key: mean for key, pace in paces.items() if (mean := pace.mean(measure)) is not None}
+        latest = {key: pace.latest[measure].value() for key, pace in paces.items()}
+        means = {key: mean for key, mean in latest.items() if mean is not None}
         if len(means) <= LEAST_PEERS:
             continue
         ordered = sorted(means.values())
         least = max(FACTOR * ordered[(len(ordered) - 1) // 2 - 1], LEAST.get(measure, 0.0))
         for key, mean in means.items():
-            if mean > least and (alike or mean > FACTOR * (paces[key].usual(measure) or mean)):
+            if mean > least and (alike or mean > FACTOR * (paces[key].usual[measure].value() or mean)):
                 ratio = mean / _median_without(ordered, mean)
                 if ratio > FACTOR:
                     worst[key] = max(ratio, worst.get(key, 0.0))

@@ -24,8 +24,6 @@ STEPS = 30
 class Ramp:
     """The slow start of one deployment, ``slow_start_s`` seconds from :meth:`begin`; 0 is none."""
 
-    __slots__ = ("_begun_s", "_slow_start_s")
-
     def __init__(self, slow_start_s: float) -> None:
         self._slow_start_s = slow_start_s
         self._begun_s = float("-inf")
@@ -75,21 +73,6 @@ class HealthSettings:
 
 class DeploymentHealth:
     """One deployment's, kept over reconnects of its agent."""
-
-    __slots__ = (
-        "_ejected_s",
-        "_ejections",
-        "_refusals",
-        "_settings",
-        "circuit",
-        "ejected_until_s",
-        "lost_s",
-        "pace",
-        "ramp",
-        "ready_s",
-        "resting_until_s",
-        "served",
-    )
 
     def __init__(self, settings: HealthSettings, now: float) -> None:
         self.circuit = Circuit()

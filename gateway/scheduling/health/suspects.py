@@ -1,6 +1,6 @@
 """Keys whose requests engine after engine answers with an error, while it serves others well. Pure."""
 
-from collections import OrderedDict
+from gateway.scheduling.recent import RecentDict
 
 SUSPECTED_S = 60.0
 """So long after the last such request. One that a further engine served ends it."""
@@ -16,7 +16,7 @@ class Suspects:
     """The suspected keys of one gateway."""
 
     def __init__(self) -> None:
-        self._since_s: OrderedDict[str, float] = OrderedDict()
+        self._since_s = RecentDict[str, float](MOST)
 
     def __len__(self) -> int:
         return len(self._since_s)
@@ -24,9 +24,6 @@ class Suspects:
     def add(self, key: str, now: float) -> None:
         """A request of ``key`` failed by what it asks."""
         self._since_s[key] = now
-        self._since_s.move_to_end(key)
-        if len(self._since_s) > MOST:
-            self._since_s.popitem(last=False)
 
     def clear(self, key: str) -> None:
         """A request of ``key`` that had failed was served: engines are to blame."""
@@ -39,8 +36,6 @@ class Suspects:
 
 class ServedTenants:
     """Whom one deployment served last, and when it last served somebody else."""
-
-    __slots__ = ("_before_s", "_key", "_last_s")
 
     def __init__(self) -> None:
         self._key: str | None = None

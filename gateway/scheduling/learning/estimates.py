@@ -10,13 +10,14 @@ learnt like any other model's speed.
 """
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
+from gateway.scheduling.recent import RecentDict
 from shared.process.frozen import frozen
 
 TOKENS_PER_BYTE = 0.25
@@ -50,9 +51,6 @@ GUESS = 256
 NO_LIMIT = 1 << 40
 """More tokens than any answer has."""
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 
 @frozen
 class OutputEstimate:
@@ -67,13 +65,11 @@ class OutputEstimates:
     """Estimates for all models. Bounded: what was used longest ago is forgotten first."""
 
     def __init__(self, most_models: int = MOST_MODELS, most_tenants: int = MOST_TENANTS) -> None:
-        self._most_models = most_models
-        self._most_tenants = most_tenants
-        self._inputs: OrderedDict[str, _Ratio] = OrderedDict()
-        self._models: OrderedDict[str, _Lengths] = OrderedDict()
-        self._tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
-        self._free_models: OrderedDict[str, _Lengths] = OrderedDict()
-        self._free_tenants: OrderedDict[tuple[str, str], _Lengths] = OrderedDict()
+        self._inputs = RecentDict[str, _Ratio](most_models)
+        self._models = RecentDict[str, _Lengths](most_models)
+        self._tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
+        self._free_models = RecentDict[str, _Lengths](most_models)
+        self._free_tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
         """Lengths of the answers that nothing limited."""
 
     def input_tokens(self, model: str, size_bytes: int) -> int:
@@ -111,8 +107,8 @@ class OutputEstimates:
     def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
         """An answer that nothing limited came whole, and had so many tokens."""
         if output_tokens > 0:
-            _kept(self._free_models, model, _Lengths, self._most_models).note(output_tokens)
-            _kept(self._free_tenants, (model, tenant), _Lengths, self._most_tenants).note(output_tokens)
+            self._free_models.renewed(model, _Lengths).note(output_tokens)
+            self._free_tenants.renewed((model, tenant), _Lengths).note(output_tokens)
 
     def learn(
         self,
@@ -126,11 +122,11 @@ class OutputEstimates:
         """A request was answered whole, and its engine counted so many tokens; None for what it did not
         count."""
         if input_tokens and size_bytes > 0:
-            ratio = _kept(self._inputs, model, _Ratio, self._most_models)
+            ratio = self._inputs.renewed(model, _Ratio)
             ratio.note(min(max(input_tokens / size_bytes, LEAST_PER_BYTE), MOST_PER_BYTE))
         if output_tokens:
-            _kept(self._models, model, _Lengths, self._most_models).note(output_tokens)
-            _kept(self._tenants, (model, tenant), _Lengths, self._most_tenants).note(output_tokens)
+            self._models.renewed(model, _Lengths).note(output_tokens)
+            self._tenants.renewed((model, tenant), _Lengths).note(output_tokens)
 
 
 class _Ratio:
@@ -191,18 +187,6 @@ class _Lengths:
         self._mean, self._longest = self._sums[-1] / count, lengths[-1]
         self._high = lengths[min(int(HIGH * count), count - 1)]
         self._new = 0
-
-
-def _kept(known: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -> V:
-    """``known[key]``, made if there is none, now the one used last."""
-    found = known.get(key)
-    if found is None:
-        found = known[key] = make()
-        if len(known) > most:
-            known.popitem(last=False)
-    else:
-        known.move_to_end(key)
-    return found
 
 
 IMAGE_STEPS = 30

@@ -15,13 +15,13 @@ answers, and is carried over from one device class to the others.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator
 
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.learning.devices import Prior, device_class
 from gateway.scheduling.learning.regression import LEAST, MOST, Accuracy, ShareRegression
 from gateway.scheduling.load import Concurrency
+from gateway.scheduling.recent import RecentDict
 from shared.process.frozen import frozen
 
 MOST_PAIRS = 4096
@@ -77,27 +77,6 @@ class PredictedWork:
 class Speeds:
     """One model on one device class. The coefficients are plain attributes, in seconds, positive and finite,
     current after every outcome."""
-
-    __slots__ = (
-        "accuracy",
-        "cached_s",
-        "device",
-        "each_s",
-        "fixed_s",
-        "hit_share",
-        "kv_s",
-        "learnt_s",
-        "load_s",
-        "loads",
-        "model",
-        "pair_s",
-        "prior",
-        "reading",
-        "reports_cached",
-        "step_s",
-        "token_s",
-        "writing",
-    )
 
     def __init__(self, model: str, device: str) -> None:
         self.model = model
@@ -228,8 +207,7 @@ class Performance:
     """The speeds of every model on every device class. Bounded: ``MOST_PAIRS``."""
 
     def __init__(self, most_pairs: int = MOST_PAIRS) -> None:
-        self._most_pairs = most_pairs
-        self._pairs: OrderedDict[tuple[str, str], Speeds] = OrderedDict()
+        self._pairs = RecentDict[tuple[str, str], Speeds](most_pairs)
 
     def __iter__(self) -> Iterator[Speeds]:
         """All there are, the one used last at the end; its ``accuracy`` is for export."""
@@ -239,13 +217,10 @@ class Performance:
         """What is known of ``model`` on a device of this name or class. The object stays current."""
         key = model, device_class(device)
         found = self._pairs.get(key)
-        if found is not None:
-            self._pairs.move_to_end(key)
-            return found
-        found = self._pairs[key] = Speeds(*key)
-        self._lend(found)
-        if len(self._pairs) > self._most_pairs:
-            self._pairs.popitem(last=False)
+        if found is None:
+            found = Speeds(*key)
+            self._lend(found)
+        self._pairs[key] = found
         return found
 
     def learn(

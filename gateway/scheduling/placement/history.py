@@ -1,11 +1,10 @@
 """What placement remembers: how often models are wanted, what loading has come to (SCHEDULING §5)."""
 
-import math
-from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.scheduling.placement.data import Demand
+from gateway.scheduling.recent import ArrivalRate, RecentDict
 
 MEMORY_S = 1800.0
 """Arrivals count e times less after this long: it is hours, not minutes, that say which model is liked."""
@@ -28,29 +27,19 @@ KEPT_S = 5.0
 
 
 class Popularity:
-    """How often each model is asked for. Bounded: the one not asked for longest is forgotten first."""
+    """How often each model is asked for."""
 
     def __init__(self, most_models: int = MOST_MODELS) -> None:
-        self._most_models = most_models
-        self._counts: OrderedDict[str, tuple[float, float, float]] = OrderedDict()
-        """When counting began, the count as it was then last updated, and when."""
+        self._rates = RecentDict[str, ArrivalRate](most_models)
 
     def arrived(self, model: str, now: float) -> None:
         """A request for ``model`` came."""
-        began_s, count, at_s = self._counts.get(model) or (now, 0.0, now)
-        self._counts[model] = began_s, count * math.exp((at_s - now) / MEMORY_S) + 1.0, now
-        self._counts.move_to_end(model)
-        if len(self._counts) > self._most_models:
-            self._counts.popitem(last=False)
+        self._rates.renewed(model, lambda: ArrivalRate(now, MEMORY_S, WINDOW_S)).arrived(now)
 
     def per_s(self, model: str, now: float) -> float:
         """Requests a second, of late; 0 for a model nobody asked for."""
-        known = self._counts.get(model)
-        if known is None:
-            return 0.0
-        began_s, count, at_s = known
-        seen_s = MEMORY_S * (1.0 - math.exp((began_s - now) / MEMORY_S))
-        return count * math.exp((at_s - now) / MEMORY_S) / max(seen_s, WINDOW_S)
+        rate = self._rates.get(model)
+        return 0.0 if rate is None else rate.per_s(now)
 
 
 @dataclass(slots=True)
@@ -60,21 +49,23 @@ class _Trouble:
     why: str = ""
     deadly: bool = False
     """Its agent was lost over it."""
-    crowd: frozenset[str] = field(default_factory=frozenset)
+    crowd: frozenset[str] = frozenset()
     """What was in the memory beside it when its agent said that it does not fit."""
 
 
-class LoadFailures:
-    """What went wrong with loading, by place. Bounded: what went wrong longest ago is forgotten first."""
+_NO_TROUBLE = _Trouble()
 
-    def __init__(self, most_places: int = MOST_PLACES) -> None:
-        self._most_places = most_places
-        self._known: OrderedDict[str, _Trouble] = OrderedDict()
+
+class LoadFailures:
+    """What went wrong with loading, by place."""
+
+    def __init__(self) -> None:
+        self._known = RecentDict[str, _Trouble](MOST_PLACES)
 
     def failed(self, key: str, why: str, now: float, *, deadly: bool = False) -> float:
         """Loading it failed, and its agent was lost over it if it was ``deadly``. Returns after how many
         seconds it may be tried again."""
-        trouble = self._trouble(key)
+        trouble = self._known.renewed(key, _Trouble)
         trouble.failures += 1
         trouble.deadly = trouble.deadly or deadly
         backoff_s = min(FIRST_BACKOFF_S * 2.0 ** min(trouble.failures - 1, 16), MOST_BACKOFF_S)
@@ -83,12 +74,12 @@ class LoadFailures:
 
     def pause(self, key: str, now: float) -> None:
         """Its agent could not be told to load it: try again after ``KEPT_S``."""
-        trouble = self._trouble(key)
+        trouble = self._known.renewed(key, _Trouble)
         trouble.again_s = max(trouble.again_s, now + KEPT_S)
 
     def note_crowded(self, key: str, beside: frozenset[str]) -> None:
         """Its agent says that it does not fit into memory beside these."""
-        self._trouble(key).crowd = beside
+        self._known.renewed(key, _Trouble).crowd = beside
 
     def note_loaded(self, key: str) -> None:
         """The place has loaded its model: its failures are forgotten."""
@@ -97,34 +88,28 @@ class LoadFailures:
     def agent_changed(self, key: str) -> None:
         """Its agent is another process, or has other settings: what failed may do now. But not what may have
         been the end of the process before."""
-        if key in self._known and not self._known[key].deadly:
-            del self._known[key]
+        if not self._of(key).deadly:
+            self._known.pop(key, None)
 
     def count(self, key: str) -> int:
         """How often in a row loading it failed."""
-        known = self._known.get(key)
-        return 0 if known is None else known.failures
+        return self._of(key).failures
 
     def reason(self, key: str) -> str:
-        known = self._known.get(key)
-        return "" if known is None else known.why
+        """Why loading it failed last."""
+        return self._of(key).why
 
     def retry_at_s(self, key: str) -> float:
         """When it may be tried again; in the past if it may be now."""
-        known = self._known.get(key)
-        return 0.0 if known is None else known.again_s
+        return self._of(key).again_s
 
     def fits_beside(self, key: str, others: Iterable[str]) -> bool:
         """False when its agent said that it does not fit beside these or fewer."""
-        known = self._known.get(key)
-        return known is None or not known.crowd or not known.crowd <= set(others)
+        crowd = self._of(key).crowd
+        return not crowd or not crowd <= set(others)
 
-    def _trouble(self, key: str) -> _Trouble:
-        trouble = self._known.setdefault(key, _Trouble())
-        self._known.move_to_end(key)
-        if len(self._known) > self._most_places:
-            self._known.popitem(last=False)
-        return trouble
+    def _of(self, key: str) -> _Trouble:
+        return self._known.get(key, _NO_TROUBLE)
 
 
 class PlacementHistory:
@@ -133,8 +118,7 @@ class PlacementHistory:
     def __init__(self, most_models: int = MOST_MODELS) -> None:
         self.popularity = Popularity(most_models)
         self.failures = LoadFailures()
-        self._most_models = most_models
-        self._went_s: OrderedDict[str, float] = OrderedDict()
+        self._went_s = RecentDict[str, float](most_models)
         """When models went that had to for others."""
         self._kept_s: dict[str, float] = {}
         self._closed_s: dict[str, float] = {}
@@ -143,9 +127,6 @@ class PlacementHistory:
     def note_evicted(self, model: str, now: float) -> None:
         """``model`` was unloaded for another: its turn is over."""
         self._went_s[model] = now
-        self._went_s.move_to_end(model)
-        if len(self._went_s) > self._most_models:
-            self._went_s.popitem(last=False)
 
     def turn_due_s(self, demand: Demand) -> float:
         """Since when its model's turn is due: a model that had a turn comes after those that had none."""

@@ -3,8 +3,7 @@
 For a policy a session's name is a hint (SCHEDULING §4). Rendezvous hashing (Thaler and Ravishankar, 1996)
 ranks all deployments for a session by a hash of both, so when one comes or goes only the sessions that rank
 it first move. Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): one that has ``BOUND`` times its
-share of what runs is passed over for the next in the ranking. :class:`SessionHomes` remembers where each
-session was last.
+share of what runs is passed over for the next in the ranking.
 
 On an engine's own paths it is a condition: what one request leaves behind at its host, the next one asks
 for; a ComfyUI tells only its own ``/history``. So all requests of a session go to one agent as long as that
@@ -26,24 +25,6 @@ MOST_SESSIONS = 65_536
 """Sessions that are remembered; the one longest unused is forgotten first."""
 
 _MASK = (1 << 64) - 1
-
-
-class SessionHomes:
-    """Where each of the ``MOST_SESSIONS`` latest sessions was last."""
-
-    def __init__(self, most: int = MOST_SESSIONS) -> None:
-        self._most = most
-        self._homes: OrderedDict[str, str] = OrderedDict()
-
-    def last_key(self, session: str) -> str | None:
-        return self._homes.get(session)
-
-    def note(self, session: str, key: str) -> None:
-        """A request of ``session`` went to the deployment ``key``."""
-        self._homes[session] = key
-        self._homes.move_to_end(session)
-        if len(self._homes) > self._most:
-            self._homes.popitem(last=False)
 
 
 def rendezvous_rank(session: str, key: str) -> int:

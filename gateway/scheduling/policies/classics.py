@@ -29,6 +29,8 @@ class Classic(Policy):
         self.random = random.Random(int.from_bytes(seed, "little"))
         self.given: dict[str, int] = {}
         """Requests given to each deployment in this call."""
+        self.scores: dict[str, float] = {}
+        """What the policy remembers of each deployment, by key."""
 
     def assign(
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
@@ -57,6 +59,9 @@ class Classic(Policy):
                 open_now.remove(view)
         return assignments
 
+    def deployment_removed(self, key: str, now: float) -> None:
+        self.scores.pop(key, None)
+
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         """One of ``fitting``, which are one or more, all with room for ``item``."""
         raise NotImplementedError
@@ -84,21 +89,13 @@ class RoundRobin(Classic):
     """The one whose last turn is longest ago."""
 
     name = "round-robin"
-
-    def __init__(self, knowledge: Knowledge) -> None:
-        super().__init__(knowledge)
-        self._turns: dict[str, int] = {}
-        self._turn = 0
+    turn = 0
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
-        turns = self._turns
-        chosen = _first_of_least(fitting, [turns.get(view.key, 0) for view in fitting])
-        self._turn += 1
-        self._turns[chosen.key] = self._turn
+        chosen = _first_of_least(fitting, [self.scores.get(view.key, 0) for view in fitting])
+        self.turn += 1
+        self.scores[chosen.key] = self.turn
         return chosen
-
-    def deployment_removed(self, key: str, now: float) -> None:
-        self._turns.pop(key, None)
 
 
 class Weighted(Classic):
@@ -107,12 +104,8 @@ class Weighted(Classic):
 
     name = "weighted"
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        super().__init__(knowledge)
-        self._gained: dict[str, float] = {}
-
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
-        gained, total = self._gained, 0.0
+        gained, total = self.scores, 0.0
         for view in fitting:
             weight = view.slots * view.speed
             gained[view.key] = gained.get(view.key, 0.0) + weight
@@ -120,9 +113,6 @@ class Weighted(Classic):
         chosen = max(fitting, key=lambda view: (gained[view.key], view.key))
         gained[chosen.key] -= total
         return chosen
-
-    def deployment_removed(self, key: str, now: float) -> None:
-        self._gained.pop(key, None)
 
 
 class PowerOfTwo(Classic):
@@ -141,15 +131,11 @@ class ResponseTime(Classic):
 
     name = "response-time"
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        super().__init__(knowledge)
-        self._means: dict[str, float] = {}
-
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         return min(
             fitting,
             key=lambda view: (
-                self._means.get(view.key, 0.0) * (self.running(view) + 1),
+                self.scores.get(view.key, 0.0) * (self.running(view) + 1),
                 self.running(view),
                 view.key,
             ),
@@ -157,11 +143,8 @@ class ResponseTime(Classic):
 
     def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
         if outcome.ok:
-            mean_s = self._means.get(key, outcome.total_s)
-            self._means[key] = mean_s + TIME_WEIGHT * (outcome.total_s - mean_s)
-
-    def deployment_removed(self, key: str, now: float) -> None:
-        self._means.pop(key, None)
+            mean_s = self.scores.get(key, outcome.total_s)
+            self.scores[key] = mean_s + TIME_WEIGHT * (outcome.total_s - mean_s)
 
 
 class Prefix(Classic):
@@ -206,7 +189,7 @@ class Random(Classic):
         return self.random.choice(fitting)
 
 
-def _first_of_least(views: Sequence[DeploymentView], values: Sequence[int]) -> DeploymentView:
+def _first_of_least(views: Sequence[DeploymentView], values: Sequence[float]) -> DeploymentView:
     """The first by key of those whose value is least."""
     least = min(values)
     return min(

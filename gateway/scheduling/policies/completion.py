@@ -60,18 +60,6 @@ class _Plan(NamedTuple):
 class Completion:
     """Predictions for one request at one moment."""
 
-    __slots__ = (
-        "_by_device",
-        "_context_tokens",
-        "_first_weight",
-        "_given",
-        "_item",
-        "_knowledge",
-        "_now",
-        "_others_weight",
-        "_slack_s",
-    )
-
     def __init__(
         self,
         item: Waiting,

@@ -23,7 +23,7 @@ from itertools import islice
 from gateway.domain.residency import Residency
 from gateway.scheduling.base import Assignment, DeploymentView, Fit, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.affinity import SessionHomes
+from gateway.scheduling.policies.affinity import MOST_SESSIONS
 from gateway.scheduling.policies.completion import HELD, PUSHED, Completion, Given
 from gateway.scheduling.policies.fitting import reservation, takers
 from gateway.scheduling.policies.handover import (
@@ -36,6 +36,7 @@ from gateway.scheduling.policies.handover import (
     Patience,
     is_busy,
 )
+from gateway.scheduling.recent import RecentDict
 
 ALL = 64
 """Of so many open deployments all are looked at. Of more some, and nothing is held for these."""
@@ -50,8 +51,8 @@ AFFINE = 6
 FULL = 4
 """Full deployments looked at, at most, beside the affine ones."""
 
-HOME_SHARE = 0.5
-"""Of a prompt without fingerprints, so much is taken to be known where its session was last."""
+SESSION_SHARE = 0.5
+"""Of a prompt without fingerprints, so much is taken to be cached where its session was last."""
 
 PLACES = 64
 """Constraints on where to run for which the deployments are remembered that meet them."""
@@ -84,7 +85,8 @@ class Cost(Policy):
         self.knowledge = knowledge
         self.patience = Patience()
         self.declined = DeclinedOffers()
-        self.homes = SessionHomes()
+        self.session_keys = RecentDict[str, str](MOST_SESSIONS)
+        """The deployment that each session used last."""
         self.look_again_s: float | None = None
         self.rests_until_s = 0.0
         self._views: list[DeploymentView] | None = None
@@ -124,7 +126,7 @@ class Cost(Policy):
         if view is not None and not is_busy(view, now):
             self.rests_until_s = 0.0
         if item.session_key is not None:
-            self.homes.note(item.session_key, key)
+            self.session_keys[item.session_key] = key
 
     def assign(
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
@@ -336,8 +338,8 @@ class _Round:
             return self._knowledge.readers(item, AFFINE)
         if item.session_key is None:
             return _NOTHING
-        home = self._policy.homes.last_key(item.session_key)
-        return _NOTHING if home is None else {home: int(HOME_SHARE * item.input_tokens)}
+        last_key = self._policy.session_keys.get(item.session_key)
+        return _NOTHING if last_key is None else {last_key: int(SESSION_SHARE * item.input_tokens)}
 
     # --- Waiting for somebody better ---
 

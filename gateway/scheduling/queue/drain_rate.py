@@ -1,4 +1,4 @@
-"""How fast a queue drains and fills: measured while somebody waits, guessed honestly before that."""
+"""How fast a queue drains: measured while requests wait, estimated before that."""
 
 import math
 
@@ -52,31 +52,3 @@ class DrainRate:
         if self._backlogged:
             self._waited_s += MEMORY_S * (1.0 - kept)
         self._updated_s = now
-
-
-ARRIVAL_WINDOW_S = 10.0
-"""Arrivals are spread over so much time at least: a burst is no stream."""
-
-
-class ArrivalRate:
-    """Arrivals per second, an exponentially forgetting mean over all time."""
-
-    def __init__(self, now: float) -> None:
-        self._arrivals = 0.0
-        self._began_s = now
-        self._updated_s = now
-
-    def arrived(self, now: float) -> None:
-        """One more came."""
-        self._arrivals = self._left(now) + 1.0
-        self._updated_s = now
-
-    def per_s(self, now: float) -> float:
-        """Arrivals per second of late."""
-        seen_s = MEMORY_S * (1.0 - math.exp(-(now - self._began_s) / MEMORY_S))
-        return self._left(now) / max(seen_s, ARRIVAL_WINDOW_S)
-
-    def _left(self, now: float) -> float:
-        if now == self._updated_s:
-            return self._arrivals
-        return self._arrivals * math.exp(-max(0.0, now - self._updated_s) / MEMORY_S)

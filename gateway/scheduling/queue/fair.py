@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from gateway.scheduling.queue.drain_rate import ArrivalRate
 from gateway.scheduling.queue.heap import Entry, Heap, Key, Member, place
+from gateway.scheduling.recent import ArrivalRate
 
 SLACK_WORK = 512.0
 """Two answers' worth or so (work is counted in output tokens, see ``estimated_work``): small requests of

@@ -6,14 +6,16 @@ sparsity. Decoding is bound by bandwidth, prefill by arithmetic. Models' sizes a
 configurations.
 """
 
-import dataclasses
 import math
 import random
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gateway.scheduling.learning.devices import CLASSES, DeviceClass
-from gateway.tools.simulate.inputs import BadSpec, number_in, whole_number_in
+from gateway.tools.simulate.inputs import BadSpec, mistake_in
 
 MEMORY_SHARE = 0.9
 """Of a device's memory an engine takes so much: vLLM's default ``gpu_memory_utilization``."""
@@ -64,7 +66,11 @@ class SimulatedModel:
         return 2 * 2 * self.layers * self.kv_width
 
 
-@dataclass(frozen=True, slots=True)
+_Seconds = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePace:
     """How one device runs one model. A step that computes ``n`` tokens, of them a prompt's ``c`` behind ``p``
     others, beside running requests of ``context`` tokens together, takes
@@ -72,19 +78,19 @@ class DevicePace:
     ``step_s + max(weights_s, token_s n) + context_s context + pair_s c (p + c/2)``
     """
 
-    step_s: float
-    weights_s: float
+    step_s: _Seconds = STEP_S
+    weights_s: _Seconds
     """Reading every weight once."""
-    token_s: float
+    token_s: _Seconds
     """The linear layers' arithmetic for one token."""
-    context_s: float
+    context_s: _Seconds = 0.0
     """Reading keys and values of one token of context."""
-    pair_s: float
+    pair_s: _Seconds = 0.0
     """Attention of one new token to one token before it."""
-    kv_tokens: int
-    chunk_tokens: int
-    max_running: int
-    load_s: float
+    kv_tokens: _Count
+    chunk_tokens: _Count = CHUNK_TOKENS
+    max_running: _Count = MAX_RUNNING
+    load_s: _Seconds = 30.0
 
     @property
     def slots(self) -> int:
@@ -164,24 +170,9 @@ def slowed(pace: DevicePace, arithmetic: float, memory: float) -> DevicePace:
     )
 
 
-def with_slots(pace: DevicePace, slots: int) -> DevicePace:
-    """The same with so many requests at once."""
-    return replace(pace, max_running=slots)
-
-
 # --- Devices that somebody has measured ---
 
-_MOST_S = 1000.0
-_MOST_TOKENS = 1_000_000_000
-_DEFAULTS = {
-    "step_s": STEP_S,
-    "context_s": 0.0,
-    "pair_s": 0.0,
-    "chunk_tokens": CHUNK_TOKENS,
-    "max_running": MAX_RUNNING,
-    "load_s": 30.0,
-}
-_FIELDS = [field.name for field in dataclasses.fields(DevicePace)]
+_FIELDS = [field.name for field in fields(DevicePace)]
 _NAME = re.compile(r"[a-z][a-z0-9]{0,63}")
 
 
@@ -196,28 +187,17 @@ def own_device(text: str) -> tuple[str, DevicePace]:
         raise BadSpec(
             "--device", f"{text!r} is not NAME:member=value,… with a name of small letters and digits"
         )
-    values: dict[str, float] = dict(_DEFAULTS)
-    for part in rest.split(","):
-        key, _, value = (each.strip() for each in part.partition("="))
+    parts = (part.partition("=") for part in rest.split(","))
+    values = {key.strip(): value.strip() for key, _, value in parts}
+    for key in values:
         if key not in _FIELDS:
             raise BadSpec("--device", f"{name}: no member is called {key!r}; there are: {', '.join(_FIELDS)}")
-        values[key] = _value(name, key, value)
-    if missing := [key for key in _FIELDS if key not in values]:
-        raise BadSpec("--device", f"{name}: {', '.join(missing)} must be said")
-    if values["step_s"] + values["weights_s"] <= 0:
+    try:
+        pace = TypeAdapter(DevicePace).validate_python(values)
+    except ValidationError as error:
+        raise BadSpec("--device", f"{name}: {mistake_in(error)}") from None
+    if pace.step_s + pace.weights_s <= 0:
         raise BadSpec("--device", f"{name}: a step must take some time: step_s or weights_s must be over 0")
-    if values["chunk_tokens"] <= values["max_running"]:
-        raise BadSpec(
-            "--device", f"{name}: chunk_tokens must be more than max_running, {values['max_running']}"
-        )
-    return name, DevicePace(**{key: values[key] for key in _FIELDS})  # type: ignore[arg-type]
-
-
-def _value(name: str, key: str, text: str) -> float:
-    if key.endswith("_s"):
-        value, wanted = number_in(text, 0.0, _MOST_S), f"seconds from 0 to {_MOST_S:g}"
-    else:
-        value, wanted = whole_number_in(text, _MOST_TOKENS), f"a whole number from 1 to {_MOST_TOKENS:,}"
-    if value is None:
-        raise BadSpec("--device", f"{name}: {key} must be {wanted}, not {text!r}")
-    return value
+    if pace.chunk_tokens <= pace.max_running:
+        raise BadSpec("--device", f"{name}: chunk_tokens must be more than max_running, {pace.max_running}")
+    return name, pace

@@ -60,17 +60,15 @@ class Woken:
     finished: list[EngineRun] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class DecodePhase:
     """``steps`` steps with the same batch, from ``start_s`` on; the first takes ``first_s``, each next one
     ``growth_s`` more."""
 
-    __slots__ = ("first_s", "growth_s", "start_s", "steps")
-
-    def __init__(self, start_s: float, steps: int, first_s: float, growth_s: float) -> None:
-        self.start_s = start_s
-        self.steps = steps
-        self.first_s = first_s
-        self.growth_s = growth_s
+    start_s: float
+    steps: int
+    first_s: float
+    growth_s: float
 
     @property
     def end_s(self) -> float:

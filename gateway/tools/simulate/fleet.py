@@ -15,7 +15,6 @@ from gateway.tools.simulate.devices import (
     pace_of,
     slowed,
     varied,
-    with_slots,
 )
 from gateway.tools.simulate.engine import NEVER, EngineRun, SimulatedEngine
 from gateway.tools.simulate.inputs import BadSpec, Job
@@ -144,7 +143,7 @@ def deployments_of(
     sites: list[SimulatedDeployment] = []
     for group in fleet:
         known = build.own.get(group.card) or pace_of(device_named(group.card), model)
-        known = known if build.slots is None else with_slots(known, build.slots)
+        known = known if build.slots is None else replace(known, max_running=build.slots)
         pace = varied(known, build.spread, random.Random(f"{seed} {group.card}"))
         for _ in range(group.count):
             name = f"{group.card}-{len(sites):05}"

@@ -4,9 +4,12 @@ What is wrong with a description of it is told with messages fit for the person 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
 from gateway.domain.request import Tier
+from shared.process.excerpt import shortened
 
 
 class BadSpec(Exception):
@@ -25,40 +28,55 @@ class BadTrace(BadSpec):
         self.line = line
 
 
-def number_in(text: str, least: float, most: float) -> float | None:
-    """The number that is written there; None for another than from ``least`` to ``most``."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if least <= value <= most else None
+_UNKNOWN = frozenset(("extra_forbidden", "unexpected_keyword_argument"))
 
 
-def whole_number_in(text: str, most: int) -> int | None:
-    """The whole number that is written there; None for another than from 1 to ``most``."""
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:12]) <= most else None
+def mistake_in(error: ValidationError) -> str:
+    """The first thing that is wrong: which member it is, what it must be, and what it is."""
+    errors = error.errors(include_url=False, include_context=False)
+    first = next((each for each in errors if each["type"] in _UNKNOWN), errors[0])
+    name = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    if first["type"] == "missing":
+        return f"{name} is missing"
+    if first["type"] in _UNKNOWN:
+        return f"no member is called {name!r}"
+    if first["type"] in ("value_error", "json_invalid"):
+        return f"{name} {message}".strip()
+    return f"{name} {message}, not {shortened(repr(first['input']))}".strip()
+
+
+MAX_TOKENS = 10_000_000
+MAX_BLOCKS = 100_000
+
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS), AfterValidator(lambda tokens: max(1, tokens))]
+Blocks = Annotated[tuple[int, ...], Field(max_length=MAX_BLOCKS)]
+_Text = Annotated[str, Field(max_length=256), BeforeValidator(lambda text: text or "")]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request and what it truly costs. ``at_s`` counts from the start of the traffic.
+    """One request and what it truly costs, in the form in which a trace of Trunkline's own has it. ``at_s``
+    counts from the start of the traffic.
 
     ``prefix`` names the whole blocks its prompt begins with, each of :attr:`Traffic.block_tokens` tokens: two
     prompts share what the same names begin. ``max_tokens`` is what its client allowed, None for nothing said;
     ``kind`` the part of a mix it belongs to.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
     at_s: float
-    input_tokens: int
-    output_tokens: int
-    prefix: tuple[int, ...] = ()
-    max_tokens: int | None = None
+    input_tokens: Tokens
+    output_tokens: Tokens
+    prefix: Blocks = ()
+    max_tokens: Tokens | None = None
     tier: Tier = Tier.STANDARD
-    tenant: str = ""
-    session_key: str | None = None
+    tenant: _Text = ""
+    session_key: Annotated[_Text, Field(alias="session")] = ""
     deadline_s: float | None = None
     """How long after its arrival it is still wanted."""
-    kind: str = ""
+    kind: _Text = ""
 
 
 class Traffic(Protocol):

@@ -4,7 +4,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from gateway.domain.request import Tier
 from gateway.scheduling.base import Waiting
@@ -19,35 +18,73 @@ without a deadline is due."""
 _RANKS = {Tier.REALTIME: 0, Tier.STANDARD: 1, Tier.BATCH: 2}
 
 
-class WaitingLine(Protocol):
-    """Everybody who waits for a slot, in order of turns. Those who need the ``large`` deployments are told
-    from the others, so that neither holds up the other."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Turn(QueuedRequest):
+    item: Waiting
 
-    def __len__(self) -> int: ...
+
+class Fair:
+    """Everybody who waits for a slot, in the gateway's order: tiers, tenants' shares, deadlines, ageing.
+
+    Those who need the ``large`` deployments are kept apart from the others, so that neither holds up the
+    other.
+    """
+
+    def __init__(self) -> None:
+        self._turns = QueueOrder[_Turn]({}, AGEING_S, 0.0)
+        self._waiting: dict[int, _Turn] = {}
+        self._departed: dict[int, _Turn] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def enter(self, item: Waiting, now: float, *, large: bool) -> None:
         """A request came."""
-        ...
+        due_s = now + PATIENCE_S if item.deadline_s is None else item.deadline_s
+        turn = _Turn(
+            number=item.number,
+            rank=_RANKS[item.tier],
+            tenant=item.tenant,
+            lane=large,
+            work=item.work,
+            due_s=due_s,
+            item=item,
+        )
+        self._put(turn, now)
 
     def come_back(self, item: Waiting, now: float, *, large: bool) -> None:
         """A request that left for a slot lost it."""
-        ...
+        turn = self._departed.pop(item.number)
+        turn.begun = True
+        self._put(turn, now)
 
     def leave(self, item: Waiting, now: float, *, departed: bool) -> None:
-        """For a slot (``departed``), or because nobody wants it any more."""
-        ...
+        """A request leaves for a slot (``departed``), or because nobody wants it any more."""
+        turn = self._waiting.pop(item.number)
+        if departed:
+            self._turns.depart(turn, now)
+            self._departed[turn.number] = turn
+        else:
+            self._turns.remove(turn)
 
     def over(self, item: Waiting, work: float, now: float) -> None:
-        """One that departed is complete, and cost so much in the end, in the unit of
+        """A request that departed is complete. It cost ``work``, in the unit of
         :func:`~gateway.scheduling.base.estimated_work`."""
-        ...
+        self._turns.settle(self._departed.pop(item.number), work, now)
 
     def front(self, limit: int, now: float) -> Sequence[Waiting]:
         """The next ``limit``, of each of the two kinds. They stay where they are."""
-        ...
+        if len(self._waiting) == 1:  # most often, and then there is no order to look for
+            return [turn.item for turn in self._waiting.values()]
+        return [turn.item for turn in self._turns.first({False: limit, True: limit}, now)]
+
+    def _put(self, turn: _Turn, now: float) -> None:
+        self._waiting[turn.number] = turn
+        self._turns.put(turn, now)
 
 
 class FirstCome:
-    """A :class:`WaitingLine` without any favour."""
+    """First come, first served: the same methods as :class:`Fair`."""
 
     def __init__(self) -> None:
         self._items: tuple[OrderedDict[int, Waiting], ...] = (OrderedDict(), OrderedDict())
@@ -72,60 +109,3 @@ class FirstCome:
     def front(self, limit: int, now: float) -> Sequence[Waiting]:
         small, large = (list(islice(items.values(), limit)) for items in self._items)
         return sorted(small + large, key=lambda item: item.number) if large else small
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Turn(QueuedRequest):
-    item: Waiting
-
-
-class Fair:
-    """The gateway's order: tiers, tenants' shares, deadlines, ageing."""
-
-    def __init__(self) -> None:
-        self._turns = QueueOrder[_Turn]({}, AGEING_S, 0.0)
-        self._waiting: dict[int, _Turn] = {}
-        self._departed: dict[int, _Turn] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def enter(self, item: Waiting, now: float, *, large: bool) -> None:
-        due_s = now + PATIENCE_S if item.deadline_s is None else item.deadline_s
-        self._put(
-            _Turn(
-                number=item.number,
-                rank=_RANKS[item.tier],
-                tenant=item.tenant,
-                lane=large,
-                work=item.work,
-                due_s=due_s,
-                item=item,
-            ),
-            now,
-        )
-
-    def come_back(self, item: Waiting, now: float, *, large: bool) -> None:
-        turn = self._departed.pop(item.number)
-        turn.begun = True
-        self._put(turn, now)
-
-    def leave(self, item: Waiting, now: float, *, departed: bool) -> None:
-        turn = self._waiting.pop(item.number)
-        if departed:
-            self._turns.depart(turn, now)
-            self._departed[turn.number] = turn
-        else:
-            self._turns.remove(turn)
-
-    def over(self, item: Waiting, work: float, now: float) -> None:
-        self._turns.settle(self._departed.pop(item.number), work, now)
-
-    def front(self, limit: int, now: float) -> Sequence[Waiting]:
-        if len(self._waiting) == 1:  # most often, and then there is no order to look for
-            return [turn.item for turn in self._waiting.values()]
-        return [turn.item for turn in self._turns.first({False: limit, True: limit}, now)]
-
-    def _put(self, turn: _Turn, now: float) -> None:
-        self._waiting[turn.number] = turn
-        self._turns.put(turn, now)

@@ -15,10 +15,12 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from gateway.domain.request import Tier
-from gateway.tools.simulate.inputs import BadSpec, Job, number_in, whole_number_in
+from gateway.tools.simulate.inputs import BadSpec, Job, mistake_in
 
 READY: Mapping[str, str] = {
     "chat": "rate=20,duration=600;chat:input=300~0.9,output=220~0.7,prefix=1024x8,tenants=20",
@@ -34,7 +36,6 @@ THERE_ARE = (
 )
 
 DEFAULT_DURATION_S = 600.0
-DEFAULT_BLOCK_TOKENS = 256
 MAX_TOKENS = 1_000_000
 MAX_KINDS = 64
 MAX_REQUESTS = 1_000_000_000
@@ -44,41 +45,84 @@ _TOKENS = re.compile(
 )
 _PREFIX = re.compile(r"(\d+)x(\d+)")
 _NAME = re.compile(r"[a-zA-Z][\w-]{0,63}")
-_WHOLE = frozenset(("rate", "duration", "requests", "cv", "block"))
-_KIND = frozenset(("share", "input", "output", "prefix", "tenants", "tier", "max_tokens", "deadline"))
-
 _Draw = Callable[[random.Random], int]
+_Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    name: str
-    share: float
-    input_tokens: _Draw
-    output_tokens: _Draw
-    prefixes: tuple[tuple[int, ...], ...]
-    """The whole blocks of each shared beginning."""
-    prefix_tokens: int
-    tenants: int
-    tier: Tier
-    max_tokens: int | None
-    deadline_s: float | None
+class _Members(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
-    def draw(self, at_s: float, chance: random.Random) -> Job:
-        prefix = chance.choice(self.prefixes) if self.prefixes else ()
-        return Job(
-            at_s,
-            self.prefix_tokens + self.input_tokens(chance),
-            self.output_tokens(chance)
-            if self.max_tokens is None
-            else min(self.max_tokens, self.output_tokens(chance)),
-            prefix,
-            self.max_tokens,
-            self.tier,
-            f"{self.name}-{chance.randrange(self.tenants)}",
-            deadline_s=self.deadline_s,
-            kind=self.name,
-        )
+    @classmethod
+    def read(cls, text: str, whose: str) -> Self:
+        """Of ``member=value,…``. Raises BadSpec."""
+        members: dict[str, str] = {}
+        for part in filter(None, (each.strip() for each in text.split(","))):
+            key, equals, value = (each.strip() for each in part.partition("="))
+            if not equals or key not in cls.model_fields:
+                names = ", ".join(sorted(cls.model_fields))
+                raise BadSpec("--mix", f"{whose}: {part!r} is not one of {names} with a value")
+            if key in members:
+                raise BadSpec("--mix", f"{whose}: {key} is there twice")
+            members[key] = value
+        try:
+            return cls.model_validate(members)
+        except ValidationError as error:
+            raise BadSpec("--mix", f"{whose}: {mistake_in(error)}") from None
+
+
+class _Whole(_Members):
+    """What comes first and is of all requests."""
+
+    rate: float = Field(ge=1e-6, le=1e6)
+    duration: float | None = Field(None, ge=0, le=1e9)
+    requests: int | None = Field(None, ge=1, le=MAX_REQUESTS)
+    cv: float = Field(1.0, ge=0, le=100)
+    block: _Tokens = 256
+
+
+def _tokens(text: str) -> _Draw:
+    """What draws a number of tokens. Raises ValueError."""
+    match = _TOKENS.fullmatch(text)
+    if match is None:
+        raise ValueError(f"must be N, LOW-HIGH, MEDIAN~SIGMA or expMEAN, not {text!r}")
+    found = {part: float(value) for part, value in match.groupdict().items() if value is not None}
+    if found.get("sigma", 0.0) > MAX_SIGMA:
+        raise ValueError(f"has a sigma over {MAX_SIGMA:g}")
+    if max(found.values()) > MAX_TOKENS:
+        raise ValueError(f"is more than {MAX_TOKENS:,} tokens")
+    if "n" in found:
+        return lambda chance: _whole(found["n"])
+    if "low" in found:
+        return lambda chance: _whole(chance.uniform(found["low"], found["high"]))
+    if "median" in found:
+        mu = math.log(max(1.0, found["median"]))
+        return lambda chance: _whole(chance.lognormvariate(mu, found["sigma"]))
+    return lambda chance: _whole(chance.expovariate(1 / max(1.0, found["mean"])))
+
+
+def _whole(tokens: float) -> int:
+    return min(MAX_TOKENS, max(1, round(tokens)))
+
+
+def _prefix(text: str) -> tuple[int, int]:
+    """Tokens and number of shared beginnings. Raises ValueError."""
+    match = _PREFIX.fullmatch(text)
+    if match is None or not 0 < int(match[1]) <= MAX_TOKENS or not 0 < int(match[2]) <= 100_000:
+        raise ValueError(f"must be TOKENSxCOUNT, as 1024x20, not {text!r}")
+    return int(match[1]), int(match[2])
+
+
+class _Kind(_Members):
+    """One kind of request."""
+
+    share: float = Field(1.0, ge=1e-6, le=1e6)
+    input: Annotated[_Draw, BeforeValidator(_tokens)]
+    output: Annotated[_Draw, BeforeValidator(_tokens)]
+    prefix: Annotated[tuple[int, int], BeforeValidator(_prefix)] = (0, 0)
+    tenants: int = Field(1, ge=1, le=1_000_000)
+    tier: Tier = Tier.STANDARD
+    max_tokens: _Tokens | None = None
+    deadline: float | None = Field(None, ge=0, le=1e9)
 
 
 class Mix:
@@ -88,132 +132,70 @@ class Mix:
         if _NAME.fullmatch(spec.strip()) and spec.strip() not in READY:
             raise BadSpec("--mix", f"no mix is called {spec.strip()!r}; {THERE_ARE}")
         whole, *kinds = [part.strip() for part in READY.get(spec.strip(), spec).split(";")]
-        members = _members(whole, _WHOLE, "the whole")
         self._seed = seed
-        self._rate = _number(members, "rate", None, 1e-6, 1e6)
-        self._requests = None
-        if "requests" in members:
-            self._requests = _whole_number(members, "requests", 1, MAX_REQUESTS)
-        default_s = DEFAULT_DURATION_S if self._requests is None else math.inf
-        self._duration_s = _number(members, "duration", default_s, 0.0, 1e9)
-        self._cv = _number(members, "cv", 1.0, 0.0, 100.0)
-        self.block_tokens = _whole_number(members, "block", DEFAULT_BLOCK_TOKENS, MAX_TOKENS)
+        self._whole = _Whole.read(whole, "the whole")
+        self.block_tokens = self._whole.block
         if not 0 < len(kinds) <= MAX_KINDS:
             raise BadSpec(
                 "--mix", f"{len(kinds)} kinds of requests, and it takes 1 to {MAX_KINDS}: NAME:input=…"
             )
-        self._kinds = [_kind(number, part, self.block_tokens) for number, part in enumerate(kinds)]
+        self._kinds = [_kind(part) for part in kinds]
+        self._prefixes = [
+            _shared_prefixes(number, kind, self.block_tokens) for number, (_, kind) in enumerate(self._kinds)
+        ]
 
     def jobs(self) -> Iterator[Job]:
         """See :class:`~gateway.tools.simulate.inputs.Traffic`."""
-        chance = random.Random(self._seed)
-        weights = list(itertools.accumulate(kind.share for kind in self._kinds))
+        chance, whole = random.Random(self._seed), self._whole
+        weights = list(itertools.accumulate(kind.share for _, kind in self._kinds))
+        last_s = whole.duration
+        if last_s is None:
+            last_s = DEFAULT_DURATION_S if whole.requests is None else math.inf
         at_s = 0.0
         for number in itertools.count():
-            if at_s > self._duration_s or number == self._requests:
+            if at_s > last_s or number == whole.requests:
                 return
-            (kind,) = chance.choices(self._kinds, cum_weights=weights)
-            yield kind.draw(at_s, chance)
+            (chosen,) = chance.choices(range(len(self._kinds)), cum_weights=weights)
+            yield self._draw(chosen, at_s, chance)
             at_s += self._gap_s(chance)
 
+    def _draw(self, number: int, at_s: float, chance: random.Random) -> Job:
+        (name, kind), prefixes = self._kinds[number], self._prefixes[number]
+        prefix = chance.choice(prefixes) if prefixes else ()
+        input_tokens, output_tokens = kind.prefix[0] + kind.input(chance), kind.output(chance)
+        if kind.max_tokens is not None:
+            output_tokens = min(kind.max_tokens, output_tokens)
+        return Job(
+            at_s,
+            input_tokens,
+            output_tokens,
+            prefix,
+            kind.max_tokens,
+            kind.tier,
+            f"{name}-{chance.randrange(kind.tenants)}",
+            deadline_s=kind.deadline,
+            kind=name,
+        )
+
     def _gap_s(self, chance: random.Random) -> float:
-        if self._cv < 1e-6:
-            return 1 / self._rate
-        variance = self._cv * self._cv
-        return chance.gammavariate(1 / variance, variance / self._rate)
+        if self._whole.cv < 1e-6:
+            return 1 / self._whole.rate
+        variance = self._whole.cv * self._whole.cv
+        return chance.gammavariate(1 / variance, variance / self._whole.rate)
 
 
-def _kind(number: int, part: str, block_tokens: int) -> _Kind:
+def _kind(part: str) -> tuple[str, _Kind]:
+    """A kind of request and its name. Raises BadSpec."""
     name, colon, rest = part.partition(":")
     if not colon or not _NAME.fullmatch(name):
         raise BadSpec("--mix", f"{part!r} must begin with a name and a colon, as chat:input=400,output=200")
-    members = _members(rest, _KIND, name)
-    prefix_tokens, prefixes = _prefix(members.get("prefix"), name)
-    blocks = prefix_tokens // block_tokens
-    try:
-        tier = Tier(members.get("tier", Tier.STANDARD))
-    except ValueError:
-        raise BadSpec(
-            "--mix", f"{name}: tier must be one of {', '.join(Tier)}, not {members['tier']!r}"
-        ) from None
-    return _Kind(
-        name=name,
-        share=_number(members, "share", 1.0, 1e-6, 1e6),
-        input_tokens=_tokens(members, "input", name),
-        output_tokens=_tokens(members, "output", name),
-        prefixes=tuple(
-            tuple(((number << 20 | each) << 20) | block for block in range(blocks))
-            for each in range(prefixes)
-        ),
-        prefix_tokens=prefix_tokens,
-        tenants=_whole_number(members, "tenants", 1, 1_000_000),
-        tier=tier,
-        max_tokens=_whole_number(members, "max_tokens", 1, MAX_TOKENS) if "max_tokens" in members else None,
-        deadline_s=_number(members, "deadline", None, 0.0, 1e9) if "deadline" in members else None,
-    )
+    return name, _Kind.read(rest, name)
 
 
-def _members(text: str, known: frozenset[str], whose: str) -> dict[str, str]:
-    members: dict[str, str] = {}
-    for part in filter(None, (each.strip() for each in text.split(","))):
-        key, equals, value = (each.strip() for each in part.partition("="))
-        if not equals or key not in known:
-            raise BadSpec("--mix", f"{whose}: {part!r} is not one of {', '.join(sorted(known))} with a value")
-        if key in members:
-            raise BadSpec("--mix", f"{whose}: {key} is there twice")
-        members[key] = value
-    return members
-
-
-def _number(members: Mapping[str, str], key: str, default: float | None, least: float, most: float) -> float:
-    if key not in members:
-        if default is None:
-            raise BadSpec("--mix", f"{key}= is missing")
-        return default
-    value = number_in(members[key], least, most)
-    if value is None:
-        raise BadSpec("--mix", f"{key} must be a number from {least:g} to {most:g}, not {members[key]!r}")
-    return value
-
-
-def _whole_number(members: Mapping[str, str], key: str, default: int, most: int) -> int:
-    text = members.get(key, str(default))
-    value = whole_number_in(text, most)
-    if value is None:
-        raise BadSpec("--mix", f"{key} must be a whole number from 1 to {most:,}, not {text!r}")
-    return value
-
-
-def _prefix(text: str | None, name: str) -> tuple[int, int]:
-    if text is None:
-        return 0, 0
-    match = _PREFIX.fullmatch(text)
-    if match is None or not 0 < int(match[1]) <= MAX_TOKENS or not 0 < int(match[2]) <= 100_000:
-        raise BadSpec("--mix", f"{name}: prefix must be TOKENSxCOUNT, as 1024x20, not {text!r}")
-    return int(match[1]), int(match[2])
-
-
-def _tokens(members: Mapping[str, str], key: str, name: str) -> _Draw:
-    match = _TOKENS.fullmatch(members.get(key, ""))
-    if match is None:
-        raise BadSpec(
-            "--mix", f"{name}: {key} must be N, LOW-HIGH, MEDIAN~SIGMA or expMEAN, not {members.get(key)!r}"
-        )
-    found = {part: float(value) for part, value in match.groupdict().items() if value is not None}
-    if found.get("sigma", 0.0) > MAX_SIGMA:
-        raise BadSpec("--mix", f"{name}: {key} has a sigma over {MAX_SIGMA:g}")
-    if max(found.values()) > MAX_TOKENS:
-        raise BadSpec("--mix", f"{name}: {key} is more than {MAX_TOKENS:,} tokens")
-    if "n" in found:
-        return lambda chance: _whole(found["n"])
-    if "low" in found:
-        return lambda chance: _whole(chance.uniform(found["low"], found["high"]))
-    if "median" in found:
-        return lambda chance: _whole(
-            chance.lognormvariate(math.log(max(1.0, found["median"])), found["sigma"])
-        )
-    return lambda chance: _whole(chance.expovariate(1 / max(1.0, found["mean"])))
-
-
-def _whole(tokens: float) -> int:
-    return min(MAX_TOKENS, max(1, round(tokens)))
+def _shared_prefixes(number: int, kind: _Kind, block_tokens: int) -> list[tuple[int, ...]]:
+    """The whole blocks of each shared beginning, named unlike those of other kinds."""
+    tokens, count = kind.prefix
+    return [
+        tuple(((number << 20 | each) << 20) | block for block in range(tokens // block_tokens))
+        for each in range(count)
+    ]

@@ -19,28 +19,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gateway.domain.request import Tier
-from gateway.tools.simulate.inputs import BadTrace, Job
+from gateway.tools.simulate.inputs import MAX_TOKENS, BadTrace, Blocks, Job, Tokens, mistake_in
 
 DEFAULT_BLOCK_TOKENS = 512
 MAX_LINE_BYTES = 1 << 20
-MAX_TOKENS = 10_000_000
-MAX_BLOCKS = 100_000
 _AZURE = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
-_OWN = frozenset(
-    ("at_s", "input_tokens", "output_tokens", "prefix", "max_tokens", "tier", "tenant", "session")
-) | {"deadline_s", "kind"}
 
 _Parse = Callable[[bytes], Job]
-"""One line to a job; raises _Wrong."""
+"""One line to a job; raises _Wrong or pydantic's ValidationError."""
 
 
 class _Wrong(Exception):
     """What is wrong with a line."""
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    block_tokens: int = Field(ge=1, le=MAX_TOKENS)
+
+
+class _MooncakeRequest(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    timestamp: float
+    input_length: Tokens
+    output_length: Tokens
+    hash_ids: Blocks = ()
 
 
 class TraceFile:
@@ -69,36 +78,36 @@ class TraceFile:
                 if job.at_s < latest_s:
                     raise _Wrong(f"it came {latest_s - job.at_s:g} s before the request above it")
                 _check(job, self.block_tokens)
-            except _Wrong as error:
-                raise BadTrace(self._path.name, number, str(error)) from None
+            except (_Wrong, ValidationError) as error:
+                why = mistake_in(error) if isinstance(error, ValidationError) else str(error)
+                raise BadTrace(self._path.name, number, why) from None
             latest_s = job.at_s
             begin_s = job.at_s if begin_s is None else begin_s
             yield replace(job, at_s=job.at_s - begin_s)
 
     def _of_json(self, first: bytes) -> _Parse:
         try:
-            members = _object(first)
-        except _Wrong:
-            members = {}
+            members = orjson.loads(first)
+        except orjson.JSONDecodeError:
+            members = None
+        members = members if isinstance(members, dict) else {}
         if members.keys() == {"block_tokens"}:
-            self.block_tokens = self._block_tokens(members["block_tokens"])
-            return _own
+            try:
+                self.block_tokens = _Header.model_validate_json(first).block_tokens
+            except ValidationError as error:
+                raise BadTrace(self._path.name, 1, mistake_in(error)) from None
+            return TypeAdapter(Job).validate_json
         self._header = False
         if "input_length" in members:
             return _mooncake
         if "input_tokens" in members:
-            return _own
+            return TypeAdapter(Job).validate_json
         raise BadTrace(
             self._path.name,
             1,
             f"no trace begins so; known are CSV with the columns {','.join(_AZURE)}, JSON lines with "
             "timestamp, input_length and output_length, and those with at_s, input_tokens and output_tokens",
         )
-
-    def _block_tokens(self, value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_TOKENS:
-            return value
-        raise BadTrace(self._path.name, 1, f"block_tokens must be a whole number over 0, not {value!r}")
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Lines that are not blank, with their numbers."""
@@ -117,8 +126,6 @@ class TraceFile:
 
 
 def _check(job: Job, block_tokens: int) -> None:
-    if not math.isfinite(job.at_s):
-        raise _Wrong("its time is no number")
     if max(job.input_tokens, job.output_tokens) > MAX_TOKENS:
         raise _Wrong(f"more than {MAX_TOKENS:,} tokens")
     if len(job.prefix) * block_tokens > job.input_tokens:
@@ -151,71 +158,11 @@ def _count(name: str, cell: str) -> int:
 
 
 def _mooncake(line: bytes) -> Job:
-    members = _object(line)
-    tokens = _whole(members, "input_length")
-    blocks = _blocks(members.get("hash_ids", []), "hash_ids")
+    request = _MooncakeRequest.model_validate_json(line)
+    tokens = request.input_length
     return Job(
-        _number(members, "timestamp") / 1000,
+        request.timestamp / 1000,
         tokens,
-        _whole(members, "output_length"),
-        blocks[: tokens // DEFAULT_BLOCK_TOKENS],
+        request.output_length,
+        request.hash_ids[: tokens // DEFAULT_BLOCK_TOKENS],
     )
-
-
-def _own(line: bytes) -> Job:
-    members = _object(line)
-    if unknown := members.keys() - _OWN:
-        raise _Wrong(f"no member is called {min(unknown)!r}; there are: {', '.join(sorted(_OWN))}")
-    try:
-        tier = Tier(members.get("tier", Tier.STANDARD))
-    except ValueError:
-        raise _Wrong(f"tier must be one of {', '.join(Tier)}, not {members['tier']!r}") from None
-    return Job(
-        _number(members, "at_s"),
-        _whole(members, "input_tokens"),
-        _whole(members, "output_tokens"),
-        _blocks(members.get("prefix", []), "prefix"),
-        _whole(members, "max_tokens") if members.get("max_tokens") is not None else None,
-        tier,
-        _text(members, "tenant"),
-        _text(members, "session") or None,
-        _number(members, "deadline_s") if members.get("deadline_s") is not None else None,
-        _text(members, "kind"),
-    )
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        members = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise _Wrong(f"this is no JSON: {error}") from None
-    if not isinstance(members, dict):
-        raise _Wrong("this is no JSON object")
-    return members
-
-
-def _number(members: dict[str, Any], name: str) -> float:
-    value = members.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _Wrong(f"{name} must be a number" + ("" if name in members else ", and is missing"))
-    return float(value)
-
-
-def _whole(members: dict[str, Any], name: str) -> int:
-    value = members.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _Wrong(f"{name} must be a whole number" + ("" if name in members else ", and is missing"))
-    return max(1, value)
-
-
-def _blocks(value: object, name: str) -> tuple[int, ...]:
-    if isinstance(value, list) and len(value) <= MAX_BLOCKS and all(type(each) is int for each in value):
-        return tuple(value)
-    raise _Wrong(f"{name} must be a list of at most {MAX_BLOCKS:,} whole numbers")
-
-
-def _text(members: dict[str, Any], name: str) -> str:
-    value = members.get(name) or ""
-    if not isinstance(value, str) or len(value) > 256:
-        raise _Wrong(f"{name} must be a text of at most 256 characters")
-    return value

@@ -18,7 +18,7 @@ from gateway.scheduling.scheduler import Scheduler
 from gateway.tools.simulate.engine import NEVER, EngineRun
 from gateway.tools.simulate.fleet import ROUTE, OpenSlots, SimulatedDeployment
 from gateway.tools.simulate.inputs import Job
-from gateway.tools.simulate.line import WaitingLine
+from gateway.tools.simulate.line import Fair, FirstCome
 from gateway.tools.simulate.policies import Rival
 from gateway.tools.simulate.tally import Figures, PolicyTally, TimeWindows
 
@@ -69,7 +69,7 @@ class SimulatedWorld:
         self,
         sites: Sequence[SimulatedDeployment],
         decider: Scheduler | Rival,
-        line: WaitingLine,
+        line: Fair | FirstCome,
         tally: PolicyTally,
         rules: Rules,
         *,
@@ -153,7 +153,7 @@ class SimulatedWorld:
             tier=job.tier,
             tenant=job.tenant,
             deadline_s=None if job.deadline_s is None else now + job.deadline_s,
-            session_key=job.session_key,
+            session_key=job.session_key or None,
             input_tokens=job.input_tokens,
             output_tokens=output,
             prefix=job.prefix,

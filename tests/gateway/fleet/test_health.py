@@ -16,7 +16,7 @@ from gateway.scheduling.base import NO_CAP, Fit
 from gateway.scheduling.health import HealthSettings
 from gateway.scheduling.health.circuit import MAX_COOL_DOWN_S
 from gateway.scheduling.health.failover import Trouble
-from gateway.scheduling.health.window import WINDOW_S
+from gateway.scheduling.recent import WINDOW_S
 from shared.protocol.messages import DeploymentStatus
 from tests.gateway.fleet.fleet import Loop
 

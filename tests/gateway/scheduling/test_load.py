@@ -8,7 +8,7 @@ from gateway.scheduling.load import SHARE_MOST, DeploymentLoad
 
 
 def begin(load: DeploymentLoad, number: int, now: float, read_s: float = 1.0, output_s: float = 4.0) -> None:
-    load.begin(number, now, uncached_tokens=100, kv_tokens=150, read_s=read_s, output_s=output_s)
+    load.begin(number, now, kv_tokens=150, read_s=read_s, output_s=output_s)
 
 
 def test_prompts_are_read_one_after_the_other() -> None:
@@ -143,7 +143,7 @@ def test_whatever_happens_the_aggregates_are_those_of_what_runs(steps: list[tupl
             assert (load.end(number, now) is not None) == (running.pop(number, None) is not None)
         assert len(load) == len(running)
         assert load.kv_tokens == 150 * len(running)
-        assert load.unread_tokens == 100 * sum(not seen for seen in running.values())
+        assert load._unread == sum(not seen for seen in running.values())
         assert load.wait_s(now) >= 0.0
         assert load.remaining_s(now) >= 0.0
         assert load.next_free_s(now) >= 0.0

@@ -1,8 +1,6 @@
 """Budgets for extra attempts, and how long answers take."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.scheduling.health.budget import (
     LATEST,
@@ -12,7 +10,6 @@ from gateway.scheduling.health.budget import (
     HedgeBudget,
     RetryBudget,
 )
-from gateway.scheduling.health.window import WINDOW_S, CountWindow
 
 
 def test_retries_are_a_fifth_of_requests_and_ten_a_second_in_any_case() -> None:
@@ -66,18 +63,6 @@ def test_hedges_are_saved_up_for_and_bounded() -> None:
     assert sum(budget.take("t") for _ in range(100)) == 10
     assert budget.take("other"), "each tenant has its own"
     assert not HedgeBudget(0.0).take("t")
-
-
-@given(st.lists(st.tuples(st.floats(0, 4), st.integers(0, 3)), max_size=60))
-def test_a_window_agrees_with_a_list(steps: list[tuple[float, int]]) -> None:
-    window, now = CountWindow(), 1000.0
-    all_of_them: list[tuple[int, int]] = []
-    for passed_s, count in steps:
-        now += passed_s
-        window.add(count, 1, now)
-        all_of_them.append((int(now), count))
-        latest = [each for each in all_of_them if each[0] > int(now) - WINDOW_S]
-        assert window.sums(now) == (sum(count for _, count in latest), len(latest))
 
 
 def test_the_quantile_is_of_the_latest_answers_and_not_of_too_few() -> None:

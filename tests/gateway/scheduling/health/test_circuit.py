@@ -135,7 +135,7 @@ def test_jitter_shortens_a_cool_down() -> None:
 def test_a_probe_whose_client_leaves_has_shown_nothing() -> None:
     circuit, now = half_open()
     circuit.started("probe", now)
-    circuit.released("probe", now)
+    circuit.released("probe")
     assert state(circuit) is CircuitState.HALF_OPEN
 
 
@@ -155,7 +155,7 @@ def test_a_slow_probe_lets_the_next_one_go_and_may_still_close_it() -> None:
     assert state(circuit) is CircuitState.HALF_OPEN
     circuit.started("next", now + PATIENCE_S)
     assert state(circuit) is CircuitState.PROBING
-    circuit.released("next", now + PATIENCE_S)
+    circuit.released("next")
     assert circuit.succeeded("slow", now + 60)
     assert state(circuit) is CircuitState.CLOSED
 
@@ -213,6 +213,8 @@ def test_whatever_happens_it_stays_a_circuit(events: list[tuple[str, int, Fault,
             circuit.advance(now)
         elif step == "shorten":
             circuit.shorten(now)
+        elif step == "released":
+            circuit.released(request)
         else:
             getattr(circuit, step)(request, now)
         assert len(circuit._blamed) <= 64
@@ -224,7 +226,7 @@ def test_whatever_happens_it_stays_a_circuit(events: list[tuple[str, int, Fault,
     now += MAX_COOL_DOWN_S
     circuit.advance(now)
     for number in range(6):
-        circuit.released(f"r{number}", now)
+        circuit.released(f"r{number}")
     assert circuit.state in (CircuitState.CLOSED, CircuitState.HALF_OPEN), "it always takes a request again"
     circuit.started("fresh", now)
     circuit.succeeded("fresh", now)

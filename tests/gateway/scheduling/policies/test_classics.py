@@ -99,5 +99,5 @@ def test_one_session_never_swamps_a_deployment(name: str) -> None:
         policy.placed(item, each.key, 0.0)
         chosen = knowledge.views[each.key]
         chosen.in_flight += 1
-        chosen.load.begin(number, 0.0, uncached_tokens=100, kv_tokens=200, read_s=0.001, output_s=1.0)
+        chosen.load.begin(number, 0.0, kv_tokens=200, read_s=0.001, output_s=1.0)
     assert max(each.in_flight for each in views) <= 1.25 * 25 + 1

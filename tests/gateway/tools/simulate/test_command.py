@@ -157,7 +157,7 @@ def test_a_trace_that_breaks_off_is_told_with_its_line(tmp_path: Path) -> None:
     trace.write_text('{"at_s": 1, "input_tokens": 5, "output_tokens": 5}\n{"at_s": 2, "input_tokens": 5\n')
     result = run(*FLEET, "--trace", str(trace))
     assert result.exit_code == 2
-    assert "t.jsonl, line 2: this is no JSON" in " ".join(result.stderr.replace("│", " ").split())
+    assert "t.jsonl, line 2: Invalid JSON" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_a_chart_that_cannot_be_written_is_told(tmp_path: Path) -> None:

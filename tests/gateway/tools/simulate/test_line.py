@@ -2,14 +2,14 @@
 
 from gateway.domain.request import Tier
 from gateway.scheduling.base import Waiting
-from gateway.tools.simulate.line import Fair, FirstCome, WaitingLine
+from gateway.tools.simulate.line import Fair, FirstCome
 
 
 def item(number: int, tenant: str = "a", tier: Tier = Tier.STANDARD, work: float = 1000.0) -> Waiting:
     return Waiting(number, "chat", work, 0.0, tier=tier, tenant=tenant)
 
 
-def order(line: WaitingLine) -> list[int]:
+def order(line: Fair | FirstCome) -> list[int]:
     """Numbers as they would get slots one by one."""
     numbers = []
     while line:

@@ -1,0 +1,107 @@
+"""What is remembered of late: entries, counts and rates, in bounded memory and with constant time a step."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class RecentDict(OrderedDict[K, V]):
+    """The ``most`` entries that were set last, in that order; one that is set anew counts as the last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)
+
+    def renewed(self, key: K, make: Callable[[], V]) -> V:
+        """The entry of ``key``, made if there is none, set anew."""
+        found = self.get(key)
+        self[key] = found = make() if found is None else found
+        return found
+
+
+WINDOW_S = 10
+"""Seconds that a :class:`CountWindow` covers."""
+
+
+class CountWindow:
+    """Sums of two counts over the last ``WINDOW_S`` seconds, forgotten a second at a time."""
+
+    __slots__ = ("_buckets", "_second")
+
+    def __init__(self) -> None:
+        self._buckets = [[0.0, 0.0] for _ in range(WINDOW_S)]
+        self._second = 0
+
+    def add(self, first: float, second: float, now: float) -> None:
+        """Count ``first`` and ``second`` at ``now``."""
+        self._forget(now)
+        bucket = self._buckets[self._second % WINDOW_S]
+        bucket[0] += first
+        bucket[1] += second
+
+    def sums(self, now: float) -> tuple[float, float]:
+        """Both counts, of the last ``WINDOW_S`` seconds."""
+        self._forget(now)
+        return sum(bucket[0] for bucket in self._buckets), sum(bucket[1] for bucket in self._buckets)
+
+    def take_back(self, now: float) -> None:
+        """One of the second count, if there is one."""
+        self._forget(now)
+        for bucket in self._buckets:
+            if bucket[1] >= 1.0:
+                bucket[1] -= 1.0
+                return
+
+    def clear(self) -> None:
+        for bucket in self._buckets:
+            bucket[:] = 0.0, 0.0
+
+    def _forget(self, now: float) -> None:
+        second = int(now)
+        if second - self._second >= WINDOW_S:
+            self.clear()
+            self._second = second
+        while self._second < second:
+            self._second += 1
+            self._buckets[self._second % WINDOW_S][:] = 0.0, 0.0
+
+
+class ArrivalRate:
+    """Arrivals per second, an exponentially forgetting mean: one counts e times less after ``memory_s``.
+
+    Those of the first ``window_s`` are spread over that time, for a burst is no stream.
+    """
+
+    __slots__ = ("_arrivals", "_began_s", "_memory_s", "_updated_s", "_window_s")
+
+    def __init__(self, now: float, memory_s: float = 30.0, window_s: float = 10.0) -> None:
+        self._memory_s = memory_s
+        self._window_s = window_s
+        self._arrivals = 0.0
+        self._began_s = now
+        self._updated_s = now
+
+    def arrived(self, now: float) -> None:
+        """One more came."""
+        self._arrivals = self._left(now) + 1.0
+        self._updated_s = now
+
+    def per_s(self, now: float) -> float:
+        """Arrivals per second of late."""
+        seen_s = self._memory_s * (1.0 - math.exp(-(now - self._began_s) / self._memory_s))
+        return self._left(now) / max(seen_s, self._window_s)
+
+    def _left(self, now: float) -> float:
+        if now == self._updated_s:
+            return self._arrivals
+        return self._arrivals * math.exp(-max(0.0, now - self._updated_s) / self._memory_s)
