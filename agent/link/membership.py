@@ -26,8 +26,9 @@ from shared.identity import (
 )
 from shared.identity.certificates import read_kept
 from shared.identity.keys import gateway_id
+from shared.protocol.credit import OWN_WINDOWS, own_limits
 from shared.protocol.errors import CertificateInvalid, ErrorCode, HandshakeRejected, JoinTokenInvalid
-from shared.protocol.streams import OWN_WINDOWS, TunnelRole, own_limits
+from shared.protocol.frames import TunnelRole
 
 __all__ = ["Membership", "MembershipError"]
 

@@ -1,22 +1,22 @@
-"""Byte credit: who may send how much, counted absolutely as in QUIC (PROTOCOL §6; RFC 9000 §4).
+"""Byte credit and windows: how much each side may send, counted absolutely as in QUIC (PROTOCOL §6).
 
-Offsets count body bytes since the stream (or the session) began. Nothing here does I/O.
+Offsets count body bytes since the stream or the session began (RFC 9000 §4). Nothing here does I/O.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from shared.protocol import limits
 from shared.protocol.errors import FlowControlViolated
+from shared.protocol.frames import TunnelRole
 
 
+@dataclass(slots=True)
 class SendCredit:
-    """What we have sent and how far the peer lets us go."""
+    """How many bytes we have sent, and how many the peer lets us send."""
 
-    __slots__ = ("limit", "sent")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.sent = 0
+    limit: int
+    sent: int = 0
 
     @property
     def available(self) -> int:
@@ -46,8 +46,8 @@ class SendCredit:
 class WindowSettings:
     """How one side grants credit, in bytes (PROTOCOL §6.3).
 
-    ``session`` must hold ``streams`` floors and an eighth, in which session credit is on its way to the peer;
-    what is left is shared.
+    ``session`` holds ``streams`` floors, an eighth of slack for session credit that is on its way to the
+    peer, and what all streams share.
     """
 
     floor: int
@@ -85,8 +85,43 @@ AGENT_WINDOWS = WindowSettings(
 """What an agent grants request bodies."""
 
 
+OWN_WINDOWS = {TunnelRole.GATEWAY: GATEWAY_WINDOWS, TunnelRole.AGENT: AGENT_WINDOWS}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLimits:
+    """How much one side tells the other that it can hold (PROTOCOL §8.4, ``limits``)."""
+
+    streams: int
+    stream_window_bytes: int
+    """How much of a body may be sent before any CREDIT; a gateway allows more in each OPEN."""
+    session_window_bytes: int
+
+    def to_mapping(self) -> dict[str, int]:
+        """The member ``limits`` of HELLO and WELCOME."""
+        return asdict(self)
+
+
+def own_limits(windows: WindowSettings) -> PeerLimits:
+    """The limits that a side with these windows announces."""
+    return PeerLimits(windows.streams, windows.floor, windows.session)
+
+
+def read_limits(role: TunnelRole, said: Mapping[str, int]) -> PeerLimits:
+    """The limits that the peer of ``role`` announced. What it left out is what this version would announce.
+
+    No peer is allowed more streams than we are ready to hold ourselves.
+    """
+    usual = own_limits(AGENT_WINDOWS if role is TunnelRole.GATEWAY else GATEWAY_WINDOWS)
+    return PeerLimits(
+        min(said.get("streams", usual.streams), limits.OPEN_STREAMS),
+        min(said.get("stream_window_bytes", usual.stream_window_bytes), limits.CREDIT_MAX),
+        min(said.get("session_window_bytes", usual.session_window_bytes), limits.CREDIT_MAX),
+    )
+
+
 class WindowPool:
-    """The part of a session's window above the floors, which windows borrow from and give back to."""
+    """The part of a session's window above the floors. Streams borrow from it and give back to it."""
 
     __slots__ = ("free", "settings")
 
@@ -104,39 +139,51 @@ class WindowPool:
         self.free += size_bytes
 
 
-class ReceiveCredit:
-    """What we granted on one stream, what came and what its consumer has taken.
+class _ReceivedBytes:
+    """What was granted to the peer, what came, and what its consumer has taken.
 
     Invariant: ``consumed <= received <= granted <= consumed + window``.
     """
 
-    __slots__ = ("_granted_at", "consumed", "grant_at", "granted", "received", "window")
+    __slots__ = ("consumed", "grant_at", "granted", "received", "window")
 
-    def __init__(self, window: int, granted: int, now: float) -> None:
+    NAME = ""
+
+    def __init__(self, window: int, first_step: int) -> None:
+        """``first_step`` is how many bytes are consumed before credit is granted again."""
         self.window = window
-        self.granted = granted
-        self.grant_at = granted - window // 2
-        """When so much was consumed half the window is used, and the next grant is due."""
+        self.granted = window
+        self.grant_at = first_step
+        """The next grant is due when so many bytes were consumed."""
         self.received = 0
         self.consumed = 0
-        self._granted_at = now
 
     def receive(self, size_bytes: int) -> None:
         """Counts bytes from the peer. Raises :class:`FlowControlViolated` beyond what was granted."""
         self.received += size_bytes
         if self.received > self.granted:
-            raise FlowControlViolated(f"offset {self.received} reached, {self.granted} granted")
+            raise FlowControlViolated(f"{self.NAME}offset {self.received} reached, {self.granted} granted")
 
     def consume(self, size_bytes: int) -> None:
         """Counts bytes as taken by their consumer; only those are granted again."""
         self.consumed += size_bytes
         assert self.consumed <= self.received, (self.consumed, self.received)
 
+
+class ReceiveCredit(_ReceivedBytes):
+    """The received bytes of one stream. Half a window is granted at a time."""
+
+    __slots__ = ("_granted_at",)
+
+    def __init__(self, window: int, now: float) -> None:
+        super().__init__(window, window - window // 2)
+        self._granted_at = now
+
     def grant(self, pool: WindowPool, rtt_s: float | None, now: float) -> int | None:
         """The offset to grant next, or None while more than half a window is still open.
 
-        A window that was used up within two round trips is what holds the sender back, so it doubles, as far
-        as the pool and the maximum allow.
+        A window that was used up within two round trips holds the sender back, so it doubles, as far as the
+        pool and the maximum allow.
         """
         if self.consumed < self.grant_at:
             return None
@@ -149,29 +196,19 @@ class ReceiveCredit:
         return self.granted
 
 
-class SessionReceiveCredit:
-    """Credit of the whole session. Because windows are reservations it never stops an innocent stream; it is
-    what the peer is held to (PROTOCOL §6.3)."""
+class SessionReceiveCredit(_ReceivedBytes):
+    """The received bytes of all streams. An eighth of the window is granted at a time.
 
-    __slots__ = ("consumed", "grant_at", "granted", "received", "window")
+    The windows of streams are reservations in this one, so it never stops a stream that keeps to its own; it
+    bounds what a peer can send that does not (PROTOCOL §6.3).
+    """
+
+    __slots__ = ()
+
+    NAME = "session "
 
     def __init__(self, window: int) -> None:
-        self.window = window
-        self.granted = window
-        self.grant_at = window // 8
-        """When so much was consumed the next grant is due: an eighth of the window after the last."""
-        self.received = 0
-        self.consumed = 0
-
-    def receive(self, size_bytes: int) -> None:
-        """Raises :class:`FlowControlViolated` beyond what was granted."""
-        self.received += size_bytes
-        if self.received > self.granted:
-            raise FlowControlViolated(f"session offset {self.received} reached, {self.granted} granted")
-
-    def consume(self, size_bytes: int) -> None:
-        self.consumed += size_bytes
-        assert self.consumed <= self.received, (self.consumed, self.received)
+        super().__init__(window, window // 8)
 
     def grant(self) -> int | None:
         """The offset to grant next, or None while too little was consumed."""

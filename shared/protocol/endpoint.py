@@ -1,46 +1,43 @@
-"""What a program holds of a session: streams with handlers instead of numbers and events.
+"""The program's end of a session: streams with handlers in place of numbers and events.
 
-Hands the session's events to whom they concern and says when there is something to send. No I/O and no clock
-of its own; everything runs in one thread, and handlers may call back into streams and endpoint at any time.
+It hands the session's events to the handlers they concern and says when there is something to send. It has no
+I/O and no clock of its own. Everything runs in one thread, and handlers may call back into streams and
+endpoint at any time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from shared.protocol.errors import ErrorCode, TrunklineError, TunnelClosed
 from shared.protocol.events import (
-    CommandReceived,
+    ControlReceived,
     DataReceived,
-    DemandReceived,
-    DrainReceived,
     Event,
     HeadReceived,
     PeerClosed,
-    PeerHeard,
-    PeerSilent,
-    ResultReceived,
-    RoundTripMeasured,
-    SlotsReceived,
-    StateReceived,
     StreamClosed,
     StreamEnded,
     StreamOpened,
     StreamReset,
     StreamWritable,
+    TunnelEvent,
 )
+from shared.protocol.frames import FrameType, TunnelRole
 from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import TunnelRole
+
+LOSS_SLICE_S = 0.002
+"""A session that is lost tells its streams for so long in one turn of the event loop."""
 
 
 class StreamHandler(Protocol):
-    """Who is told what happens on one stream. Called from the event loop; must not block or raise."""
+    """Is told what happens on one stream. Called from the event loop; must not block or raise."""
 
     def on_head(self, head: ResponseHead) -> None:
         """The response begins (gateway)."""
 
     def on_data(self, data: bytes) -> None:
-        """Body bytes; call ``stream.consumed(len(data))`` once somebody took them for good."""
+        """Body bytes came. Call ``stream.consumed(len(data))`` once somebody took them for good."""
 
     def on_end(self, trailers: Trailers | None) -> None:
         """The peer's half ended in order."""
@@ -48,16 +45,15 @@ class StreamHandler(Protocol):
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         """The peer gave the stream up, or the session is lost (SESSION_LOST). No ``on_end`` follows.
 
-        To an agent it may come after ``on_end``, while its own half is not over: a cancel. An agent confirms
+        An agent may be told after ``on_end`` while its own half is not over: that is a cancel. It confirms
         with ``stream.reset`` once its engine has let go of the request.
         """
 
     def on_writable(self) -> None:
-        """``send_data`` had returned False; now it may be called again."""
+        """``send_data`` returned False before; now it may be called again."""
 
     def on_suspended(self) -> None:
-        """The tunnel is gone or silent. The session is kept for a while; nothing of the stream is lost, and
-        what is done with it meanwhile takes effect at the peer later (PROTOCOL §7.4)."""
+        """The tunnel is gone or silent. Nothing is lost, and what is sent meanwhile leaves later (§7.4)."""
 
     def on_resumed(self) -> None:
         """The stream goes on where it was."""
@@ -67,7 +63,7 @@ class StreamHandler(Protocol):
 
 
 class SessionListener(Protocol):
-    """Who is told what concerns the whole session. Same rules as for :class:`StreamHandler`."""
+    """Is told what concerns the whole session. The rules are those of :class:`StreamHandler`."""
 
     def on_open(self, stream: "Stream") -> None:
         """A request came (agent). Set ``stream.handler`` before returning."""
@@ -82,7 +78,7 @@ class SessionListener(Protocol):
         """Model → requests waiting at the gateway (agent)."""
 
     def on_command(self, command: Mapping[str, Any]) -> None:
-        """A COMMAND to answer with ``endpoint.send_command`` (agent)."""
+        """A COMMAND came; answer it with ``endpoint.send_command`` (agent)."""
 
     def on_result(self, result: Mapping[str, Any]) -> None:
         """The RESULT of a COMMAND (gateway)."""
@@ -93,21 +89,19 @@ class SessionListener(Protocol):
     def on_session_suspended(self, error: TrunklineError | None) -> None:
         """The tunnel is gone (``error`` says why) or silent (None). The streams have been told.
 
-        Whoever does not want to wait for another tunnel calls ``endpoint.lost``."""
+        Call ``endpoint.lost`` to give the session up instead of waiting for another tunnel."""
 
     def on_session_resumed(self) -> None:
         """The session goes on; the streams have been told."""
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
-        """The session is over, every stream has been told. ``error`` None: we closed it ourselves."""
+        """The session is over; ``error`` is None when we closed it ourselves.
 
-
-def _nothing() -> None:
-    pass
+        Called before the streams are told, so that what they gave up is not sent there again."""
 
 
 class _NoHandler:
-    """Stands where a handler is not set yet: what comes is dropped."""
+    """Stands where no handler is set: what comes is dropped."""
 
     def on_head(self, head: ResponseHead) -> None: ...
     def on_data(self, data: bytes) -> None: ...
@@ -122,10 +116,14 @@ class _NoHandler:
 _NO_HANDLER = _NoHandler()
 
 
+def _nothing() -> None:
+    pass
+
+
 class Stream:
     """One request and its response. Made by :class:`SessionEndpoint` only."""
 
-    __slots__ = ("_endpoint", "_told", "closed", "handler", "head", "id", "peer_ended")
+    __slots__ = ("_end_told", "_endpoint", "closed", "handler", "head", "id", "peer_ended")
 
     def __init__(
         self, endpoint: "SessionEndpoint", stream_id: int, head: RequestHead, handler: StreamHandler
@@ -134,20 +132,20 @@ class Stream:
         self.id = stream_id
         self.head = head
         self.handler = handler
-        self._told = False
-        """The handler knows how the stream ended; the loss of the session is no news to it."""
+        self._end_told = False
+        """The handler was told how the stream ended, and need not be told that the session is lost."""
         self.peer_ended = False
         """The peer's half is over, in order or by RESET."""
         self.closed = False
         """Both halves are over, or the session is."""
 
     def send_head(self, head: ResponseHead) -> None:
-        """Sends the response's head (agent). Raises ``StreamClosed``, ``SessionClosed``."""
+        """Sends the response's head (agent). Raises ``StreamHalfClosed``, ``SessionClosed``."""
         self._endpoint.session.send_head(self.id, head)
         self._endpoint.wake()
 
     def send_data(self, data: bytes) -> bool:
-        """Takes all of ``data``. False: wait for ``on_writable`` before the next.
+        """Takes all of ``data``. Returns False when the next must wait for ``on_writable``.
 
         Raises :class:`~shared.protocol.errors.StreamHalfClosed`, ``SessionClosed``, or ``SendBufferFull``
         when the caller did not wait.
@@ -158,17 +156,17 @@ class Stream:
         return ready
 
     def end(self, trailers: Trailers | None = None) -> None:
-        """Ends our half once everything has left. Raises ``StreamClosed``, ``SessionClosed``."""
+        """Ends our half once everything has left. Raises ``StreamHalfClosed``, ``SessionClosed``."""
         self._endpoint.session.end(self.id, trailers)
         self._endpoint.wake()
 
     def reset(self, code: ErrorCode, reason: str = "") -> None:
-        """Gives the stream up, and what it still holds. Any number of times, at any time."""
+        """Gives the stream up, and what it still holds. May be called at any time, and more than once."""
         if self._endpoint.session.reset(self.id, code, reason):
             self._endpoint.wake()
 
     def consumed(self, size_bytes: int) -> None:
-        """Bytes of ``on_data`` were taken for good: the peer may send more. Harmless after the end."""
+        """Says that bytes of ``on_data`` were taken for good, so that the peer may send more."""
         endpoint = self._endpoint
         if endpoint.session.consume(self.id, size_bytes):
             endpoint.session.grant(self.id, endpoint.now())
@@ -179,8 +177,8 @@ class SessionEndpoint:
     """One end of a session, as its program sees it.
 
     ``now`` gives seconds of the monotonic clock. ``wake`` is called whenever there may be something to send;
-    whoever moves the bytes sets it. Methods that send raise :class:`~shared.protocol.errors.SessionClosed`
-    when the session is over; while there is no tunnel they work as always.
+    the tunnel sets it. Methods that send raise :class:`~shared.protocol.errors.SessionClosed` when the
+    session is over; while there is no tunnel they work as always.
     """
 
     def __init__(self, session: ProtocolSession, now: Callable[[], float], wake: Callable[[], None]) -> None:
@@ -189,19 +187,17 @@ class SessionEndpoint:
         self.wake = wake
         self.listener: SessionListener | None = None
         self.on_close: Callable[[], None] = _nothing
-        """Called when the program closed the session: CLOSE is to leave; whoever moves the bytes sets it."""
+        """Called when the program closed the session, so that CLOSE leaves; the tunnel sets it."""
         self.drop_tunnel: Callable[[], None] = _nothing
-        """Ends the tunnel and keeps the session; whoever moves the bytes sets it."""
+        """Ends the tunnel and keeps the session; the tunnel sets it."""
         self.on_round_trip: Callable[[], None] = _nothing
-        """Called when ``rtt_s`` is another one; the program sets it if it wants to know."""
-        self._streams: dict[int, Stream] = {}
-        self._stopped = False
-        """The streams have been told that nothing comes just now."""
-
-    @property
-    def streams(self) -> Mapping[int, Stream]:
-        """Streams that are not closed, by number."""
-        return self._streams
+        """Called when ``rtt_s`` has changed; the program sets it."""
+        self.call_soon: Callable[[Callable[[], None]], object] = lambda step: step()
+        """Runs something in another turn of the event loop; the tunnel sets it."""
+        self.streams: dict[int, Stream] = {}
+        """Streams that are not closed, by number. Only the endpoint changes it."""
+        self._streams_suspended = False
+        """The streams were told that they are suspended."""
 
     @property
     def closed(self) -> bool:
@@ -212,11 +208,9 @@ class SessionEndpoint:
         return self.session.rtt_s
 
     def open(self, head: RequestHead, handler: StreamHandler) -> Stream:
-        """Sends a request (gateway). Raises :class:`~shared.protocol.errors.TooManyStreams`,
-        SessionClosed.
-        """
+        """Sends a request (gateway). Raises ``TooManyStreams``, ``SessionClosed``."""
         stream_id = self.session.open_stream(head, self.now())
-        stream = self._streams[stream_id] = Stream(self, stream_id, head, handler)
+        stream = self.streams[stream_id] = Stream(self, stream_id, head, handler)
         self.wake()
         return stream
 
@@ -242,11 +236,11 @@ class SessionEndpoint:
         self.wake()
 
     def close(self, code: ErrorCode, reason: str) -> None:
-        """Ends the session and tells the peer why. Streams and listener are told at once."""
+        """Ends the session and tells the peer, the listener and the streams why."""
         if not self.session.closed:
             self.session.close(code, reason)
             try:
-                self._lose(None, reason)
+                self._tell_loss(None, reason)
             finally:
                 self.on_close()
 
@@ -259,7 +253,7 @@ class SessionEndpoint:
         self.session.probe(self.now())
         self.wake()
 
-    # --- For whoever moves the bytes ---
+    # --- Called by the tunnel ---
 
     def dispatch(self) -> TrunklineError | None:
         """Hands out what has happened. Returns the peer's reason when it closed the session."""
@@ -268,15 +262,11 @@ class SessionEndpoint:
             for event in events:
                 if type(event) is DataReceived:  # nearly always
                     stream_id, data = event
-                    stream = self._streams.get(stream_id)
+                    stream = self.streams.get(stream_id)
                     if stream is not None:
                         stream.handler.on_data(data)
                 elif isinstance(event, PeerClosed):
                     closed = event
-                elif isinstance(event, PeerSilent):
-                    self._stop(None)
-                elif isinstance(event, PeerHeard):
-                    self._go_on()
                 else:
                     self._dispatch_one(event)
         if closed is None:
@@ -284,7 +274,7 @@ class SessionEndpoint:
         return TunnelClosed(closed.reason or closed.code.name, closed.code)
 
     def suspend(self, error: TrunklineError) -> None:
-        """The tunnel is gone; the session is kept if its listener wants to wait for another one."""
+        """The tunnel is gone. The session is kept when it has a listener, which may wait for another one."""
         if self.session.closed or self.session.suspended:
             return
         self.wake = self.on_close = self.drop_tunnel = _nothing
@@ -293,46 +283,57 @@ class SessionEndpoint:
         if self.listener is None:
             self.lost(error)
         else:
-            self._stop(error)
+            self._suspend_streams(error)
 
     def resume(self, peer_received: int) -> None:
-        """Another tunnel is up. Raises :class:`~shared.protocol.errors.ResumeRefused`: the session
-        cannot go on.
-        """
+        """Another tunnel is up. Raises ``ResumeRefused`` when the session cannot go on there."""
         self.session.resume(peer_received, self.now())
-        self._go_on()
+        self._resume_streams()
 
     def lost(self, error: TrunklineError | None) -> None:
-        """The session cannot go on: tells every stream, then the listener, unless they know already."""
+        """The session cannot go on: tells the listener, then every stream, unless they know already."""
         self.session.closed = True
-        self._lose(error, "" if error is None else str(error))
+        self._tell_loss(error, "" if error is None else str(error))
 
-    def _lose(self, error: TrunklineError | None, reason: str) -> None:
-        streams, self._streams = list(self._streams.values()), {}
-        for stream in streams:
-            stream.closed = stream.peer_ended = True
-            if not stream._told:
-                stream.handler.on_reset(ErrorCode.SESSION_LOST, reason)
-            stream.handler.on_closed()
-            stream.handler = _NO_HANDLER
+    # --- Steps ---
+
+    def _tell_loss(self, error: TrunklineError | None, reason: str) -> None:
+        streams, self.streams = iter(list(self.streams.values())), {}
         listener, self.listener, self.on_round_trip = self.listener, None, _nothing
         if listener is not None:
             listener.on_session_closed(error)
+        self._tell_streams_of_loss(streams, reason)
 
-    def _stop(self, error: TrunklineError | None) -> None:
-        """Nothing comes just now: the streams are told once, the listener each time something is new."""
-        told, self._stopped = self._stopped, True
+    def _tell_streams_of_loss(self, streams: Iterator[Stream], reason: str) -> None:
+        """Tells streams for one slice of time, and the others in further turns of the event loop.
+
+        A handler may find its request another place at once, which takes time when there are hundreds.
+        """
+        until_s = self.now() + LOSS_SLICE_S
+        for stream in streams:
+            stream.closed = stream.peer_ended = True
+            if not stream._end_told:
+                stream.handler.on_reset(ErrorCode.SESSION_LOST, reason)
+            stream.handler.on_closed()
+            stream.handler = _NO_HANDLER
+            if self.now() >= until_s:
+                self.call_soon(lambda: self._tell_streams_of_loss(streams, reason))
+                return
+
+    def _suspend_streams(self, error: TrunklineError | None) -> None:
+        """Tells the streams once that nothing comes for now, and the listener each time ``error`` is new."""
+        told, self._streams_suspended = self._streams_suspended, True
         if not told:
-            for stream in list(self._streams.values()):
+            for stream in list(self.streams.values()):
                 stream.handler.on_suspended()
         if self.listener is not None:
             self.listener.on_session_suspended(error)
 
-    def _go_on(self) -> None:
-        if not self._stopped:
+    def _resume_streams(self) -> None:
+        if not self._streams_suspended:
             return
-        self._stopped = False
-        for stream in list(self._streams.values()):
+        self._streams_suspended = False
+        for stream in list(self.streams.values()):
             stream.handler.on_resumed()
         if self.listener is not None:
             self.listener.on_session_resumed()
@@ -340,18 +341,23 @@ class SessionEndpoint:
     def _dispatch_one(self, event: Event) -> None:
         action = _ACTIONS.get(type(event))
         if action is not None:
-            stream = self._streams.get(event.stream_id)  # type: ignore[union-attr]
+            stream = self.streams.get(event.stream_id)  # type: ignore[union-attr]
             if stream is not None:
                 action(self, stream, event)
         elif isinstance(event, StreamOpened):
-            self._opened(event)
-        elif isinstance(event, RoundTripMeasured):
+            self._open_received(event)
+        elif isinstance(event, ControlReceived):
+            if self.listener is not None:
+                _NOTICES[event.type](self.listener, event.content)
+        elif event is TunnelEvent.ROUND_TRIP_MEASURED:
             self.on_round_trip()
-        elif self.listener is not None:
-            _NOTICES[type(event)](self.listener, event)
+        elif event is TunnelEvent.PEER_SILENT:
+            self._suspend_streams(None)
+        else:
+            self._resume_streams()
 
-    def _opened(self, event: StreamOpened) -> None:
-        stream = self._streams[event.stream_id] = Stream(self, event.stream_id, event.head, _NO_HANDLER)
+    def _open_received(self, event: StreamOpened) -> None:
+        stream = self.streams[event.stream_id] = Stream(self, event.stream_id, event.head, _NO_HANDLER)
         if self.listener is not None:
             self.listener.on_open(stream)
         if stream.handler is _NO_HANDLER:
@@ -359,18 +365,18 @@ class SessionEndpoint:
 
     def _ended(self, stream: Stream, event: StreamEnded) -> None:
         stream.peer_ended = True
-        stream._told = self.session.role is TunnelRole.GATEWAY
+        stream._end_told = self.session.role is TunnelRole.GATEWAY
         stream.handler.on_end(event.trailers)
 
     def _reset(self, stream: Stream, event: StreamReset) -> None:
-        stream.peer_ended = stream._told = True
+        stream.peer_ended = stream._end_told = True
         stream.handler.on_reset(event.code, event.reason)
 
     def _closed(self, stream: Stream, event: StreamClosed) -> None:
-        del self._streams[stream.id]
+        del self.streams[stream.id]
         stream.closed = True
         stream.handler.on_closed()
-        stream.handler = _NO_HANDLER  # who held the stream can go at once, and not when cycles are looked for
+        stream.handler = _NO_HANDLER  # breaks a cycle, so that the handler is freed at once
 
 
 _ACTIONS: dict[type, Callable[[SessionEndpoint, Stream, Any], None]] = {
@@ -381,11 +387,11 @@ _ACTIONS: dict[type, Callable[[SessionEndpoint, Stream, Any], None]] = {
     StreamClosed: SessionEndpoint._closed,
 }
 
-_NOTICES: dict[type, Callable[[SessionListener, Any], None]] = {
-    SlotsReceived: lambda listener, event: listener.on_slots(event.levels),
-    StateReceived: lambda listener, event: listener.on_state(event.state),
-    DemandReceived: lambda listener, event: listener.on_demand(event.waiting),
-    CommandReceived: lambda listener, event: listener.on_command(event.command),
-    ResultReceived: lambda listener, event: listener.on_result(event.result),
-    DrainReceived: lambda listener, event: listener.on_drain(event.drain),
+_NOTICES: dict[int, Callable[[SessionListener, Any], None]] = {
+    FrameType.SLOTS: lambda listener, levels: listener.on_slots(levels),
+    FrameType.STATE: lambda listener, state: listener.on_state(state),
+    FrameType.DEMAND: lambda listener, waiting: listener.on_demand(waiting),
+    FrameType.COMMAND: lambda listener, command: listener.on_command(command),
+    FrameType.RESULT: lambda listener, result: listener.on_result(result),
+    FrameType.DRAIN: lambda listener, drain: listener.on_drain(drain),
 }

@@ -4,11 +4,12 @@ Events are plain data; the session calls nobody.
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from shared.process.frozen import frozen
 from shared.protocol.errors import ErrorCode
-from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
+from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 
 
 @frozen
@@ -28,9 +29,9 @@ class HeadReceived:
 
 
 class DataReceived(NamedTuple):
-    """Body bytes. They count against credit until the program calls ``Session.consumed``.
+    """Body bytes. They count against credit until the program calls ``ProtocolSession.consumed``.
 
-    A tuple, because there is one for every token."""
+    It is a tuple because there is one for every token, and tuples are made fastest."""
 
     stream_id: int
     data: bytes
@@ -55,7 +56,7 @@ class StreamReset:
 
 @dataclass(frozen=True, slots=True)
 class StreamWritable:
-    """A writer that was told to wait may go on."""
+    """A writer whose ``send_data`` returned False may write again."""
 
     stream_id: int
 
@@ -68,52 +69,26 @@ class StreamClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsReceived:
-    """Deployment id → requests this gateway may have in flight there: levels, not changes."""
+class ControlReceived:
+    """STATE, SLOTS, DEMAND, COMMAND, RESULT or DRAIN came; ``content`` is its payload, read and checked.
 
-    levels: dict[str, int]
+    That is an ``AgentState``, a level for each name, the JSON object of a command or result, or a
+    ``Drain``.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class StateReceived:
-    state: AgentState
-
-
-@dataclass(frozen=True, slots=True)
-class DemandReceived:
-    """Model → requests waiting at the gateway."""
-
-    waiting: dict[str, int]
+    type: int
+    content: Any
 
 
-@dataclass(frozen=True, slots=True)
-class CommandReceived:
-    command: dict[str, Any]
+class TunnelEvent(Enum):
+    """What happened to the tunnel under a session (PROTOCOL §7.2)."""
 
-
-@dataclass(frozen=True, slots=True)
-class ResultReceived:
-    result: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DrainReceived:
-    drain: Drain
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSilent:
-    """The peer owes an answer for too long; its tunnel may be dead (PROTOCOL §7.2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerHeard:
-    """It was heard again, on the same tunnel."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTripMeasured:
-    """The session's ``rtt_s`` is another one."""
+    PEER_SILENT = auto()
+    """The peer has owed an answer for too long; its tunnel may be dead."""
+    PEER_HEARD = auto()
+    """A silent peer was heard again, on the same tunnel."""
+    ROUND_TRIP_MEASURED = auto()
+    """The session's ``rtt_s`` has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +99,8 @@ class PeerClosed:
     reason: str
 
 
-Event = (
-    StreamOpened
-    | HeadReceived
-    | DataReceived
-    | StreamEnded
-    | StreamReset
-    | StreamWritable
-    | StreamClosed
-    | SlotsReceived
-    | StateReceived
-    | DemandReceived
-    | CommandReceived
-    | ResultReceived
-    | DrainReceived
-    | PeerSilent
-    | PeerHeard
-    | RoundTripMeasured
-    | PeerClosed
+StreamEvent = (
+    StreamOpened | HeadReceived | DataReceived | StreamEnded | StreamReset | StreamWritable | StreamClosed
 )
+
+Event = StreamEvent | ControlReceived | TunnelEvent | PeerClosed

@@ -13,7 +13,7 @@ _CODE = struct.Struct(">H")
 
 
 class FrameType(IntEnum):
-    """PROTOCOL §3.2. The high nibble tells the kind of message a frame may travel in."""
+    """The frame types of PROTOCOL §3.2. The high nibble is that of the kind of message a frame travels in."""
 
     CHALLENGE = 0x01
     HELLO = 0x02
@@ -47,39 +47,52 @@ class MessageKind(Enum):
     LINK = "link"
 
 
+class TunnelRole(Enum):
+    """Which end of the tunnel this is."""
+
+    GATEWAY = "gateway"
+    AGENT = "agent"
+
+
 class FrameRule(NamedTuple):
-    """What PROTOCOL §3.2 says of one type. ``on_stream`` None: stream 0 or any other."""
+    """The row of PROTOCOL §3.2 for one frame type."""
 
     kind: MessageKind
     on_stream: bool | None
+    """True: on a stream only. False: on stream 0 only. None: on either."""
     least_bytes: int
     most_bytes: int
+    sender: TunnelRole | None = None
+    """The only role that may send it inside a session; None: both may."""
 
 
 _CONTROL = limits.CONTROL_PAYLOAD_BYTES
-_HANDSHAKE = limits.HANDSHAKE_MESSAGE_BYTES - limits.FRAME_HEADER_BYTES
+_HANDSHAKE = FrameRule(
+    MessageKind.HANDSHAKE, False, 64, limits.HANDSHAKE_MESSAGE_BYTES - limits.FRAME_HEADER_BYTES
+)
 _REASON = 2 + 4 * limits.REASON_CHARS
+_OFFSET_ON_LINK = FrameRule(MessageKind.LINK, False, 8, 8)
 
 RULES: dict[int, FrameRule] = {
-    FrameType.CHALLENGE: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
-    FrameType.HELLO: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
-    FrameType.WELCOME: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
-    FrameType.REJECT: FrameRule(MessageKind.HANDSHAKE, False, 64, _HANDSHAKE),
-    FrameType.OPEN: FrameRule(MessageKind.NUMBERED, True, 2, _CONTROL),
-    FrameType.HEAD: FrameRule(MessageKind.NUMBERED, True, 2, _CONTROL),
+    FrameType.CHALLENGE: _HANDSHAKE,
+    FrameType.HELLO: _HANDSHAKE,
+    FrameType.WELCOME: _HANDSHAKE,
+    FrameType.REJECT: _HANDSHAKE,
+    FrameType.OPEN: FrameRule(MessageKind.NUMBERED, True, 2, _CONTROL, TunnelRole.GATEWAY),
+    FrameType.HEAD: FrameRule(MessageKind.NUMBERED, True, 2, _CONTROL, TunnelRole.AGENT),
     FrameType.DATA: FrameRule(MessageKind.NUMBERED, True, 1, limits.DATA_PAYLOAD_BYTES),
     FrameType.END: FrameRule(MessageKind.NUMBERED, True, 0, _CONTROL),
     FrameType.RESET: FrameRule(MessageKind.NUMBERED, True, 2, _REASON),
     FrameType.CREDIT: FrameRule(MessageKind.NUMBERED, None, 8, 8),
-    FrameType.SLOTS: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
-    FrameType.STATE: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
-    FrameType.DEMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
-    FrameType.COMMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
-    FrameType.RESULT: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.SLOTS: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.AGENT),
+    FrameType.STATE: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.AGENT),
+    FrameType.DEMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.GATEWAY),
+    FrameType.COMMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.GATEWAY),
+    FrameType.RESULT: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.AGENT),
     FrameType.DRAIN: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
-    FrameType.PING: FrameRule(MessageKind.LINK, False, 8, 8),
-    FrameType.PONG: FrameRule(MessageKind.LINK, False, 8, 8),
-    FrameType.ACK: FrameRule(MessageKind.LINK, False, 8, 8),
+    FrameType.PING: _OFFSET_ON_LINK,
+    FrameType.PONG: _OFFSET_ON_LINK,
+    FrameType.ACK: _OFFSET_ON_LINK,
     FrameType.CLOSE: FrameRule(MessageKind.LINK, False, 2, _REASON),
 }
 
@@ -137,7 +150,12 @@ def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
         raise FrameMalformed("message ends inside a frame header")
     frame_type, stream_id, length = HEADER.unpack_from(message, start)
     rule = _rule(frame_type)
-    _check(rule, frame_type, stream_id, length)
+    if length > rule.most_bytes:
+        raise FrameTooLarge(length, rule.most_bytes)
+    if length < rule.least_bytes:
+        raise FrameMalformed(f"frame type {frame_type:#04x} with a payload of {length} bytes")
+    if rule.on_stream is not None and rule.on_stream != (stream_id != 0):
+        raise FrameMalformed(f"frame type {frame_type:#04x} on stream {stream_id}")
     if rule.kind is not kind:
         raise FrameMalformed("frames of different kinds in one message")
     if length > room:
@@ -151,15 +169,6 @@ def _rule(frame_type: int) -> FrameRule:
     if rule is None:
         raise FrameMalformed(f"unknown frame type {frame_type:#04x}")
     return rule
-
-
-def _check(rule: FrameRule, frame_type: int, stream_id: int, length: int) -> None:
-    if length > rule.most_bytes:
-        raise FrameTooLarge(length, rule.most_bytes)
-    if length < rule.least_bytes:
-        raise FrameMalformed(f"frame type {frame_type:#04x} with a payload of {length} bytes")
-    if rule.on_stream is not None and rule.on_stream != (stream_id != 0):
-        raise FrameMalformed(f"frame type {frame_type:#04x} on stream {stream_id}")
 
 
 def encode_offset(offset: int) -> bytes:

@@ -12,6 +12,7 @@ may leave unread is up to ``StreamTable.receive_open``.
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from shared.protocol import limits
 from shared.protocol.credit import SendCredit
@@ -27,32 +28,20 @@ _STATES = (FrameType.STATE, FrameType.SLOTS, FrameType.DEMAND, FrameType.DRAIN)
 """Frames of which only the newest counts, in the order in which they leave: levels after deployments."""
 
 
+@dataclass(slots=True, eq=False)
 class OutStream:
-    """The sending half of one stream: its head, its body as far as it is buffered, its end."""
+    """The sending half of one stream: its head, what is buffered of its body, and its end."""
 
-    __slots__ = (
-        "chunks",
-        "credit",
-        "end",
-        "head",
-        "interactive",
-        "pending_bytes",
-        "queued",
-        "stream_id",
-        "waiting",
-    )
-
-    def __init__(self, stream_id: int, credit: SendCredit, interactive: bool) -> None:
-        self.stream_id = stream_id
-        self.credit = credit
-        self.interactive = interactive
-        self.head: bytes | None = None
-        self.end: bytes | None = None
-        self.chunks: deque[Buffer] = deque()
-        self.pending_bytes = 0
-        self.queued = False
-        self.waiting = False
-        """Its writer was told to wait and is owed a call."""
+    stream_id: int
+    credit: SendCredit
+    interactive: bool
+    head: bytes | None = None
+    end: bytes | None = None
+    chunks: deque[Buffer] = field(default_factory=deque)
+    pending_bytes: int = 0
+    queued: bool = False
+    waiting: bool = False
+    """Its writer was told to wait, and must be told when it may go on."""
 
     @property
     def may_leave(self) -> bool:

@@ -16,25 +16,15 @@ import orjson
 
 from shared.protocol import limits
 from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
-from shared.protocol.credit import WindowSettings
-from shared.protocol.errors import ErrorCode, SessionClosed, UnexpectedFrame
-from shared.protocol.events import (
-    CommandReceived,
-    DemandReceived,
-    DrainReceived,
-    Event,
-    PeerClosed,
-    PeerHeard,
-    PeerSilent,
-    ResultReceived,
-    RoundTripMeasured,
-    SlotsReceived,
-    StateReceived,
-)
+from shared.protocol.credit import OWN_WINDOWS, PeerLimits, WindowSettings
+from shared.protocol.errors import ErrorCode, UnexpectedFrame
+from shared.protocol.events import ControlReceived, Event, PeerClosed, TunnelEvent
 from shared.protocol.frames import (
+    RULES,
     Frame,
     FrameType,
     MessageKind,
+    TunnelRole,
     decode_frame,
     decode_offset,
     decode_reason,
@@ -48,43 +38,30 @@ from shared.protocol.messages import (
     AgentState,
     Drain,
     RequestHead,
-    ResponseHead,
-    Trailers,
     decode_levels,
     encode_levels,
     read_object,
 )
 from shared.protocol.numbering import MessageLog
 from shared.protocol.outbox import pack
-from shared.protocol.streams import OWN_WINDOWS, PeerLimits, StreamTable, TunnelRole
+from shared.protocol.receiving import ReceivingStreams
 
-_RECEIVED_BY: dict[int, TunnelRole] = {
-    FrameType.OPEN: TunnelRole.AGENT,
-    FrameType.HEAD: TunnelRole.GATEWAY,
-    FrameType.SLOTS: TunnelRole.GATEWAY,
-    FrameType.STATE: TunnelRole.GATEWAY,
-    FrameType.RESULT: TunnelRole.GATEWAY,
-    FrameType.DEMAND: TunnelRole.AGENT,
-    FrameType.COMMAND: TunnelRole.AGENT,
+_CONTENT: dict[int, Callable[[bytes], Any]] = {
+    FrameType.SLOTS: decode_levels,
+    FrameType.STATE: AgentState.from_payload,
+    FrameType.DEMAND: decode_levels,
+    FrameType.COMMAND: read_object,
+    FrameType.RESULT: read_object,
+    FrameType.DRAIN: Drain.from_payload,
 }
-"""Frames that only one role may receive."""
+"""How the payload of each control frame is read for :class:`~shared.protocol.events.ControlReceived`."""
 
-_OF_STREAMS = frozenset(
-    {
-        FrameType.OPEN,
-        FrameType.HEAD,
-        FrameType.DATA,
-        FrameType.END,
-        FrameType.RESET,
-        FrameType.CREDIT,
-        FrameType.ACK,
-    }
-)
-"""Frames that streams and their bytes bound; CREDIT and ACK only where they say something new (§2.6)."""
+_COUNTED_BY_CONTENT = frozenset({FrameType.CREDIT, FrameType.ACK})
+"""They count as control frames only where they say nothing new (PROTOCOL §2.6)."""
 
 
-class ProtocolSession:
-    """One end of a session.
+class ProtocolSession(ReceivingStreams):
+    """One end of a session: its streams, its control frames, and the messages that carry both.
 
     Methods that send raise :class:`~shared.protocol.errors.SessionClosed` once the session is over.
     """
@@ -92,96 +69,21 @@ class ProtocolSession:
     def __init__(
         self, role: TunnelRole, peer: PeerLimits, now: float, windows: WindowSettings | None = None
     ) -> None:
-        self.role = role
-        self.closed = False
-        self.suspended = False
-        """There is no tunnel just now; see :meth:`suspend`."""
+        super().__init__(role, peer, windows or OWN_WINDOWS[role])
         self.log = MessageLog()
-        self._events: list[Event] = []
-        self._streams = StreamTable(role, peer, windows or OWN_WINDOWS[role], self._events)
-        self._outbox = self._streams.outbox
         self._heartbeat = Heartbeat(now)
         self.control_frames = ControlFrameLimiter(now)
-        """What the peer may still send of them; who knows the peer may put that of its last session here."""
+        """Bounds what the peer may send of them. A gateway carries it over to the next session of a peer."""
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
 
-    @property
-    def rtt_s(self) -> float | None:
-        """Smoothed round trip of the tunnel, None until measured."""
-        return self._heartbeat.rtt_s
-
-    @property
-    def open_streams(self) -> int:
-        return len(self._streams)
-
-    @property
-    def held_bytes(self) -> int:
-        """Body bytes received that the program has not taken yet: what credit bounds."""
-        return self._streams.held_bytes
-
-    # --- What the program asks for ---
+    # --- Called by the program ---
 
     def open_stream(self, head: RequestHead, now: float) -> int:
-        """Sends OPEN and returns the stream's number (gateway).
-
-        ``head.credit`` is filled in here. Raises :class:`~shared.protocol.errors.TooManyStreams`,
-        HeadTooLarge.
-        """
-        self._check_open()
-        stream_id = self._streams.open(head, now)
+        stream_id = super().open_stream(head, now)
         self.control_frames.earn(self.open_streams)
         return stream_id
-
-    def send_head(self, stream_id: int, head: ResponseHead) -> None:
-        """Sends HEAD (agent). Raises :class:`~shared.protocol.errors.StreamHalfClosed` when our
-        half is over.
-        """
-        self._check_open()
-        self._streams.send_head(stream_id, head)
-
-    def send_data(self, stream_id: int, data: bytes) -> bool:
-        """Takes body bytes, all of them. Returns False when the writer is to wait for ``StreamWritable``.
-
-        Raises :class:`~shared.protocol.errors.StreamHalfClosed` when our half is over, and
-        :class:`~shared.protocol.errors.SendBufferFull` when the writer did not wait.
-        """
-        if self.closed:
-            self._check_open()
-        return self._streams.send_data(stream_id, data)
-
-    def end(self, stream_id: int, trailers: Trailers | None = None) -> None:
-        """Ends our half in order, once everything buffered has left.
-
-        Raises :class:`~shared.protocol.errors.StreamHalfClosed` when it is over already.
-        """
-        self._check_open()
-        self._streams.end(stream_id, trailers)
-
-    def reset(self, stream_id: int, code: ErrorCode, reason: str = "") -> bool:
-        """Gives the stream up: forgets what has not left, drops what has come. Harmless when it is closed.
-
-        False: it was over and nothing of it was held, so that nothing is to be sent.
-        """
-        return not self.closed and self._streams.reset(stream_id, code, reason)
-
-    def consumed(self, stream_id: int, size_bytes: int, now: float) -> None:
-        """Says that the consumer has taken bytes for good; grants credit (PROTOCOL §6.2).
-
-        Harmless for streams that were reset. After ``StreamClosed`` the bytes the program still holds are
-        to be said consumed too, or the stream to be reset: until then its window is not given back.
-        """
-        if self.consume(stream_id, size_bytes):
-            self.grant(stream_id, now)
-
-    def consume(self, stream_id: int, size_bytes: int) -> bool:
-        """:meth:`consumed` for who has no time at hand: True, which is seldom, when to call :meth:`grant`."""
-        return self._streams.consume(stream_id, size_bytes)
-
-    def grant(self, stream_id: int, now: float) -> None:
-        """Grants what the bytes consumed allow."""
-        self._streams.grant(stream_id, now)
 
     def send_state(self, state: AgentState) -> None:
         self._put_state(FrameType.STATE, state.to_payload())
@@ -196,7 +98,7 @@ class ProtocolSession:
         self._put_state(FrameType.DRAIN, drain.to_payload())
 
     def send_command(self, command: Mapping[str, Any]) -> None:
-        """COMMAND from a gateway, RESULT from an agent.
+        """Sends COMMAND from a gateway, RESULT from an agent.
 
         Raises :class:`~shared.protocol.errors.LocalError` when too many wait.
         """
@@ -224,11 +126,10 @@ class ProtocolSession:
     # --- Tunnels come and go (PROTOCOL §7.4) ---
 
     def suspend(self) -> None:
-        """The tunnel is gone. Everything may still be asked for; it leaves when there is a tunnel again."""
-        self.suspended = True
+        """The tunnel is gone. The program may go on sending; it leaves when there is a tunnel again."""
         self._link.clear()
         self._ack_due = False
-        self._streams.set_suspended(True)
+        self._set_suspended(True)
 
     def resume(self, peer_received: int, now: float) -> None:
         """A new tunnel is up, on which the peer said how many messages it has received.
@@ -238,10 +139,9 @@ class ProtocolSession:
         """
         assert self.suspended
         self.log.resume(peer_received)
-        self.suspended = False
         self._ack_due = False
-        self._heartbeat = Heartbeat(now, self._heartbeat.rtt_s)
-        self._streams.set_suspended(False)
+        self._heartbeat = Heartbeat(now, self.rtt_s)
+        self._set_suspended(False)
 
     # --- Bytes in ---
 
@@ -249,7 +149,7 @@ class ProtocolSession:
         """Any inbound byte is a sign of life (PROTOCOL §7.2). True when it ended a silence."""
         if not self._heartbeat.heard(now):
             return False
-        self._events.append(PeerHeard())
+        self._events.append(TunnelEvent.PEER_HEARD)
         return True
 
     def receive_message(self, message: bytes, now: float) -> None:
@@ -260,7 +160,7 @@ class ProtocolSession:
         if kind is MessageKind.NUMBERED:
             if self.log.record_received(end, now):
                 self._ack_due = True
-            start = self._streams.receive_bodies(message, start)
+            start = self._receive_bodies(message, start)
         elif kind is MessageKind.HANDSHAKE:
             raise UnexpectedFrame("handshake frame inside a session")
         while start < end:
@@ -268,54 +168,39 @@ class ProtocolSession:
             self._receive_frame(frame, now)
             start += limits.FRAME_HEADER_BYTES + len(frame.payload)
             if kind is MessageKind.NUMBERED:
-                start = self._streams.receive_bodies(message, start)
+                start = self._receive_bodies(message, start)
 
     def _receive_frame(self, frame: Frame, now: float) -> None:
-        role = _RECEIVED_BY.get(frame.type)
-        if role is not None and role is not self.role:
+        rule = RULES[frame.type]
+        if rule.sender is self.role:
             raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
-        if frame.type not in _OF_STREAMS:
+        if not rule.on_stream and frame.type not in _COUNTED_BY_CONTENT:
             self._count_control_frame(frame, now)
         self._receivers[frame.type](self, frame, now)
 
     def _count_control_frame(self, frame: Frame, now: float) -> None:
-        """An agent trusts its gateway, which many agents share: the gateway alone bounds them."""
+        """Only gateways bound control frames: many agents share one, while an agent trusts its gateway."""
         if self.role is TunnelRole.GATEWAY:
             self.control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
 
-    def _receive_slots(self, frame: Frame, now: float) -> None:
-        self._events.append(SlotsReceived(decode_levels(frame.payload)))
-
-    def _receive_state(self, frame: Frame, now: float) -> None:
-        self._events.append(StateReceived(AgentState.from_payload(frame.payload)))
-
-    def _receive_demand(self, frame: Frame, now: float) -> None:
-        self._events.append(DemandReceived(decode_levels(frame.payload)))
-
-    def _receive_command(self, frame: Frame, now: float) -> None:
-        self._events.append(CommandReceived(read_object(frame.payload)))
-
-    def _receive_result(self, frame: Frame, now: float) -> None:
-        self._events.append(ResultReceived(read_object(frame.payload)))
-
-    def _receive_drain(self, frame: Frame, now: float) -> None:
-        self._events.append(DrainReceived(Drain.from_payload(frame.payload)))
+    def _receive_control(self, frame: Frame, now: float) -> None:
+        self._events.append(ControlReceived(frame.type, _CONTENT[frame.type](frame.payload)))
 
     def _receive_ping(self, frame: Frame, now: float) -> None:
         self._put_link(encode(FrameType.PONG, 0, frame.payload))
 
     def _receive_pong(self, frame: Frame, now: float) -> None:
         self._heartbeat.handle_pong(decode_offset(frame.payload), now)
-        if self._streams.rtt_s != self._heartbeat.rtt_s:
-            self._streams.rtt_s = self._heartbeat.rtt_s
-            self._events.append(RoundTripMeasured())
+        if self.rtt_s != self._heartbeat.rtt_s:
+            self.rtt_s = self._heartbeat.rtt_s
+            self._events.append(TunnelEvent.ROUND_TRIP_MEASURED)
 
     def _receive_ack(self, frame: Frame, now: float) -> None:
         if not self.log.acknowledged(decode_offset(frame.payload)):
             self._count_control_frame(frame, now)
 
     def _receive_credit(self, frame: Frame, now: float) -> None:
-        if self._streams.receive_credit(frame) < limits.CREDIT_STEP_BYTES:
+        if self._credit_stream(frame.stream_id, decode_offset(frame.payload)) < limits.CREDIT_STEP_BYTES:
             self._count_control_frame(frame, now)
 
     def _receive_close(self, frame: Frame, now: float) -> None:
@@ -323,41 +208,36 @@ class ProtocolSession:
         self._events.append(PeerClosed(*decode_reason(frame.payload)))
 
     _receivers: ClassVar[dict[int, Callable[[Any, Frame, float], None]]] = {
-        FrameType.OPEN: lambda self, frame, now: self._streams.receive_open(frame, now),
-        FrameType.HEAD: lambda self, frame, now: self._streams.receive_head(frame, now),
-        FrameType.DATA: lambda self, frame, now: self._streams.receive_data(frame, now),
-        FrameType.END: lambda self, frame, now: self._streams.receive_end(frame, now),
-        FrameType.RESET: lambda self, frame, now: self._streams.receive_reset(frame, now),
+        FrameType.OPEN: ReceivingStreams._receive_open,
+        FrameType.HEAD: ReceivingStreams._receive_head,
+        FrameType.DATA: ReceivingStreams._receive_data,
+        FrameType.END: ReceivingStreams._receive_end,
+        FrameType.RESET: ReceivingStreams._receive_reset,
         FrameType.CREDIT: _receive_credit,
-        FrameType.SLOTS: _receive_slots,
-        FrameType.STATE: _receive_state,
-        FrameType.DEMAND: _receive_demand,
-        FrameType.COMMAND: _receive_command,
-        FrameType.RESULT: _receive_result,
-        FrameType.DRAIN: _receive_drain,
         FrameType.PING: _receive_ping,
         FrameType.PONG: _receive_pong,
         FrameType.ACK: _receive_ack,
         FrameType.CLOSE: _receive_close,
+        **dict.fromkeys(_CONTENT, _receive_control),
     }
 
     # --- Time ---
 
     def next_deadline(self) -> float:
-        """When :meth:`handle_deadline` wants to be called next. An ACK that is due already waits for room to
-        leave, not for time."""
+        """When :meth:`handle_deadline` must be called next.
+
+        An ACK that is due already is not counted: it waits for room to leave, and no longer for time.
+        """
         deadline = self._heartbeat.next_deadline()
         ack_at = None if self._ack_due else self.log.next_deadline()
         return deadline if ack_at is None else min(deadline, ack_at)
 
     def handle_deadline(self, now: float) -> None:
-        """Sends what is due. Raises :class:`~shared.protocol.errors.HeartbeatLost` after too
-        long a silence.
-        """
+        """Sends what is due. Raises :class:`~shared.protocol.errors.HeartbeatLost` after a long silence."""
         was_silent = self._heartbeat.silent
         number = self._heartbeat.handle_deadline(now)
         if self._heartbeat.silent and not was_silent:
-            self._events.append(PeerSilent())
+            self._events.append(TunnelEvent.PEER_SILENT)
         if number is not None:
             self._put_link(encode(FrameType.PING, 0, encode_offset(number)))
             self._heartbeat.sent(now)
@@ -379,7 +259,7 @@ class ProtocolSession:
     def data_to_send(self, budget_bytes: int, now: float) -> list[bytes]:
         """Messages to write now, in order: about ``budget_bytes``, at most one turn of a stream more.
 
-        What stays behind can still be overtaken by something more urgent, so the budget is to be small.
+        What stays behind can still be overtaken by something more urgent, so callers keep the budget small.
         """
         if budget_bytes <= 0 or self.suspended:
             return []
@@ -415,12 +295,8 @@ class ProtocolSession:
         messages = self._outbox.take(room)
         for message in messages:
             self.log.record_sent(message)
-        self._streams.after_output()
+        self._take_output_events()
         return messages
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise SessionClosed("the session is over")
 
     def _put_state(self, frame_type: FrameType, payload: bytes) -> None:
         self._check_open()

@@ -1,7 +1,7 @@
-"""What may follow what on a stream, as a table (PROTOCOL §5.3).
+"""The states of a stream's two halves and the frames that change them (PROTOCOL §5.3).
 
-A stream has two halves, one for each direction. The gateway's half begins with OPEN, which is its head; the
-agent's half begins with HEAD. A stream is closed when both halves are over.
+A stream has one half for each direction. The gateway's half begins with OPEN, which is its head; the agent's
+half begins with HEAD. A stream is closed when both halves are over.
 """
 
 from enum import Enum
@@ -10,45 +10,28 @@ from shared.protocol.frames import FrameType
 
 
 class Half(Enum):
-    """How far one direction of a stream has come."""
+    """The state of one direction of a stream."""
 
     HEAD = "head"
+    """Its HEAD has not been sent."""
     BODY = "body"
     ENDED = "ended"
     RESET = "reset"
 
-    __hash__ = object.__hash__  # that of Enum is a function of Python, and these are looked up all the time
+    __hash__ = object.__hash__  # Enum's own is written in Python, and these are looked up for every frame
 
 
-class HalfInput(Enum):
-    """What moves a half on."""
-
-    HEAD = "head"
-    DATA = "data"
-    END = "end"
-    RESET = "reset"
-
-    __hash__ = object.__hash__
-
-
-INPUTS: dict[int, HalfInput] = {
-    FrameType.HEAD: HalfInput.HEAD,
-    FrameType.DATA: HalfInput.DATA,
-    FrameType.END: HalfInput.END,
-    FrameType.RESET: HalfInput.RESET,
+TRANSITIONS: dict[tuple[Half, int], Half] = {
+    (Half.HEAD, FrameType.HEAD): Half.BODY,
+    (Half.HEAD, FrameType.RESET): Half.RESET,
+    (Half.BODY, FrameType.DATA): Half.BODY,
+    (Half.BODY, FrameType.END): Half.ENDED,
+    (Half.BODY, FrameType.RESET): Half.RESET,
+    # A gateway resets its ended half to cancel a request whose body it has sent.
+    (Half.ENDED, FrameType.RESET): Half.RESET,
 }
-
-TRANSITIONS: dict[tuple[Half, HalfInput], Half] = {
-    (Half.HEAD, HalfInput.HEAD): Half.BODY,
-    (Half.HEAD, HalfInput.RESET): Half.RESET,
-    (Half.BODY, HalfInput.DATA): Half.BODY,
-    (Half.BODY, HalfInput.END): Half.ENDED,
-    (Half.BODY, HalfInput.RESET): Half.RESET,
-    # An ended half may still be reset: that is how a gateway cancels a request whose body it has sent.
-    (Half.ENDED, HalfInput.RESET): Half.RESET,
-}
-"""What is not here is not allowed: a :class:`~shared.protocol.errors.StreamStateError` of the peer, or
-our own bug.
+"""Every frame a half allows, and the state after it. Another frame from the peer is a
+:class:`~shared.protocol.errors.StreamStateError`; from our own side it is a defect.
 """
 
 OVER = frozenset({Half.ENDED, Half.RESET})

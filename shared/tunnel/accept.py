@@ -16,6 +16,7 @@ from shared.handshake import GatewayHandshake, Hello, ResumeRequest
 from shared.handshake.messages import NONCE_BYTES
 from shared.identity import GatewayKeys
 from shared.protocol import limits
+from shared.protocol.credit import OWN_WINDOWS, own_limits
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import (
     ErrorCode,
@@ -26,8 +27,7 @@ from shared.protocol.errors import (
     TunnelClosed,
     UnexpectedFrame,
 )
-from shared.protocol.frames import Frame, FrameType, encode
-from shared.protocol.streams import OWN_WINDOWS, TunnelRole, own_limits
+from shared.protocol.frames import Frame, FrameType, TunnelRole, encode
 from shared.tunnel.base import GATEWAYS_HEADER, LATE_S, PATH, READ_FIRST_S, SUBPROTOCOL, Tunnel
 from shared.tunnel.turns import Turns, TurnsFull
 

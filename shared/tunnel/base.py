@@ -17,6 +17,7 @@ from websockets.typing import Subprotocol
 
 from shared.protocol import limits
 from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
+from shared.protocol.credit import read_limits
 from shared.protocol.endpoint import SessionEndpoint
 from shared.protocol.errors import (
     ErrorCode,
@@ -27,9 +28,8 @@ from shared.protocol.errors import (
     TunnelClosed,
     UnexpectedFrame,
 )
-from shared.protocol.frames import Frame, MessageKind, decode_message
+from shared.protocol.frames import Frame, MessageKind, TunnelRole, decode_message
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import TunnelRole, read_limits
 from shared.tunnel.departures import Departures
 from shared.tunnel.room import WriteBuffer
 
@@ -327,6 +327,7 @@ class Tunnel(asyncio.Protocol):
         endpoint.wake = self._departures.wake
         endpoint.on_close = self._close_ourselves
         endpoint.drop_tunnel = self._drop
+        endpoint.call_soon = self._loop.call_soon
         if endpoint.closed:  # by a handler that was told that it goes on
             self._close_ourselves()
             return

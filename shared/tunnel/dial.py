@@ -23,8 +23,7 @@ from shared.protocol.errors import (
     TrunklineError,
     TunnelClosed,
 )
-from shared.protocol.frames import Frame, FrameType, encode
-from shared.protocol.streams import TunnelRole
+from shared.protocol.frames import Frame, FrameType, TunnelRole, encode
 from shared.tunnel.base import GATEWAYS_HEADER, SUBPROTOCOL, Tunnel
 from shared.tunnel.dial_errors import explain_dial_error
 

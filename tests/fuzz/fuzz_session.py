@@ -5,14 +5,13 @@ from random import Random
 import orjson
 
 from shared.protocol import limits
-from shared.protocol.credit import WindowSettings
+from shared.protocol.credit import PeerLimits, WindowSettings
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import ErrorCode, LocalError, ProtocolError
 from shared.protocol.events import StreamOpened
-from shared.protocol.frames import FrameType, encode, encode_offset, encode_reason
+from shared.protocol.frames import FrameType, TunnelRole, encode, encode_offset, encode_reason
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, ResponseHead
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import PeerLimits, TunnelRole
 from tests.fuzz.fuzz_frames import spoil
 from tests.support.session_pair import request_head
 

@@ -2,11 +2,11 @@
 
 from collections import deque
 
-from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, WindowSettings
+from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, WindowSettings, own_limits
 from shared.protocol.events import DataReceived, Event
+from shared.protocol.frames import TunnelRole
 from shared.protocol.messages import RequestHead
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import TunnelRole, own_limits
 
 
 def request_head(streaming: bool = True, model: str = "demo") -> RequestHead:

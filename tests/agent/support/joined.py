@@ -10,13 +10,13 @@ from agent.engines.backend import BackendBody, BackendError
 from agent.engines.http.states import engine_state
 from shared.handshake import GatewayHandshake, Hello
 from shared.identity import issue_certificate
-from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
+from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, own_limits
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import ErrorCode, HandshakeRejected, TunnelClosed
+from shared.protocol.frames import TunnelRole
 from shared.protocol.messages import DeploymentState, Headers, RequestHead
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import TunnelRole, own_limits
 from shared.tunnel import Accepted
 from tests.support.identities import GATEWAY, TOKEN
 from tests.support.tunnels import Acceptor

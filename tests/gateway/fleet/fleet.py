@@ -13,9 +13,10 @@ from gateway.domain.request import AgentPrincipal, Principal, Request, RequestBo
 from gateway.fleet.registry import Registry, RegistrySettings
 from gateway.fleet.session import AgentSession
 from gateway.observability.metrics import Metrics
-from shared.protocol.credit import WindowSettings
+from shared.protocol.credit import OWN_WINDOWS, WindowSettings, own_limits
 from shared.protocol.endpoint import SessionEndpoint, Stream
 from shared.protocol.errors import ErrorCode, TrunklineError, TunnelClosed
+from shared.protocol.frames import TunnelRole
 from shared.protocol.messages import (
     AgentState,
     AgentStatus,
@@ -26,7 +27,6 @@ from shared.protocol.messages import (
     Trailers,
 )
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import OWN_WINDOWS, TunnelRole, own_limits
 from tests.support.clock import ManualClock, Timer
 
 MESSAGE_BUDGET_BYTES = 1 << 20

@@ -29,7 +29,7 @@ def test_credit_that_no_stream_can_have_is_refused() -> None:
 
 
 def test_receiving_beyond_the_grant_is_refused() -> None:
-    credit = ReceiveCredit(window=100, granted=100, now=0.0)
+    credit = ReceiveCredit(window=100, now=0.0)
     credit.receive(100)
     with pytest.raises(FlowControlViolated):
         credit.receive(1)
@@ -38,7 +38,7 @@ def test_receiving_beyond_the_grant_is_refused() -> None:
 @given(st.lists(st.integers(1, 5000), max_size=200))
 def test_what_may_be_held_never_exceeds_the_window(sizes: list[int]) -> None:
     pool = WindowPool(GATEWAY_WINDOWS)
-    credit = ReceiveCredit(window=16384, granted=16384, now=0.0)
+    credit = ReceiveCredit(window=16384, now=0.0)
     for size_bytes in sizes:
         size_bytes = min(size_bytes, credit.granted - credit.received)
         credit.receive(size_bytes)
@@ -63,7 +63,7 @@ def test_the_pool_lends_only_what_it_has(wanted: list[int]) -> None:
 def test_windows_never_grow_beyond_the_maximum() -> None:
     pool = WindowPool(GATEWAY_WINDOWS)
     pool.free = 10**9
-    credit = ReceiveCredit(limits.STREAM_WINDOW_BYTES, limits.STREAM_WINDOW_BYTES, 0.0)
+    credit = ReceiveCredit(limits.STREAM_WINDOW_BYTES, 0.0)
     for _ in range(20):
         size_bytes = credit.granted - credit.received
         credit.receive(size_bytes)

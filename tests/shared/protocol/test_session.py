@@ -3,7 +3,7 @@
 import pytest
 
 from shared.protocol import limits
-from shared.protocol.credit import AGENT_WINDOWS, WindowSettings
+from shared.protocol.credit import AGENT_WINDOWS, PeerLimits, WindowSettings
 from shared.protocol.errors import (
     ErrorCode,
     FlowControlViolated,
@@ -17,21 +17,20 @@ from shared.protocol.errors import (
     UnexpectedFrame,
 )
 from shared.protocol.events import (
+    ControlReceived,
     DataReceived,
     HeadReceived,
     PeerClosed,
-    SlotsReceived,
+    StreamClosed,
     StreamEnded,
     StreamOpened,
     StreamReset,
     StreamWritable,
 )
-from shared.protocol.events import StreamClosed as Closed
-from shared.protocol.frames import FrameType, decode_message, encode, encode_offset, encode_reason
+from shared.protocol.frames import FrameType, TunnelRole, decode_message, encode, encode_offset, encode_reason
 from shared.protocol.heartbeat import Heartbeat
 from shared.protocol.messages import AgentState, AgentStatus, ResponseHead, Trailers, Usage
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import PeerLimits, TunnelRole
 from tests.support.session_pair import SessionPair, body, request_head
 
 OK = ResponseHead(200, ())
@@ -73,9 +72,9 @@ def test_a_request_and_its_response_in_order(pair: SessionPair) -> None:
         HeadReceived(stream_id, OK),
         DataReceived(stream_id, b"token"),
         StreamEnded(stream_id, trailers),
-        Closed(stream_id),
+        StreamClosed(stream_id),
     ]
-    assert at_agent == [Closed(stream_id)]
+    assert at_agent == [StreamClosed(stream_id)]
     assert pair.gateway.open_streams == pair.agent.open_streams == 0
 
 
@@ -168,7 +167,7 @@ def test_windows_come_back_when_streams_close(pair: SessionPair) -> None:
         for stream_id in streams:
             pair.gateway.consumed(stream_id, 100, pair.now)
     assert pair.gateway.held_bytes == 0
-    assert pair.gateway._streams._pool.free == pair.gateway._streams._windows.shareable - 1024 * 16 * 1024
+    assert pair.gateway._pool.free == pair.gateway._windows.shareable - 1024 * 16 * 1024
 
 
 def test_cancel_is_confirmed_by_the_agent_before_the_stream_closes(pair: SessionPair) -> None:
@@ -185,8 +184,8 @@ def test_cancel_is_confirmed_by_the_agent_before_the_stream_closes(pair: Session
     assert pair.agent.send_data(stream_id, b"late") is True
     pair.agent.reset(stream_id, ErrorCode.CANCELLED)
     at_gateway, at_agent = pair.settle()
-    assert at_gateway == [Closed(stream_id)]
-    assert at_agent == [Closed(stream_id)]
+    assert at_gateway == [StreamClosed(stream_id)]
+    assert at_agent == [StreamClosed(stream_id)]
     assert pair.gateway.held_bytes == 0
 
 
@@ -223,7 +222,7 @@ def test_end_after_the_peer_cancelled_confirms_the_cancel(pair: SessionPair) -> 
     pair.agent.send_data(stream_id, b"unwanted")
     pair.agent.end(stream_id)
     at_gateway, _ = pair.settle()
-    assert at_gateway == [Closed(stream_id)]
+    assert at_gateway == [StreamClosed(stream_id)]
 
 
 def test_an_early_answer_stops_the_upload(pair: SessionPair) -> None:
@@ -233,8 +232,8 @@ def test_an_early_answer_stops_the_upload(pair: SessionPair) -> None:
     pair.agent.send_head(stream_id, ResponseHead(413, ()))
     pair.agent.end(stream_id)
     at_gateway, at_agent = pair.settle()
-    assert at_gateway[-1] == Closed(stream_id)
-    assert at_agent[-1] == Closed(stream_id)
+    assert at_gateway[-1] == StreamClosed(stream_id)
+    assert at_agent[-1] == StreamClosed(stream_id)
     with pytest.raises(StreamHalfClosed):
         pair.gateway.send_data(stream_id, b"more")
     assert pair.agent.held_bytes == 0
@@ -259,7 +258,7 @@ def test_levels_are_levels_and_only_the_newest_counts(pair: SessionPair) -> None
     pair.agent.send_slots({"d1": 2})
     names = frames_of(pair.send(pair.agent))
     assert names == [("STATE", 0), ("SLOTS", 0)]
-    assert pair.deliver(pair.gateway)[-1] == SlotsReceived({"d1": 2})
+    assert pair.deliver(pair.gateway)[-1] == ControlReceived(FrameType.SLOTS, {"d1": 2})
 
 
 def test_no_more_streams_than_the_agent_allows() -> None:

@@ -8,12 +8,12 @@ import pytest
 from agent.capacity.roster import Roster
 from agent.link.publisher import TICK_S, Publisher
 from shared.protocol import limits
-from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS
+from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, own_limits
 from shared.protocol.endpoint import SessionEndpoint, Stream
 from shared.protocol.errors import ControlFrameFlood, ErrorCode
+from shared.protocol.frames import TunnelRole
 from shared.protocol.messages import DeploymentState, DeploymentStatus
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import TunnelRole, own_limits
 from tests.agent.support.joined import PlayedBackend
 from tests.support.clock import ManualClock
 from tests.support.tunnels import Recorder, request_head

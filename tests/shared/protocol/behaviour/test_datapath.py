@@ -5,12 +5,13 @@ from random import Random
 import pytest
 
 from shared.protocol import limits
-from shared.protocol.credit import SendCredit, WindowSettings
+from shared.protocol.credit import PeerLimits, SendCredit, WindowSettings
 from shared.protocol.errors import ErrorCode, FlowControlViolated, FrameMalformed, ProtocolError
 from shared.protocol.events import DataReceived, Event
 from shared.protocol.frames import (
     HEADER,
     FrameType,
+    TunnelRole,
     decode_message,
     encode,
     encode_offset,
@@ -19,7 +20,6 @@ from shared.protocol.frames import (
 from shared.protocol.messages import ResponseHead
 from shared.protocol.outbox import Outbox, OutStream, Packing
 from shared.protocol.session import ProtocolSession
-from shared.protocol.streams import PeerLimits, TunnelRole
 from tests.support.session_pair import SessionPair, request_head
 
 WINDOWS = WindowSettings(floor=600, initial=600, maximum=2400, session=3000, streams=4)
@@ -100,7 +100,7 @@ def test_frames_that_share_a_message_do_what_each_does_alone_the_ordinary_way(
         frames = frames[: broken + 1]  # what ends too early can only be the last
         together = told(a_session(role, Random(seed)), [b"".join(frames)])
         ordinary = a_session(role, Random(seed))
-        monkeypatch.setattr(ordinary._streams, "receive_bodies", lambda message, start: start)
+        monkeypatch.setattr(ordinary, "_receive_bodies", lambda message, start: start)
         assert together == told(ordinary, frames), seed
         endings.add(together[1].partition(":")[0])
     assert endings >= {"", "FlowControlViolated", "StreamStateError", "FrameMalformed", "FrameTooLarge"}
@@ -118,8 +118,7 @@ def test_every_byte_of_a_message_is_read_wherever_the_last_frame_ends(gateway: P
 def test_the_sessions_credit_is_watched_though_no_stream_goes_beyond_its_own(
     gateway: ProtocolSession,
 ) -> None:
-    table = gateway._streams
-    table._receive_credit.granted = 700
+    gateway._received.granted = 700
     first, second = (encode(FrameType.DATA, stream_id, bytes(400)) for stream_id in (1, 2))
     with pytest.raises(FlowControlViolated, match="session"):
         gateway.receive_message(first + second, 0.0)

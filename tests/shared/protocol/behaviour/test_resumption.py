@@ -4,7 +4,7 @@ import pytest
 
 from shared.protocol import limits
 from shared.protocol.errors import ErrorCode, HeartbeatLost, ResumeRefused
-from shared.protocol.events import HeadReceived, PeerHeard, PeerSilent, StreamReset, StreamWritable
+from shared.protocol.events import HeadReceived, StreamReset, StreamWritable, TunnelEvent
 from shared.protocol.heartbeat import Heartbeat
 from shared.protocol.messages import AgentState, AgentStatus, ResponseHead
 from tests.support.session_pair import SessionPair, body, request_head
@@ -169,10 +169,10 @@ def test_a_peer_that_owes_an_answer_is_silent_after_three_seconds_until_it_is_he
     assert pair.gateway.next_deadline() == 8 + limits.SILENT_AFTER_S
     pair.now = 8 + limits.SILENT_AFTER_S
     pair.gateway.handle_deadline(pair.now)
-    assert pair.gateway.take_events() == [PeerSilent()]
+    assert pair.gateway.take_events() == [TunnelEvent.PEER_SILENT]
     pair.now += 1
     assert pair.gateway.bytes_received(pair.now)
-    assert pair.gateway.take_events() == [PeerHeard()]
+    assert pair.gateway.take_events() == [TunnelEvent.PEER_HEARD]
     assert not pair.gateway.bytes_received(pair.now)
 
 

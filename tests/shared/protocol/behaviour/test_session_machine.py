@@ -19,13 +19,11 @@ from shared.protocol.errors import ErrorCode, TooManyStreams
 from shared.protocol.events import (
     DataReceived,
     HeadReceived,
-    PeerHeard,
-    PeerSilent,
-    RoundTripMeasured,
     StreamEnded,
     StreamOpened,
     StreamReset,
     StreamWritable,
+    TunnelEvent,
 )
 from shared.protocol.events import StreamClosed as Closed
 from shared.protocol.messages import ResponseHead
@@ -156,11 +154,10 @@ class Sessions(RuleBasedStateMachine):
     def memory_stays_within_what_was_granted(self) -> None:
         for session in (self.pair.gateway, self.pair.agent):
             assert 0 <= session.held_bytes <= WINDOWS.session
-            table = session._streams
-            windows = [s.credit.window for s in table._streams.values()]
-            windows += [credit.window for credit in table._owed.values()]
+            windows = [s.credit.window for s in session._streams.values()]
+            windows += [credit.window for credit in session._owed.values()]
             assert sum(windows) <= WINDOWS.shareable
-            assert table._pool.free >= 0
+            assert session._pool.free >= 0
 
     @precondition(lambda self: self.models)
     @rule()
@@ -174,8 +171,8 @@ class Sessions(RuleBasedStateMachine):
         for session in (self.pair.gateway, self.pair.agent):
             assert session.open_streams == 0
             assert session.held_bytes == 0
-            assert session._streams._owed == {}
-            assert session._streams._pool.free == WINDOWS.shareable - WINDOWS.floor * WINDOWS.streams
+            assert session._owed == {}
+            assert session._pool.free == WINDOWS.shareable - WINDOWS.floor * WINDOWS.streams
             assert not session._outbox._interactive
             assert not session._outbox._bulk
             assert not session._outbox._blocked
@@ -228,7 +225,7 @@ class Sessions(RuleBasedStateMachine):
 
     def _note(self, session: ProtocolSession, events: list[Any]) -> None:
         for event in events:
-            if isinstance(event, PeerSilent | PeerHeard | RoundTripMeasured):
+            if isinstance(event, TunnelEvent):
                 continue
             model = self.models[event.stream_id]
             side = model.gateway if session is self.pair.gateway else model.agent

@@ -180,7 +180,7 @@ def test_slots_that_change_with_every_request_are_no_flood() -> None:
 
 
 def test_credit_that_grows_by_single_bytes_is_a_flood_and_by_windows_is_none() -> None:
-    first = SessionPair().gateway._streams._send_credit.limit
+    first = SessionPair().gateway._send_credit.limit
 
     def credits_by(step_bytes: int, count: int) -> list[bytes]:
         offsets = [first + number * step_bytes for number in range(1, count + 1)]
@@ -191,7 +191,7 @@ def test_credit_that_grows_by_single_bytes_is_a_flood_and_by_windows_is_none() -
     pair = SessionPair()
     for message in credits_by(limits.CREDIT_STEP_BYTES, 2 * most):
         pair.gateway.receive_message(message, 0.0)
-    assert pair.gateway._streams._send_credit.limit == first + 2 * most * limits.CREDIT_STEP_BYTES
+    assert pair.gateway._send_credit.limit == first + 2 * most * limits.CREDIT_STEP_BYTES
 
 
 def test_an_agent_earns_control_frames_with_the_requests_it_is_given() -> None:
@@ -388,9 +388,9 @@ def test_an_answer_that_crosses_many_cuts_costs_its_retained_messages_only(loop:
 @pytest.mark.parametrize("piece", ['"', "\u00ff"])
 def test_a_request_head_too_long_for_a_frame_is_refused_and_takes_no_window(piece: str) -> None:
     pair = SessionPair()
-    free = pair.gateway._streams._pool.free
+    free = pair.gateway._pool.free
     head = replace(request_head(), headers=(("x", piece * 30_000),))
     with pytest.raises(HeadTooLarge):
         pair.gateway.open_stream(head, pair.now)
-    assert pair.gateway._streams._pool.free == free
+    assert pair.gateway._pool.free == free
     assert not pair.gateway.wants_to_send

@@ -155,7 +155,7 @@ class Tunnels(RuleBasedStateMachine):
         name = f"r{next(self.names)}"
         sides = self.sides[name] = (Side("gateway"), Side("agent"))
         sides[0].stream = endpoint.open(request_head(request_id=name, streaming=streaming), sides[0])
-        sides[0].suspended = endpoint._stopped
+        sides[0].suspended = endpoint._streams_suspended
         self.loop.settle()
 
     @rule(data=st.data(), size=st.sampled_from([1, 50, 3000, 40_000]))
@@ -377,15 +377,16 @@ class Tunnels(RuleBasedStateMachine):
             assert not agent.suspended or agent.closed
 
     def _given_back(self, endpoint: SessionEndpoint) -> None:
-        table = endpoint.session._streams
+        session = endpoint.session
         assert not endpoint.streams
-        assert endpoint.session.open_streams == 0
-        assert endpoint.session.held_bytes == 0
-        assert table._owed == {}
-        assert table._pool.free == table._windows.shareable - table._windows.floor * table._windows.streams
-        assert endpoint.session.log.retained_bytes == 0
-        assert not table.outbox
-        assert not table.outbox._blocked
+        assert session.open_streams == 0
+        assert session.held_bytes == 0
+        assert session._owed == {}
+        windows = session._windows
+        assert session._pool.free == windows.shareable - windows.floor * windows.streams
+        assert session.log.retained_bytes == 0
+        assert not session._outbox
+        assert not session._outbox._blocked
 
     def _end(self, side: Side) -> None:
         assert side.stream is not None

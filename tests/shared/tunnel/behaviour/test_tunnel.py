@@ -140,7 +140,7 @@ async def test_closing_the_session_tells_both_sides_and_every_stream() -> None:
         error = await tunnel.wait_closed()
         assert isinstance(error, TunnelClosed)
         assert error.code is ErrorCode.DRAINING
-        assert agent.names()[-3:] == ["reset", "closed", "session_closed"]
+        assert agent.names()[-3:] == ["session_closed", "reset", "closed"]
         assert await acceptor.tunnels[0].wait_closed() is None
 
 

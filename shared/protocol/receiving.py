@@ -1,0 +1,159 @@
+"""The frames of streams that a session receives (PROTOCOL §5, §6). Sans-I/O."""
+
+from shared.protocol import limits
+from shared.protocol.credit import ReceiveCredit, SendCredit
+from shared.protocol.errors import ErrorCode, FlowControlViolated, StreamLimitExceeded, StreamStateError
+from shared.protocol.events import DataReceived, HeadReceived, StreamEnded, StreamOpened, StreamReset
+from shared.protocol.frames import HEADER, Frame, FrameType, TunnelRole, decode_reason
+from shared.protocol.messages import RequestHead, ResponseHead, Trailers
+from shared.protocol.outbox import OutStream
+from shared.protocol.stream_state import OVER, TRANSITIONS, Half
+from shared.protocol.streams import OpenStream, SessionStreams
+
+_DATA = int(FrameType.DATA)
+_BODY, _ENDED, _RESET = Half.BODY, Half.ENDED, Half.RESET
+"""For the path of every frame: a global is found faster than a member of an enumeration."""
+
+
+class ReceivingStreams(SessionStreams):
+    """The streams of a session and the frames that the peer sends on them.
+
+    The methods raise :class:`~shared.protocol.errors.ProtocolError` when the peer breaks a rule.
+    """
+
+    def _receive_bodies(self, message: bytes, start: int) -> int:
+        """Takes the DATA frames that follow one another from ``start`` on; returns where they end.
+
+        Nearly every frame is taken here, without a call. It stops before the first frame that is not DATA
+        within its size and credit, of a stream that expects it and whose program wants it. Such a frame goes
+        to :meth:`_receive_data`, which finds what is wrong with it.
+        """
+        streams, happened, unpack = self._streams, self._events.append, HEADER.unpack_from
+        make = tuple.__new__  # DataReceived(…) does the same by way of a function written in Python
+        unwanted = _ENDED if self.role is TunnelRole.AGENT else _RESET
+        session = self._received
+        header_bytes, most_bytes = limits.FRAME_HEADER_BYTES, limits.DATA_PAYLOAD_BYTES
+        while start + header_bytes < len(message):
+            frame_type, stream_id, length = unpack(message, start)
+            begin = start + header_bytes
+            end = begin + length
+            if frame_type != _DATA or not begin < end <= len(message) or length > most_bytes:
+                break
+            stream = streams.get(stream_id)
+            if stream is None or stream.peer is not _BODY:
+                break
+            local, credit = stream.local, stream.credit
+            if local is _RESET or local is unwanted:
+                break
+            received, in_session = credit.received + length, session.received + length
+            if received > credit.granted or in_session > session.granted:
+                break
+            credit.received, session.received = received, in_session
+            happened(make(DataReceived, (stream_id, message[begin:end])))
+            start = end
+        return start
+
+    def _receive_open(self, frame: Frame, now: float) -> None:
+        if frame.stream_id <= self._last_id:
+            raise StreamStateError(f"stream {frame.stream_id} opened after stream {self._last_id}")
+        if len(self._streams) >= self._windows.streams:
+            raise StreamLimitExceeded(f"more than {self._windows.streams} streams")
+        if self._outbox.frames_waiting > 2 * self._windows.streams + limits.COMMANDS:
+            # A stream of which the peer has not read the end still counts among those it has open.
+            raise StreamLimitExceeded("streams are opened and their ends not read")
+        head = RequestHead.from_payload(frame.payload)
+        if head.credit > limits.CREDIT_MAX:
+            raise FlowControlViolated(f"credit up to offset {head.credit}")
+        self._last_id = frame.stream_id
+        out = OutStream(frame.stream_id, SendCredit(head.credit), interactive=head.streaming)
+        window = self._first_window()
+        self._streams[frame.stream_id] = OpenStream(Half.HEAD, Half.BODY, out, ReceiveCredit(window, now))
+        if window > self._windows.floor:
+            self._outbox.put_credit(frame.stream_id, window)
+        self._events.append(StreamOpened(frame.stream_id, head))
+
+    def _receive_head(self, frame: Frame, now: float) -> None:
+        stream = self._advance_peer(frame)
+        head = ResponseHead.from_payload(frame.payload)
+        if stream.local is not Half.RESET:
+            self._events.append(HeadReceived(frame.stream_id, head))
+
+    def _receive_data(self, frame: Frame, now: float) -> None:
+        stream = self._advance_peer(frame)
+        size_bytes = len(frame.payload)
+        self._received.receive(size_bytes)
+        stream.credit.receive(size_bytes)
+        if stream.local is Half.RESET or (self.role is TunnelRole.AGENT and stream.local is Half.ENDED):
+            self._discard(frame.stream_id, stream.credit)
+        else:
+            self._events.append(DataReceived(frame.stream_id, frame.payload))
+
+    def _receive_end(self, frame: Frame, now: float) -> None:
+        stream = self._advance_peer(frame)
+        trailers = Trailers.from_payload(frame.payload) if frame.payload else None
+        if stream.local is not Half.RESET:
+            self._events.append(StreamEnded(frame.stream_id, trailers))
+        if self.role is TunnelRole.GATEWAY and self._has_more(stream):
+            # The response is complete, so nobody needs the rest of the request.
+            self._drop_local(frame.stream_id, stream, ErrorCode.NO_ERROR, "")
+        self._close_if_over(frame.stream_id, stream)
+
+    def _receive_reset(self, frame: Frame, now: float) -> None:
+        if self._is_closed(frame.stream_id):
+            return
+        stream = self._advance_peer(frame)
+        code, reason = decode_reason(frame.payload)
+        if stream.local is not Half.RESET:
+            self._events.append(StreamReset(frame.stream_id, code, reason))
+            if self.role is TunnelRole.GATEWAY or stream.local is Half.ENDED:
+                if self._has_more(stream):
+                    self._drop_local(frame.stream_id, stream, code, "")
+            else:
+                # Nobody needs what has not left. The program confirms once its engine has let go.
+                self._outbox.drop(stream.out)
+        self._close_if_over(frame.stream_id, stream)
+
+    def _credit_stream(self, stream_id: int, offset: int) -> int:
+        """Takes a CREDIT and returns how many bytes more may be sent than before."""
+        if stream_id == 0:
+            further_bytes = self._send_credit.advance(offset)
+            if further_bytes:
+                self._outbox.session_credit_advanced()
+            return further_bytes
+        stream = self._streams.get(stream_id)
+        if stream is not None and not self._open_has_not_left(stream_id):
+            further_bytes = stream.out.credit.advance(offset)
+            if further_bytes:
+                self._outbox.queue(stream.out)
+            return further_bytes
+        if not self._is_closed(stream_id):
+            raise StreamStateError(f"CREDIT on stream {stream_id}, which was never opened")
+        return 0
+
+    # --- Steps ---
+
+    def _advance_peer(self, frame: Frame) -> OpenStream:
+        """Moves the peer's half on. Raises :class:`StreamStateError` when the table does not allow it."""
+        stream = self._streams.get(frame.stream_id)
+        following = None if stream is None else TRANSITIONS.get((stream.peer, frame.type))
+        if stream is None or following is None or self._open_has_not_left(frame.stream_id):
+            name = FrameType(frame.type).name
+            raise StreamStateError(f"{name} on stream {frame.stream_id}, which does not expect it")
+        stream.peer = following
+        return stream
+
+    def _is_closed(self, stream_id: int) -> bool:
+        return stream_id <= self._last_id and stream_id not in self._streams
+
+    def _open_has_not_left(self, stream_id: int) -> bool:
+        """Whether the peer cannot know of a stream yet.
+
+        Answering frames on such a stream would let a peer that reads nothing make us keep any number of
+        answers.
+        """
+        return self.role is TunnelRole.GATEWAY and stream_id > self._outbox.last_opened
+
+    @staticmethod
+    def _has_more(stream: OpenStream) -> bool:
+        """Whether our half has something left to send, its END included."""
+        return stream.local not in OVER or stream.out.end is not None
