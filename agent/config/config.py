@@ -12,17 +12,54 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import NoDecode
 
+from agent.config.engines import Continues, ModelsConfig, Seconds, Slots, check_name
 from agent.config.engines import EngineConfig as EngineConfig
-from agent.config.engines import ModelsConfig, Seconds, Slots
-from agent.engines.http.kind import USUAL_PORTS, check_continues
+from agent.engines.http.kind import USUAL_PORTS
 from agent.link.dialer import DialSettings
 from agent.link.proxy import is_loopback, proxy_for
-from shared.identity import NAME_RULE, JoinToken, is_name
+from shared.identity import JoinToken, is_name
 from shared.process.settings import ConfigError
 from shared.protocol.errors import JoinTokenInvalid
+
+
+def _check_gateway(url: str) -> str:
+    tunnel_url(url)
+    return url
+
+
+def _check_join(token: SecretStr) -> SecretStr:
+    try:
+        JoinToken.decode(token.get_secret_value())
+    except JoinTokenInvalid as error:
+        raise ValueError(str(error)) from None
+    return token
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _split_engines(value: Any) -> Any:
+    return [{"url": part} for part in _split(value)] if isinstance(value, str) else value
+
+
+def _split_labels(value: Any) -> Any:
+    return _pairs(value, "a label is written KEY=VALUE")
+
+
+def _split_continues(value: Any) -> Any:
+    return {} if value == "none" else _pairs(value, "it is written ROUTE=WAY")
 
 
 class AgentConfig(BaseModel):
@@ -30,21 +67,21 @@ class AgentConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    gateway: str
+    gateway: Annotated[str, AfterValidator(_check_gateway)]
     """``https://HOST[:PORT]``; ``http://`` on loopback only."""
-    join: SecretStr | None = None
+    join: Annotated[SecretStr, AfterValidator(_check_join)] | None = None
     """The join token; needed the first time only."""
     state: Path = Field(default_factory=lambda: default_state_dir(os.environ))
-    name: str | None = None
-    engine: Annotated[tuple[EngineConfig, ...], NoDecode] = ()
+    name: Annotated[str, AfterValidator(check_name)] | None = None
+    engine: Annotated[tuple[EngineConfig, ...], NoDecode, BeforeValidator(_split_engines)] = ()
     models: ModelsConfig = Field(default_factory=ModelsConfig)
     engine_key: SecretStr | None = None
     """The API key of engines that have none of their own here."""
     slots: Slots | None = None
     """For engines that have none of their own here."""
-    continues: Annotated[dict[str, str] | None, NoDecode] = None
+    continues: Annotated[Continues | None, NoDecode, BeforeValidator(_split_continues)] = None
     """For engines that have none of their own here. As text: ``ROUTE=WAY,…``, or ``none``."""
-    labels: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], NoDecode, BeforeValidator(_split_labels)] = Field(default_factory=dict)
     """What this host says of itself. A gateway goes by the labels of the agent's identity (its join token's,
     or set since), and logs what says otherwise."""
     find_engines: bool | None = None
@@ -62,51 +99,6 @@ class AgentConfig(BaseModel):
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @field_validator("gateway")
-    @classmethod
-    def _check_gateway(cls, value: str) -> str:
-        tunnel_url(value)
-        return value
-
-    @field_validator("join")
-    @classmethod
-    def _check_join(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            try:
-                JoinToken.decode(value.get_secret_value())
-            except JoinTokenInvalid as error:
-                raise ValueError(str(error)) from None
-        return value
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str | None) -> str | None:
-        if value is not None and not is_name(value):
-            raise ValueError(NAME_RULE)
-        return value
-
-    @field_validator("engine", mode="before")
-    @classmethod
-    def _split_engines(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return [{"url": part.strip()} for part in value.split(",") if part.strip()]
-        return value
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _split_labels(cls, value: Any) -> Any:
-        return _pairs(value, "a label is written KEY=VALUE")
-
-    @field_validator("continues", mode="before")
-    @classmethod
-    def _split_continues(cls, value: Any) -> Any:
-        return {} if value == "none" else _pairs(value, "it is written ROUTE=WAY")
-
-    @field_validator("continues")
-    @classmethod
-    def _check_continues(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        return None if value is None else dict(check_continues(value))
-
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         names = [engine.name for engine in self.engines]
@@ -116,12 +108,13 @@ class AgentConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_memory(self) -> Self:
-        if self.models.memory is not None:
-            for engine in self.engines:
-                if (engine.memory or 0) > self.models.memory:
-                    raise ValueError(f"engine {engine.name}: memory is more than there is for models")
-            if sum(e.memory or 0 for e in self.engines if not e.on_demand) > self.models.memory:
-                raise ValueError("the engines that are loaded at start need more memory than models.memory")
+        if (memory := self.models.memory) is None:
+            return self
+        for engine in self.engines:
+            if (engine.memory or 0) > memory:
+                raise ValueError(f"engine {engine.name}: memory is more than there is for models")
+        if sum(e.memory or 0 for e in self.engines if not e.on_demand) > memory:
+            raise ValueError("the engines that are loaded at start need more memory than models.memory")
         return self
 
     @property
@@ -131,16 +124,13 @@ class AgentConfig(BaseModel):
         filled = []
         for place, (engine, kind) in enumerate(zip(self.engine, kinds, strict=True)):
             name = kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}"
-            filled.append(
-                engine.model_copy(
-                    update={
-                        "name": engine.name or name,
-                        "slots": engine.slots or self.slots,
-                        "api_key": engine.api_key or self.engine_key,
-                        "continues": self.continues if engine.continues is None else engine.continues,
-                    }
-                )
-            )
+            common = {
+                "name": engine.name or name,
+                "slots": engine.slots or self.slots,
+                "api_key": engine.api_key or self.engine_key,
+                "continues": self.continues if engine.continues is None else engine.continues,
+            }
+            filled.append(engine.model_copy(update=common))
         return tuple(filled)
 
     @property
@@ -186,7 +176,7 @@ class AgentConfig(BaseModel):
 def _pairs(value: Any, rule: str) -> Any:
     """``KEY=VALUE,…`` or a list of ``KEY=VALUE`` as a dict; anything else as it is."""
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
+        value = _split(value)
     if not isinstance(value, list | tuple):
         return value
     pairs = [str(part).partition("=") for part in value]

@@ -2,9 +2,18 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
 from agent.engines.command.engine import CommandSettings
 from agent.engines.command.process import PORT
@@ -18,13 +27,63 @@ Slots = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Memory = Annotated[ByteSize, Field(gt=0, le=2**50)]
 """Bytes, or text such as ``14 GiB``."""
+Continues = Annotated[dict[str, str], AfterValidator(check_continues)]
+"""Route → how an engine is asked to go on with an answer that another engine began: ``final_message`` or
+``prefill``, for completions ``prompt``. Empty: not at all."""
 
 IDLE_TIMEOUT_S = 600.0
 """Of engines that are loaded on demand, unless they say otherwise."""
 
-_NO_NAME = "it must not be empty, hold blanks or be too long"
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
+
+
+def check_name(name: str) -> str:
+    """``name``, if it can be an agent's or an engine's. Raises ValueError."""
+    if not is_name(name):
+        raise ValueError(NAME_RULE)
+    return name
+
+
+def _check_health(path: str) -> str:
+    if not path.startswith("/") or not path.isprintable() or " " in path:
+        raise ValueError("a path begins with / and holds no blanks")
+    return path
+
+
+def _check_command(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not words or not words[0] or any("\0" in word for word in words):
+        raise ValueError("a command begins with a program")
+    return words
+
+
+def _check_environment(variables: dict[str, str]) -> dict[str, str]:
+    for name, text in variables.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise ValueError(f"{name!r} is no name of a variable, or its value holds a zero byte")
+    return variables
+
+
+def _check_torch(model: str) -> str:
+    if model == "demo":
+        return model
+    directory = Path(model).expanduser().absolute()
+    try:
+        found = bool(model) and directory.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        found = False
+    if not found:
+        raise ValueError("a model is 'demo' or a directory, and there is no such directory")
+    if not is_nameable(directory.name):
+        raise ValueError("the model is called after its directory, whose name must hold no blanks")
+    return str(directory)
+
+
+Command = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: shlex.split(value) if isinstance(value, str) else value),
+    AfterValidator(_check_command),
+]
 
 
 class ModelsConfig(BaseModel):
@@ -43,25 +102,24 @@ class EngineConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: str | None = None
-    torch: str | None = None
+    url: Annotated[str, AfterValidator(base_url)] | None = None
+    torch: Annotated[str, AfterValidator(_check_torch)] | None = None
     """A Hugging Face model directory, or ``demo``."""
-    command: tuple[str, ...] | None = None
+    command: Command | None = None
     """Program and arguments, as a list or as text that is split as a shell would. No shell runs it.
     ``{port}`` stands for the port."""
-    name: str = ""
+    name: Annotated[str, AfterValidator(lambda name: check_name(name) if name else "")] = ""
     slots: Slots | None = None
     api_key: SecretStr | None = None
     models: Annotated[tuple[str, ...], Field(max_length=MODELS)] = ()
-    health: Annotated[str | None, Field(max_length=1024)] = None
+    health: Annotated[str, Field(max_length=1024), AfterValidator(_check_health)] | None = None
     """For ``url``, where the engine has no list of models: a path that answers below 400 while it serves
     ``models``."""
     version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     """Kept beside the engine; no gateway is told of them yet."""
-    continues: dict[str, str] | None = None
-    """Route → how it is asked to go on with an answer that another engine began: ``final_message`` or
-    ``prefill``, for completions ``prompt``. Empty: not at all. Default: what is known of its kind."""
+    continues: Continues | None = None
+    """Default: what is known of its kind."""
     stateful: bool | None = None
     """Whether requests for its own paths that belong together must go to this same engine. Default: what is
     known of its kind; of an engine of no known kind, yes."""
@@ -73,7 +131,7 @@ class EngineConfig(BaseModel):
     refresh_s: Seconds = 5.0
     port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """For ``command``: where the engine listens, on loopback; 0: a free port, which ``{port}`` tells it."""
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: Annotated[dict[str, str], AfterValidator(_check_environment)] = Field(default_factory=dict)
     """For ``command``: added to the agent's own, without its settings."""
     ready_s: Seconds = 600.0
     """For ``command``: how long it may take to answer."""
@@ -90,94 +148,31 @@ class EngineConfig(BaseModel):
     """Without a request for so long it is unloaded; 0: never. Default: 600 on demand, never when loaded at
     start."""
 
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str | None) -> str | None:
-        return None if value is None else base_url(value)
-
-    @field_validator("health")
-    @classmethod
-    def _check_health(cls, value: str | None) -> str | None:
-        if value is not None and (not value.startswith("/") or not value.isprintable() or " " in value):
-            raise ValueError("a path begins with / and holds no blanks")
-        return value
-
-    @field_validator("command", mode="before")
-    @classmethod
-    def _split_command(cls, value: Any) -> Any:
-        return shlex.split(value) if isinstance(value, str) else value
-
-    @field_validator("command")
-    @classmethod
-    def _check_command(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if value is not None and (not value or not value[0] or any("\0" in word for word in value)):
-            raise ValueError("a command begins with a program")
-        return value
-
-    @field_validator("environment")
-    @classmethod
-    def _check_environment(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, text in value.items():
-            if not name or "=" in name or "\0" in name + text:
-                raise ValueError(f"{name!r} is no name of a variable, or its value holds a zero byte")
-        return value
-
-    @field_validator("continues")
-    @classmethod
-    def _check_continues(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        return None if value is None else dict(check_continues(value))
-
-    @field_validator("torch")
-    @classmethod
-    def _check_torch(cls, value: str | None) -> str | None:
-        if value in (None, "demo"):
-            return value
-        directory = Path(str(value)).expanduser().absolute()
-        if not value or not _is_directory(directory):
-            raise ValueError("a model is 'demo' or a directory, and there is no such directory")
-        if not is_nameable(directory.name):
-            raise ValueError("the model is called after its directory, whose name must hold no blanks")
-        return str(directory)
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if value and not is_name(value):
-            raise ValueError(NAME_RULE)
-        return value
-
     @model_validator(mode="after")
     def _check_either(self) -> Self:
         if [self.url, self.torch, self.command].count(None) != 2:
             raise ValueError("an engine has one of url, command and torch")
-        stray = () if self.command is not None else self.model_fields_set.intersection(_OF_COMMANDS)
-        if self.url is not None:
-            stray = self.model_fields_set.intersection(_OF_COMMANDS + _OF_LOADING)
-        for key in sorted(stray):
+        of_commands = () if self.command is not None else _OF_COMMANDS
+        of_loading = () if self.url is None else _OF_LOADING
+        for key in sorted(self.model_fields_set.intersection((*of_commands, *of_loading))):
             raise ValueError(f"{key} is for engines that the agent starts itself")
         return self
 
     @model_validator(mode="after")
-    def _check_health_has_models(self) -> Self:
-        if self.health is None:
-            return self
-        if self.url is None:
-            raise ValueError("health is for engines with a url")
-        if not self.models:
-            raise ValueError("health stands in for a list of models: name them, with models = […]")
-        if bad := [model for model in self.models if not is_nameable(model)]:
-            raise ValueError(f"models: {bad[0]!r} is no name: {_NO_NAME}")
-        return self
-
-    @model_validator(mode="after")
     def _check_can_be_asked(self) -> Self:
-        if self.command is None:
-            return self
-        if self.on_demand and not self.models:
+        if self.health is not None and self.url is None:
+            raise ValueError("health is for engines with a url")
+        if self.health is not None and not self.models:
+            raise ValueError("health stands in for a list of models: name them, with models = […]")
+        if self.command is not None and self.on_demand and not self.models:
             raise ValueError("an engine that is loaded on demand needs models: the names that it serves")
-        if bad := [model for model in self.models if not is_nameable(model)]:
-            raise ValueError(f"models: {bad[0]!r} is no name: {_NO_NAME}")
-        if not self.port and not any(PORT in text for text in (*self.command, *self.environment.values())):
+        bad = [model for model in self.models if not is_nameable(model)]
+        if bad and (self.health is not None or self.command is not None):
+            raise ValueError(
+                f"models: {bad[0]!r} is no name: it must not be empty, hold blanks or be too long"
+            )
+        texts = (*self.command, *self.environment.values()) if self.command is not None else ()
+        if texts and not self.port and not any(PORT in text for text in texts):
             raise ValueError(f"write {PORT} where the command takes its port, or say port = …")
         return self
 
@@ -202,9 +197,6 @@ class EngineConfig(BaseModel):
 
     def settings(self) -> EngineSettings:
         """For :class:`agent.engines.http.openai.OpenAIHTTPBackend`."""
-        timeouts = EngineTimeouts(
-            connect_s=self.connect_s, first_byte_s=self.first_byte_s, idle_s=self.idle_s
-        )
         return EngineSettings(
             url=self.url or "http://127.0.0.1",
             name=self.name,
@@ -216,7 +208,9 @@ class EngineConfig(BaseModel):
             continues=self.continues,
             stateful=self.stateful,
             refresh_s=self.refresh_s,
-            timeouts=timeouts,
+            timeouts=EngineTimeouts(
+                connect_s=self.connect_s, first_byte_s=self.first_byte_s, idle_s=self.idle_s
+            ),
         )
 
     def command_settings(self) -> CommandSettings:
@@ -242,10 +236,3 @@ class EngineConfig(BaseModel):
             load_s=self.load_s,
             idle_timeout_s=timeout_s or None,
         )
-
-
-def _is_directory(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name too long, or with a zero byte
-        return False
