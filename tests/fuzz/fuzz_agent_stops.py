@@ -16,7 +16,7 @@ from agent.engines.error_responses import PATH_BODY_BYTES, PATH_STATUSES, lacks_
 from agent.engines.http.client.exchange import EngineExchange
 from agent.engines.http.engine_client import PROBE_BYTES, SmallResponse
 from agent.engines.http.kind import routes_from
-from agent.engines.http.load import LoadReader, slices
+from agent.engines.http.load import Loads, slices
 from agent.engines.http.models import left_out, read_models
 from agent.engines.wire import check_path, response_headers
 from agent.requests.event_usage import EventUsage
@@ -204,7 +204,7 @@ def _listed(random: Random) -> None:
         body = b'{"paths":{' + paths + b"}}"
     else:
         body = b'{"data":[' + b",".join([entry] * count) + b"]}"
-    document = _timed(SmallResponse(200, {}, body[:PROBE_BYTES]).json)
+    document = _timed(SmallResponse(200, body[:PROBE_BYTES]).json)
     models = _timed(lambda: read_models(document))
     assert models is None or len(models) <= len(body)
     _timed(lambda: left_out(document))
@@ -216,14 +216,12 @@ def _metrics(random: Random) -> None:
     body = _fill(random, _METRICS, random.choice((KIB, 16 * KIB, 128 * KIB)))
     if random.random() < 0.2:
         body = b"".join(b'vllm:num_requests_running{model_name="%d"} 1\n' % number for number in range(5_000))
-    reader, read_bytes = LoadReader(), 0
+    loads, read_bytes = Loads(), 0
     for piece in slices(body):
         read_bytes += len(piece)
-        _timed(lambda piece=piece: reader.feed(piece))  # type: ignore[misc]
+        _timed(lambda piece=piece: loads.feed(piece))  # type: ignore[misc]
     assert read_bytes == len(body)
-    loads = _timed(reader.loads)
-    if loads is not None:
-        _timed(lambda: [loads.of(f"m{number}") for number in range(200)])
+    _timed(lambda: [loads.of(f"m{number}") for number in range(200)])
 
 
 def _refusal(random: Random) -> None:

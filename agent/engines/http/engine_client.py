@@ -1,6 +1,7 @@
 """HTTP to one engine: requests that stream both ways, and small questions."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -22,13 +23,12 @@ JSON_COMMAS = 2 * JSON_VALUES
 about 5 ms with so many. vLLM's description of its paths, the longest answer, has about half."""
 
 
+@dataclass(frozen=True, slots=True)
 class SmallResponse:
     """A small answer, read whole."""
 
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
+    status: int
+    body: bytes
 
     @property
     def is_too_much(self) -> bool:
@@ -80,7 +80,7 @@ class EngineClient:
             ):
                 body = bytearray()
                 await response.pour(lambda piece: _read(body, piece))
-                return SmallResponse(response.status, dict(response.headers), bytes(body))
+                return SmallResponse(response.status, bytes(body))
         except TimeoutError:
             raise BackendTimeout("the engine fell silent before its answer") from None
 
@@ -94,7 +94,6 @@ class _NoBody:
         return b""
 
     def taken(self, size_bytes: int) -> None: ...
-
     async def more(self) -> None: ...
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 
 from agent.engines.backend import BackendFailed, BackendResponse
-from shared.protocol.messages import Headers
 
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
 _FINISHED = re.compile(rb'"finish_reason"\s*+:\s*+"[^"]')
@@ -23,19 +22,13 @@ class InterruptionDetector:
     :class:`agent.engines.backend.BackendResponse`."""
 
     def __init__(self, response: BackendResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
         self._response = response
         kind = dict(response.headers).get("content-type", "")
         self._stream = kind.lower().startswith("text/event-stream") and response.status == 200
         self._finished = False
         self._before = b""
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def headers(self) -> Headers:
-        return self._response.headers
 
     async def pour(self, take: Callable[[bytes], bool]) -> None:
         """Raises :class:`BackendFailed` instead of giving the end of an answer that was interrupted."""

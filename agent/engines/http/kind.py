@@ -9,10 +9,7 @@ from enum import Enum, auto
 from typing import Any
 
 from shared.protocol.messages import CONTINUATION_WAYS
-from shared.protocol.routes import CONTINUED_ROUTES, ROUTES, offered
-
-EVERY_ROUTE = ROUTES
-"""Offered of an engine of which nothing is known; what it turns out not to have is taken back."""
+from shared.protocol.routes import CONTINUED_ROUTES, ROUTES, Route, offered
 
 
 class WhileBusy(Enum):
@@ -50,97 +47,84 @@ class EngineKind:
     while_busy: WhileBusy = WhileBusy.ANSWERS
 
 
-GENERIC = EngineKind("generic", 8, EVERY_ROUTE, stateful=True, while_busy=WhileBusy.UNKNOWN)
+def _routes(*routes: Route) -> tuple[str, ...]:
+    """``routes``, and the paths that every kind has of its own."""
+    return tuple(route.value for route in (*routes, Route.ANY))
+
+
+_OPENAI = (Route.CHAT, Route.COMPLETIONS, Route.RESPONSES, Route.EMBEDDINGS)
+_SCORING = (Route.RERANK, Route.SCORE, Route.CLASSIFY)
+_FINAL_MESSAGE = {Route.CHAT.value: "final_message", Route.COMPLETIONS.value: "prompt"}
+_PREFILL = {Route.CHAT.value: "prefill", Route.COMPLETIONS.value: "prompt"}
+
+GENERIC = EngineKind("generic", 8, ROUTES, stateful=True, while_busy=WhileBusy.UNKNOWN)
 """Eight: enough to keep a batching engine busy, few enough not to pile up before one that has no batch.
-Stateful, because nobody knows better: ComfyUI, for one, tells results only where the work was done."""
+Every route is offered of it, and what it turns out not to have is taken back. Stateful, because nobody knows
+better: ComfyUI, for one, tells results only where the work was done."""
 
 BUILT_IN = EngineKind(
     "trunkline",
     8,
-    ("chat", "completions", "any"),
+    _routes(Route.CHAT, Route.COMPLETIONS),
     ("trunkline",),
-    continues={"chat": "final_message", "completions": "prompt"},
+    continues=_FINAL_MESSAGE,
 )
 """Says all else of itself in ``/v1/models``."""
 
 VLLM = EngineKind(
     "vllm",
     256,  # the default of max_num_seqs, which it does not tell; what is too much shows as requests waiting
-    (
-        "chat",
-        "completions",
-        "responses",
-        "embeddings",
-        "rerank",
-        "score",
-        "classify",
-        "pooling",
-        "tokenize",
-        "audio",
-        "messages",
-        "any",
-    ),
+    _routes(*_OPENAI, *_SCORING, Route.POOLING, Route.TOKENIZE, Route.AUDIO, Route.MESSAGES),
     ("vllm",),
     # continue_final_message: vllm-project/vllm#8942. Not messages: its Anthropic adapter makes a chat request
     # of them without that member (vllm/entrypoints/anthropic/serving.py, _build_base_request).
-    continues={"chat": "final_message", "completions": "prompt"},
+    continues=_FINAL_MESSAGE,
 )
 
 SGLANG = EngineKind(
     "sglang",
     64,  # it tells max_running_requests only when told one; the rest shows as requests waiting
-    (
-        "chat",
-        "completions",
-        "responses",
-        "embeddings",
-        "rerank",
-        "score",
-        "classify",
-        "tokenize",
-        "messages",
-        "any",
-    ),
+    _routes(*_OPENAI, *_SCORING, Route.TOKENIZE, Route.MESSAGES),
     ("sglang",),
     facts_path="/get_server_info",
     facts_key="max_running_requests",
     # continue_final_message: sgl-project/sglang#4226. Not messages, as with vLLM
     # (sglang/srt/entrypoints/anthropic/request_conversion.py).
-    continues={"chat": "final_message", "completions": "prompt"},
+    continues=_FINAL_MESSAGE,
 )
 
 TGI = EngineKind(
     "tgi",
     128,  # the default of max_concurrent_requests, above which it answers 429
-    ("chat", "completions", "tokenize", "any"),
+    _routes(Route.CHAT, Route.COMPLETIONS, Route.TOKENIZE),
     facts_path="/info",
     facts_key="max_concurrent_requests",
     openapi_path="/api-doc/openapi.json",
     # huggingface/text-generation-inference#2733; since then its router goes on with a final message of the
     # assistant unasked, without the white space at its end (router/src/infer/chat_template.rs).
-    continues={"chat": "prefill", "completions": "prompt"},
+    continues=_PREFILL,
 )
 
 LLAMA_CPP = EngineKind(
     "llama.cpp",
     4,  # the default of --parallel in its server since 2025; 1 before
-    ("chat", "completions", "responses", "embeddings", "rerank", "tokenize", "audio", "messages", "any"),
+    _routes(*_OPENAI, Route.RERANK, Route.TOKENIZE, Route.AUDIO, Route.MESSAGES),
     ("llamacpp",),
     facts_path="/props",
     facts_key="total_slots",
     # Unless started with --no-prefill-assistant: ggml-org/llama.cpp#13174, #13608. /v1/messages is turned
     # into the same chat request first: #17570.
-    continues={"chat": "prefill", "messages": "prefill", "completions": "prompt"},
+    continues={**_PREFILL, Route.MESSAGES.value: "prefill"},
 )
 
 LLAMA_CPP_PYTHON = EngineKind(
     "llama-cpp-python",
     1,  # there is one model behind one lock; by its default (interrupt_requests) a second call ends the first
-    ("chat", "completions", "embeddings", "any"),
+    _routes(Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS),
     ("me",),
     # create_completion goes on from the prompt as it is; what its chat formats do with a final message of the
     # assistant depends on the format (llama_cpp/llama_chat_format.py).
-    continues={"completions": "prompt"},
+    continues={Route.COMPLETIONS.value: "prompt"},
     # Every route that uses the model, /v1/models among them, waits for its lock, and a stream ends when it
     # sees somebody wait (llama_cpp/server/app.py, get_llama_proxy and get_event_publisher).
     while_busy=WhileBusy.INTERRUPTS,
@@ -149,7 +133,7 @@ LLAMA_CPP_PYTHON = EngineKind(
 TRANSFORMERS = EngineKind(
     "transformers",
     1,  # it generates one answer after the other, unless it was started with --continuous-batching
-    ("chat", "completions", "responses", "audio", "any"),
+    _routes(Route.CHAT, Route.COMPLETIONS, Route.RESPONSES, Route.AUDIO),
     # Nothing: it always adds a generation prompt (transformers/cli/serving/chat_completion.py).
     while_busy=WhileBusy.UNKNOWN,
 )
@@ -157,7 +141,7 @@ TRANSFORMERS = EngineKind(
 OLLAMA = EngineKind(
     "ollama",
     4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
-    ("chat", "completions", "responses", "embeddings", "audio", "images", "messages", "ollama", "any"),
+    _routes(*_OPENAI, Route.AUDIO, Route.IMAGES, Route.MESSAGES, Route.OLLAMA),
     ("library",),
     # Nothing: whether it goes on with a final message of the assistant depends on the model's template
     # (ollama/ollama#6778, #5775), and its /v1/completions puts the prompt into that template, too
@@ -167,7 +151,7 @@ OLLAMA = EngineKind(
 LM_STUDIO = EngineKind(
     "lmstudio",
     4,  # its default of requests at once per model
-    ("chat", "completions", "responses", "embeddings", "messages", "any"),
+    _routes(*_OPENAI, Route.MESSAGES),
     ("organization_owner",),
     # Nothing: its documentation does not say.
 )

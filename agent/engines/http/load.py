@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 _RUNNING = (
     b"vllm:num_requests_running",
@@ -74,14 +75,15 @@ class EngineLoad:
         return EngineLoad(running, waiting, max(uses, default=None), max(rooms, default=None))
 
 
-class LoadReader:
-    """Reads a page given in :func:`slices`."""
+class Loads:
+    """What an engine says of its load, by the label ``model_name`` ("" where there is none)."""
 
-    def __init__(self) -> None:
-        self._loads: dict[str, EngineLoad] = {}
+    def __init__(self, by_model: Mapping[str, EngineLoad] | None = None) -> None:
+        self.by_model = dict(by_model or {})
 
     def feed(self, text: bytes) -> None:
-        loads = self._loads
+        """Reads the next of the :func:`slices` of a page. To be called before :meth:`of`."""
+        loads = self.by_model
         for found in _SAMPLE.finditer(text):
             labels = _MODEL.search(found["labels"] or b"")
             model = labels[1].decode(errors="replace") if labels else ""
@@ -89,20 +91,9 @@ class LoadReader:
             if sample is not None and (model in loads or len(loads) < LABELS):
                 loads[model] = loads.get(model, EngineLoad()) + sample
 
-    def loads(self) -> "Loads | None":
-        """None when the page says nothing of load."""
-        return Loads(self._loads) if self._loads else None
-
-
-class Loads:
-    """What an engine says of its load, by the label ``model_name`` ("" where there is none)."""
-
-    def __init__(self, by_model: Mapping[str, EngineLoad]) -> None:
-        self.by_model = by_model
-        total = EngineLoad()
-        for load in by_model.values():
-            total += load
-        self._total = total
+    @cached_property
+    def _total(self) -> EngineLoad:
+        return sum(self.by_model.values(), EngineLoad())
 
     def of(self, model: str) -> EngineLoad:
         """The load that concerns ``model``: its own, else that of the whole engine (an adapter has none of
@@ -123,14 +114,6 @@ def slices(text: bytes) -> Iterator[bytes]:
             end = text.rfind(b"\n", start, end) + 1 or end
         yield text[start:end]
         start = end
-
-
-def read_load(text: bytes) -> Loads | None:
-    """All of a page at once; None when it says nothing of load."""
-    reader = LoadReader()
-    for piece in slices(text):
-        reader.feed(piece)
-    return reader.loads()
 
 
 def _kv_tokens(labels: bytes) -> int | None:

@@ -19,8 +19,8 @@ MODELS = 200
 LISTED = 2048
 """Of a list of models so many are looked at."""
 
-TOLD = 20
-TOLD_CHARS = 80
+LOGGED = 20
+LOGGED_CHARS = 80
 """Of names that are left out, and of one of them, that a log shows."""
 
 _STATUSES = {str(status): status for status in DeploymentStatus}
@@ -44,49 +44,45 @@ class EngineModel:
 
 def read_models(document: Any) -> tuple[EngineModel, ...] | None:
     """The models in a parsed ``/v1/models``, each once, in order; None when it is no such document."""
-    entries = document.get("data") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
+    if (entries := _entries(document)) is None:
         return None
-    models: dict[str, EngineModel] = {}
-    for entry in entries[:LISTED]:
-        identity = entry.get("id") if isinstance(entry, dict) else None
-        if isinstance(identity, str) and identity not in models and is_nameable(identity):
-            models[identity] = _read_model(identity, entry)
-            if len(models) == MODELS:
-                break
-    return tuple(models.values())
+    named: dict[str, dict[str, Any]] = {}
+    for name, entry in entries:
+        if len(named) < MODELS and is_nameable(name):
+            named.setdefault(name, entry)
+    return tuple(_read_model(name, entry) for name, entry in named.items())
 
 
 def left_out(document: Any) -> tuple[tuple[str, str], ...]:
     """Of the models in a parsed ``/v1/models`` those that :func:`read_models` leaves out: how they are
-    called, as far as that can be shown in a line, and why they cannot be offered. At most :data:`TOLD` of
-    them."""
+    called, as far as that can be shown in a line, and why they cannot be offered. At most :data:`LOGGED`
+    of them."""
+    names = [name for name, _ in _entries(document) or ()]
+    faults = [(name, why) for name in names if (why := why_not_nameable(name))]
+    good = dict.fromkeys(name for name in names if is_nameable(name))
+    beyond = f"an agent offers {MODELS} models of one engine"
+    faults += [(name, beyond) for name in list(good)[MODELS : MODELS + LOGGED]]
+    return tuple((_shown(name), why) for name, why in faults[:LOGGED])
+
+
+def _entries(document: Any) -> list[tuple[Any, Any]] | None:
+    """The first entries of a list of models, each with its name as it stands there."""
     entries = document.get("data") if isinstance(document, dict) else None
-    faults: list[tuple[str, str]] = []
-    good: dict[Any, None] = {}
-    for entry in entries[:LISTED] if isinstance(entries, list) else ():
-        name = entry.get("id") if isinstance(entry, dict) else None
-        if why := why_not_nameable(name):
-            faults.append((_shown(name), why))
-        else:
-            good[name] = None
-        if len(faults) >= TOLD:
-            return tuple(faults[:TOLD])
-    beyond = list(good)[MODELS : MODELS + TOLD]
-    faults += [(_shown(name), f"an agent offers {MODELS} models of one engine") for name in beyond]
-    return tuple(faults[:TOLD])
+    if not isinstance(entries, list):
+        return None
+    return [(entry.get("id") if isinstance(entry, dict) else None, entry) for entry in entries[:LISTED]]
 
 
 def _shown(name: Any) -> str:
-    text = ascii(name[:TOLD_CHARS]) if isinstance(name, str) else "(no name)"
-    return (
-        text
-        if len(text) <= TOLD_CHARS and len(name or "") <= TOLD_CHARS
-        else f"{text[:TOLD_CHARS]}… ({len(name)} characters)"
-    )
+    if not isinstance(name, str):
+        return "(no name)"
+    text = ascii(name[:LOGGED_CHARS])
+    if max(len(text), len(name)) <= LOGGED_CHARS:
+        return text
+    return f"{text[:LOGGED_CHARS]}… ({len(name)} characters)"
 
 
-def is_nameable(model: str) -> bool:
+def is_nameable(model: Any) -> bool:
     """Whether clients can ask for a model of this name, and the protocol can carry it."""
     return not why_not_nameable(model)
 

@@ -1,9 +1,8 @@
 """The backend for every engine with the OpenAI HTTP surface, over TCP or a Unix socket."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 
 import structlog
 
@@ -60,12 +59,11 @@ class OpenAIHTTPBackend:
     then only if it is known to answer beside requests; a question left unanswered shows that it is busy.
     """
 
-    def __init__(self, settings: EngineSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: EngineSettings) -> None:
         self.name = settings.name
         self._settings = settings
-        self._clock = clock
-        self._client: EngineClient | None = None
-        self._prober: Prober | None = None
+        self._client = EngineClient(settings)
+        self._prober = Prober(settings, self._ask)
         self._view = EngineView()
         self._watch: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
@@ -82,8 +80,6 @@ class OpenAIHTTPBackend:
     async def start(self) -> None:
         """Looks at the engine once, then watches it until :meth:`close`."""
         assert self._watch is None, "started twice"
-        self._client = EngineClient(self._settings)
-        self._prober = Prober(self._settings, self._ask)
         await self.refresh()
         self._watch = asyncio.create_task(self._watch_engine(), name=f"watch {self.name}")
 
@@ -91,8 +87,7 @@ class OpenAIHTTPBackend:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self._client is not None:
-            await self._client.close()
+        await self._client.close()
 
     def deployments(self) -> tuple[DeploymentState, ...]:
         return self._view.deployments
@@ -117,7 +112,6 @@ class OpenAIHTTPBackend:
 
     async def refresh(self) -> None:
         """Look at the engine now, outside the rhythm: after it was seen to start or to fail."""
-        assert self._prober is not None, "not started"
         async with self._looking:
             before, engine = self._view, self.engine()
             self._view = await self._prober.look(before)
@@ -130,8 +124,8 @@ class OpenAIHTTPBackend:
             self._on_change()
 
     @asynccontextmanager
-    async def _request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
-        assert self._client is not None, "not started"
+    async def request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
+        """See :meth:`agent.engines.backend.Backend.request`."""
         self._begin()
         try:
             if self._interrupts:
@@ -168,7 +162,6 @@ class OpenAIHTTPBackend:
 
     async def _ask(self, path: str) -> SmallResponse:
         """One question. Raises :class:`BackendBusy`, and what :meth:`EngineClient.ask` raises."""
-        assert self._client is not None, "not started"
         if not self._may_be_asked:
             raise BackendBusy("requests run")
         try:
@@ -179,9 +172,6 @@ class OpenAIHTTPBackend:
             if self._running and asyncio.get_running_loop().time() - heard_s < BUSY_SILENCE_S:
                 raise BackendBusy("it works on requests") from None
             raise
-
-    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
-        return self._request(head, body)
 
     async def _watch_engine(self) -> None:
         foreign = 0
@@ -229,6 +219,5 @@ class OpenAIHTTPBackend:
             self._say_whether_it_continues()
         for deployment in now.deployments:
             if deployment.reason and deployment.reason != before.reason_of(deployment.id) and not now.gone:
-                log.warning(
-                    "deployment", id=deployment.id, status=deployment.status, reason=deployment.reason
-                )
+                why = deployment.reason
+                log.warning("deployment", id=deployment.id, status=deployment.status, reason=why)

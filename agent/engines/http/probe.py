@@ -16,7 +16,7 @@ from agent.engines.http.kind import (
     routes_from,
     slots_from,
 )
-from agent.engines.http.load import LoadReader, Loads, slices
+from agent.engines.http.load import Loads, slices
 from agent.engines.http.models import EngineModel, deployment_id, left_out, read_models
 from agent.engines.settings import EngineSettings
 from shared.protocol import limits
@@ -75,11 +75,7 @@ class EngineView:
         return WhileBusy.ANSWERS if known is WhileBusy.UNKNOWN and self.tells_load else known
 
     def models(self) -> tuple[str, ...]:
-        return tuple(
-            deployment.model
-            for deployment in self.deployments
-            if deployment.status is DeploymentStatus.LOADED
-        )
+        return tuple(d.model for d in self.deployments if d.status is DeploymentStatus.LOADED)
 
     def reason_of(self, deployment_id: str) -> str:
         return next((d.reason for d in self.deployments if d.id == deployment_id), "")
@@ -155,13 +151,17 @@ class Prober:
             has_metrics=loads is not None,
             tells_load=bool(loads and loads.by_model) or seen.tells_load,
             left_out=self._left_out,
-            deployments=tuple(self._deployment(seen, model, health, loads or Loads({})) for model in models),
+            deployments=tuple(self._deployment(seen, model, health, loads or Loads()) for model in models),
         )
 
     async def _models(self) -> tuple[EngineModel, ...]:
         """Raises :class:`BackendError` for an engine without a list of models, unless it needs none."""
-        if self._settings.health is not None:
-            return await self._declared(self._settings.health)
+        wanted, health = self._settings.models, self._settings.health
+        if health is not None:
+            answer = await self._ask(health)
+            if answer.status >= 400:
+                raise NoModelList(answer, health)
+            return tuple(EngineModel(id=model) for model in wanted)
         answer = await self._ask(MODELS_PATH)
         listed = answer.json() if answer.status == 200 else None
         await asyncio.sleep(0)  # to parse a long list, and to read it, take a turn of the loop each
@@ -169,15 +169,7 @@ class Prober:
         if models is None:
             raise NoModelList(answer)
         self._left_out = left_out(listed)
-        wanted = self._settings.models
         return tuple(model for model in models if not wanted or model.id in wanted)
-
-    async def _declared(self, health: str) -> tuple[EngineModel, ...]:
-        """The models of the settings, of an engine that answers at ``health``."""
-        answer = await self._ask(health)
-        if answer.status >= 400:
-            raise NoModelList(answer, health)
-        return tuple(EngineModel(id=model) for model in self._settings.models)
 
     async def _get_acquainted(self, view: EngineView, models: tuple[EngineModel, ...]) -> EngineView:
         """For an engine that has just appeared: its kind, and how much it takes."""
@@ -202,23 +194,24 @@ class Prober:
             tells_load=False,
         )
 
-    async def _document(self, path: str) -> Any:
+    async def _ask_if_it_answers(self, path: str) -> SmallResponse | None:
+        """None when the engine gives no answer. Raises :class:`BackendBusy`."""
         try:
-            answer = await self._ask(path)
+            return await self._ask(path)
         except BackendBusy:
             raise
         except BackendError:
             return None
-        return answer.json() if answer.status == 200 else None
+
+    async def _document(self, path: str) -> Any:
+        answer = await self._ask_if_it_answers(path)
+        return answer.json() if answer is not None and answer.status == 200 else None
 
     async def _health(self, view: EngineView) -> _Health:
         if not view.has_health:
             return _Health()
-        try:
-            answer = await self._ask(HEALTH_PATH)
-        except BackendBusy:
-            raise
-        except BackendError:
+        answer = await self._ask_if_it_answers(HEALTH_PATH)
+        if answer is None:
             return _Health()  # the list of models has come; the next look will tell
         if answer.status == 503:
             loading = b"oading" in answer.body
@@ -234,28 +227,24 @@ class Prober:
         """None when the engine says nothing of its load, and need not be asked again."""
         if not view.has_metrics:
             return None
-        try:
-            answer = await self._ask(METRICS_PATH)
-        except BackendBusy:
-            raise
-        except BackendError:
-            return Loads({})
-        if answer.status != 200:
-            return None
-        reader = LoadReader()
-        for piece in slices(answer.body):
-            reader.feed(piece)
-            await asyncio.sleep(0)
-        return reader.loads()
+        answer = await self._ask_if_it_answers(METRICS_PATH)
+        loads = Loads()
+        if answer is None:
+            return loads
+        if answer.status == 200:
+            for piece in slices(answer.body):
+                loads.feed(piece)
+                await asyncio.sleep(0)
+        return loads if loads.by_model else None
 
     def _deployment(
         self, view: EngineView, model: EngineModel, health: _Health, loads: Loads
     ) -> DeploymentState:
         load = loads.of(model.id)
-        routes = model.routes or view.kind.routes
         lacks: tuple[str, ...] = ()
-        if view.offers is not None and not model.routes:
-            routes, lacks = view.offers
+        routes = model.routes
+        if not routes:
+            routes, lacks = view.offers or (view.kind.routes, ())
         continues = self._settings.continues
         if continues is None:
             continues = {route: way for route, way in view.kind.continues.items() if route in routes}
@@ -284,15 +273,8 @@ class Prober:
         """What it served stays known, as failed, so that the gateway can say why a model is not there."""
         reason = reason[: limits.REASON_CHARS]
         failed = tuple(
-            replace(
-                deployment,
-                status=DeploymentStatus.FAILED,
-                reason=reason,
-                running=0,
-                waiting=0,
-                kv_use=None,
-            )
-            for deployment in before.deployments
+            replace(state, status=DeploymentStatus.FAILED, reason=reason, running=0, waiting=0, kv_use=None)
+            for state in before.deployments
         )
         return replace(
             before, deployments=failed, gone=True, reason=reason, late=0, foreign=False, loading=False

@@ -49,24 +49,20 @@ class EngineConnector:
             raise BackendUnreachable(self._why(error)) from error
 
     def _why(self, error: OSError | ValueError) -> str:
-        number = error.errno if isinstance(error, OSError) else None
-        if number in (errno.EMFILE, errno.ENFILE):
-            return "the agent has no file descriptors left for connections"
-        return f"the engine cannot be connected to: {self._words(error)}"
-
-    def _words(self, error: OSError | ValueError) -> str:
         match error:
+            case OSError(errno=errno.EMFILE | errno.ENFILE):
+                return "the agent has no file descriptors left for connections"
             case ConnectionRefusedError() | FileNotFoundError():
-                return f"nobody listens at {self._unix_socket or f'{self._host} port {self._port}'}"
+                why = f"nobody listens at {self._unix_socket or f'{self._host} port {self._port}'}"
             case socket.gaierror():
-                return f"the name {self._host} cannot be resolved"
+                why = f"the name {self._host} cannot be resolved"
             case ssl.SSLCertVerificationError():
-                return f"its certificate is not trusted ({error.verify_message})"
+                why = f"its certificate is not trusted ({error.verify_message})"
             case ssl.SSLError():
-                return "it speaks no TLS that is understood here; is it http:// in place of https://?"
-            case OSError():
-                return error.strerror or str(error)
-        return str(error)
+                why = "it speaks no TLS that is understood here; is it http:// in place of https://?"
+            case _:
+                why = getattr(error, "strerror", None) or str(error)
+        return f"the engine cannot be connected to: {why}"
 
     async def _connect(self, protocol: Callable[[], P]) -> P:
         loop = asyncio.get_running_loop()

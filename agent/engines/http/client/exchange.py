@@ -56,14 +56,14 @@ class EngineExchange(asyncio.Protocol):
         """Header lines and trailers."""
         self._keep_alive = False
         self._until_close = False
-        self._closed_early = False
+        self.closed = False
+        """The engine closed the connection before its answer was whole."""
         self._flaw: BackendFailed | None = None
         """What the parser was glad with, and we are not."""
         self._take: Take | None = None
         self._held = False
         """Whoever takes the body wants no more of it for now."""
         self._reading = True
-        self._limit_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._full = False
@@ -108,10 +108,8 @@ class EngineExchange(asyncio.Protocol):
 
     def expect_within(self, limit_s: float | None) -> None:
         """From now on the engine may be silent for so long; None: for ever."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._limit_s, self._heard_s = limit_s, self._now()
+        self._stop_clock()
+        self._heard_s = self._now()
         if limit_s is not None and not self.whole and self.error is None:
             self._timer = self._loop.call_later(limit_s, self._look_at_the_clock, limit_s)
 
@@ -136,11 +134,6 @@ class EngineExchange(asyncio.Protocol):
     def reusable(self) -> bool:
         """Another request may go over the connection."""
         return self.whole and self._keep_alive and not self._pieces and not self.transport.is_closing()
-
-    @property
-    def closed(self) -> bool:
-        """The engine closed the connection before its answer was whole."""
-        return self._closed_early
 
     @property
     def heard_s(self) -> float:
@@ -305,7 +298,7 @@ class EngineExchange(asyncio.Protocol):
             self._stop_clock()
             self._wake()
             return
-        self._closed_early = True
+        self.closed = True
         if not self.status:
             self.fail(BackendFailed("the engine closed the connection without an answer"))
         elif exc is None:

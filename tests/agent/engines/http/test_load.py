@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.engines.http.load import LABELS, SLICE_BYTES, EngineLoad, Loads, read_load, slices
+from agent.engines.http.load import LABELS, SLICE_BYTES, EngineLoad, Loads, slices
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -19,9 +19,15 @@ vllm:request_success_total{finished_reason="stop",model_name="qwen"} 12.0
 """
 
 
+def read_load(text: bytes) -> Loads:
+    loads = Loads()
+    for piece in slices(text):
+        loads.feed(piece)
+    return loads
+
+
 def by_model(text: bytes) -> Mapping[str, EngineLoad] | None:
-    loads = read_load(text)
-    return None if loads is None else loads.by_model
+    return read_load(text).by_model or None
 
 
 def test_vllm_is_read_by_model() -> None:
@@ -90,7 +96,6 @@ def test_the_room_for_context_of_vllm_stands_in_its_settings(
     size: bytes, blocks: bytes, tokens: int | None
 ) -> None:
     loads = read_load(VLLM + CACHE_INFO % (size, blocks))
-    assert loads is not None
     assert loads.of("qwen") == EngineLoad(3, 2, 0.25, tokens)
     assert loads.of("an-adapter").kv_tokens == tokens
 

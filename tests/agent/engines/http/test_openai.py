@@ -233,7 +233,6 @@ async def test_a_question_left_unanswered_while_requests_run_shows_a_busy_engine
 ) -> None:
     engine = ScriptedEngine(default=Script(fault=Fault.STALL, after=3))
     async with engine, backend(engine.url) as made:
-        assert made._client is not None
         loop = asyncio.get_running_loop()
 
         async def unanswered(path: str) -> None:

@@ -39,10 +39,10 @@ class FakeEngine:
         if isinstance(answer, BackendError):
             raise answer
         if isinstance(answer, int):
-            return SmallResponse(answer, {}, b"")
+            return SmallResponse(answer, b"")
         if isinstance(answer, tuple):
-            return SmallResponse(answer[0], {}, answer[1])
-        return SmallResponse(200, {}, answer if isinstance(answer, bytes) else orjson.dumps(answer))
+            return SmallResponse(answer[0], answer[1])
+        return SmallResponse(200, answer if isinstance(answer, bytes) else orjson.dumps(answer))
 
 
 async def look(answers: Mapping[str, Any], before: EngineView | None = None, **settings: Any) -> EngineView:

@@ -1,6 +1,6 @@
 """Which names of models are offered, and what is said of the others."""
 
-from agent.engines.http.models import MODELS, TOLD, deployment_id, is_nameable, left_out, read_models
+from agent.engines.http.models import LOGGED, MODELS, deployment_id, is_nameable, left_out, read_models
 from gateway.domain.surface import is_model_name
 from shared.protocol.limits import MODEL_NAME_CHARS
 
@@ -40,7 +40,7 @@ def test_names_that_cannot_be_offered_are_told_with_the_reason() -> None:
 def test_models_beyond_the_most_are_told_as_far_as_a_log_goes() -> None:
     document = listed(*(f"m{n}" for n in range(MODELS + 5)))
     assert [name for name, _ in left_out(document)] == [f"'m{n}'" for n in range(MODELS, MODELS + 5)]
-    assert len(left_out(listed(*(" " * n for n in range(100))))) == TOLD
+    assert len(left_out(listed(*(" " * n for n in range(100))))) == LOGGED
 
 
 def test_ids_of_long_names_fit_and_differ() -> None:

@@ -21,7 +21,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agent.engines.http.load import read_load
+from agent.engines.http.load import Loads
 from agent.engines.process import RestartPolicy
 from agent.engines.torch.backend import TorchBackend
 from agent.engines.torch.process import EngineProcess, engine_environment
@@ -64,8 +64,8 @@ class Served:
     async def busy(self) -> tuple[int, int]:
         """Requests running and waiting, as an agent reads them."""
         async with self.http() as client:
-            loads = read_load((await client.get("/metrics")).content)
-        assert loads is not None
+            loads = Loads()
+            loads.feed((await client.get("/metrics")).content)
         return loads.of("slow").running, loads.of("slow").waiting
 
     async def until_busy(self, running: int, waiting: int, within_s: float) -> None:
