@@ -7,6 +7,7 @@ took them, and the engine's connection is not read while the tunnel does not tak
 import asyncio
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +28,7 @@ from agent.requests.event_usage import EventUsage
 from agent.requests.usage import PassThrough, UsageReader, reader_for
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
-from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
+from shared.protocol.messages import Refusal, ResponseHead, Trailers, UsageMode
 from shared.protocol.routes import need_of_path
 
 log = structlog.get_logger("agent.request")
@@ -143,12 +144,10 @@ class _Run:
         self._reader: UsageReader = PassThrough()
         self._message = bytearray()
         """How an error's body begins."""
-        self._held: bytearray | None = None
-        """The body of an answer whose head waits until it shows whether the engine lacks the path."""
+        self._head_waits = False
+        """The answer's head waits until its body shows why the engine refused the request."""
         self.refusal: Refusal | None = None
         """Why the engine refused it, where that can be told."""
-        self._refusing = False
-        """The answer's head waits for what its body says of the reason."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._over = False
@@ -223,30 +222,23 @@ class _Run:
         engine has said all: what of it waits to leave needs no engine."""
         head, lacks = self._stream.head, ""
         async with self.seat.backend.request(head, self._body) as response:
+            status = response.status
             reader = self._reader = reader_for(head.usage, response.headers)
-            need = (
-                need_of_path(head.path)
-                if response.status in PATH_STATUSES and head.method == "POST"
-                else None
-            )
-            pass_on = self._pass_on if response.status < 500 else self._pass_error_on
-            if response.status in REFUSING:
-                self._refusing, pass_on = True, partial(self._hold_refusal, response)
-            elif need is None:
+            need = need_of_path(head.path) if status in PATH_STATUSES and head.method == "POST" else None
+            self._head_waits = need is not None or status in REFUSING
+            if not self._head_waits:
                 self._send_head(response)
-            else:
-                self._held, pass_on = bytearray(), partial(self._hold, response, pass_on)
+            failed = self._head_waits or status >= 500
             self._response = response
             try:
-                await response.pour(pass_on)
-                if self._refusing:
-                    self._let_refusal_go(response)
+                await response.pour(partial(self._pass_error_on, response) if failed else self._pass_on)
             finally:
                 self._response = None
-            if self._held is not None and need is not None:
-                body = bytes(self._held)
-                lacks = need if lacks_path(response.status, response.headers, body, head.path) else ""
-                self._let_go(response, pass_on, lacks=bool(lacks))
+            if self._head_waits:
+                body = bytes(self._message)
+                if need is not None and lacks_path(status, response.headers, body, head.path):
+                    lacks = need
+                self._send_what_waits(response, lacks_path=bool(lacks))
             rest = reader.finish()
             if rest:
                 await self._writable.wait()
@@ -257,37 +249,21 @@ class _Run:
             first_byte_s=self._first_byte_s,
             total_s=self._clock() - self._began_s,
         )
-        return _Outcome(trailers, out_of_memory=self._tells_of_memory(), status=response.status, lacks=lacks)
+        memory = (status >= 500 or status in REFUSING) and tells_of_memory(bytes(self._message))
+        return _Outcome(trailers, out_of_memory=memory, status=status, lacks=lacks)
 
     def _send_head(self, response: BackendResponse, *, lacks_path: bool = False) -> None:
-        headers = _headers(response.headers, self._stream.head.usage, self._reader)
+        headers = response.headers
+        if self._stream.head.usage is UsageMode.STRIP and isinstance(self._reader, EventUsage):
+            # A response that may lose its usage chunk must not promise its length.
+            headers = tuple((name, text) for name, text in headers if name != "content-length")
         self._stream.send_head(ResponseHead(response.status, headers, lacks_path, self.refusal))
 
-    def _hold(self, response: BackendResponse, pass_on: Callable[[bytes], bool], piece: bytes) -> bool:
-        """The next of a body that may show that the engine lacks the path."""
-        if self._held is None:
-            return pass_on(piece)
-        self._held += piece
-        return len(self._held) <= PATH_BODY_BYTES or self._let_go(response, pass_on, lacks=False)
-
-    def _let_go(self, response: BackendResponse, pass_on: Callable[[bytes], bool], *, lacks: bool) -> bool:
+    def _send_what_waits(self, response: BackendResponse, *, lacks_path: bool = False) -> bool:
         """Send the head that waited, and what there is of the body."""
-        held, self._held = self._held, None
-        self._send_head(response, lacks_path=lacks)
-        return not held or pass_on(bytes(held))
-
-    def _hold_refusal(self, response: BackendResponse, piece: bytes) -> bool:
-        """The next of a body that says why the engine refused the request."""
-        if not self._refusing:
-            return self._pass_on(piece)
-        self._message += piece
-        return len(self._message) < MESSAGE_BYTES or self._let_refusal_go(response)
-
-    def _let_refusal_go(self, response: BackendResponse) -> bool:
-        """Send the head that waited, with the reason, and what there is of the body."""
-        self._refusing = False
+        self._head_waits = False
         self.refusal = refusal_of(response.status, bytes(self._message), self.seat.others)
-        self._send_head(response)
+        self._send_head(response, lacks_path=lacks_path)
         return not self._message or self._pass_on(bytes(self._message))
 
     def _pass_on(self, piece: bytes) -> bool:
@@ -302,13 +278,13 @@ class _Run:
         self._writable.clear()
         return False
 
-    def _pass_error_on(self, piece: bytes) -> bool:
-        if len(self._message) < MESSAGE_BYTES:
+    def _pass_error_on(self, response: BackendResponse, piece: bytes) -> bool:
+        """The next piece of a body that may say why the engine did not do what was asked."""
+        if self._head_waits or len(self._message) < MESSAGE_BYTES:
             self._message += piece
-        return self._pass_on(piece)
-
-    def _tells_of_memory(self) -> bool:
-        return bool(self._message) and tells_of_memory(bytes(self._message))
+        if not self._head_waits:
+            return self._pass_on(piece)
+        return len(self._message) <= PATH_BODY_BYTES or self._send_what_waits(response)
 
     def finish(self, outcome: _Outcome) -> None:
         """The engine has let go."""
@@ -316,10 +292,8 @@ class _Run:
         if outcome.trailers is None:
             self._stream.reset(outcome.code, outcome.reason)
         else:
-            try:
+            with suppress(LocalError):  # the stream ended under us, its place is free all the same
                 self._stream.end(outcome.trailers)
-            except LocalError:
-                pass  # the stream ended under us, its place is free all the same
         self._body.drop()
 
 
@@ -371,10 +345,3 @@ class _Body:
     def _wake(self) -> None:
         if self._moved is not None:
             self._moved.set()
-
-
-def _headers(headers: Headers, usage: UsageMode, reader: UsageReader) -> Headers:
-    """A response that may lose its usage chunk must not promise its length."""
-    if usage is UsageMode.STRIP and isinstance(reader, EventUsage):
-        return tuple((name, text) for name, text in headers if name != "content-length")
-    return headers

@@ -51,9 +51,7 @@ def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
     values = dict(headers)
     counted = usage_in_headers(headers)
     if values.get("content-encoding", "").strip().lower() not in ("", "identity"):
-        return PassThrough(
-            counted
-        )  # engines are asked not to; what one compresses all the same passes as it is
+        return PassThrough(counted)  # engines are asked not to; what one compresses all the same passes
     kind = values.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         events = EventUsage(strip=mode is UsageMode.STRIP)
@@ -125,22 +123,19 @@ class NativeUsage:
         return found or self._counted
 
 
-class JsonUsage:
+class JsonUsage(PassThrough):
     """For an answer that is one JSON document."""
 
     def __init__(self, counted: Usage | None = None) -> None:
+        super().__init__(counted)
         self._head = bytearray()
         self._tail = TailReader()
-        self._counted = counted
 
     def feed(self, data: bytes) -> bytes:
         if len(self._head) < JSON_HEAD_BYTES:
             self._head += data[: JSON_HEAD_BYTES - len(self._head)]
         self._tail.add(data)
         return data
-
-    def finish(self) -> bytes:
-        return b""
 
     def usage(self) -> Usage | None:
         tail = self._tail.read()
@@ -156,5 +151,4 @@ class JsonUsage:
         except orjson.JSONDecodeError:
             return None
         usage = document.get("usage") if isinstance(document, dict) else None
-        found = usage_from(usage) if isinstance(usage, dict) else None
-        return found or usage_of_document(document)
+        return usage_from(usage) or usage_of_document(document)

@@ -100,64 +100,39 @@ def usage_of_document(document: Any) -> Usage | None:
 def _of_object(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
-    for read in (_openai, _ollama, _llama_cpp, _sglang, _tgi, _lm_studio):
-        usage = read(value)
-        if usage is not None:
-            return usage
-    return None
-
-
-def _openai(value: Mapping[str, Any]) -> Usage | None:
-    usage = value.get("usage")
-    return _usage(usage, "prompt_tokens", "completion_tokens") if isinstance(usage, dict) else None
-
-
-def _ollama(value: Mapping[str, Any]) -> Usage | None:
-    return _usage(value, "prompt_eval_count", "eval_count")
+    result = value.get("result")  # LM Studio: the last event of a stream has it all in here
+    stats = (result if isinstance(result, dict) else value).get("stats")
+    return (
+        _usage(value.get("usage"), "prompt_tokens", "completion_tokens")
+        or _usage(value, "prompt_eval_count", "eval_count")
+        or _llama_cpp(value)
+        or _usage(value.get("meta_info"), "prompt_tokens", "completion_tokens", "cached_tokens")
+        or _tgi(value.get("details"))
+        or _usage(stats, "input_tokens", "total_output_tokens")
+    )
 
 
 def _llama_cpp(value: Mapping[str, Any]) -> Usage | None:
     timings = value.get("timings")
-    timings = timings if isinstance(timings, dict) else {}
     cached = _count(timings, "cache_n") or 0
-    usage = _usage(value, "tokens_evaluated", "tokens_predicted")
-    if usage is not None:
+    if usage := _usage(value, "tokens_evaluated", "tokens_predicted"):
         return Usage(usage.prompt_tokens, usage.completion_tokens, min(cached, usage.prompt_tokens))
-    usage = _usage(timings, "prompt_n", "predicted_n")
-    if usage is None:
-        return None
-    return Usage(usage.prompt_tokens + cached, usage.completion_tokens, cached)
+    if usage := _usage(timings, "prompt_n", "predicted_n"):
+        return Usage(usage.prompt_tokens + cached, usage.completion_tokens, cached)
+    return None
 
 
-def _sglang(value: Mapping[str, Any]) -> Usage | None:
-    facts = value.get("meta_info")
-    if not isinstance(facts, dict):
+def _tgi(details: Any) -> Usage | None:
+    generated = _count(details, "generated_tokens")
+    if generated is None:
         return None
-    usage = _usage(facts, "prompt_tokens", "completion_tokens")
-    if usage is None:
-        return None
-    return Usage(usage.prompt_tokens, usage.completion_tokens, _count(facts, "cached_tokens") or 0)
-
-
-def _tgi(value: Mapping[str, Any]) -> Usage | None:
-    details = value.get("details")
-    generated = _count(details, "generated_tokens") if isinstance(details, dict) else None
-    if not isinstance(details, dict) or generated is None:
-        return None
-    prefill = details.get("prefill")
-    others = details.get("best_of_sequences")
+    prefill, others = details.get("prefill"), details.get("best_of_sequences")
     for other in others[:DOCUMENTS] if isinstance(others, list) else ():
-        generated += (_count(other, "generated_tokens") if isinstance(other, dict) else None) or 0
+        generated += _count(other, "generated_tokens") or 0
     prompt = _count(details, "input_length")
     if prompt is None:
         prompt = len(prefill) if isinstance(prefill, list) else 0
     return Usage(prompt, generated)
-
-
-def _lm_studio(value: Mapping[str, Any]) -> Usage | None:
-    result = value.get("result")  # the last event of a stream has it all in here
-    stats = (result if isinstance(result, dict) else value).get("stats")
-    return _usage(stats, "input_tokens", "total_output_tokens") if isinstance(stats, dict) else None
 
 
 def _of_cut(tail: bytes) -> Usage | None:
@@ -188,9 +163,12 @@ def _together(usages: Iterable[Usage]) -> Usage | None:
     )
 
 
-def _usage(value: Mapping[str, Any], prompt: str, completion: str) -> Usage | None:
+def _usage(value: Any, prompt: str, completion: str, *cached: str) -> Usage | None:
+    """The counts of these names in ``value``; None when it has neither of the first two."""
     counts = _count(value, prompt), _count(value, completion)
-    return None if counts == (None, None) else Usage(counts[0] or 0, counts[1] or 0)
+    if counts == (None, None):
+        return None
+    return Usage(counts[0] or 0, counts[1] or 0, _count(value, *cached) or 0)
 
 
 def _is_count(value: str) -> bool:
@@ -209,7 +187,7 @@ def read_usage(text: bytes, *, last: bool = True) -> Usage | None:
         value, _ = _DECODER.raw_decode(text[start : start + USAGE_OBJECT_BYTES].decode(errors="replace"))
     except (ValueError, RecursionError):  # the latter for what is nested too deeply
         return None
-    return usage_from(value) if isinstance(value, dict) else None
+    return usage_from(value)
 
 
 def last_member(data: bytes, end: int) -> int:
@@ -227,8 +205,10 @@ def last_member(data: bytes, end: int) -> int:
     return -1
 
 
-def usage_from(value: dict[str, Any]) -> Usage | None:
+def usage_from(value: Any) -> Usage | None:
     """The counts in an OpenAI or Anthropic usage object; None when it holds none."""
+    if not isinstance(value, dict):
+        return None
     prompt = _count(value, "prompt_tokens", "input_tokens")
     completion = _count(value, "completion_tokens", "output_tokens")
     total = _count(value, "total_tokens")
@@ -236,8 +216,7 @@ def usage_from(value: dict[str, Any]) -> Usage | None:
         return None
     cached = 0
     for details in (value.get("prompt_tokens_details"), value.get("input_tokens_details")):
-        if isinstance(details, dict):
-            cached = _count(details, "cached_tokens") or cached
+        cached = _count(details, "cached_tokens") or cached
     if prompt is None:
         prompt = max(0, (total or 0) - (completion or 0))
     # Anthropic counts what it read from or wrote to its cache apart from the rest of the prompt.
@@ -245,8 +224,9 @@ def usage_from(value: dict[str, Any]) -> Usage | None:
     return Usage(prompt + (read or 0) + (written or 0), completion or 0, cached or read or 0)
 
 
-def _count(value: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
+def _count(value: Any, *names: str) -> int | None:
+    """The first of these members of ``value`` that is a count."""
+    for name in names if isinstance(value, dict) else ():
         item = value.get(name)
         if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= COUNT_MAX:
             return item
