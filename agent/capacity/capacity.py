@@ -220,12 +220,9 @@ class RunningCounts:
         self._by_session[session, deployment] += 1
 
     def leave(self, session: Hashable, engine: str, deployment: str) -> None:
-        for counter, key in (
-            (self._by_engine, engine),
-            (self._by_deployment, deployment),
-            (self._by_session, (session, deployment)),
-        ):
-            _decrement(counter, key)
+        _decrement(self._by_engine, engine)
+        _decrement(self._by_deployment, deployment)
+        _decrement(self._by_session, (session, deployment))
 
     def level(self, session: Hashable, engine: str, deployment: str, limit: int) -> int:
         """How many requests ``session`` may have in flight at ``deployment``."""

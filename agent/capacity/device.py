@@ -1,11 +1,9 @@
-"""What GPUs the host has and how they are: through NVML, else through torch if it is loaded, else none.
+"""What GPUs the host has and how they are: through NVML, else none.
 
 torch is never imported for this: it costs seconds and hundreds of MiB in a process that computes nothing.
-Where NVML is absent, GPUs are so only reported by an agent that has torch loaded for another reason.
 """
 
 import importlib
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,13 +20,8 @@ Reader = Callable[[], tuple[GpuState, ...]]
 NAME_CHARS = 256
 
 
-def find_reader() -> Reader | None:
-    """The best way to read this host's GPUs, or None when there is nothing to read. May take a second."""
-    return nvml_reader() or torch_reader()
-
-
 def nvml_reader() -> Reader | None:
-    """None where there is no NVIDIA driver, or none that answers."""
+    """None where there is no NVIDIA driver, or none that answers. May take a second."""
     try:
         pynvml = importlib.import_module("pynvml")
         pynvml.nvmlInit()
@@ -57,31 +50,13 @@ def _or_none(read: Callable[[], float]) -> float | None:
         return None
 
 
-def torch_reader() -> Reader | None:
-    """None unless torch is loaded in this process and sees a GPU."""
-    torch: Any = sys.modules.get("torch")
-    try:
-        if torch is None or not torch.cuda.is_available():
-            return None
-        count = min(torch.cuda.device_count(), limits.GPUS)
-    except Exception:
-        return None
-    return lambda: tuple(_read_torch(torch, index) for index in range(count))
-
-
-def _read_torch(torch: Any, index: int) -> GpuState:
-    free_bytes, total_bytes = torch.cuda.mem_get_info(index)
-    name = str(torch.cuda.get_device_name(index))
-    return GpuState(index, name[:NAME_CHARS], int(total_bytes), int(total_bytes - free_bytes))
-
-
 class GpuSampler:
     """Reads the GPUs now and then in a thread of its own, as a driver may take long or hang.
 
     ``latest`` is what was read last. The thread is a daemon: one that hangs in a driver keeps nothing alive.
     """
 
-    def __init__(self, interval_s: float, find: Callable[[], Reader | None] = find_reader) -> None:
+    def __init__(self, interval_s: float, find: Callable[[], Reader | None] = nvml_reader) -> None:
         self.latest: tuple[GpuState, ...] = ()
         self._interval_s = interval_s
         self._find = find
@@ -101,10 +76,8 @@ class GpuSampler:
         except Exception:
             log.exception("GPUs cannot be read")
             return
-        if read is None:
-            return
         failing = False
-        while not self._stopped.is_set():
+        while read is not None and not self._stopped.is_set():
             try:
                 self.latest = read()
                 failing = False

@@ -279,9 +279,8 @@ class Roster:
             reason=reason_nothing_is_served(engines, self.without_engines),
         )
         while (size_bytes := len(state.to_payload())) > STATE_BYTES and state.deployments:
-            fitting = (
-                len(state.deployments) * STATE_BYTES // size_bytes
-            )  # about; encoding takes a millisecond
+            # An estimate: encoding takes a millisecond.
+            fitting = len(state.deployments) * STATE_BYTES // size_bytes
             state = replace(state, deployments=state.deployments[: min(fitting, len(state.deployments) - 1)])
         if not self._cut and len(state.deployments) < sum(len(e.deployments) for e in self._engines.values()):
             self._cut = True

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.capacity.device import GpuSampler, Reader, find_reader, nvml_reader, torch_reader
+from agent.capacity.device import GpuSampler, Reader, nvml_reader
 from shared.protocol.messages import GpuState
 
 GPU = GpuState(0, "NVIDIA H200", 100, 40, 0.75, 61.0)
@@ -52,23 +52,6 @@ def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> 
     assert read(monkeypatch, fake_nvml(nvmlInit=fails)) is None
     assert read(monkeypatch, fake_nvml(nvmlDeviceGetCount=lambda: 0)) is None
     assert read(monkeypatch, None) is None
-
-
-def test_torch_is_asked_only_when_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert torch_reader() is None
-    assert "torch" not in sys.modules
-    cuda = SimpleNamespace(
-        is_available=lambda: True,
-        device_count=lambda: 1,
-        mem_get_info=lambda index: (60, 100),
-        get_device_name=lambda index: "GPU",
-    )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    reader = find_reader()
-    assert reader is not None
-    assert reader() == (GpuState(0, "GPU", 100, 40),)
 
 
 def sample(find: Callable[[], Reader | None]) -> GpuSampler:
