@@ -151,11 +151,9 @@ class TunnelDialer:
         if self._closing:
             return
         kept, session = self._kept, self._new_session()
-        handshake = self._membership.handshake(
-            f"trunkline {__version__}", None if kept is None else kept.claim
-        )
+        handshake = self._membership.handshake(f"trunkline {__version__}", kept.claim if kept else None)
         try:
-            tunnel = await self._dial(handshake, session, None if kept is None else kept.endpoint)
+            tunnel = await self._dial(handshake, session, kept.endpoint if kept else None)
         except Rejected:
             raise
         except ResumeRefused as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from agent.link.state_directory import MemberRecord, MembershipError
+from agent.link.state_directory import MemberRecord, MembershipError, make_state_directory
 from shared.handshake import NONCE_BYTES, AgentHandshake, Renewal, ResumeRequest, Welcome
 from shared.identity import (
     AgentCertificate,
@@ -83,16 +83,11 @@ class Membership:
     ) -> "Membership":
         """``name`` is what the operator asked for; without it a member keeps its name, and a new agent takes
         ``default_name``. Raises :class:`MembershipError`."""
-        record = None
+        make_state_directory(directory)
+        record = MemberRecord.read(directory / MEMBERSHIP_FILE)
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            record = MemberRecord.read(directory / MEMBERSHIP_FILE)
             token = None if join is None else JoinToken.decode(join)
             key = create_key_file(directory / KEY_FILE)
-        except OSError as error:
-            raise MembershipError(
-                f"the state directory {directory} cannot be used: {error.strerror}"
-            ) from error
         except (JoinTokenInvalid, KeyFileError) as error:
             raise MembershipError(str(error)) from error
         if record is None and token is None:

@@ -35,8 +35,6 @@ class GatewaySession:
         self._carry_out = carry_out
         self._renew = renew
         self._endpoint: SessionEndpoint | None = None
-        self.demand: Mapping[str, int] = {}
-        """Model → requests waiting at the gateway. With one gateway there is nothing to share out by it."""
 
     def begin(self, endpoint: SessionEndpoint) -> None:
         """The tunnel is up: say what there is."""
@@ -62,7 +60,7 @@ class GatewaySession:
         self._runner.open(self, stream)
 
     def on_demand(self, waiting: Mapping[str, int]) -> None:
-        self.demand = waiting
+        """With one gateway there is nothing to share out by what waits there."""
 
     def on_command(self, command: Mapping[str, Any]) -> None:
         """Each is answered at once (PROTOCOL §4.8)."""
@@ -89,11 +87,7 @@ class GatewaySession:
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self._publisher.detach(self)
 
-    def on_slots(self, levels: Mapping[str, int]) -> None:
-        """Never called: SLOTS goes to gateways only."""
-
-    def on_state(self, state: AgentState) -> None:
-        """Never called: STATE goes to gateways only."""
-
-    def on_result(self, result: Mapping[str, Any]) -> None:
-        """Never called: RESULT goes to gateways only."""
+    # Never called: these go to gateways only.
+    def on_slots(self, levels: Mapping[str, int]) -> None: ...
+    def on_state(self, state: AgentState) -> None: ...
+    def on_result(self, result: Mapping[str, Any]) -> None: ...

@@ -2,13 +2,13 @@
 
 import base64
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import orjson
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
 
 from shared.handshake.agent import CLOCK_TOLERANCE_S
 from shared.identity import AgentCertificate, Succession
@@ -30,11 +30,49 @@ class MembershipError(TrunklineError):
     """The agent cannot know who it is. The message says what to do."""
 
 
+def _read_base64(text: str) -> bytes:
+    """Raises ValueError."""
+    return base64.b64decode(text, validate=True)
+
+
+def _write_base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _read_fingerprint(text: str) -> bytes:
+    """Raises ValueError."""
+    fingerprint = bytes.fromhex(text)
+    if len(fingerprint) != FINGERPRINT_BYTES:
+        raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}")
+    return fingerprint
+
+
+def _read_former_certificates(value: object) -> tuple[bytes, ...]:
+    """What can be read of it: a member without them is one all the same."""
+    found = []
+    for text in value[:FORMER] if isinstance(value, list) else ():
+        with suppress(ValueError, TypeError):
+            found.append(_read_base64(text))
+    return tuple(each for each in found if _kept(each) is not None)
+
+
+Certificate = Annotated[bytes, PlainValidator(_read_base64), PlainSerializer(_write_base64)]
+FormerCertificates = Annotated[
+    tuple[bytes, ...],
+    PlainValidator(_read_former_certificates),
+    PlainSerializer(lambda value: [_write_base64(each) for each in value]),
+]
+Fingerprint = Annotated[
+    bytes, PlainValidator(_read_fingerprint), PlainSerializer(bytes.hex), Field(alias="gateway")
+]
+"""Of a gateway's key."""
+
+
 @dataclass(frozen=True, slots=True)
 class FormerKey:
     """A key that the gateway had: it counts until ``until_s`` (seconds since 1970) and stays known."""
 
-    fingerprint: bytes
+    fingerprint: Fingerprint
     until_s: float
 
 
@@ -43,13 +81,13 @@ class MemberRecord:
     """What ``membership.json`` says."""
 
     name: str
-    fingerprint: bytes
-    """Of the gateway's key: the newest one heard of."""
-    certificate: bytes
+    fingerprint: Fingerprint
+    """Of the newest key heard of."""
+    certificate: Certificate
     """The one to show."""
     former_names: tuple[str, ...] = ()
     former_keys: tuple[FormerKey, ...] = ()
-    former_certificates: tuple[bytes, ...] = ()
+    former_certificates: FormerCertificates = ()
     """To show when the gateway refuses ``certificate`` for its dates: the one before (or the newest, where
     that is not the one to show), and of those before it the one that ends last."""
 
@@ -122,50 +160,24 @@ class MemberRecord:
     def read(cls, path: Path) -> "MemberRecord | None":
         """None when there is no such file. Raises :class:`MembershipError`."""
         try:
-            value: Mapping[str, Any] = orjson.loads(path.read_bytes())
-            record = cls(
-                str(value["name"]),
-                _fingerprint(value["gateway"]),
-                base64.b64decode(value["certificate"], validate=True),
-                tuple(map(str, value.get("former_names", ()))),
-                tuple(
-                    FormerKey(_fingerprint(each["gateway"]), float(each["until_s"]))
-                    for each in value.get("former_keys", ())
-                ),
-                _former_certificates(value.get("former_certificates")),
-            )
+            return _FILE.validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise MembershipError(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError) as error:
             raise MembershipError(
                 f"{path} is damaged: remove it and join again with a token (trunkline token create)"
             ) from error
-        return record
 
     def write(self, path: Path) -> None:
         """Whole or not at all, mode 0600. Raises :class:`MembershipError`."""
-        value: dict[str, Any] = {
-            "name": self.name,
-            "gateway": self.fingerprint.hex(),
-            "certificate": base64.b64encode(self.certificate).decode(),
-        }
-        if self.former_names:
-            value["former_names"] = self.former_names
-        if self.former_keys:
-            value["former_keys"] = [
-                {"gateway": each.fingerprint.hex(), "until_s": each.until_s} for each in self.former_keys
-            ]
-        if self.former_certificates:
-            value["former_certificates"] = [
-                base64.b64encode(each).decode() for each in self.former_certificates
-            ]
+        text = _FILE.dump_json(self, indent=2, by_alias=True, exclude_defaults=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -175,13 +187,8 @@ class MemberRecord:
             raise MembershipError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _former_certificates(value: object) -> tuple[bytes, ...]:
-    """What can be read of it: a member without them is one all the same."""
-    found = []
-    for text in value[:FORMER] if isinstance(value, list) else ():
-        with suppress(ValueError, TypeError):
-            found.append(base64.b64decode(text, validate=True))
-    return tuple(each for each in found if _kept(each) is not None)
+_FILE = TypeAdapter(MemberRecord)
+"""The form of ``membership.json``."""
 
 
 def _kept(der: bytes) -> AgentCertificate | None:
@@ -207,15 +214,15 @@ def _fits(certificate: AgentCertificate, wall_s: float) -> bool:
     return True
 
 
-def _fingerprint(text: str) -> bytes:
-    """Raises ValueError."""
-    fingerprint = bytes.fromhex(text)
-    if len(fingerprint) != FINGERPRINT_BYTES:
-        raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}")
-    return fingerprint
-
-
 LOCK_FILE = "agent.lock"
+
+
+def make_state_directory(directory: Path) -> None:
+    """Makes it, mode 0700, where there is none. Raises :class:`MembershipError`."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise MembershipError(f"the state directory {directory} cannot be used: {error.strerror}") from error
 
 
 @contextmanager
@@ -226,10 +233,7 @@ def locked_state_directory(directory: Path) -> Iterator[None]:
     ``agent.lock`` in it tells process and host; its lock ends with the process, however that ends. Raises
     :class:`MembershipError` when another agent runs on the directory, and when it cannot be used.
     """
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise MembershipError(f"the state directory {directory} cannot be used: {error.strerror}") from error
+    make_state_directory(directory)
     path = directory / LOCK_FILE
     try:
         lock = FileLock(path)
