@@ -1,6 +1,7 @@
 """The agent put together: engines on one side, the tunnel on the other, and an orderly end."""
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +27,6 @@ from agent.link.publisher import TICK_S, Publisher
 from agent.link.session import GatewaySession
 from agent.link.state_directory import locked_state_directory
 from agent.requests.runner import RequestRunner
-from agent.runtime.watchdog import BLOCKED_S, AgentLoopReporter
 from shared.process.settings import ConfigError
 from shared.process.startup import raise_file_limit
 from shared.process.watchdog import watched_loop
@@ -44,6 +44,14 @@ CUT_OFF_S = 1.0
 
 FAREWELL_S = 0.2
 """For the last bytes and CLOSE to leave the socket before the process ends."""
+
+
+BLOCKED_S = 1.0
+"""Without a turn for so long the loop counts as blocked: the heartbeat bears ten times as much, a stream of
+tokens does not."""
+
+BLOCKED_QUIET_S = 60.0
+"""After a warning that the loop was blocked, further episodes are only counted for so long."""
 
 
 class Stop:
@@ -89,7 +97,7 @@ class Agent:
             self._say_start(membership)
             self._gpus.start()
             try:
-                with watched_loop(AgentLoopReporter(), BLOCKED_S):
+                with watched_loop(BlockedLoopLog(), BLOCKED_S):
                     await self._run(membership, backends)
             finally:
                 await self._close_all()
@@ -99,10 +107,12 @@ class Agent:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
             runner = RequestRunner(self._roster, tasks)
-            dialer = TunnelDialer(membership, lambda: self._session_over(runner, membership), self._dial)
-            services: list[asyncio.Task[Any]] = [
-                tasks.create_task(self._open(backend)) for backend in backends
-            ]
+
+            def new_session() -> GatewaySession:
+                return GatewaySession(runner, self._publisher, self._roster.carry_out, membership.renew)
+
+            dialer = TunnelDialer(membership, new_session, self._dial)
+            services: list[asyncio.Task[Any]] = [tasks.create_task(self._open(each)) for each in backends]
             services.append(tasks.create_task(self._tick()))
             if self._config.looks_for_engines:
                 services.append(tasks.create_task(Finder(self._found, self._config.usual_ports).run()))
@@ -120,9 +130,6 @@ class Agent:
                     service.cancel()
         if failure is not None:
             raise failure
-
-    def _session_over(self, runner: RequestRunner, membership: Membership) -> GatewaySession:
-        return GatewaySession(runner, self._publisher, self._roster.carry_out, membership.renew)
 
     def _model_memory_bytes(self) -> int | None:
         """What there is for models; of GPUs that cannot be read just now, what they had."""
@@ -235,6 +242,30 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         raise ConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
 
 
+class BlockedLoopLog:
+    """Warns of episodes once they are over; of those soon after a warning together with the next one.
+    Implements :class:`shared.process.watchdog.BlockedLoopReporter`."""
+
+    def __init__(self) -> None:
+        self._warned_s = float("-inf")
+        self._times = 0
+        self._longest_s = 0.0
+
+    def loop_blocked(self, now: float, stack: Callable[[], list[str]]) -> None:
+        """Nothing is logged before it is over."""
+
+    def loop_turns(self, now: float, lasted_s: float) -> None:
+        self._times += 1
+        self._longest_s = max(self._longest_s, lasted_s)
+
+    process_stood_still = loop_turns
+
+    def looked(self, now: float) -> None:
+        if self._times and now - self._warned_s >= BLOCKED_QUIET_S:
+            log.warning("the event loop was blocked", times=self._times, longest_s=round(self._longest_s, 1))
+            self._warned_s, self._times, self._longest_s = now, 0, 0.0
+
+
 async def _failure_of(dialer: TunnelDialer) -> TrunklineError | None:
     """Runs the dialer; gives what it failed with instead of raising it into the task group."""
     try:
@@ -255,8 +286,6 @@ async def _first_of(event: asyncio.Event, other: asyncio.Future[Any]) -> None:
 
 def listen_for_signals(ask: Callable[[], None]) -> None:
     """SIGTERM and SIGINT ask the agent to stop."""
-    import signal
-
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         try:

@@ -10,6 +10,40 @@ from shared.process.cli import RootGroup
 
 Flags = dict[str, Any]
 
+Gateway = Annotated[
+    str | None,
+    typer.Option(
+        "--gateway", "--url", help="The gateway's URL: https://HOST[:PORT]; http:// on loopback only."
+    ),
+]
+Join = Annotated[
+    str | None, typer.Option(help="Join token (`trunkline token create`); needed the first time only.")
+]
+Engines = Annotated[
+    list[str] | None, typer.Option(help="URL of a running engine with an OpenAI API. May be repeated.")
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(help="Serve this Hugging Face model directory, or 'demo', with the built-in engine."),
+]
+State = Annotated[Path | None, typer.Option(help="Where the agent keeps its key and certificate.")]
+Name = Annotated[
+    str | None, typer.Option(help="The agent's name. Default: the host's, or the one it joined with.")
+]
+Slots = Annotated[
+    int | None, typer.Option(help="Requests an engine may have at once. Default: what it says itself.")
+]
+FindEngines = Annotated[
+    bool | None,
+    typer.Option(
+        "--find-engines/--no-find-engines",
+        help="Look for engines on the usual local ports. Default: when none is named.",
+    ),
+]
+DrainSeconds = Annotated[
+    float | None, typer.Option(help="Seconds that running requests may take to finish when stopping.")
+]
+
 
 def commands(root: RootGroup) -> None:
     """Add the agent's command (entry point ``trunkline.commands``). Imported when it is used."""
@@ -22,40 +56,16 @@ def register(app: typer.Typer) -> None:
 
 
 def agent(
-    gateway: Annotated[
-        str | None,
-        typer.Option(
-            "--gateway", "--url", help="The gateway's URL: https://HOST[:PORT]; http:// on loopback only."
-        ),
-    ] = None,
-    join: Annotated[
-        str | None, typer.Option(help="Join token (`trunkline token create`); needed the first time only.")
-    ] = None,
-    engine: Annotated[
-        list[str] | None, typer.Option(help="URL of a running engine with an OpenAI API. May be repeated.")
-    ] = None,
-    torch: Annotated[
-        list[str] | None,
-        typer.Option(help="Serve this Hugging Face model directory, or 'demo', with the built-in engine."),
-    ] = None,
-    state: Annotated[Path | None, typer.Option(help="Where the agent keeps its key and certificate.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The agent's name. Default: the host's, or the one it joined with.")
-    ] = None,
-    slots: Annotated[
-        int | None, typer.Option(help="Requests an engine may have at once. Default: what it says itself.")
-    ] = None,
+    gateway: Gateway = None,
+    join: Join = None,
+    engine: Engines = None,
+    torch: Models = None,
+    state: State = None,
+    name: Name = None,
+    slots: Slots = None,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE. May be repeated.")] = None,
-    find_engines: Annotated[
-        bool | None,
-        typer.Option(
-            "--find-engines/--no-find-engines",
-            help="Look for engines on the usual local ports. Default: when none is named.",
-        ),
-    ] = None,
-    drain_s: Annotated[
-        float | None, typer.Option(help="Seconds that running requests may take to finish when stopping.")
-    ] = None,
+    find_engines: FindEngines = None,
+    drain_s: DrainSeconds = None,
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust for the gateway's TLS.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
@@ -93,6 +103,7 @@ def run(flags: Flags, file: Path | None) -> int:
 
     from agent.app import serve
     from agent.config.sources import load
+    from shared.process.excerpt import printable
     from shared.process.logs import configure_logs
     from shared.process.settings import ConfigError
     from shared.protocol.errors import TrunklineError
@@ -102,22 +113,13 @@ def run(flags: Flags, file: Path | None) -> int:
         configure_logs(config.log_level, config.log_format, text_time="%H:%M:%S")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config))
-    except ConfigError as error:
-        _complain(error)
-        return 2
-    except TrunklineError as error:
-        _complain(error)
-        return 1
+    except (ConfigError, TrunklineError) as error:
+        said = printable(str(error), keep="\n")
+        typer.echo(f"error: {said}", err=True)
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return 1
     return 0
-
-
-def _complain(error: Exception) -> None:
-    from shared.process.excerpt import printable
-
-    said = printable(str(error), keep="\n")
-    typer.echo(f"error: {said}", err=True)
 
 
 def _loop_factory() -> Any:

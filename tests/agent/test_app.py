@@ -10,10 +10,11 @@ import orjson
 import pytest
 import structlog
 
-from agent.app import Agent, Stop
+from agent.app import BLOCKED_QUIET_S, BLOCKED_S, Agent, BlockedLoopLog, Stop
 from agent.config.sources import load
 from agent.link.dialer import Rejected
 from shared.process.settings import ConfigError
+from shared.process.watchdog import BEAT_S, LoopWatchdog
 from shared.protocol.errors import ErrorCode, HandshakeRejected
 from shared.protocol.messages import AgentStatus, GpuState
 from tests.agent.support.canned import until
@@ -194,3 +195,31 @@ def test_the_room_for_models_is_the_gpus_memory_unless_it_is_said(tmp_path: Path
     said = Agent(load(flags | {"models": {"memory": 50}}, None), Stop())
     said._gpus.latest = (GpuState(0, "a", 80, 1),)
     assert said._model_memory_bytes() == 50
+
+
+def test_small_delays_are_none_of_its_business() -> None:
+    watchdog = LoopWatchdog(BlockedLoopLog(), BLOCKED_S, list, 0.0)
+    with structlog.testing.capture_logs() as logs:
+        watchdog.look(BEAT_S, 0.0)
+        watchdog.look(BEAT_S + BLOCKED_S - 0.1, 0.0)
+        watchdog.look(2 * BLOCKED_S, 2 * BLOCKED_S)
+    assert logs == []
+
+
+def test_what_happens_soon_again_is_told_together() -> None:
+    reporter = BlockedLoopLog()
+    with structlog.testing.capture_logs() as logs:
+        for now, lasted_s in [(0.0, 1.5), (10.0, 3.0), (20.0, 2.0)]:
+            reporter.loop_turns(now, lasted_s)
+            reporter.looked(now)
+        reporter.looked(BLOCKED_QUIET_S)
+        reporter.looked(2 * BLOCKED_QUIET_S)
+    assert [(entry["times"], entry["longest_s"]) for entry in logs] == [(1, 1.5), (2, 3.0)]
+
+
+def test_a_process_that_was_stopped_counts_as_well() -> None:
+    watchdog = LoopWatchdog(BlockedLoopLog(), BLOCKED_S, list, 0.0)
+    with structlog.testing.capture_logs() as logs:
+        watchdog.look(4.0 + BEAT_S, 0.0)
+        watchdog.look(4.0 + 2 * BEAT_S, 4.0 + 2 * BEAT_S)
+    assert [entry["longest_s"] for entry in logs] == [4.0]

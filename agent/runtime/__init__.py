@@ -1,1 +1,0 @@
-"""The agent's process: what its watchdog tells."""
