@@ -1,16 +1,15 @@
 """What the gateway says of itself: where one is (``/``), its version, and its paths for people to read."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
 import orjson
 
 from gateway.api.errors import HeaderList
-from gateway.api.exchange.exchange import HttpExchange, exchange_of
-from gateway.api.exchange.inbound import Receive
-from gateway.api.exchange.reply import Send
-from gateway.api.openai.handlers import JSON, Scope, only_get
+from gateway.api.exchange.exchange import HttpExchange
+from gateway.api.openai.handlers import JSON, Respond
 from gateway.domain.surface import ENDPOINTS
 from gateway.pipeline.pipeline import KeyAuthenticator
 
@@ -40,66 +39,62 @@ _STYLE = (
 )
 
 
-class RootPage:
+def root_page() -> Respond:
     """``GET /``: what this is and where to go, as a page for browsers and as JSON for others. Open to
     everybody."""
+    what = "Trunkline: one endpoint in front of every GPU you own."
+    as_json = orjson.dumps({"object": "gateway", "name": "trunkline", "about": what, **_WHERE_TO_GO})
+    links = "".join(
+        f'<tr><td>{name.replace("_", " ")}</td><td><a href="{path}"><code>{path}</code></a></td></tr>'
+        for name, path in _WHERE_TO_GO.items()
+        if name != "base_url"
+    )
+    example = (
+        "from openai import OpenAI\n\n"
+        'client = OpenAI(base_url="https://THIS-HOST/v1", api_key="sk-tl-…")\n'
+        "for model in client.models.list():\n    print(model.id)"
+    )
+    as_html = _page(
+        "Trunkline",
+        f"<p>{escape(what)} Programs that speak OpenAI's, Anthropic's or Ollama's API are pointed here "
+        f"with a key of this gateway.</p><pre>{escape(example)}</pre><table>{links}</table>",
+    )
 
-    def __init__(self) -> None:
-        what = "Trunkline: one endpoint in front of every GPU you own."
-        self._json = orjson.dumps({"object": "gateway", "name": "trunkline", "about": what, **_WHERE_TO_GO})
-        links = "".join(
-            f'<tr><td>{name.replace("_", " ")}</td><td><a href="{path}"><code>{path}</code></a></td></tr>'
-            for name, path in _WHERE_TO_GO.items()
-            if name != "base_url"
-        )
-        example = (
-            "from openai import OpenAI\n\n"
-            'client = OpenAI(base_url="https://THIS-HOST/v1", api_key="sk-tl-…")\n'
-            "for model in client.models.list():\n    print(model.id)"
-        )
-        self._page = _page(
-            "Trunkline",
-            f"<p>{escape(what)} Programs that speak OpenAI's, Anthropic's or Ollama's API are pointed here "
-            f"with a key of this gateway.</p><pre>{escape(example)}</pre><table>{links}</table>",
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "front"
-        only_get(exchange)
+    async def respond(exchange: HttpExchange, names: Mapping[str, str]) -> None:
         if wants_html(exchange):
-            await exchange.reply.whole(200, HTML, self._page, [*PAGE_HEADERS, (b"vary", b"accept")])
+            await exchange.reply.whole(200, HTML, as_html, [*PAGE_HEADERS, (b"vary", b"accept")])
         else:
-            await exchange.reply.whole(200, JSON, self._json, [(b"vary", b"accept")])
+            await exchange.reply.whole(200, JSON, as_json, [(b"vary", b"accept")])
+
+    return respond
 
 
-class VersionPage:
+def version_page(keys: KeyAuthenticator, version: str) -> Respond:
     """``GET /version``: which version runs here, for holders of a key. To others it would only tell which
     faults to look for."""
+    body = orjson.dumps({"name": "trunkline", "version": version})
 
-    def __init__(self, keys: KeyAuthenticator, version: str) -> None:
-        self._keys = keys
-        self._body = orjson.dumps({"name": "trunkline", "version": version})
+    async def respond(exchange: HttpExchange, names: Mapping[str, str]) -> None:
+        await exchange.identify(keys)
+        await exchange.reply.whole(200, JSON, body)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "version"
-        only_get(exchange)
-        exchange.set_principal(await self._keys.identify(exchange.credential()))
-        await exchange.reply.whole(200, JSON, self._body)
+    return respond
 
 
-class DocsPage:
-    """``GET /docs``: the paths of ``/openapi.json`` as one page without scripts. Open to everybody."""
+def page_made_once(
+    content_type: bytes, make: Callable[[], bytes], headers: HeaderList | None = None
+) -> Respond:
+    """A page that is open to everybody and made at its first request, in a thread: neither a start nor the
+    event loop waits for it."""
+    body: bytes | None = None
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._page = docs_page(document)
+    async def respond(exchange: HttpExchange, names: Mapping[str, str]) -> None:
+        nonlocal body
+        if body is None:
+            body = await asyncio.to_thread(make)
+        await exchange.reply.whole(200, content_type, body, headers)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "docs"
-        only_get(exchange)
-        await exchange.reply.whole(200, HTML, self._page, PAGE_HEADERS)
+    return respond
 
 
 def wants_html(exchange: HttpExchange) -> bool:

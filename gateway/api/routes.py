@@ -1,29 +1,32 @@
 """Which handler answers which path."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
+import orjson
 from starlette.routing import Route, Router
 
-from gateway.api.admin.description import describe_page
 from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.openai.handlers import (
+    JSON,
     OLLAMA_FORM,
     OPENAI_FORM,
     Catalog,
-    Description,
     Exposition,
-    LivenessHandler,
-    MetricsPage,
     ModelsHandler,
     Proxied,
-    ReadinessHandler,
-    tunnel_without_upgrade,
+    ReadPage,
+    TunnelPage,
+    liveness,
+    metrics_page,
+    readiness,
     unknown_path,
 )
 from gateway.api.openapi import document
-from gateway.api.pages import DocsPage, RootPage, VersionPage
+from gateway.api.pages import HTML, PAGE_HEADERS, docs_page, page_made_once, root_page, version_page
 from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle
@@ -37,63 +40,51 @@ def build_router(
     metrics: Exposition,
     lifecycle: Lifecycle,
     settings: HttpSettings,
-    admin: Sequence[Route] = (),
+    admin: Mapping[str, AdminPage] = MappingProxyType({}),
 ) -> Router:
     """Routes in the order of their use: the router tries them one after the other.
 
     They match the decoded path. That is safe because none of them passes it on: an engine gets a constant, or
     for ``/engines/`` what :func:`gateway.domain.surface.engine_target` makes of the path as it was written.
     """
-    models = ModelsHandler(keys, catalog, OPENAI_FORM)
-    described = document({each.path_format: describe_page(each.path_format, _page(each)) for each in admin})
+    models = ReadPage("models", ModelsHandler(keys, catalog, OPENAI_FORM))
+    ollama_models = ReadPage("models", ModelsHandler(keys, catalog, OLLAMA_FORM))
+    health = ReadPage("health", liveness)
+
+    @cache
+    def described() -> Mapping[str, Any]:
+        from gateway.api.admin.description import describe_page  # makes the models of bodies
+
+        written = {path.replace(":path}", "}"): page for path, page in admin.items()}
+        return document({path: describe_page(path, page) for path, page in written.items()})
+
+    def docs() -> bytes:
+        return docs_page(described())
+
+    pages: dict[str, Callable[..., Awaitable[None]]] = {
+        MODELS: models,
+        MODELS + "/{id:path}": models,
+        "/models": models,
+        "/models/{id:path}": models,
+        OLLAMA_MODELS: ollama_models,
+        "/": ReadPage("front", root_page()),
+        "/healthz": health,
+        "/health": health,
+        "/version": ReadPage("version", version_page(keys, program_version())),
+        "/readyz": ReadPage("health", readiness(lifecycle, catalog)),
+        "/metrics": ReadPage("metrics", metrics_page(keys, metrics, public=settings.metrics_public)),
+        "/openapi.json": ReadPage("openapi", page_made_once(JSON, lambda: orjson.dumps(described()))),
+        "/docs": ReadPage("docs", page_made_once(HTML, docs, PAGE_HEADERS)),
+        TUNNEL: TunnelPage(),
+    }
     return Router(
         [
-            *(_route(_pattern(endpoint), Proxied(endpoint, pipeline, lifecycle)) for endpoint in ENDPOINTS),
-            _route(MODELS, models),
-            _route(MODELS + "/{id:path}", models),
-            _route("/models", models),
-            _route("/models/{id:path}", models),
-            _route(OLLAMA_MODELS, ModelsHandler(keys, catalog, OLLAMA_FORM)),
-            _route("/", RootPage()),
-            _route("/healthz", LivenessHandler()),
-            _route("/health", LivenessHandler()),
-            _route("/version", VersionPage(keys, program_version())),
-            _route("/readyz", ReadinessHandler(lifecycle, catalog)),
-            _route("/metrics", MetricsPage(keys, metrics, public=settings.metrics_public)),
-            _route("/openapi.json", Description(described)),
-            _route("/docs", DocsPage(described)),
-            _route(TUNNEL, _Plain(tunnel_without_upgrade)),
-            *admin,
+            *(Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle)) for each in ENDPOINTS),
+            *(Route(path, endpoint=page) for path, page in (pages | dict(admin)).items()),
         ],
         redirect_slashes=False,
         default=unknown_path,
     )
-
-
-def _page(of: Route) -> AdminPage:
-    page: object = of.endpoint
-    assert isinstance(page, AdminPage)
-    return page
-
-
-def _route(path: str, handler: object) -> Route:
-    return Route(path, endpoint=_as_asgi(handler))
-
-
-def _as_asgi(handler: object) -> Callable[..., Any]:
-    """Starlette takes a callable object for an ASGI application, a function for ``request -> response``."""
-    assert callable(handler)
-    return handler
-
-
-class _Plain:
-    """A function as an ASGI application."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    async def __call__(self, *asgi: Any) -> None:
-        await self._function(*asgi)
 
 
 def _pattern(endpoint: SurfaceEndpoint) -> str:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
+from starlette.routing import Router
 
 from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.store import StoreAdmin
@@ -16,28 +17,24 @@ from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.middleware import RequestMiddleware, edge
 from gateway.api.exchange.request_log import RequestAudit, RequestLog
 from gateway.api.routes import build_router
-from gateway.api.server.server import LAST_WORDS_S, Address, bind, build_server
+from gateway.api.server.server import LAST_WORDS_S, Address, bind
 from gateway.app.factories import (
-    agent_settings,
-    client_of,
-    connection_limits,
     engine_paths,
     http_settings,
+    make_agent_endpoint,
     make_audit,
     make_dispatcher,
+    make_registry,
     make_reuse,
+    make_server,
     no_such_policy,
-    places,
     reuse_rules,
     spill_space,
     tls_files,
-    trusted_proxies,
 )
 from gateway.app.reload import Reload
-from gateway.auth import AgentDirectory
 from gateway.auth.clients import Clients
-from gateway.fleet.endpoint import AgentEndpoint
-from gateway.fleet.registry import Registry, RegistrySettings
+from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import (
     AliasCache,
@@ -100,13 +97,12 @@ class Gateway:
         self.lifecycle = Lifecycle()
         metrics = Metrics()
         self._machine = MachineGuard(metrics, settings.machine, lambda: self.lifecycle.in_flight)
-        registry = Registry(metrics, loop.time, RegistrySettings(max_agents=settings.agents.max_agents))
-        for fact in store.models.list(registry.settings.max_models):
-            registry.index.learn(fact.name, fact.first_s, lately=True)
+        registry = make_registry(settings, store, metrics)
         spending = Spending.known(store.usage)
-        ledger, kept = UsageLedger(spent=spending.add), BackgroundWriterSettings(registry.settings.max_models)
-        self._keeper = BackgroundWriter(
-            registry.index, store.models, ledger, store.usage, kept, backup=store.backup
+        ledger = UsageLedger(spent=spending.add)
+        kept = BackgroundWriterSettings(registry.settings.max_models)
+        self._background_writer = BackgroundWriter(
+            registry.index, store.models.note, ledger, store.usage.add, kept, backup=store.backup
         )
         self._dispatcher = make_dispatcher(settings, registry, metrics, ledger)
         self._dispatcher.unread.roomy = lambda: not self._machine.pressure.level
@@ -118,59 +114,57 @@ class Gateway:
         ledger.price, self._limits.changed = self._limits.price, self._share_out
         self._tenant_weights = settings.queue.tenant_weights
         self._share_out()
-        self._agents = AgentEndpoint(
-            AgentDirectory(store, settings.agents.certificate_days * 86_400),
-            registry,
-            metrics,
-            agent_settings(settings),
-            client_of=client_of(trusted_proxies(settings)),
-            note_seen=store.agents.touch,
-        )
+        self._agents = make_agent_endpoint(settings, store, registry, metrics)
         self._clients = Clients(settings.oidc, store, loop.time)
-        keys, http = self._clients.credentials, http_settings(settings)
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
-
         self._clients.ring.add_read(book.read)
         self._clients.ring.add_read(self._limits.read)
         metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
-        grace_s = settings.dispatch.reconnect_grace_s
-        versions = AliasResolver(book, registry.index, self._mirrors, figures, loop.time, grace_s)
         self._reuse = make_reuse(settings, registry, metrics, loop.time)
         self.audit = make_audit(settings, store, metrics)
-        catalog = AliasCatalog(registry, book, registry.settings.owned_by)
-        pipeline = Pipeline(
-            keys,
-            self._dispatcher.run,
-            ledger,
-            versions,
-            self._reuse,
-            self._limits,
-            facts=http.facts,
-            gate=self.audit.check if settings.audit.required else None,
-            knows=lambda name: catalog.model(name) is not None,
-        )
-        fleet = FleetAdmin(
-            registry, store.agents, self._dispatcher.room.depths, loop.time, note=self.audit.note
-        )
-        stored = StoreAdmin(store, lambda: registry.index.models)
-        admin = [page for part in (fleet, stored) for page in part.routes(keys)]
-        router = build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
+        router = self._router(store, registry, metrics, ledger, book, figures)
+
+        http = http_settings(settings)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
         log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
         self._reader = BodyReader()
         self.app = RequestMiddleware(edge(router, http), http, budget, self.lifecycle, log, self._reader)
         self.address = Address(*settings.address, tls_files(settings))
-        self._server = build_server(
-            self.app,
-            self.address,
-            connection_limits(settings),
-            self._agents.protocol,
-            self._machine.descriptors,
-            places(settings, trusted_proxies(settings)),
-            wants_certificate=settings.tls.client_required,
+        self._server = make_server(
+            settings, self.app, self.address, self._agents.protocol, self._machine.descriptors
         )
+
+    def _router(
+        self,
+        store: Store,
+        registry: Registry,
+        metrics: Metrics,
+        ledger: UsageLedger,
+        book: AliasCache,
+        figures: AliasFigures,
+    ) -> Router:
+        """Every path: those of clients, which go through the pipeline, and those of the admin API."""
+        settings, keys, clock = self._settings, self._clients.credentials, registry.clock
+        http, catalog = http_settings(settings), AliasCatalog(registry, book, registry.settings.owned_by)
+        grace_s = settings.dispatch.reconnect_grace_s
+        pipeline = Pipeline(
+            keys,
+            self._dispatcher.run,
+            ledger,
+            AliasResolver(book, registry.index, self._mirrors, figures, clock, grace_s),
+            self._reuse,
+            self._limits,
+            facts=http.facts,
+            gate=self.audit.check if settings.audit.required else None,
+            knows=lambda name: catalog.model(name) is not None,
+        )
+        depths = self._dispatcher.room.depths
+        fleet = FleetAdmin(registry, store.agents, depths, clock, note=self.audit.note)
+        stored = StoreAdmin(store, lambda: registry.index.models)
+        admin = fleet.pages(keys) | stored.pages(keys)
+        return build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
 
     def retune(self, settings: Settings) -> None:
         """Take up what can change while it runs (:data:`gateway.app.reload.CHANGEABLE`). Raises ConfigError,
@@ -204,7 +198,7 @@ class Gateway:
         async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
             edge_tasks = [tasks.create_task(self._clients.run())]
             edge_tasks.append(tasks.create_task(self._watch_tls()))
-            tasks.create_task(self._keeper.run())
+            tasks.create_task(self._background_writer.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
             serving = tasks.create_task(self._server.serve([listener]))
@@ -219,7 +213,7 @@ class Gateway:
             guarding.cancel()
             for task in edge_tasks:
                 task.cancel()
-            self._keeper.stop()
+            self._background_writer.stop()
 
     @asynccontextmanager
     async def _audited(self, listen: str) -> AsyncIterator[None]:

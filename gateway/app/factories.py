@@ -4,27 +4,31 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.inbound import BodyLimits
 from gateway.api.server.client_addresses import HeaderFields, PerAddressLimiter, TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.server import Address, GatewayServer, build_server
 from gateway.api.server.tls import TlsFiles
+from gateway.auth import AgentDirectory
 from gateway.dispatch.dispatcher import Dispatcher, DispatchSettings, QueueSettings
 from gateway.dispatch.placement import PlacementSettings
 from gateway.dispatch.unread import SpillSpace
 from gateway.domain.engine_paths import BadRule, EnginePaths
 from gateway.domain.request import Request
 from gateway.domain.scopes import AdminRole
-from gateway.fleet.endpoint import AgentEndpointSettings
-from gateway.fleet.registry import Registry
+from gateway.fleet.endpoint import AgentEndpoint, AgentEndpointSettings
+from gateway.fleet.registry import Registry, RegistrySettings
 from gateway.observability.audit import Retention
 from gateway.observability.audit.writer import AuditFigures, AuditSettings, AuditWriter, audit_writer
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.cache import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import ConfigError, Settings
+from gateway.runtime.descriptors import DescriptorBudget
 from gateway.scheduling.base import Fit
 from gateway.storage import Store
 
@@ -66,14 +70,6 @@ def agent_settings(settings: Settings) -> AgentEndpointSettings:
     return AgentEndpointSettings(max_strangers=most)
 
 
-def places(settings: Settings, proxies: TrustedProxies | None) -> PerAddressLimiter:
-    """Of connections by address. Behind a terminator that is not known all come from few, and are not counted
-    by it."""
-    if proxies is not None:
-        return PerAddressLimiter(settings.http.connections_per_ip, proxies.trusts)
-    return PerAddressLimiter(None if settings.behind_tls_terminator else settings.http.connections_per_ip)
-
-
 def tls_files(settings: Settings) -> TlsFiles | None:
     """None: TLS is not ended here."""
     table = settings.tls
@@ -82,9 +78,48 @@ def tls_files(settings: Settings) -> TlsFiles | None:
     return TlsFiles(table.cert, table.key, table.client_ca, table.agents_required)
 
 
-def connection_limits(settings: Settings) -> ConnectionLimits:
-    table = settings.http
-    return ConnectionLimits(table.head_bytes, table.head_s, table.connections)
+def make_server(
+    settings: Settings,
+    app: Any,
+    address: Address,
+    tunnel_protocol: Callable[..., Any],
+    descriptors: DescriptorBudget,
+) -> GatewayServer:
+    """Behind a terminator that is not known all connections come from few addresses, and are not counted by
+    them. Raises ListenFailed."""
+    http, proxies = settings.http, trusted_proxies(settings)
+    per_address = http.connections_per_ip
+    if proxies is not None:
+        places = PerAddressLimiter(per_address, proxies.trusts)
+    else:
+        places = PerAddressLimiter(None if settings.behind_tls_terminator else per_address)
+    limits = ConnectionLimits(http.head_bytes, http.head_s, http.connections)
+    required = settings.tls.client_required
+    return build_server(
+        app, address, limits, tunnel_protocol, descriptors, places, wants_certificate=required
+    )
+
+
+def make_registry(settings: Settings, store: Store, metrics: Metrics) -> Registry:
+    """It knows the models that were served before."""
+    clock = asyncio.get_running_loop().time
+    registry = Registry(metrics, clock, RegistrySettings(max_agents=settings.agents.max_agents))
+    for fact in store.models.list(registry.settings.max_models):
+        registry.index.learn(fact.name, fact.first_s, lately=True)
+    return registry
+
+
+def make_agent_endpoint(
+    settings: Settings, store: Store, registry: Registry, metrics: Metrics
+) -> AgentEndpoint:
+    return AgentEndpoint(
+        AgentDirectory(store, settings.agents.certificate_days * 86_400),
+        registry,
+        metrics,
+        agent_settings(settings),
+        client_of=client_of(trusted_proxies(settings)),
+        note_seen=store.agents.touch,
+    )
 
 
 def dispatch_settings(settings: Settings) -> DispatchSettings:

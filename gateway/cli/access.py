@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import typer
@@ -40,30 +40,22 @@ _PLACEHOLDER = re.compile(r"{\w+(:path)?}")
 """The place of a record's name in an operation's path; its group says that the name may hold slashes."""
 
 
-class GatewayAccess(Protocol):
-    """Runs operations on one gateway."""
-
-    running: bool
-    """Whether it asks a running gateway, and does not work on a state directory."""
-
-    def run(self, operation: str, *names: str, **body: Any) -> Json:
-        """The operation's answer, for records of these names. Raises typer.Exit and typer.BadParameter."""
-
-
 class StateAccess:
     """Works on a state directory."""
 
     running = False
+    """It does not ask a running gateway."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
 
     def run(self, operation: str, *names: str, **body: Any) -> Json:
+        """The operation's answer, for records of these names. Raises typer.Exit and typer.BadParameter."""
         from gateway.api.admin.resources.table import run_operation
 
         with _open_store(self._state, create=_checked(operation, names).makes_state) as store:
-            asked = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
-            return run_operation(store, operation, asked)
+            request = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
+            return run_operation(store, operation, request)
 
 
 class HttpAccess:
@@ -75,6 +67,7 @@ class HttpAccess:
         self._ask = functools.partial(gateway_client, url, key, ca_file)
 
     def run(self, operation: str, *names: str, **body: Any) -> Json:
+        """As of :class:`StateAccess`."""
         wanted = _checked(operation, names)
         if wanted.only_here:
             raise typer.BadParameter(f"this is not done over HTTP: {wanted.only_here}", param_hint="--url")
@@ -88,6 +81,21 @@ class HttpAccess:
         with self._ask() as client:
             path = path.removeprefix("/admin/")
             return client.ask(method, path, body=body or None, timeout_s=wanted.timeout_s)
+
+
+GatewayAccess = StateAccess | HttpAccess
+"""Runs operations on one gateway."""
+
+
+def read_pages(gateway: GatewayAccess, operation: str, member: str, **body: Any) -> Iterator[Any]:
+    """What the answers of an operation hold in ``member``, page after page."""
+    after = None
+    while True:
+        page = gateway.run(operation, after=after, **body)
+        yield from page[member]
+        after = page["next"]
+        if after is None:
+            return
 
 
 def _checked(operation: str, names: tuple[str, ...]) -> Operation:
@@ -166,13 +174,13 @@ def gateway_client(url: str, key: str | None, ca_file: Path | None) -> Iterator[
         fail(said)
 
 
-WHERE_OPTIONS = {"state": StateOption, "url": OptionalUrlOption, "key": KeyOption, "ca_file": CaOption}
+GATEWAY_OPTIONS = {"state": StateOption, "url": OptionalUrlOption, "key": KeyOption, "ca_file": CaOption}
 """Say which gateway a command works on."""
 
 
 def with_gateway_options(function: Callable[..., None]) -> Callable[..., None]:
     """A command with the options that say which gateway it works on. ``function`` gets the GatewayAccess as
-    its first argument."""
+    its first argument. As the callback of a group it runs when no command of the group is given."""
     _, *others = inspect.signature(function, eval_str=True).parameters.values()
 
     @functools.wraps(function)
@@ -184,7 +192,10 @@ def with_gateway_options(function: Callable[..., None]) -> Callable[..., None]:
         ca_file: Path | None,
         **options: Any,
     ) -> None:
-        function(choose_gateway(context, state, url, key, ca_file), **options)
+        if context.invoked_subcommand is None:
+            function(choose_gateway(context, state, url, key, ca_file), **options)
+        else:
+            _refuse_options(context, context.invoked_subcommand)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -192,12 +203,19 @@ def with_gateway_options(function: Callable[..., None]) -> Callable[..., None]:
         *(each.replace(kind=keyword) for each in others),
         *(
             inspect.Parameter(name, keyword, default=None, annotation=kind)
-            for name, kind in WHERE_OPTIONS.items()
+            for name, kind in GATEWAY_OPTIONS.items()
         ),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+def _refuse_options(context: typer.Context, command: str) -> None:
+    """Raises typer.BadParameter for options of a group, of which its commands would hear nothing."""
+    for parameter in context.command.params:
+        if _is_given(context, parameter.name or ""):
+            raise typer.BadParameter(f"put it after {command!r}", param_hint=parameter.opts[0])
 
 
 def choose_gateway(

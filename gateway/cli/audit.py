@@ -4,13 +4,14 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from gateway.api.admin.resources.text import duration_s, split_commas
-from gateway.cli.access import GatewayAccess, with_gateway_options
+from gateway.cli.access import GatewayAccess, read_pages, with_gateway_options
 from gateway.cli.options import JsonOption, wrong_usage
 from gateway.tools.console import note, print_json
 from shared.process.command_line import command_group
@@ -95,16 +96,11 @@ def export_log(
 
     Example: trunkline audit export --since 7d --kind key. --kind agent.
     """
-    first, kinds, after = _moment(since) if since else "", ",".join(split_commas(kind or [])), None
-    while True:
-        page = gateway.run("export_audit", since=first, kind=kinds, after=after)
-        _print_lines(page["lines"])
-        after = page["next"]
-        if after is None:
-            return
+    first, kinds = _moment(since) if since else "", ",".join(split_commas(kind or []))
+    _print_lines(read_pages(gateway, "export_audit", "lines", since=first, kind=kinds))
 
 
-def _print_lines(lines: list[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     """Write lines to stdout. Raises typer.Exit when its reader has closed it."""
     try:
         for line in lines:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.api.admin.resources.resource import REQUIRED, Flag, Json, Operation, Resource, ResourceCommand
+from gateway.api.admin.resources.resource import REQUIRED, Field, Json, Operation, Resource, ResourceCommand
 from gateway.api.admin.resources.table import RESOURCES
 from gateway.api.admin.resources.text import cell_text
-from gateway.cli.access import WHERE_OPTIONS, GatewayAccess, choose_gateway, with_gateway_options
+from gateway.cli.access import GatewayAccess, with_gateway_options
 from gateway.cli.options import JsonOption, wrong_usage
 from gateway.tools.console import fail, note, print_json, print_table
 from shared.process.command_line import CommandApp, command_group
@@ -29,39 +29,35 @@ def resource_group(resource: Resource) -> CommandApp:
     group = CommandApp() if resource.default else command_group(resource.help, example=resource.example)
     for operation in resource.operations:
         for command in operation.commands:
-            run = with_gateway_options(_function(resource, operation, command))
-            group.command(command.name)(run)
+            run = _function(resource, operation, command)
+            group.command(command.name)(with_gateway_options(run))
             if command.name == resource.default:
-                group.callback(invoke_without_command=True)(_default(resource, operation, command))
+                run.__doc__ = f"{resource.help}\n\n    Example: {resource.example}\n    "
+                group.callback(invoke_without_command=True)(with_gateway_options(run))
     return group
 
 
 def _function(resource: Resource, operation: Operation, command: ResourceCommand) -> Callable[..., None]:
     """Does the operation on a gateway, from what typer reads of the command line."""
-    flags = _flags(operation, command)
+    argument, help_text = resource.argument
+    fields = operation.fields if command.fields is None else command.fields
+    given_fields = {field.name: field for field in fields if field.help}
+    of_record = "{" in operation.path
 
     def run(gateway: GatewayAccess, as_json: bool = False, **given: Any) -> None:
-        names = _names(command, given.pop(resource.argument[0])) if "{" in operation.path else ()
-        body = {name: _read(flags[name], name, value) for name, value in given.items() if value is not None}
+        names = (_read_name(command, given.pop(argument)),) if of_record else ()
+        body = {name: _read(given_fields[name], value) for name, value in given.items() if value is not None}
         with wrong_usage():
             body = command.body(body) if command.body is not None else body
-        _show(
-            command,
-            gateway.run(operation.name, *names, **body),
-            *names[:1],
-            running=gateway.running,
-            as_json=as_json,
-        )
+        facts = gateway.run(operation.name, *names, **body)
+        _show(command, facts, *names, running=gateway.running, as_json=as_json)
 
-    argument, help_text = resource.argument
-    parameters = [_parameter(name, flag) for name, flag in flags.items()]
-    if "{" in operation.path:
-        parameters.insert(0, _parameter(argument, Flag(help_text, default=REQUIRED)))
+    name_field = (Field(argument, str, help_text, option="", default=REQUIRED),) if of_record else ()
     keyword = inspect.Parameter.KEYWORD_ONLY
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter("gateway", keyword),
-            *parameters,
+            *map(_parameter, (*name_field, *given_fields.values())),
             inspect.Parameter("as_json", keyword, default=False, annotation=JsonOption),
         ]
     )
@@ -69,70 +65,35 @@ def _function(resource: Resource, operation: Operation, command: ResourceCommand
     return run
 
 
-def _default(resource: Resource, operation: Operation, command: ResourceCommand) -> Callable[..., None]:
-    """What is done when a group is given no command of its own."""
-
-    def run(context: typer.Context, as_json: bool, **where: Any) -> None:
-        if context.invoked_subcommand is None:
-            gateway = choose_gateway(context, **where)
-            _show(command, gateway.run(operation.name), running=gateway.running, as_json=as_json)
-            return
-        for parameter in context.command.params:
-            source = context.get_parameter_source(parameter.name or "")
-            if source is not None and source.name == "COMMANDLINE":
-                hint = parameter.opts[0]
-                raise typer.BadParameter(f"put it after {context.invoked_subcommand!r}", param_hint=hint)
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter("context", keyword, annotation=typer.Context),
-            inspect.Parameter("as_json", keyword, default=False, annotation=JsonOption),
-            *(
-                inspect.Parameter(name, keyword, default=None, annotation=kind)
-                for name, kind in WHERE_OPTIONS.items()
-            ),
-        ]
-    )
-    run.__doc__ = f"{resource.help}\n\n    Example: {resource.example}\n    "
-    return run
-
-
-def _flags(operation: Operation, command: ResourceCommand) -> dict[str, Flag]:
-    fields = operation.fields if command.fields is None else command.fields
-    return {field.name: field.flag for field in fields if field.flag is not None}
-
-
-def _parameter(name: str, flag: Flag) -> inspect.Parameter:
-    options: dict[str, Any] = {
-        "help": flag.help,
-        "metavar": flag.metavar,
-        "min": flag.least,
-        "max": flag.most,
+def _parameter(field: Field) -> inspect.Parameter:
+    about: dict[str, Any] = {
+        "help": field.help,
+        "metavar": field.metavar,
+        "min": field.least,
+        "max": field.most,
     }
-    info = typer.Option(*flag.names.split(), **options) if flag.names else typer.Argument(**options)
-    optional = flag.default is None
-    default = inspect.Parameter.empty if flag.default is REQUIRED else flag.default
+    info = typer.Option(*field.options, **about) if field.options else typer.Argument(**about)
+    kind, default = field.command_type, field.command_default
     return inspect.Parameter(
-        name,
+        field.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[flag.type | None if optional else flag.type, info],
+        default=inspect.Parameter.empty if default is REQUIRED else default,
+        annotation=Annotated[kind | None if default is None else kind, info],
     )
 
 
-def _names(command: ResourceCommand, name: str) -> tuple[str, ...]:
-    """Of the record that is meant. Ends the command for a token that cannot be read."""
+def _read_name(command: ResourceCommand, name: str) -> str:
+    """The name of the record that is meant. Ends the command for a token that cannot be read."""
     try:
         with wrong_usage():
-            return (name if command.read_name is None else command.read_name(name),)
+            return name if command.read_name is None else command.read_name(name)
     except JoinTokenInvalid as error:
         fail(str(error))
 
 
-def _read(flag: Flag, name: str, value: Any) -> Any:
-    with wrong_usage(flag.hint(name)):
-        return value if flag.read is None else flag.read(value)
+def _read(field: Field, value: Any) -> Any:
+    with wrong_usage(field.hint):
+        return value if field.read is None else field.read(value)
 
 
 def _show(command: ResourceCommand, facts: Json, name: str = "", *, running: bool, as_json: bool) -> None:

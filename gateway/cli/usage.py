@@ -3,7 +3,6 @@
 import csv
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 
 from gateway.api.admin.resources.resource import BadInput
 from gateway.api.admin.resources.text import duration_s
-from gateway.cli.access import GatewayAccess, with_gateway_options
+from gateway.cli.access import GatewayAccess, read_pages, with_gateway_options
 from gateway.cli.options import JsonOption
 from gateway.domain.quotas import By
 from gateway.tools.console import print_json, print_table
@@ -46,7 +45,7 @@ def usage(
     if as_csv and as_json:
         raise typer.BadParameter("one of --csv and --json", param_hint="--csv")
     first = _day(since) if since else ""
-    facts = list(_pages(gateway, by, first))
+    facts = list(read_pages(gateway, "show_usage", "usage", by=by.value, since=first))
     if as_json:
         print_json(facts)
     elif as_csv:
@@ -79,17 +78,6 @@ def _day(text: str) -> str:
             f"{text!r} is no day; write for example 2026-11-01, or 7d", param_hint="--since"
         ) from None
     return datetime.fromtimestamp(max(0.0, time.time() - ago_s), UTC).date().isoformat()
-
-
-def _pages(gateway: GatewayAccess, by: By, since: str) -> Iterator[dict[str, Any]]:
-    """The rows of all pages, one after the other."""
-    after = None
-    while True:
-        page = gateway.run("show_usage", by=by.value, since=since, after=after)
-        yield from page["usage"]
-        after = page["next"]
-        if after is None:
-            return
 
 
 def _row(by: By, facts: dict[str, Any]) -> list[str]:

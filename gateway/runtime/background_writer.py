@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -30,20 +30,6 @@ class BackgroundWriterSettings:
     """After a backup that could not be made."""
 
 
-class ModelFacts(Protocol):
-    """:class:`gateway.storage.usage.ModelStore`."""
-
-    def note(
-        self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int, /
-    ) -> None: ...
-
-
-class UsageSums(Protocol):
-    """:class:`gateway.storage.usage.UsageStore`."""
-
-    def add(self, amounts: Mapping[Account, Amount], /) -> None: ...
-
-
 class Backups(Protocol):
     """:class:`gateway.storage.backup.Backup`."""
 
@@ -61,19 +47,21 @@ class BackgroundWriter:
     def __init__(
         self,
         index: ModelIndex,
-        models: ModelFacts,
+        note_models: Callable[[Mapping[str, float], Collection[str], float, int], None],
         ledger: UsageLedger,
-        sums: UsageSums,
+        add_usage: Callable[[Mapping[Account, Amount]], None],
         settings: BackgroundWriterSettings = BackgroundWriterSettings(),
         *,
         backup: Backups | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """``note_models`` is :meth:`gateway.storage.usage.ModelStore.note` and ``add_usage``
+        :meth:`gateway.storage.usage.UsageStore.add`."""
         self._index = index
-        self._models = models
+        self._note_models = note_models
         self._ledger = ledger
-        self._sums = sums
+        self._add_usage = add_usage
         self._settings = settings
         self._backup = backup
         self._backup_due_s = float("-inf")
@@ -98,7 +86,8 @@ class BackgroundWriter:
                 if copying is None or copying.done():
                     copying = tasks.create_task(self.back_up())
             await self.write()
-        await self._back_up_last()
+        if self._backup is not None:
+            await self._copied(self._backup.last)
         if lost := self._ledger.take():
             _log.error("usage_lost", requests=sum(amount.requests for amount in lost.values()))
         self._threads.shutdown(wait=False)
@@ -135,25 +124,27 @@ class BackgroundWriter:
         now = self._clock()
         if self._backup is None or now < self._backup_due_s:
             return
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._backup.keep, now)
-        except StateError as error:
+        if not await self._copied(self._backup.keep, now):
             self._backup_due_s = now + self._settings.backup_retry_s
-            _log.error("state_not_backed_up", error=str(error))
 
-    async def _back_up_last(self) -> None:
-        if self._backup is not None:
-            try:
-                await asyncio.get_running_loop().run_in_executor(self._threads, self._backup.last)
-            except StateError as error:
-                _log.error("state_not_backed_up", error=str(error))
+    async def _copied(self, copy: Callable[..., None], *arguments: float) -> bool:
+        """Whether a step of the backup succeeded."""
+        try:
+            await self._in_thread(copy, *arguments)
+        except StateError as error:
+            _log.error("state_not_backed_up", error=str(error))
+            return False
+        return True
+
+    async def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def _write_usage(self) -> None:
         amounts = self._ledger.take()
         if not amounts:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._sums.add, amounts)
+            await self._in_thread(self._add_usage, amounts)
         except StateError:
             self._ledger.put_back(amounts)
             raise
@@ -168,9 +159,7 @@ class BackgroundWriter:
         if not due:
             return
         first_s = {name: float(self._index.models[name].created_s) for name in due}
-        await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._models.note, first_s, due, self._wall(), self._settings.max_models
-        )
+        await self._in_thread(self._note_models, first_s, due, self._wall(), self._settings.max_models)
         self._noted = {name: at for name, at in self._noted.items() if name in self._index.models}
         self._noted |= dict.fromkeys(due, now)
 

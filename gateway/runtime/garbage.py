@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -55,19 +54,6 @@ def young_collections_only() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-@dataclass(frozen=True, slots=True)
-class GarbageReading:
-    """What decides whether to make a complete collection now."""
-
-    grown_bytes: int
-    """By how much the process has grown since the last one."""
-    requests: int
-    """In flight."""
-    busy_share: float
-    """Of its time, what the loop's thread has used since the last look."""
-    memory_short: bool
-
-
 class CollectionPolicy:
     """Decides when a complete collection is due."""
 
@@ -76,17 +62,17 @@ class CollectionPolicy:
         self._collected_s = now - APART_S
         self._left_bytes = resident_bytes
 
-    def grown(self, resident_bytes: int) -> int:
-        """By how many bytes the process has grown since the last one."""
-        return max(0, resident_bytes - self._left_bytes)
-
-    def is_due(self, now: float, reading: GarbageReading) -> bool:
-        """Whether to make one now."""
-        if reading.memory_short and now - self._collected_s >= APART_S:
-            return reading.grown_bytes >= SHORT_BYTES
+    def is_due(
+        self, now: float, resident_bytes: int, *, requests: int, busy_share: float, memory_short: bool
+    ) -> bool:
+        """Whether to make one now, in a process of this size with so many requests in flight, whose event
+        loop's thread has used this share of its time since the last look."""
+        grown_bytes = resident_bytes - self._left_bytes
+        if memory_short and now - self._collected_s >= APART_S:
+            return grown_bytes >= SHORT_BYTES
         most = max(GROWN_BYTES, self._left_bytes)
-        quiet = not reading.requests and reading.busy_share < QUIET_SHARE
-        return reading.grown_bytes >= (most if quiet else FORCED_FACTOR * most)
+        quiet = not requests and busy_share < QUIET_SHARE
+        return grown_bytes >= (most if quiet else FORCED_FACTOR * most)
 
     def collected(self, now: float, resident_bytes: int) -> None:
         """One was made, which left the process so large."""
@@ -129,9 +115,12 @@ class GarbageCollector:
         now, used_s = time.monotonic(), self._used()
         busy_share = (used_s - self._used_s) / max(now - self._looked_s, 1e-9)
         self._looked_s, self._used_s = now, used_s
-        grown = self._policy.grown(self._resident())
         if not self._policy.is_due(
-            now, GarbageReading(grown, self._requests(), busy_share, self._memory_short())
+            now,
+            self._resident(),
+            requests=self._requests(),
+            busy_share=busy_share,
+            memory_short=self._memory_short(),
         ):
             return False
         objects = gc.collect()

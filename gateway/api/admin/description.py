@@ -1,19 +1,13 @@
-"""What the OpenAPI document says of the admin API: made from its pages and the fields of their operations."""
+"""What the OpenAPI document says of the admin API: made from its pages and the models of their bodies."""
 
 import re
-from collections.abc import Sequence
-from enum import StrEnum
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
-from annotated_types import Ge, Gt, Le, MaxLen, MinLen
-
-from gateway.api.admin.resources.resource import REQUIRED, Field, Json
+from gateway.api.admin.bodies import MODELS
+from gateway.api.admin.resources.resource import Json
 from gateway.api.admin.routes import AdminMethod, AdminPage
 
 _SEGMENT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
-_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
-_LENGTHS = {"string": "Length", "array": "Items", "object": "Properties"}
 
 
 def describe_page(path: str, page: AdminPage) -> Json:
@@ -32,72 +26,43 @@ def _operation(path: str, name: str, method: AdminMethod) -> Json:
         "summary": method.summary,
         "responses": {"$ref": "#/x-shared/admin"},
     }
-    if name == "GET" and method.fields:
+    model = MODELS.get(method.name)
+    schema: Json = {"type": "object"} if model is None else plain_schema(model.model_json_schema())
+    if name == "GET" and model is not None:
+        required = schema.get("required", ())
         described["parameters"] = [
-            {"name": each.name, "in": "query", "required": each.default is REQUIRED, "schema": _value(each)}
-            for each in method.fields
+            {"name": each, "in": "query", "required": each in required, "schema": _without_null(value)}
+            for each, value in schema["properties"].items()
         ]
-    elif name in ("POST", "PUT", "PATCH") or method.fields:
-        schema = (
-            object_schema(method.fields, open_=method.takes_unknown) if method.fields else {"type": "object"}
-        )
+    elif name in ("POST", "PUT", "PATCH") or model is not None:
         described["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return described
 
 
-def object_schema(fields: Sequence[Field], *, open_: bool = False) -> Json:
-    """The JSON schema of an object with these members, and any others where it is ``open_``."""
-    required = [each.name for each in fields if each.default is REQUIRED]
-    return {
-        "type": "object",
-        "properties": {each.name: _member(each, open_) for each in fields},
-        **({"required": required} if required else {}),
-        **({} if open_ else {"additionalProperties": False}),
-    }
+def plain_schema(schema: Json) -> Json:
+    """A schema of pydantic's with what it refers to in its place, without titles and defaults of null."""
+    definitions = schema.get("$defs", {})
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            value = definitions[value["$ref"].rpartition("/")[2]] | value
+        found = {}
+        for name, part in value.items():
+            if name == "properties":
+                found[name] = {member: plain(each) for member, each in part.items()}
+            elif name not in ("$defs", "$ref", "title", "description") and (name, part) != ("default", None):
+                found[name] = plain(part)
+        return found
+
+    whole: Json = plain(schema)
+    return whole
 
 
-def _member(field: Field, open_: bool) -> Json:
-    if field.default is None:
-        value = object_schema(field.type, open_=open_) if isinstance(field.type, tuple) else _value(field)
-        return {"anyOf": [value, {"type": "null"}]}
-    return _value(field)
-
-
-def _value(field: Field) -> Json:
-    """Of a field that is no object of fields, without null."""
-    pattern = {} if field.pattern is None else {"pattern": field.pattern}
-    default = {} if field.default in (None, REQUIRED) else {"default": field.default}
-    return {**type_schema(field.type), **pattern, **default}
-
-
-def type_schema(type_: Any) -> Json:
-    """The JSON schema of a field's type: text, numbers, enumerations, and lists and tables of them."""
-    if get_origin(type_) is Annotated:
-        inner, *bounds = get_args(type_)
-        schema = type_schema(inner)
-        return schema | {name: value for bound in bounds for name, value in _bound(schema, bound).items()}
-    if isinstance(type_, type) and issubclass(type_, StrEnum):
-        return {"type": "string", "enum": [each.value for each in type_]}
-    of, arguments = get_origin(type_) or type_, get_args(type_)
-    assert of not in (Union, UnionType), "null is said by the default None"
-    schema = {"type": _TYPES[of]}
-    if of is list:
-        schema["items"] = type_schema(arguments[0])
-    if of is dict:
-        schema["additionalProperties"] = type_schema(arguments[1])
-    return schema
-
-
-def _bound(schema: Json, bound: object) -> Json:
-    match bound:
-        case Ge(ge):
-            return {"minimum": ge}
-        case Gt(gt):
-            return {"exclusiveMinimum": gt}
-        case Le(le):
-            return {"maximum": le}
-        case MinLen(least):
-            return {f"min{_LENGTHS[schema['type']]}": least}
-        case MaxLen(most):
-            return {f"max{_LENGTHS[schema['type']]}": most}
-    raise AssertionError(f"{bound} has no form in a JSON schema")
+def _without_null(schema: Json) -> Json:
+    """A parameter of a query is left out, and never null."""
+    value: Json = schema["anyOf"][0] if "anyOf" in schema else schema
+    return value

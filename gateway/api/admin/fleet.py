@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from starlette.routing import Route
-
 from gateway.api.admin.resources.agents import agent_facts
-from gateway.api.admin.routes import AdminCall, AdminMethod, AdminPage, Json, client_message, route
+from gateway.api.admin.resources.resource import Json
+from gateway.api.admin.routes import AdminCall, AdminMethod, AdminPage, client_message
 from gateway.domain.errors import RecordNotFound
 from gateway.domain.scopes import AdminRole
 from gateway.domain.slices import in_slices
@@ -30,7 +29,7 @@ class FleetAdmin:
         depths: Callable[[], Mapping[str, int]],
         clock: Callable[[], float],
         *,
-        note: Callable[..., None] | None = None,
+        note: Callable[..., None],
     ) -> None:
         """``depths``: how many requests wait, by model. ``clock`` gives seconds of the event loop's clock.
         ``note(kind, who, agent=…)`` hears of acts that the store does not
@@ -41,23 +40,19 @@ class FleetAdmin:
         self._clock = clock
         self._note = note
 
-    def routes(self, keys: KeyAuthenticator) -> list[Route]:
-        """The pages, for who presents one of ``keys``."""
-        return [
-            route("/admin/agents", AdminPage(keys, {"GET": AdminMethod(AdminRole.VIEWER, self.list_agents)})),
-            route(
-                "/admin/agents/{agent}/drain",
-                AdminPage(
-                    keys,
-                    {
-                        "POST": AdminMethod(AdminRole.OPERATOR, self.drain_agent),
-                        "DELETE": AdminMethod(AdminRole.OPERATOR, self.undrain_agent),
-                    },
-                ),
-            ),
-            route("/admin/models", AdminPage(keys, {"GET": AdminMethod(AdminRole.VIEWER, self.list_models)})),
-            route("/admin/queue", AdminPage(keys, {"GET": AdminMethod(AdminRole.VIEWER, self.list_queue)})),
-        ]
+    def pages(self, keys: KeyAuthenticator) -> dict[str, AdminPage]:
+        """The pages by path, for who presents one of ``keys``."""
+        viewer, operator = AdminRole.VIEWER, AdminRole.OPERATOR
+        drain = {
+            "POST": AdminMethod(operator, self.drain_agent),
+            "DELETE": AdminMethod(operator, self.undrain_agent),
+        }
+        return {
+            "/admin/agents": AdminPage(keys, {"GET": AdminMethod(viewer, self.list_agents)}),
+            "/admin/agents/{agent}/drain": AdminPage(keys, drain),
+            "/admin/models": AdminPage(keys, {"GET": AdminMethod(viewer, self.list_models)}),
+            "/admin/queue": AdminPage(keys, {"GET": AdminMethod(viewer, self.list_queue)}),
+        }
 
     async def list_agents(self, call: AdminCall) -> Json:
         """Agents that are enrolled, connected or not, by name."""
@@ -99,8 +94,7 @@ class FleetAdmin:
         name = call.names["agent"]
         if not self._fleet.hold(name, held):
             raise RecordNotFound(client_message(f"No agent {name!r} is connected here"))
-        if self._note is not None:
-            self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
+        self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
         streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)
         return {"agent": name, "draining": held, "streams": streams}
 

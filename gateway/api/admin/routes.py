@@ -13,12 +13,12 @@ from urllib.parse import parse_qsl
 import orjson
 import structlog
 from pydantic import BaseModel, ValidationError
-from starlette.routing import Route
 
-from gateway.api.admin.resources.resource import Field
+from gateway.api.admin.resources.resource import Json
 from gateway.api.exchange.exchange import HttpExchange, exchange_of
 from gateway.api.exchange.inbound import Receive
 from gateway.api.exchange.reply import Send
+from gateway.api.openai.handlers import JSON
 from gateway.domain.errors import (
     BadRequest,
     BodyTooLarge,
@@ -44,13 +44,11 @@ QUERY_FIELDS = 16
 _WORDS_CHARS = 300
 """How much of the beginning, and of the end, of a long refusal is sent."""
 
-Json = dict[str, Any]
 AdminAction = Callable[["AdminCall"], Awaitable[Json]]
 """Runs one method of a page and returns the answer. Raises RequestError and the store's errors."""
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
-_JSON = b"application/json"
 _NO_STORE = [(b"cache-control", b"no-store")]
 
 _log = structlog.get_logger("gateway.api.admin.resources")
@@ -118,15 +116,16 @@ class AdminMethod:
     role: AdminRole
     """It takes this role, or one that covers it."""
     action: AdminAction
-    fields: tuple[Field, ...] = ()
-    """Of the body, or of the query where the method is GET."""
-    takes_unknown: bool = False
-    """Other members are passed over, and not refused."""
+
+    @property
+    def name(self) -> str:
+        """``create_key``: also that of the operation on the store, where there is one."""
+        return self.action.__name__
 
     @property
     def summary(self) -> str:
         """What it does and the role that it takes, for ``/openapi.json``."""
-        words = self.action.__name__.replace("_", " ").capitalize()
+        words = self.name.replace("_", " ").capitalize()
         return f"{words}; takes the role {self.role.value}"
 
 
@@ -140,8 +139,7 @@ class AdminPage:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         exchange.route = "admin"
-        principal = await self._keys.identify(exchange.credential())
-        exchange.set_principal(principal)
+        principal = await exchange.identify(self._keys)
         if exchange.method not in self.methods:
             allowed = tuple(self.methods)
             raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)
@@ -151,9 +149,9 @@ class AdminPage:
         with acting_as(f"key:{principal.key_id}"):
             found = await _run_action(method.action, call, exchange.id)
         if exchange.method != "GET":
-            what = {"act": method.action.__name__, "of": next(iter(call.names.values()), None)}
+            what = {"act": method.name, "of": next(iter(call.names.values()), None)}
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
-        await exchange.reply.whole(200, _JSON, orjson.dumps(found), _NO_STORE)
+        await exchange.reply.whole(200, JSON, orjson.dumps(found), _NO_STORE)
 
 
 def check_role(principal: Principal, wanted: AdminRole) -> None:
@@ -165,11 +163,6 @@ def check_role(principal: Principal, wanted: AdminRole) -> None:
             "(trunkline key create --role, or the roles in a token).",
             code="role_required",
         )
-
-
-def route(path: str, page: AdminPage) -> Route:
-    """The page at ``path``."""
-    return Route(path, endpoint=page)
 
 
 def read_body(kind: type[_Body], body: Json) -> _Body:

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel
-from starlette.routing import Route
 
 from gateway.api.admin.resources.child import run_in_child
-from gateway.api.admin.resources.resource import AdminRequest, Operation
+from gateway.api.admin.resources.resource import AdminRequest, Json, Operation
 from gateway.api.admin.resources.table import OPERATIONS, run_operation
-from gateway.api.admin.routes import AdminAction, AdminCall, AdminMethod, AdminPage, Json, read_body, route
+from gateway.api.admin.routes import AdminAction, AdminCall, AdminMethod, AdminPage, read_body
 from gateway.domain.errors import Overloaded
 from gateway.fleet.availability import ModelRecord
 from gateway.pipeline.pipeline import KeyAuthenticator
@@ -39,27 +38,17 @@ class StoreAdmin:
         self.running: set[str] = set()
         """Operations that are being done in a process of their own."""
 
-    def routes(self, keys: KeyAuthenticator) -> list[Route]:
-        """The pages, for who presents one of ``keys``; a path that ends with a name that may hold slashes
-        comes after all others, which a router then tries first."""
-        pages: dict[str, list[Operation]] = {}
-        for operation in OPERATIONS.values():
-            if not operation.only_here:
-                pages.setdefault(operation.path, []).append(operation)
-        return [
-            route(path, self._page(keys, pages[path]))
-            for path in sorted(pages, key=lambda path: path.endswith(":path}"))
-        ]
+    def pages(self, keys: KeyAuthenticator) -> dict[str, AdminPage]:
+        """The pages by path, for who presents one of ``keys``; a path that ends with a name that may hold
+        slashes comes after all others, which a router then tries first."""
+        operations = [each for each in OPERATIONS.values() if not each.only_here]
+        methods: dict[str, dict[str, AdminMethod]] = {each.path: {} for each in operations}
+        for each in sorted(operations, key=lambda each: _METHODS.index(each.method)):
+            methods[each.path][each.method] = AdminMethod(each.role, self._action(each))
+        paths = sorted(methods, key=lambda path: path.endswith(":path}"))
+        return {path: AdminPage(keys, methods[path]) for path in paths}
 
-    def _page(self, keys: KeyAuthenticator, operations: list[Operation]) -> AdminPage:
-        operations.sort(key=lambda operation: _METHODS.index(operation.method))
-        methods = {
-            each.method: AdminMethod(each.role, self._act(each), each.fields, each.takes_unknown)
-            for each in operations
-        }
-        return AdminPage(keys, methods)
-
-    def _act(self, operation: Operation) -> AdminAction:
+    def _action(self, operation: Operation) -> AdminAction:
         names = _NAMES.findall(operation.path)
 
         async def act(call: AdminCall) -> Json:
@@ -70,8 +59,9 @@ class StoreAdmin:
                 await call.body()  # none is wanted, and a client that leaves is seen behind it
                 async with call.while_here():
                     return await self._run_in_child(operation, body)
-            asked = AdminRequest(self._wall(), self._serves, tuple(call.names[name] for name in names), body)
-            return await asyncio.to_thread(run_operation, self._store, operation.name, asked)
+            of = tuple(call.names[name] for name in names)
+            request = AdminRequest(self._wall(), self._serves, of, body)
+            return await asyncio.to_thread(run_operation, self._store, operation.name, request)
 
         act.__name__ = operation.name
         return act
@@ -79,7 +69,8 @@ class StoreAdmin:
     async def _run_in_child(self, operation: Operation, body: Json) -> Json:
         """In a process of its own, which takes no time from the event loop, and ends with the request."""
         if operation.name in self.running:
-            raise Overloaded(f"{_words(operation.name)} is being done already: ask again when that is over.")
+            words = operation.name.replace("_", " ").capitalize()
+            raise Overloaded(f"{words} is being done already: ask again when that is over.")
         self.running.add(operation.name)
         try:
             return await run_in_child(self._store.state_dir, operation.name, body)
@@ -92,10 +83,6 @@ class StoreAdmin:
             return False
         able = [*record.serving.values(), *record.loadable.values()]
         return any(version is None or each.version == version for each in able)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").capitalize()
 
 
 def _models() -> Mapping[str, type[BaseModel]]:

@@ -23,6 +23,7 @@ from gateway.domain.surface import SurfaceEndpoint, target
 from gateway.pipeline.bodies import BodyReader, is_short
 from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
 from gateway.pipeline.client_head import ClientHead
+from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.pipeline.relay import Response
 from shared.protocol.routes import Dialect
 
@@ -141,6 +142,12 @@ class HttpExchange:
             "No API key was sent. Send one as 'Authorization: Bearer <key>' (or 'x-api-key: <key>'); "
             "'trunkline key create --name NAME' on the gateway's host makes one."
         )
+
+    async def identify(self, keys: KeyAuthenticator) -> Principal:
+        """Find out whose request it is. Raises :class:`Unauthenticated`."""
+        principal = await keys.identify(self.credential())
+        self.set_principal(principal)
+        return principal
 
     def set_principal(self, principal: Principal) -> None:
         """Note whose request it is, and whose share of memory its body takes."""

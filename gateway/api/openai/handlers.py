@@ -1,6 +1,6 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -27,6 +27,9 @@ Scope = MutableMapping[str, Any]
 JSON = b"application/json"
 PATH_CHARS = 200
 """Of a path that is told back."""
+
+Respond = Callable[[HttpExchange, Mapping[str, str]], Awaitable[None]]
+"""Answers one request. The mapping holds the names in its path."""
 
 
 class Catalog(Protocol):
@@ -74,6 +77,22 @@ class ModelsForm:
     """The list, of models as ``one`` tells them."""
 
 
+class ReadPage:
+    """A path that is only read: it takes GET and HEAD."""
+
+    def __init__(self, route: str, respond: Respond) -> None:
+        """``route`` is what logs and metrics call the path."""
+        self._route = route
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = self._route
+        if exchange.method not in ("GET", "HEAD"):
+            raise wrong_method(exchange, ("GET", "HEAD"))
+        await self._respond(exchange, scope["path_params"])
+
+
 class ModelsHandler:
     """``GET /v1/models``, ``GET /v1/models/{id}`` and, in Ollama's form, ``GET /api/tags``.
 
@@ -87,13 +106,9 @@ class ModelsHandler:
         self._catalog = catalog
         self._form = form
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "models"
-        only_get(exchange)
-        principal = await self._keys.identify(exchange.credential())
-        exchange.set_principal(principal)
-        name = scope["path_params"].get("id")
+    async def __call__(self, exchange: HttpExchange, names: Mapping[str, str]) -> None:
+        principal = await exchange.identify(self._keys)
+        name = names.get("id")
         shows = _everything if principal.scopes is None else principal.scopes.shows
         found = await self._list(shows) if name is None else self._one(name, shows)
         await exchange.reply.whole(200, JSON, orjson.dumps(found))
@@ -152,17 +167,12 @@ OLLAMA_FORM = ModelsForm(_ollama_model, lambda found: {"models": found})
 """As Ollama tells them. What it says of its files, nobody knows here: sizes are 0, digests empty."""
 
 
-class LivenessHandler:
+async def liveness(exchange: HttpExchange, names: Mapping[str, str]) -> None:
     """``GET /healthz``: the process answers. Open to everybody."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "health"
-        only_get(exchange)
-        await exchange.reply.whole(200, JSON, b'{"status":"ok"}')
+    await exchange.reply.whole(200, JSON, b'{"status":"ok"}')
 
 
-class ReadinessHandler:
+def readiness(lifecycle: Lifecycle, catalog: Catalog) -> Respond:
     """``GET /readyz``: requests are taken. Open to everybody.
 
     Without agents the gateway is ready all the same: it must be reachable for agents to dial in, and it
@@ -170,21 +180,16 @@ class ReadinessHandler:
     them.
     """
 
-    def __init__(self, lifecycle: Lifecycle, catalog: Catalog) -> None:
-        self._lifecycle = lifecycle
-        self._catalog = catalog
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "health"
-        only_get(exchange)
-        phase, agents = self._lifecycle.phase, self._catalog.agents_connected
+    async def respond(exchange: HttpExchange, names: Mapping[str, str]) -> None:
+        phase, agents = lifecycle.phase, catalog.agents_connected
         ready = phase is LifecyclePhase.SERVING
         body = orjson.dumps({"status": "ready" if ready else str(phase), "agents": agents})
         await exchange.reply.whole(200 if ready else 503, JSON, body)
 
+    return respond
 
-class MetricsPage:
+
+def metrics_page(keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -> Respond:
     """``GET /metrics``: for holders of a key.
 
     Any client key without scopes, or with a role, will do (Prometheus sends one with ``authorization``).
@@ -192,45 +197,24 @@ class MetricsPage:
     opens it on purpose.
     """
 
-    def __init__(self, keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -> None:
-        self._keys = keys
-        self._metrics = metrics
-        self._public = public
+    async def respond(exchange: HttpExchange, names: Mapping[str, str]) -> None:
+        principal = None if public else await exchange.identify(keys)
+        if principal is not None and principal.scopes is not None and principal.role is None:
+            raise Forbidden(
+                "The metrics tell of all models and tenants; a key with limits of its own needs a role "
+                "to read them (trunkline key create --role viewer).",
+                code="role_required",
+            )
+        await exchange.reply.whole(200, metrics.CONTENT_TYPE.encode("ascii"), await metrics.render())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "metrics"
-        only_get(exchange)
-        if not self._public:
-            principal = await self._keys.identify(exchange.credential())
-            exchange.set_principal(principal)
-            if principal.scopes is not None and principal.role is None:
-                raise Forbidden(
-                    "The metrics tell of all models and tenants; a key with limits of its own needs a role "
-                    "to read them (trunkline key create --role viewer).",
-                    code="role_required",
-                )
-        rendered = await self._metrics.render()
-        await exchange.reply.whole(200, self._metrics.CONTENT_TYPE.encode("ascii"), rendered)
+    return respond
 
 
-class Description:
-    """``GET /openapi.json``: which paths there are, as OpenAPI says it. Open to everybody: it says nothing of
-    this gateway that its documentation does not."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._document = orjson.dumps(document)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = "openapi"
-        only_get(exchange)
-        await exchange.reply.whole(200, JSON, self._document)
-
-
-async def tunnel_without_upgrade(scope: Scope, receive: Receive, send: Send) -> None:
+class TunnelPage:
     """A plain request to ``/tunnel``; those that ask for a WebSocket never come here."""
-    raise UpgradeRequired("Agents open their WebSocket here; there is nothing for other clients.")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise UpgradeRequired("Agents open their WebSocket here; there is nothing for other clients.")
 
 
 async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
@@ -241,11 +225,6 @@ def not_found(exchange: HttpExchange) -> RouteNotFound:
     near = nearest(exchange.path)
     hint = f"Did you mean {near}?" if near else "GET /docs lists the paths there are."
     return RouteNotFound(f"There is nothing at {exchange.method} {exchange.raw_path[:PATH_CHARS]}. {hint}")
-
-
-def only_get(exchange: HttpExchange) -> None:
-    if exchange.method not in ("GET", "HEAD"):
-        raise wrong_method(exchange, ("GET", "HEAD"))
 
 
 def wrong_method(exchange: HttpExchange, allowed: tuple[str, ...]) -> MethodNotAllowed:

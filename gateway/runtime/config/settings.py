@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FilePath, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, field_validator, model_validator
 
 from gateway.domain.oidc import OidcTable
 
@@ -20,6 +20,24 @@ Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Rule = Annotated[str, Field(min_length=2, max_length=200)]
 Weight = Annotated[float, Field(ge=0.001, le=1000)]
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port in ``HOST:PORT`` or ``[IPv6]:PORT``. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    bare = ":" in host and not text.startswith("[")
+    if not colon or not host or bare or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError("write HOST:PORT, for example 127.0.0.1:8700 or [::]:8700")
+    return host, int(port)
+
+
+def _checked_address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+ListenAddress = Annotated[str, AfterValidator(_checked_address)]
 
 
 class _Table(BaseModel):
@@ -40,15 +58,8 @@ class TlsTable(_Table):
     """Take requests only over connections with such a certificate; agents need none on /tunnel."""
     agents_required: bool = False
     """No connection without one, agents' neither."""
-    redirect_listen: str | None = None
+    redirect_listen: ListenAddress | None = None
     """HOST:PORT on which plain HTTP is sent on to HTTPS."""
-
-    @field_validator("redirect_listen")
-    @classmethod
-    def _is_address(cls, value: str | None) -> str | None:
-        if value is not None:
-            split_address(value)
-        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TlsTable":
@@ -279,7 +290,7 @@ class LogTable(_Table):
 class Settings(_Table):
     """Everything that can be set; handed down in slices."""
 
-    listen: str = DEFAULT_LISTEN
+    listen: ListenAddress = DEFAULT_LISTEN
     """HOST:PORT for clients and agents."""
     state: Path | None = None
     """Directory of the durable state; the default depends on the user (``trunkline gateway --help``)."""
@@ -312,12 +323,6 @@ class Settings(_Table):
             raise ValueError("two of them are the same issuer")
         return value
 
-    @field_validator("listen")
-    @classmethod
-    def _is_address(cls, value: str) -> str:
-        split_address(value)
-        return value
-
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, value: list[str]) -> list[str]:
@@ -329,16 +334,6 @@ class Settings(_Table):
     def address(self) -> tuple[str, int]:
         """Host and port to listen on."""
         return split_address(self.listen)
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port in ``HOST:PORT`` or ``[IPv6]:PORT``. Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    bare = ":" in host and not text.startswith("[")
-    if not colon or not host or bare or not port.isdecimal() or int(port) > 65_535:
-        raise ValueError("write HOST:PORT, for example 127.0.0.1:8700 or [::]:8700")
-    return host, int(port)
 
 
 def is_loopback(host: str) -> bool:

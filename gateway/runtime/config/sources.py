@@ -1,5 +1,6 @@
 """Reads settings from flags, environment and file, and says exactly what is wrong with them."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -103,8 +104,7 @@ def _toml_lines(
             yield _toml_line(name, value) + ("" if unset else f"  # {said}")
     for name, value in values.items():
         if isinstance(value, Mapping):
-            names = [part for part in (*table, name) if isinstance(part, str)]
-            path = ".".join(each if _BARE_KEY.fullmatch(each) else _quoted(each) for each in names)
+            path = ".".join(_toml_key(part) for part in (*table, name) if isinstance(part, str))
             yield from ("", f"[{path}]")
             yield from _toml_lines(value, source, (*table, name))
         elif _is_tables(value):
@@ -118,19 +118,15 @@ def _is_tables(value: Any) -> bool:
 
 
 def _toml_line(name: str, value: Any) -> str:
-    if not _BARE_KEY.fullmatch(name):
-        name = _quoted(name)
     if value is None:
-        return f"# {name} is not set"
-    if isinstance(value, bool):
-        return f"{name} = {str(value).lower()}"
-    if isinstance(value, int | float):
-        return f"{name} = {value}"
-    if isinstance(value, list):
-        return f"{name} = [{', '.join(_quoted(str(each)) for each in value)}]"
-    return f"{name} = {_quoted(str(value))}"
+        return f"# {_toml_key(name)} is not set"
+    return f"{_toml_key(name)} = {_toml_value(value)}"
 
 
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _toml_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    """JSON's text, numbers, booleans and lists are TOML's, too."""
+    return json.dumps(value, ensure_ascii=False, default=str)

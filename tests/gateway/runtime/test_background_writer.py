@@ -42,7 +42,7 @@ class Book:
 def keeper_of(fleet: Fleet, book: Book, ledger: UsageLedger | None = None) -> BackgroundWriter:
     ledger, settings = ledger or UsageLedger(lambda: 5.0), BackgroundWriterSettings(tick_s=3600.0)
     index, clock = fleet.registry.index, fleet.loop.time
-    return BackgroundWriter(index, book, ledger, book, settings, clock=clock, wall=lambda: 5.0)
+    return BackgroundWriter(index, book.note, ledger, book.add, settings, clock=clock, wall=lambda: 5.0)
 
 
 async def test_a_model_is_written_down_once_and_again_after_an_hour() -> None:
@@ -106,7 +106,9 @@ async def test_a_keeper_that_is_told_to_stop_writes_the_last_usage_or_says_how_m
 async def test_usage_that_a_full_disk_did_not_take_is_in_the_store_once_there_is_room(tmp_path: Path) -> None:
     fleet, book, ledger = Fleet(), Book(), UsageLedger(lambda: 5.0)
     with Store.open(tmp_path) as store:
-        keeper = BackgroundWriter(fleet.registry.index, book, ledger, store.usage, clock=fleet.loop.time)
+        keeper = BackgroundWriter(
+            fleet.registry.index, book.note, ledger, store.usage.add, clock=fleet.loop.time
+        )
         with full_database(store), capture_logs() as logs:
             for number in range(2000):
                 ledger.finished(replace(fleet.request(), model=f"{'m' * 200}{number}"), None)
@@ -138,7 +140,7 @@ async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_
     fleet, copies = Fleet(), Copies()
     index, clock, book = fleet.registry.index, fleet.loop.time, Book()
     settings = BackgroundWriterSettings(backup_retry_s=600.0)
-    keeper = BackgroundWriter(index, book, UsageLedger(), book, settings, backup=copies, clock=clock)
+    keeper = BackgroundWriter(index, book.note, UsageLedger(), book.add, settings, backup=copies, clock=clock)
     began_s, copies.full = fleet.loop.now_s, True
     with capture_logs() as logs:
         await keeper.back_up()
@@ -155,7 +157,7 @@ async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_
 async def test_a_keeper_that_stops_sees_to_the_backup_after_its_last_write(full: bool) -> None:
     fleet, copies, book = Fleet(), Copies(), Book()
     copies.full = full
-    keeper = BackgroundWriter(fleet.registry.index, book, UsageLedger(), book, backup=copies)
+    keeper = BackgroundWriter(fleet.registry.index, book.note, UsageLedger(), book.add, backup=copies)
     keeper.stop()
     with capture_logs() as logs:
         await keeper.run()
@@ -180,15 +182,14 @@ class SlowCopies:
 async def test_usage_is_written_while_a_backup_takes_its_time() -> None:
     fleet, copies, book, ledger = Fleet(), SlowCopies(), Book(), UsageLedger(lambda: 5.0)
     written = asyncio.Event()
-    loop, add = asyncio.get_running_loop(), book.add
+    loop = asyncio.get_running_loop()
 
     def added(amounts: Mapping[Account, Amount]) -> None:
-        add(amounts)
+        book.add(amounts)
         loop.call_soon_threadsafe(written.set)
 
-    book.add = added  # type: ignore[method-assign]
     settings = BackgroundWriterSettings(tick_s=0.001)
-    keeper = BackgroundWriter(fleet.registry.index, book, ledger, book, settings, backup=copies)
+    keeper = BackgroundWriter(fleet.registry.index, book.note, ledger, added, settings, backup=copies)
     async with asyncio.timeout(3), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(keeper.run())
         await asyncio.to_thread(copies.begun.wait, 2)

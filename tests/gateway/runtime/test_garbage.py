@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,13 +15,12 @@ from gateway.runtime.garbage import (
     SHORT_BYTES,
     CollectionPolicy,
     GarbageCollector,
-    GarbageReading,
     resident_bytes,
     young_collections_only,
 )
 
-QUIET = GarbageReading(GROWN_BYTES, requests=0, busy_share=0.01, memory_short=False)
-BUSY = replace(QUIET, requests=3, busy_share=0.9)
+QUIET: dict[str, Any] = {"requests": 0, "busy_share": 0.01, "memory_short": False}
+BUSY_AND_SHORT: dict[str, Any] = {"requests": 3, "busy_share": 0.9, "memory_short": True}
 
 STEP = 100
 """Objects before the youngest generation is collected, in these tests."""
@@ -41,36 +39,35 @@ def policy() -> CollectionPolicy:
 
 
 def test_a_quiet_moment_is_used_when_the_process_has_doubled(policy: CollectionPolicy) -> None:
-    assert policy.is_due(0.0, QUIET)
-    assert not policy.is_due(0.0, replace(QUIET, grown_bytes=GROWN_BYTES - 1))
+    assert policy.is_due(0.0, GROWN_BYTES, **QUIET)
+    assert not policy.is_due(0.0, GROWN_BYTES - 1, **QUIET)
     policy.collected(0.0, 3 * GROWN_BYTES)
-    assert not policy.is_due(0.0, replace(QUIET, grown_bytes=3 * GROWN_BYTES - 1))
-    assert policy.is_due(0.0, replace(QUIET, grown_bytes=3 * GROWN_BYTES))
+    assert not policy.is_due(0.0, 6 * GROWN_BYTES - 1, **QUIET)
+    assert policy.is_due(0.0, 6 * GROWN_BYTES, **QUIET)
 
 
 @pytest.mark.parametrize("change", [{"requests": 1}, {"busy_share": 0.5}])
 def test_while_somebody_waits_for_the_loop_there_is_time_until_it_has_grown_more(
     policy: CollectionPolicy, change: dict[str, Any]
 ) -> None:
-    waited_for = replace(QUIET, **change)
-    assert not policy.is_due(0.0, waited_for)
-    assert not policy.is_due(0.0, replace(waited_for, grown_bytes=FORCED_FACTOR * GROWN_BYTES - 1))
-    assert policy.is_due(0.0, replace(waited_for, grown_bytes=FORCED_FACTOR * GROWN_BYTES))
+    waited_for = {**QUIET, **change}
+    assert not policy.is_due(0.0, GROWN_BYTES, **waited_for)
+    assert not policy.is_due(0.0, FORCED_FACTOR * GROWN_BYTES - 1, **waited_for)
+    assert policy.is_due(0.0, FORCED_FACTOR * GROWN_BYTES, **waited_for)
 
 
 def test_a_process_that_has_not_grown_collects_nothing(policy: CollectionPolicy) -> None:
     policy.collected(0.0, 10 * GROWN_BYTES)
     for memory_short in (False, True):
-        grown = policy.grown(10 * GROWN_BYTES - 4096)
-        assert not policy.is_due(APART_S, replace(QUIET, grown_bytes=grown, memory_short=memory_short))
+        reading = {**QUIET, "memory_short": memory_short}
+        assert not policy.is_due(APART_S, 10 * GROWN_BYTES - 4096, **reading)
 
 
 def test_short_memory_collects_at_once_and_not_again_and_again(policy: CollectionPolicy) -> None:
-    short = replace(BUSY, grown_bytes=SHORT_BYTES, memory_short=True)
-    assert policy.is_due(0.0, short)
+    assert policy.is_due(0.0, SHORT_BYTES, **BUSY_AND_SHORT)
     policy.collected(0.0, 0)
-    assert not policy.is_due(APART_S - 1, short)
-    assert policy.is_due(APART_S, short)
+    assert not policy.is_due(APART_S - 1, SHORT_BYTES, **BUSY_AND_SHORT)
+    assert policy.is_due(APART_S, SHORT_BYTES, **BUSY_AND_SHORT)
 
 
 def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

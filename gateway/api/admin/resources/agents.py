@@ -9,7 +9,6 @@ from gateway.api.admin.resources.resource import (
     AdminRequest,
     BadInput,
     Field,
-    Flag,
     Json,
     Resource,
     ResourceCommand,
@@ -62,12 +61,11 @@ def _created_text(facts: Json) -> str:
 
 _NEW_TOKEN = (
     duration_field("life_s", "--expires", "How long it can be used: 30m, 24h, 7d …", "24h"),
-    Field(
-        "uses", int, Flag("How many agents may join with it.", "--uses", int, 1, least=1, most=MOST_USES), 1
-    ),
+    Field("uses", int, "How many agents may join with it.", default=1, least=1, most=MOST_USES),
     names_field(
         "models",
         "Models its agents may serve, shell patterns. Repeatable. [default: every model]",
+        "--models --model",
         default=["*"],
     ),
     labels_field("A label for its agents, k=v. Repeatable.", {}),
@@ -81,16 +79,16 @@ _NEW_TOKEN = (
     fields=_NEW_TOKEN,
     makes_state=True,
 )
-def create_token(store: "Store", asked: AdminRequest) -> Json:
+def create_token(store: "Store", request: AdminRequest) -> Json:
     """Make a join token and print it as the last line.
 
     Example: trunkline token create --uses 8 --expires 7d --models 'llama-*' --label region=eu
     """
-    life_s, uses, models, labels = (asked.body[each.name] for each in _NEW_TOKEN)
-    token, text = store.tokens.create(life_s, uses, models, labels, asked.wall_s)
+    life_s, uses, models, labels = (request.body[each.name] for each in _NEW_TOKEN)
+    token, text = store.tokens.create(life_s, uses, models, labels, request.wall_s)
     record = store.tokens.get(token.id_text)
     assert record is not None
-    facts = token_facts(record, asked.wall_s)
+    facts = token_facts(record, request.wall_s)
     return {"token": text, "record": facts, **facts}  # commands of earlier versions read the record
 
 
@@ -109,12 +107,12 @@ _TOKEN_TABLE = Table(
 
 
 @TOKENS.operation("GET", "", ResourceCommand("list", table=_TOKEN_TABLE))
-def list_tokens(store: "Store", asked: AdminRequest) -> Json:
+def list_tokens(store: "Store", request: AdminRequest) -> Json:
     """List join tokens. Their secrets are not kept, so they cannot be shown.
 
     Example: trunkline token list --json
     """
-    return {"tokens": [token_facts(record, asked.wall_s) for record in store.tokens.list()]}
+    return {"tokens": [token_facts(record, request.wall_s) for record in store.tokens.list()]}
 
 
 def _read_id(text: str) -> str:
@@ -135,14 +133,14 @@ def _revoked_text(facts: Json) -> str:
 
 
 @TOKENS.operation("DELETE", "/{token}", ResourceCommand("revoke", _revoked_text, read_name=_read_id))
-def revoke_token(store: "Store", asked: AdminRequest) -> Json:
+def revoke_token(store: "Store", request: AdminRequest) -> Json:
     """Revoke a join token. Agents that joined with it stay.
 
     Example: trunkline token revoke 3fa9
     """
-    if asked.name.startswith("tlj_"):
+    if request.name.startswith("tlj_"):
         raise BadInput("name the token by its id: the token itself is a secret")
-    record = store.tokens.revoke(asked.name, asked.wall_s)
+    record = store.tokens.revoke(request.name, request.wall_s)
     return {"id": record.id, "revoked": True, "uses": record.uses}
 
 
@@ -163,7 +161,7 @@ _AGENT_TABLE = Table(
 @AGENTS.operation(
     "GET", "", ResourceCommand("list", table=_AGENT_TABLE), path="/admin/enrolments", role=AdminRole.VIEWER
 )
-def list_enrolments(store: "Store", asked: AdminRequest) -> Json:
+def list_enrolments(store: "Store", request: AdminRequest) -> Json:
     """List the agents that joined, what they may serve and when they were last seen.
 
     Example: trunkline agents list --json
@@ -181,24 +179,26 @@ def _agent_revoked_text(facts: Json) -> str:
     return said
 
 
-_WHY = Flag("Why: the agent is told, and the list keeps it.", "--reason", default="")
+_REASON = Field(
+    "reason", Annotated[str, MaxLen(500)], "Why: the agent is told, and the list keeps it.", default=""
+)
 
 
 @AGENTS.operation(
     "DELETE",
     "/{agent}",
     ResourceCommand("revoke", _agent_revoked_text),
-    fields=(Field("reason", Annotated[str, MaxLen(500)], _WHY, ""),),
+    fields=(_REASON,),
     takes_unknown=True,
 )
-def revoke_agent(store: "Store", asked: AdminRequest) -> Json:
+def revoke_agent(store: "Store", request: AdminRequest) -> Json:
     """Revoke an agent: its tunnel ends at once, its key never comes back. Its name is free again.
 
     Example: trunkline agents revoke gpu-7 --reason 'host sold'
     """
-    record = store.agents.revoke(asked.name, asked.body["reason"], asked.wall_s)
+    record = store.agents.revoke(request.name, request.body["reason"], request.wall_s)
     token = store.tokens.get(record.token_id)
-    active = token is not None and token.state(asked.wall_s) == "active"
+    active = token is not None and token.state(request.wall_s) == "active"
     left = token.uses_allowed - token.uses if token is not None and active else 0
     return {"agent": record.name, "revoked": True, "token": record.token_id, "token_uses_left": left}
 
@@ -210,12 +210,14 @@ _RENAME = ResourceCommand(
 
     Example: trunkline agents rename gpu-7 berlin-7
     """,
-    fields=(Field("new", str, Flag("What it is called from now on.", default=REQUIRED)),),
+    fields=(Field("new", str, "What it is called from now on.", option="", default=REQUIRED),),
     body=lambda given: {"name": given["new"]},
 )
 _RIGHTS = (
     names_field(
-        "models", "The models it may serve from now on, shell patterns. Repeatable, or separated by commas."
+        "models",
+        "The models it may serve from now on, shell patterns. Repeatable, or separated by commas.",
+        "--models --model",
     ),
     labels_field("The labels it has from now on, k=v. Repeatable."),
 )
@@ -244,23 +246,20 @@ _SET = ResourceCommand(
 
     Example: trunkline agents set gpu-7 --models 'llama-*,qwen-*' --label region=eu
     """,
-    fields=(
-        *_RIGHTS,
-        Field("no_labels", bool, Flag("It has no labels from now on.", "--no-labels", bool, False)),
-    ),
+    fields=(*_RIGHTS, Field("no_labels", bool, "It has no labels from now on.", default=False)),
     body=_rights_body,
 )
 
 
 @AGENTS.operation("PATCH", "/{agent}", _RENAME, _SET, fields=(Field("name", str), *_RIGHTS))
-def set_agent(store: "Store", asked: AdminRequest) -> Json:
+def set_agent(store: "Store", request: AdminRequest) -> Json:
     """Rename it, or change what it may serve, or its labels. What is not named stays."""
-    models, labels, new = (asked.body.get(name) for name in ("models", "labels", "name"))
+    models, labels, new = (request.body.get(name) for name in ("models", "labels", "name"))
     if (new is None) == (models is None and labels is None):
         raise BadInput("give either another name, or models or labels")
     if new is not None:
-        return agent_facts(store.agents.rename(asked.name, new))
-    return agent_facts(store.agents.allow(asked.name, models, labels))
+        return agent_facts(store.agents.rename(request.name, new))
+    return agent_facts(store.agents.allow(request.name, models, labels))
 
 
 def token_facts(record: "TokenRecord", wall_s: float) -> Json:

@@ -13,7 +13,6 @@ from gateway.api.admin.resources.resource import (
     AdminRequest,
     BadInput,
     Field,
-    Flag,
     Json,
     Resource,
     ResourceCommand,
@@ -112,21 +111,22 @@ def _read_chain(text: str) -> list[str]:
     return [_checked_target(each.strip()) for each in text.split(",")]
 
 
-_SET_FLAG = Flag(
-    f"{_TARGET_HELP} With several, each may have a weight: llama@v1=95.",
-    type=list[str],
-    default=REQUIRED,
-    read=_checked_targets,
-    metavar="TARGET",
-)
-_STICKY_FLAG = Flag(
-    "Whether requests of one session go to one target (as before; at first they do).",
-    "--sticky/--no-sticky",
-    bool,
-)
 _TARGETS = (
-    Field("targets", Annotated[list[str], MinLen(1), MaxLen(TARGETS)], _SET_FLAG, REQUIRED),
-    Field("sticky", bool, _STICKY_FLAG),
+    Field(
+        "targets",
+        Annotated[list[str], MinLen(1), MaxLen(TARGETS)],
+        f"{_TARGET_HELP} With several, each may have a weight: llama@v1=95.",
+        default=REQUIRED,
+        option="",
+        read=_checked_targets,
+        metavar="TARGET",
+    ),
+    Field(
+        "sticky",
+        bool,
+        "Whether requests of one session go to one target (as before; at first they do).",
+        option="--sticky/--no-sticky",
+    ),
     Field("switch", bool, default=False),  # whether the history is to call it a switch
 )
 _SET = ResourceCommand(
@@ -147,38 +147,38 @@ _SWITCH = ResourceCommand(
 
     Example: trunkline alias switch llama llama@v2
     """,
-    fields=(Field("target", str, Flag(_TARGET_HELP, default=REQUIRED, read=_checked_target)),),
+    fields=(Field("target", str, _TARGET_HELP, default=REQUIRED, option="", read=_checked_target),),
     body=lambda given: {"targets": [given["target"]], "switch": True},
     warn=_warn,
 )
 
 
 @ALIASES.operation("PUT", "/{alias:path}", _SET, _SWITCH, fields=_TARGETS)
-def set_alias(store: "Store", asked: AdminRequest) -> Json:
+def set_alias(store: "Store", request: AdminRequest) -> Json:
     """Have a name stand for these, from the next request on. ``unserved`` names those nobody serves."""
-    targets = read_targets(asked.body["targets"])
-    what = "switch" if asked.body["switch"] else "set"
-    sticky = asked.body.get("sticky")
-    alias = store.aliases.set_targets(asked.name, targets, asked.wall_s, sticky=sticky, what=what)
-    return alias_facts(alias) | {"unserved": _unserved(alias.targets, asked)}
+    targets = read_targets(request.body["targets"])
+    what = "switch" if request.body["switch"] else "set"
+    sticky = request.body.get("sticky")
+    alias = store.aliases.set_targets(request.name, targets, request.wall_s, sticky=sticky, what=what)
+    return alias_facts(alias) | {"unserved": _unserved(alias.targets, request)}
 
 
-_TO_FLAG = Flag("What it was after this change of its history. [default: what it was before]", "--to", int)
+_TO = Field("to", int, "What it was after this change of its history. [default: what it was before]")
 
 
 @ALIASES.operation(
     "POST",
     "/{alias:path}/rollback",
     ResourceCommand("rollback", _text, warn=_warn),
-    fields=(Field("to", int, _TO_FLAG),),
+    fields=(_TO,),
 )
-def rollback_alias(store: "Store", asked: AdminRequest) -> Json:
+def rollback_alias(store: "Store", request: AdminRequest) -> Json:
     """Have NAME stand for what it stood for before, also when it was removed. Done twice it changes nothing.
 
     Example: trunkline alias rollback llama
     """
-    alias = store.aliases.rollback(asked.name, asked.wall_s, asked.body.get("to"))
-    return alias_facts(alias) | {"unserved": _unserved(alias.targets, asked)}
+    alias = store.aliases.rollback(request.name, request.wall_s, request.body.get("to"))
+    return alias_facts(alias) | {"unserved": _unserved(alias.targets, request)}
 
 
 def _mirror_body(given: Json) -> Json:
@@ -196,9 +196,9 @@ _MIRROR = ResourceCommand(
     Example: trunkline alias mirror llama llama@v2 --share 0.1
     """,
     fields=(
-        Field("target", str, Flag(_TARGET_HELP, read=_checked_target)),
-        Field("share", float, Flag("Of the requests for NAME: over 0, at most 1.", "--share", float)),
-        Field("off", bool, Flag("Send copies no more.", "--off", bool, False)),
+        Field("target", str, _TARGET_HELP, option="", read=_checked_target),
+        Field("share", float, "Of the requests for NAME: over 0, at most 1."),
+        Field("off", bool, "Send copies no more.", default=False),
     ),
     body=_mirror_body,
 )
@@ -210,7 +210,7 @@ def _fallback_body(given: Json) -> Json:
     return {"fallback": given.get("models", [])}
 
 
-_CHAIN_FLAG = Flag("A,B,…: models, MODEL@VERSIONs or aliases, the first choice first.", read=_read_chain)
+_CHAIN_HELP = "A,B,…: models, MODEL@VERSIONs or aliases, the first choice first."
 _FALLBACK = ResourceCommand(
     "fallback",
     _text,
@@ -221,8 +221,8 @@ _FALLBACK = ResourceCommand(
     Example: trunkline alias fallback llama-70b llama-8b,llama-1b
     """,
     fields=(
-        Field("models", str, _CHAIN_FLAG),
-        Field("off", bool, Flag("Nobody else answers any more.", "--off", bool, False)),
+        Field("models", str, _CHAIN_HELP, option="", read=_read_chain),
+        Field("off", bool, "Nobody else answers any more.", default=False),
     ),
     body=_fallback_body,
 )
@@ -233,24 +233,24 @@ _CHANGES = (
 
 
 @ALIASES.operation("PATCH", "/{alias:path}", _MIRROR, _FALLBACK, fields=_CHANGES)
-def change_alias(store: "Store", asked: AdminRequest) -> Json:
+def change_alias(store: "Store", request: AdminRequest) -> Json:
     """Set its mirror or its fallback, or with null take it off. What is not named stays."""
-    body = asked.body
+    body = request.body
     if ("mirror" in body) == ("fallback" in body):
         raise BadInput("give either a mirror or a fallback")
     if "mirror" in body:
         wanted = body["mirror"]
         mirror = None if wanted is None else AliasMirror(read_target(wanted["target"]), wanted["share"])
-        return alias_facts(store.aliases.set_mirror(asked.name, mirror, asked.wall_s))
+        return alias_facts(store.aliases.set_mirror(request.name, mirror, request.wall_s))
     chain = tuple(map(read_target, body["fallback"] or ()))
-    return alias_facts(store.aliases.set_fallback(asked.name, chain, asked.wall_s))
+    return alias_facts(store.aliases.set_fallback(request.name, chain, request.wall_s))
 
 
 _TABLE = Table("aliases", {"NAME": "name", **_COLUMNS, "CHANGED": "changed_s"}, "no aliases")
 
 
 @ALIASES.operation("GET", "", ResourceCommand("list", table=_TABLE), role=AdminRole.VIEWER)
-def list_aliases(store: "Store", asked: AdminRequest) -> Json:
+def list_aliases(store: "Store", request: AdminRequest) -> Json:
     """List aliases: what they stand for, their shadows and fallbacks.
 
     Example: trunkline alias list --json
@@ -272,7 +272,7 @@ _HISTORY = Table(
 
 
 @ALIASES.operation("GET", "/{alias:path}", ResourceCommand("history", table=_HISTORY), role=AdminRole.VIEWER)
-def show_alias(store: "Store", asked: AdminRequest) -> Json:
+def show_alias(store: "Store", request: AdminRequest) -> Json:
     """List the latest changes of NAME, the newest last, with what it was after each.
 
     Example: trunkline alias history llama
@@ -284,21 +284,21 @@ def show_alias(store: "Store", asked: AdminRequest) -> Json:
             "what": each.what,
             "alias": None if each.alias is None else alias_facts(each.alias),
         }
-        for each in store.aliases.history(asked.name)
+        for each in store.aliases.history(request.name)
     ]
-    return {"alias": asked.name, "changes": changes}
+    return {"alias": request.name, "changes": changes}
 
 
 _REMOVED = "{named!r} is no alias any more. To have it back: trunkline alias rollback {named}"
 
 
 @ALIASES.operation("DELETE", "/{alias:path}", ResourceCommand("remove", _REMOVED))
-def remove_alias(store: "Store", asked: AdminRequest) -> Json:
+def remove_alias(store: "Store", request: AdminRequest) -> Json:
     """Forget NAME as an alias. If it is a model's too, requests go to whatever serves that, in any version.
 
     Example: trunkline alias remove llama-test
     """
-    return {"alias": store.aliases.remove(asked.name, asked.wall_s).name, "removed": True}
+    return {"alias": store.aliases.remove(request.name, request.wall_s).name, "removed": True}
 
 
 def alias_facts(alias: Alias) -> Json:
@@ -308,5 +308,5 @@ def alias_facts(alias: Alias) -> Json:
     return {"alias": alias.name, "name": alias.name, **alias.to_dict(), "targets": shares}
 
 
-def _unserved(targets: Sequence[AliasTarget], asked: AdminRequest) -> list[str]:
-    return [str(each) for each in targets if each.weight and not asked.serves(each.model, each.version)]
+def _unserved(targets: Sequence[AliasTarget], request: AdminRequest) -> list[str]:
+    return [str(each) for each in targets if each.weight and not request.serves(each.model, each.version)]

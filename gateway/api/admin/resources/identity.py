@@ -27,14 +27,14 @@ _TABLE = Table("keys", {"ID": "id", "STATE": "state", "UNTIL": _until_text, "SHA
 
 
 @IDENTITY.operation("GET", "", ResourceCommand("show", table=_TABLE))
-def show_identity(store: "Store", asked: AdminRequest) -> Json:
+def show_identity(store: "Store", request: AdminRequest) -> Json:
     """Show the id and the fingerprint of the gateway's key, and of the one before while it counts.
 
     The key itself is shown to nobody. Over HTTP it takes the role viewer.
 
     Example: trunkline identity show
     """
-    return {"keys": _facts(store.identity.keys, asked.wall_s)}
+    return {"keys": _facts(store.identity.keys, request.wall_s)}
 
 
 def _rotated_text(facts: Json) -> str:
@@ -60,7 +60,7 @@ _OVERLAP = (
     only_here="the gateway's own key is what every agent trusts, so it is changed on the gateway's host, "
     "on its state directory, and not by whoever has a key",
 )
-def rotate_identity(store: "Store", asked: AdminRequest) -> Json:
+def rotate_identity(store: "Store", request: AdminRequest) -> Json:
     """Give the gateway a new key. A running gateway uses it at once and tells its agents.
 
     Join tokens and certificates made before are good until the overlap ends. An agent that is away for all of
@@ -71,7 +71,7 @@ def rotate_identity(store: "Store", asked: AdminRequest) -> Json:
 
     Example: trunkline identity rotate --overlap 30d
     """
-    return {"keys": _facts(store.identity.rotate(asked.body["overlap_s"], asked.wall_s), asked.wall_s)}
+    return {"keys": _facts(store.identity.rotate(request.body["overlap_s"], request.wall_s), request.wall_s)}
 
 
 def _facts(keys: "GatewayKeys", wall_s: float) -> list[Json]:

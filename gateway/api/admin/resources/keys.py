@@ -10,7 +10,6 @@ from gateway.api.admin.resources.resource import (
     AdminRequest,
     BadInput,
     Field,
-    Flag,
     Json,
     Resource,
     ResourceCommand,
@@ -60,47 +59,35 @@ def _read_role(text: str) -> str | None:
 
 
 _NEW_KEY = (
-    Field(
-        "name",
-        str,
-        Flag("What to call it: shown in lists and used to revoke it.", "--name", default=REQUIRED),
-        REQUIRED,
-    ),
-    Field("tenant", str, Flag("Whom it belongs to.", "--tenant", default="default"), "default"),
+    Field("name", str, "What to call it: shown in lists and used to revoke it.", default=REQUIRED),
+    Field("tenant", str, "Whom it belongs to.", default="default"),
     names_field(
         "models",
         "Models it may ask for, shell patterns; an alias counts by its own name. Repeatable. "
         "[default: every model]",
+        "--models --model",
     ),
     names_field(
         "routes",
         f"Kinds of requests: {', '.join(route for route in ROUTES if route != ANY_ROUTE)}; {ANY_ROUTE} for "
         "/engines/…. Repeatable. [default: every route; any not with --models or limits in tokens]",
-        "--routes",
     ),
-    names_field("tiers", "realtime, standard, batch. Repeatable. [default: every tier]", "--tiers"),
+    names_field("tiers", "realtime, standard, batch. Repeatable. [default: every tier]"),
     Field(
         "where",
         Annotated[dict[str, Names], MaxLen(64)],
-        Flag(
-            "Its requests run only on agents with this label. Of values of one label any will do; all "
-            "labels must be right. Repeatable. [default: anywhere]",
-            "--where",
-            list[str],
-            read=_read_where,
-            metavar="K=V[,K=V]",
-        ),
+        "Its requests run only on agents with this label. Of values of one label any will do; all labels "
+        "must be right. Repeatable. [default: anywhere]",
+        option_type=list[str],
+        read=_read_where,
+        metavar="K=V[,K=V]",
     ),
     duration_field("life_s", "--expires", "How long it works: 24h, 30d … [default: for ever]"),
     Field(
         "role",
         AdminRole,
-        Flag(
-            "What it may do on the admin API; an operator may also manage engines by their own paths. "
-            "[default: nothing]",
-            "--role",
-            AdminRole,
-        ),
+        "What it may do on the admin API; an operator may also manage engines by their own paths. "
+        "[default: nothing]",
     ),
     *RATE_FIELDS,
 )
@@ -109,18 +96,17 @@ _CHANGES = (
     Field(
         "routes",
         Names,
-        Flag(
-            "Kinds of requests, as for create; all: every kind. Repeatable.",
-            "--routes",
-            list[str],
-            read=_read_routes,
-            metavar="A,B",
-        ),
+        "Kinds of requests, as for create; all: every kind. Repeatable.",
+        read=_read_routes,
+        metavar="A,B",
     ),
     Field(
         "role",
         AdminRole,
-        Flag("viewer, operator or admin; none: no role.", "--role", read=_read_role, metavar="ROLE"),
+        "viewer, operator or admin; none: no role.",
+        option_type=str,
+        read=_read_role,
+        metavar="ROLE",
     ),
 )
 
@@ -155,23 +141,23 @@ def _created_text(facts: Json) -> str:
 @KEYS.operation(
     "POST", "", ResourceCommand("create", _created_text, last_line="key"), fields=_NEW_KEY, makes_state=True
 )
-def create_key(store: "Store", asked: AdminRequest) -> Json:
+def create_key(store: "Store", request: AdminRequest) -> Json:
     """Make an API key and print it as the last line. It is shown this once.
 
     Example: trunkline key create --name laptop --models 'llama-*' --expires 30d
     """
-    body, role = asked.body, asked.body.get("role")
+    body, role = request.body, request.body.get("role")
     text = store.keys.create(
         body["name"],
         body["tenant"],
-        asked.wall_s,
+        request.wall_s,
         None if body.get("where") is None else where_of(body["where"]),
         scopes=limited(*(body.get(name) for name in _SCOPES)),
         role=None if role is None else AdminRole(role),
         life_s=body.get("life_s"),
         rates=Rates(*(body.get(name) for name in _RATES)),
     )
-    return {"key": text, **key_facts(store.keys.get(body["name"]), asked.wall_s)}
+    return {"key": text, **key_facts(store.keys.get(body["name"]), request.wall_s)}
 
 
 def _check_change(body: Json) -> Json:
@@ -186,14 +172,14 @@ def _changed_text(facts: Json) -> str:
 
 
 @KEYS.operation("PATCH", "/{key}", ResourceCommand("set", _changed_text, body=_check_change), fields=_CHANGES)
-def set_key(store: "Store", asked: AdminRequest) -> Json:
+def set_key(store: "Store", request: AdminRequest) -> Json:
     """Give an API key other limits, routes or a role, from the next request on. What is not named stays.
 
     Example: trunkline key set laptop --rpm 60 --tpm 100000 --concurrency 4 --routes any,chat
     """
-    if not asked.body:
+    if not request.body:
         raise BadInput(f"say at least one of {', '.join(each.name for each in _CHANGES)}")
-    return key_facts(store.keys.change(asked.name, asked.body), asked.wall_s)
+    return key_facts(store.keys.change(request.name, request.body), request.wall_s)
 
 
 _TABLE = Table(
@@ -215,12 +201,12 @@ _TABLE = Table(
 
 
 @KEYS.operation("GET", "", ResourceCommand("list", table=_TABLE))
-def list_keys(store: "Store", asked: AdminRequest) -> Json:
+def list_keys(store: "Store", request: AdminRequest) -> Json:
     """List API keys: names, states, limits and last use, never the keys.
 
     Example: trunkline key list --json
     """
-    return {"keys": [key_facts(record, asked.wall_s) for record in store.keys.list()]}
+    return {"keys": [key_facts(record, request.wall_s) for record in store.keys.list()]}
 
 
 def _rotated_text(facts: Json) -> str:
@@ -239,24 +225,24 @@ _OVERLAP = duration_field(
 @KEYS.operation(
     "POST", "/{key}/rotate", ResourceCommand("rotate", _rotated_text, last_line="key"), fields=(_OVERLAP,)
 )
-def rotate_key(store: "Store", asked: AdminRequest) -> Json:
+def rotate_key(store: "Store", request: AdminRequest) -> Json:
     """Give an API key another secret and print it as the last line. It is shown this once.
 
     The old one works until the overlap ends (0s: no longer); one from a rotation before that ends now.
 
     Example: trunkline key rotate laptop --overlap 24h
     """
-    record, text = store.keys.rotate(asked.name, asked.body["overlap_s"], asked.wall_s)
-    return {"key": text, **key_facts(record, asked.wall_s)}
+    record, text = store.keys.rotate(request.name, request.body["overlap_s"], request.wall_s)
+    return {"key": text, **key_facts(record, request.wall_s)}
 
 
 @KEYS.operation("DELETE", "/{key}", ResourceCommand("revoke", "API key {name!r} is revoked."))
-def revoke_key(store: "Store", asked: AdminRequest) -> Json:
+def revoke_key(store: "Store", request: AdminRequest) -> Json:
     """Revoke an API key. A running gateway refuses it from the next request on.
 
     Example: trunkline key revoke laptop
     """
-    record = store.keys.revoke(asked.name, asked.wall_s)
+    record = store.keys.revoke(request.name, request.wall_s)
     return {"name": record.name, "id": record.id, "revoked": True}
 
 

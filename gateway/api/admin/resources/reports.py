@@ -42,11 +42,11 @@ _PAGE_FIELDS = (
         *_PAGE_FIELDS,
     ),
 )
-def show_usage(store: "Store", asked: AdminRequest) -> Json:
+def show_usage(store: "Store", request: AdminRequest) -> Json:
     """Sums of what was used by key, tenant, model, deployment or day, from a day on; ``next`` goes on."""
-    by, most = By(asked.body["by"]), asked.body["limit"]
-    after = _place(asked.body.get("after"), by)
-    found = store.usage.totals(by, asked.body["since"], after=after, most=most + 1)
+    by, most = By(request.body["by"]), request.body["limit"]
+    after = _place(request.body.get("after"), by)
+    found = store.usage.totals(by, request.body["since"], after=after, most=most + 1)
     more = orjson.dumps(found[most - 1].place).decode() if len(found) > most else None
     return {"by": by.value, "usage": [_facts(by, each) for each in found[:most]], "next": more}
 
@@ -90,13 +90,13 @@ def _facts(by: By, total: "Total") -> dict[str, Any]:
     fields=(Field("expect", str, pattern=r"^[0-9]{1,18}:[0-9a-fA-F]{64}$"),),
     own_process=True,
 )
-def verify_audit(store: "Store", asked: AdminRequest) -> Json:
+def verify_audit(store: "Store", request: AdminRequest) -> Json:
     """Whether the log is whole, what is wrong with it, and its end, to be kept elsewhere. Reads all of it.
     ``expect`` is an end of the log that was written down, SEQ:HASH."""
     from gateway.observability.audit import Anchor, trusted_keys, verify
     from gateway.observability.audit.segments import DIRECTORY
 
-    expect = asked.body.get("expect")
+    expect = request.body.get("expect")
     seq, _, digest = (expect or "").partition(":")
     anchor = None if expect is None else Anchor(int(seq), digest.lower())
     report = verify(store.state_dir / DIRECTORY, trusted_keys(store), anchor)
@@ -120,12 +120,12 @@ def verify_audit(store: "Store", asked: AdminRequest) -> Json:
         *_PAGE_FIELDS,
     ),
 )
-def export_audit(store: "Store", asked: AdminRequest) -> Json:
+def export_audit(store: "Store", request: AdminRequest) -> Json:
     """Lines as they are in the log, the oldest first, from a moment on and of some kinds (separated by
     commas); ``next`` goes on, also where an answer found none."""
     from gateway.observability.audit.segments import DIRECTORY, read_page
 
-    body = asked.body
+    body = request.body
     kinds = tuple(filter(None, body["kind"].split(",")))
     found = read_page(store.state_dir / DIRECTORY, body["since"], kinds, body.get("after"), body["limit"])
     return {"lines": found.lines, "next": found.next}

@@ -7,7 +7,7 @@ needs none of them, and a gateway needs no command line.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 
 from gateway.domain.scopes import AdminRole
 
@@ -20,11 +20,11 @@ LONGEST_S = 900.0
 Json = dict[str, Any]
 
 REQUIRED: Final = object()
-"""The default of a field or a flag that must be given."""
+"""The default of a field that must be given."""
 
 
 class BadInput(ValueError):
-    """What was given cannot be used. The message says why; ``hint`` names the flag, where it is known."""
+    """What was given cannot be used. The message says why; ``hint`` names the option, where it is known."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -56,38 +56,52 @@ values that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """An option of a command or, if it has no ``names``, an argument."""
-
-    help: str
-    names: str = ""
-    """As written on the command line, separated by blanks."""
-    type: Any = str
-    """What the command line is read as. ``read`` makes the body's value from it, and raises ValueError."""
-    default: Any = None
-    """With None the member is not sent."""
-    read: Callable[[Any], Any] | None = None
-    metavar: str | None = None
-    least: float | None = None
-    most: float | None = None
-
-    def hint(self, name: str) -> str:
-        """The name of the flag in messages; ``name`` is its field's."""
-        return self.names.split()[0] if self.names else self.metavar or name.upper()
-
-
-@dataclass(frozen=True, slots=True)
 class Field:
-    """A member of a body, or of a query."""
+    """A member of a body or of a query, and how the command line gives it."""
 
     name: str
     type: Any
     """As pydantic takes it, or the fields of an object. With the default None it may also be null."""
-    flag: Flag | None = None
-    """How it is given on the command line; None: it is not."""
+    help: str = ""
+    """Of the option or argument of commands; empty: they do not give it."""
+    _: KW_ONLY
     default: Any = None
-    """Of the member, when it is not sent; None: there is none."""
+    """Of the member, when it is not sent, and of the option. None: there is none."""
     pattern: str | None = None
+    option: str | None = None
+    """As written on the command line, separated by blanks; None: ``--`` and the name. Empty: an argument."""
+    option_type: Any = None
+    """What the command line is read as, where that is not ``type``; ``read`` makes the member from it."""
+    option_default: str | None = None
+    """The default as the command line writes it, where ``default`` is not what is written there."""
+    read: Callable[[Any], Any] | None = None
+    """Raises ValueError."""
+    metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Every way to write the option; none for an argument."""
+        return (f"--{self.name.replace('_', '-')}",) if self.option is None else tuple(self.option.split())
+
+    @property
+    def hint(self) -> str:
+        """What messages call it."""
+        return next(iter(self.options), self.metavar or self.name.upper())
+
+    @property
+    def command_type(self) -> Any:
+        """What the command line is read as."""
+        of = self.type if self.option_type is None else self.option_type
+        return get_args(of)[0] if get_origin(of) is Annotated else of
+
+    @property
+    def command_default(self) -> Any:
+        """What the command line takes when nothing is given; None: the member is not sent."""
+        if self.option_default is not None:
+            return self.option_default
+        return None if isinstance(self.default, list | dict) else self.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +127,9 @@ class ResourceCommand:
     help: str = ""
     """Empty: the docstring of the operation's function."""
     fields: tuple[Field, ...] | None = None
-    """Of its flags, where they are not the operation's fields."""
+    """What it gives, where that is not the operation's fields."""
     body: Callable[[Json], Json] | None = None
-    """Makes the body from what the flags gave. Raises BadInput."""
+    """Makes the body from what the options gave. Raises BadInput."""
     read_name: Callable[[str], str] | None = None
     """Makes the record's name from what was given. Raises BadInput."""
     table: Table | None = None
@@ -159,36 +173,29 @@ class Operation:
         """What it takes in the query."""
         return tuple(each.name for each in self.fields) if self.method == "GET" else ()
 
-    def completed(self, asked: AdminRequest) -> AdminRequest:
-        """``asked`` with the defaults of fields that were not given."""
+    def completed(self, request: AdminRequest) -> AdminRequest:
+        """``request`` with the defaults of fields that were not given."""
         defaults = {each.name: each.default for each in self.fields if each.default not in (None, REQUIRED)}
-        return replace(asked, body=defaults | dict(asked.body))
+        return replace(request, body=defaults | dict(request.body))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Resource:
     """One kind of record and its operations, whose commands are a group of its name."""
 
-    def __init__(
-        self,
-        name: str,
-        path: str,
-        help: str,  # noqa: A002 (Typer's word)
-        *,
-        example: str,
-        argument: tuple[str, str] = ("name", "Its name or id."),
-        role: AdminRole = AdminRole.ADMIN,
-        default: str = "",
-    ) -> None:
-        """``path`` and ``role`` are those of operations that say none. ``argument`` is how commands name a
-        record: the parameter and its help; ``default`` is the command that is meant when none is given."""
-        self.name = name
-        self.path = path
-        self.help = help
-        self.example = example
-        self.argument = argument
-        self.role = role
-        self.default = default
-        self.operations: list[Operation] = []
+    name: str
+    path: str
+    """Of operations that say none."""
+    help: str
+    _: KW_ONLY
+    example: str
+    argument: tuple[str, str] = ("name", "Its name or id.")
+    """How commands name a record: the parameter and its help."""
+    role: AdminRole = AdminRole.ADMIN
+    """Of operations that say none."""
+    default: str = ""
+    """The command that is meant when none is given."""
+    operations: list[Operation] = field(default_factory=list)
 
     @property
     def has_commands(self) -> bool:

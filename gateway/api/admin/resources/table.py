@@ -22,13 +22,13 @@ OPERATIONS: dict[str, Operation] = {each.name: each for resource in RESOURCES fo
 """By name."""
 
 
-def run_operation(store: "Store", name: str, asked: AdminRequest) -> Json:
+def run_operation(store: "Store", name: str, request: AdminRequest) -> Json:
     """Do an operation. Waits for the disk; raises RecordError, with BadValue for what cannot be, and
     StateError."""
     from gateway.storage.errors import BadValue
 
     operation = OPERATIONS[name]
     try:
-        return operation.run(store, operation.completed(asked))
+        return operation.run(store, operation.completed(request))
     except (BadInput, BadAlias, BadQuota, BadResidency) as error:
         raise BadValue(str(error)) from error

@@ -12,7 +12,6 @@ from gateway.api.admin.resources.resource import (
     AdminRequest,
     BadInput,
     Field,
-    Flag,
     Json,
     Resource,
     ResourceCommand,
@@ -52,15 +51,15 @@ _BUDGETS = {
 
 
 def _budget_field(name: str, about: str) -> Field:
-    type_, value = (int, Limit) if name.startswith("tokens") else (float, _AMOUNT)
+    type_ = Limit if name.startswith("tokens") else _AMOUNT
     option = f"--budget-{name.replace('_', '-')}"
-    return limit_field(name, f"{about}; 0: no limit.", type_, value, option=option, metavar="N")
+    return limit_field(name, f"{about}; 0: no limit.", type_, option=option, metavar="N")
 
 
 _LIMITS = (
     *RATE_FIELDS,
-    limit_field("queue_share", _SHARE, float, _AMOUNT, most=1),
-    limit_field("weight", _WEIGHT, float, _AMOUNT, most=WEIGHTS[1]),
+    limit_field("queue_share", _SHARE, _AMOUNT, most=1),
+    limit_field("weight", _WEIGHT, _AMOUNT, most=WEIGHTS[1]),
     *(_budget_field(name, about) for name, about in _BUDGETS.items()),
 )
 
@@ -86,21 +85,21 @@ def _check_change(body: Json) -> Json:
     fields=_LIMITS,
     makes_state=True,
 )
-def set_tenant(store: "Store", asked: AdminRequest) -> Json:
+def set_tenant(store: "Store", request: AdminRequest) -> Json:
     """Give a tenant limits, all its keys together. What is not named stays as it is.
 
     Example: trunkline tenant set acme --tpm 200000 --queue-share 0.2 --budget-money-per-month 500
     """
-    if not asked.body:
+    if not request.body:
         raise BadInput(f"say at least one limit: {', '.join(NAMES)}")
-    return tenant_facts(store.limits.tenants.change(asked.name, asked.body, asked.wall_s))
+    return tenant_facts(store.limits.tenants.change(request.name, request.body, request.wall_s))
 
 
 _TENANT_TABLE = Table("tenants", {"NAME": "name", "LIMITS": _limits_text}, "no tenant was given limits")
 
 
 @TENANTS.operation("GET", "", ResourceCommand("list", table=_TENANT_TABLE))
-def list_tenants(store: "Store", asked: AdminRequest) -> Json:
+def list_tenants(store: "Store", request: AdminRequest) -> Json:
     """List tenants that were given limits.
 
     Example: trunkline tenant list --json
@@ -109,18 +108,17 @@ def list_tenants(store: "Store", asked: AdminRequest) -> Json:
 
 
 @TENANTS.operation("DELETE", "/{tenant}", ResourceCommand("remove", "Tenant {name!r} has no limits."))
-def remove_tenant(store: "Store", asked: AdminRequest) -> Json:
+def remove_tenant(store: "Store", request: AdminRequest) -> Json:
     """Take all limits of a tenant away. Its keys and its usage stay.
 
     Example: trunkline tenant remove acme
     """
-    store.limits.tenants.remove(asked.name)
-    return {"name": asked.name, "removed": True}
+    store.limits.tenants.remove(request.name)
+    return {"name": request.name, "removed": True}
 
 
 def _price_field(name: str, about: str) -> Field:
-    flag = Flag(about, f"--{name.replace('_', '-')}", float, 0.0, least=0, most=MOST_AMOUNT, metavar="N")
-    return Field(name, float, flag, 0.0)
+    return Field(name, float, about, default=0.0, least=0, most=MOST_AMOUNT, metavar="N")
 
 
 _PRICE = (
@@ -134,14 +132,14 @@ _PRICE_TEXT = "{model}: {input:g} for a million tokens in, {output:g} out, {gpu_
 @PRICES.operation(
     "PUT", "/{model:path}", ResourceCommand("set", _PRICE_TEXT), fields=_PRICE, makes_state=True
 )
-def set_price(store: "Store", asked: AdminRequest) -> Json:
+def set_price(store: "Store", request: AdminRequest) -> Json:
     """Say what a model costs from now on, in whatever money budgets are in. What was used before keeps its
     price.
 
     Example: trunkline price set llama-70b --input 0.5 --output 1.5
     """
-    input_, output, gpu_second = (asked.body[each.name] for each in _PRICE)
-    return price_facts(store.limits.prices.set(asked.name, input_, output, gpu_second, asked.wall_s))
+    input_, output, gpu_second = (request.body[each.name] for each in _PRICE)
+    return price_facts(store.limits.prices.set(request.name, input_, output, gpu_second, request.wall_s))
 
 
 _PRICE_TABLE = Table(
@@ -152,7 +150,7 @@ _PRICE_TABLE = Table(
 
 
 @PRICES.operation("GET", "", ResourceCommand("list", table=_PRICE_TABLE))
-def list_prices(store: "Store", asked: AdminRequest) -> Json:
+def list_prices(store: "Store", request: AdminRequest) -> Json:
     """List prices: for a million tokens in and out, and for a GPU-second.
 
     Example: trunkline price list --json
@@ -161,13 +159,13 @@ def list_prices(store: "Store", asked: AdminRequest) -> Json:
 
 
 @PRICES.operation("DELETE", "/{model:path}", ResourceCommand("remove", "{model} has no price of its own."))
-def remove_price(store: "Store", asked: AdminRequest) -> Json:
+def remove_price(store: "Store", request: AdminRequest) -> Json:
     """Take a model's price away: it costs what '*' costs, or nothing.
 
     Example: trunkline price remove llama-70b
     """
-    store.limits.prices.remove(asked.name)
-    return {"model": asked.name, "removed": True}
+    store.limits.prices.remove(request.name)
+    return {"model": request.name, "removed": True}
 
 
 def tenant_facts(record: "TenantRecord") -> Json:

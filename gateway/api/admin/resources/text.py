@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, MaxLen
 
-from gateway.api.admin.resources.resource import BadInput, Field, Flag, Json
+from gateway.api.admin.resources.resource import BadInput, Field, Json
 from gateway.domain.quotas import MOST_COUNT
 
 Names = Annotated[list[str], MaxLen(64)]
@@ -46,31 +46,25 @@ def read_labels(pairs: list[str]) -> dict[str, str]:
 
 def duration_field(name: str, option: str, about: str, default: str | None = None) -> Field:
     """Seconds, written as a duration."""
-    flag = Flag(about, option, default=default, read=duration_s, metavar="DURATION")
-    return Field(name, float, flag, None if default is None else duration_s(default))
+    default_s = None if default is None else duration_s(default)
+    written: dict[str, Any] = {"option_type": str, "read": duration_s, "metavar": "DURATION"}
+    return Field(name, float, about, default=default_s, option=option, option_default=default, **written)
 
 
-def names_field(
-    name: str, about: str, options: str = "--models --model", default: Sequence[str] | None = None
-) -> Field:
+def names_field(name: str, about: str, option: str | None = None, **more: Any) -> Field:
     """Several names or patterns."""
-    return Field(name, Names, Flag(about, options, list[str], read=split_commas, metavar="A,B"), default)
+    return Field(name, Names, about, option=option, read=split_commas, metavar="A,B", **more)
 
 
 def labels_field(about: str, default: Mapping[str, str] | None = None) -> Field:
     """Labels of agents."""
-    return Field(
-        "labels", Labels, Flag(about, "--label", list[str], read=read_labels, metavar="K=V"), default
-    )
+    written: dict[str, Any] = {"option_type": list[str], "read": read_labels, "metavar": "K=V"}
+    return Field("labels", Labels, about, default=default, option="--label", **written)
 
 
-def limit_field(
-    name: str, about: str, type_: type = int, value: Any = Limit, most: float = MOST_COUNT, **more: Any
-) -> Field:
+def limit_field(name: str, about: str, type_: Any = Limit, most: float = MOST_COUNT, **more: Any) -> Field:
     """A limit, which null takes away over HTTP, and 0 on the command line."""
-    option = more.pop("option", f"--{name.replace('_', '-')}")
-    flag = Flag(about, option, type_, read=lambda given: given or None, least=0, most=most, **more)
-    return Field(name, value, flag)
+    return Field(name, type_, about, read=lambda given: given or None, least=0, most=most, **more)
 
 
 RATE_FIELDS = (
@@ -105,6 +99,6 @@ def cell_text(facts: Json, cell: str | Callable[[Json], str]) -> str:
         return "never" if value is None else format_time(value)
     if isinstance(value, dict):
         return format_labels(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return " ".join(value)
     return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)

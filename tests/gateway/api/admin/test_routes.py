@@ -57,16 +57,14 @@ class House:
         self.failures: list[RequestError | None] = []
         clock, index = self.fleet.registry.clock, self.fleet.registry.index
         self.stored = StoreAdmin(self.store, lambda: index.models, lambda: NOW_S)
-        admin = [
-            *FleetAdmin(
-                self.fleet.registry,
-                self.store.agents,
-                lambda: self.depths,
-                clock,
-                note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
-            ).routes(self.ring),
-            *self.stored.routes(self.ring),
-        ]
+        fleet = FleetAdmin(
+            self.fleet.registry,
+            self.store.agents,
+            lambda: self.depths,
+            clock,
+            note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
+        )
+        admin = fleet.pages(self.ring) | self.stored.pages(self.ring)
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
         router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)

@@ -31,8 +31,8 @@ async def test_a_budget_that_was_used_up_before_a_restart_stays_so(store: Store)
     async with running(store) as house:
         asked = await house.client.post("/v1/chat/completions", headers=key, json=ASK)
         assert asked.status_code == 404, "within its budget, but nothing serves the model"
-        house.gateway._keeper._ledger.finished(request, Usage(50, 46))
-        house.gateway._keeper._ledger.ran(request, "a/1", 2.0)
+        house.gateway._background_writer._ledger.finished(request, Usage(50, 46))
+        house.gateway._background_writer._ledger.ran(request, "a/1", 2.0)
     async with running(store) as house:
         asked = await house.client.post("/v1/chat/completions", headers=key, json=ASK)
         error = asked.json()["error"]
