@@ -119,7 +119,7 @@ class Gateway:
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
         self._clients.ring.add_read(book.read)
         self._clients.ring.add_read(self._limits.read)
-        metrics.watch_skew(SkewAlarm(registry.index, book, loop).figures)
+        metrics.gauges.version_skew = SkewAlarm(registry.index, book, loop).figures
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         self._reuse = make_reuse(settings, registry, metrics, loop.time)
         self.audit = make_audit(settings, store, metrics)

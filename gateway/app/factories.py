@@ -23,9 +23,10 @@ from gateway.domain.scopes import AdminRole
 from gateway.fleet.endpoint import AgentEndpoint, AgentEndpointSettings
 from gateway.fleet.registry import Registry, RegistrySettings
 from gateway.observability.audit import Retention
-from gateway.observability.audit.writer import AuditFigures, AuditSettings, AuditWriter, audit_writer
+from gateway.observability.audit.writer import AuditSettings, AuditWriter, audit_writer
+from gateway.observability.gauges import FamilyCollector
 from gateway.observability.metrics import Metrics
-from gateway.pipeline.cache import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule
+from gateway.pipeline.cache import AnswerCache, CacheMetrics, CacheRule, CacheSettings, CacheStage
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import ConfigError, Settings
 from gateway.runtime.descriptors import DescriptorBudget
@@ -182,27 +183,29 @@ def engine_paths(settings: Settings) -> EnginePaths:
         raise ConfigError(f"engines.manage, engines.allow: {error}") from error
 
 
-def reuse_rules(settings: Settings) -> dict[str, Rule]:
+def reuse_rules(settings: Settings) -> dict[str, CacheRule]:
     """By model, what of its answers may be reused."""
-    return {model: Rule(**rule.model_dump()) for model, rule in settings.reuse.models.items()}
+    return {model: CacheRule(**rule.model_dump()) for model, rule in settings.reuse.models.items()}
 
 
-def make_reuse(settings: Settings, registry: Registry, metrics: Metrics, clock: Callable[[], float]) -> Reuse:
+def make_reuse(
+    settings: Settings, registry: Registry, metrics: Metrics, clock: Callable[[], float]
+) -> CacheStage:
     def serves(request: Request, version: str) -> bool:
         fit = Fit(request.route, version=version, where=request.where)
         return registry.index.someone_else(request.model, fit, patiently=True)
 
     bounds = settings.reuse.model_dump(exclude={"models"})
     cache = AnswerCache(settings.reuse.cache_bytes, settings.reuse.entries)
-    figures = ReuseFigures(metrics.registry, cache)
-    return Reuse(ReuseSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
+    figures = CacheMetrics(metrics.registry, cache)
+    return CacheStage(CacheSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
 
 
 def make_audit(settings: Settings, store: Store, metrics: Metrics) -> AuditWriter:
     table = settings.audit
     chosen = AuditSettings(buffer_records=table.buffer_records)
     writer = audit_writer(store, chosen, Retention(table.keep_days, table.keep_bytes))
-    AuditFigures(metrics.registry, writer)
+    FamilyCollector(metrics.registry, writer.figures)
     return writer
 
 

@@ -11,7 +11,7 @@ from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.gauges import PredictionFigures
-from gateway.observability.metrics import OTHER
+from gateway.observability.metric_table import OTHER
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
 from gateway.scheduling.learning.devices import CLASSES
 from gateway.scheduling.learning.estimates import OutputEstimates

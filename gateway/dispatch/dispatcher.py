@@ -85,9 +85,9 @@ class Dispatcher(DispatchContext):
                 refuse=self._assigner.refuse,
             )
         self.index.watch_losses(self._engine_lost)
-        metrics.watch_queue(self.room.depths)
-        metrics.watch_predictions(self.decisions.predictions)
-        metrics.watch_unread(self._unread_figures)
+        metrics.gauges.queue_depths = self.room.depths
+        metrics.gauges.predictions = self.decisions.predictions
+        metrics.gauges.unread = self._unread_figures
 
     # --- For the request path ---
 

@@ -123,7 +123,7 @@ class AgentEndpoint:
         self._closed = False
         self._changed = asyncio.Event()
         """Names or keys may have changed since certificates were last looked at."""
-        metrics.watch_tunnels(self.figures)
+        metrics.gauges.tunnels = self.figures
 
     # --- For whoever composes the gateway ---
 

@@ -91,7 +91,7 @@ class FleetHealth:
         """Models of which perhaps nothing may take anything."""
         self._turn: Cancellable | None = None
         index.watch_health(self._assess)
-        metrics.watch_health(self.figures)
+        metrics.gauges.health = self.figures
 
     # --- What becomes of requests ---
 

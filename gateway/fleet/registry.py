@@ -83,7 +83,7 @@ class Registry:
         """Of agents that left not long ago, when, and what they may send; in that order."""
         self._generation = 0
         self._answered: Callable[[AgentSession, CommandResult], None] | None = None
-        metrics.watch_fleet(self.figures)
+        metrics.gauges.fleet = self.figures
 
     def watch_results(self, answered: Callable[[AgentSession, CommandResult], None]) -> None:
         """``answered`` is called with what agents say to commands."""

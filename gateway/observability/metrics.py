@@ -8,7 +8,7 @@ States are spelled in lower case under the label ``state``; the label ``status``
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from prometheus_client import (
@@ -24,16 +24,16 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gateway.domain.slices import Stepwise, run_in_slices
-from gateway.observability.counts import Counts
-from gateway.observability.gauges import (
-    FleetFigures,
-    GaugeSources,
-    PredictionFigures,
-    Seen,
-    TunnelFigures,
-    UnreadFigures,
-    families,
+from gateway.domain.slices import run_in_slices
+from gateway.observability.gauges import Family, GaugeSources, families
+from gateway.observability.metric_table import (
+    OTHER,
+    BoundedLabels,
+    MetricTable,
+    OpenLabels,
+    counter,
+    gauge,
+    histogram,
 )
 from shared.process.startup import program_version
 from shared.protocol import routes
@@ -48,23 +48,25 @@ MODEL_LABELS = 200
 AGENT_LABELS = 500
 """Agents with labels of their own: ten time series each. All others count under ``other``."""
 
-OTHER = "other"
+_TOKEN_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+
+_STATUS_CLASSES = tuple(f"{hundreds}xx" for hundreds in range(10))
 
 ROUTES = frozenset((*routes.ROUTES, "models"))
 
 
 class _Registry(CollectorRegistry):
-    """Knows which of its collectors count, and may be read in any thread, and which ask others."""
+    """Tells collectors that may be read in any thread from those that ask objects of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.counting: list[Collector] = []
-        self.asking: list[Collector] = []
+        self.in_thread: list[Collector] = []
+        self.on_loop: list[Collector] = []
 
     def register(self, collector: Collector) -> None:
         super().register(collector)
         counts = isinstance(collector, Counter | Gauge | Histogram | Info)
-        (self.counting if counts else self.asking).append(collector)
+        (self.in_thread if counts else self.on_loop).append(collector)
 
 
 class _Reading(CollectorRegistry):
@@ -79,40 +81,122 @@ class _Reading(CollectorRegistry):
         return chain(self._families, *(collector.collect() for collector in self._collectors))
 
 
-class Metrics:
-    """All metrics of one gateway, in a registry of their own."""
+class Metrics(MetricTable):
+    """All metrics of one gateway, in a registry of their own. Owners of gauges set what is read in
+    ``gauges``."""
 
     CONTENT_TYPE = CONTENT_TYPE_LATEST
     """Of what :meth:`render` returns."""
 
+    requests = counter("trunkline_requests", "Client requests by status class.", "model", "route", "status")
+    request_s = histogram(
+        "trunkline_request_seconds", "From a request's arrival to its last byte.", "model", "route"
+    )
+    queued = histogram("trunkline_queue_seconds", "Time waited for a slot.", "model", "tier")
+    """Once a request got its slot, with the seconds it waited."""
+    first_byte = histogram(
+        "trunkline_time_to_first_byte_seconds", "From a request's arrival to its response's head.", "model"
+    )
+    """Once a response's head came."""
+    first_token_s = histogram(
+        "trunkline_time_to_first_token_seconds",
+        "From the arrival of a request for a stream to the first bytes of its answer's body.",
+        "model",
+    )
+    token_gap_s = histogram(
+        "trunkline_time_per_output_token_seconds",
+        "Mean time between two tokens of a streamed answer, as it went out to its client.",
+        "model",
+        buckets=_TOKEN_GAPS_S,
+    )
+    agent_requests = counter(
+        "trunkline_agent_requests",
+        "Requests whose answer came from this agent, by status class.",
+        "agent",
+        "status",
+    )
+    tokens = counter("trunkline_tokens", "Tokens as engines counted them.", "model", "kind")
+    refused = counter("trunkline_requests_refused", "Requests that were given no slot.", "model", "reason")
+    """``reason`` is the error's code."""
+    retried = counter(
+        "trunkline_retries", "Requests given to a deployment again, by trouble.", "model", "reason"
+    )
+    retry_refused = counter(
+        "trunkline_retry_budget_exhausted", "Retries that the retry budget did not allow.", "model"
+    )
+    failed_over = counter(
+        "trunkline_failovers",
+        "Requests without an answer yet that were taken from a deployment to be given to another.",
+        "model",
+        "reason",
+    )
+    continued = counter(
+        "trunkline_continuations",
+        "Answers begun by one deployment and gone on with by another, by how that went.",
+        "model",
+        "outcome",
+    )
+    """``wanted``, ``begun``, ``done`` or ``impossible``."""
+    hedges = counter(
+        "trunkline_hedges", "Second copies of late requests: started, and won.", "model", "outcome"
+    )
+    preempted = counter(
+        "trunkline_preemptions", "Requests that gave their slot back for a realtime one.", "model", "tier"
+    )
+    loads = counter("trunkline_model_loads", "Models that agents loaded, or failed to.", "model", "outcome")
+    load_s = histogram("trunkline_model_load_seconds", "How long loading a model took.", "model")
+    unloaded = counter("trunkline_model_unloads", "Models that agents unloaded.", "model")
+    held = counter(
+        "trunkline_requests_held", "Requests that had to wait until their model was loaded.", "model"
+    )
+    circuit_opened = counter(
+        "trunkline_circuits_opened", "Circuits of deployments that opened.", "model", "reason"
+    )
+    ejected = counter("trunkline_deployments_ejected", "Deployments set aside for being slow.", "model")
+    broken = counter("trunkline_streams_broken", "Responses that broke after their head.", "model", "reason")
+    """``reason`` is the wire code's name."""
+    claim_refused = counter(
+        "trunkline_agent_claims_refused", "Models and labels agents claimed and may not have.", "reason"
+    )
+    """Once for each model in a session."""
+    tunnel = counter("trunkline_tunnels", "Tunnels by how their handshake went.", "outcome")
+    """``accepted``, ``resumed``, or the name of the code that the handshake was rejected with."""
+    loop_blocked = counter(
+        "trunkline_loop_blocked_seconds", "Time for which something blocked the event loop."
+    )
+    """For so many seconds."""
+    machine_trouble = gauge(
+        "trunkline_machine_trouble", "What of the machine fails: 1 while it does.", "trouble"
+    )
+    """Descriptors, memory, …: begins (True) or is over."""
+
     def __init__(self) -> None:
         self.registry = _Registry()
-        self._models: set[str] = set()
-        self._agents: set[str] = set()
-        self._sources = GaugeSources(self._label, self._agent_label)
-        self.registry.register(self._sources)
+        models, agents = BoundedLabels(MODEL_LABELS), OpenLabels(AGENT_LABELS)
+        self.know_model = models.add
+        """An agent serves this model and may: from now on it has a label, while there is room."""
+        self.gauges = GaugeSources(models, agents)
+        self.registry.register(self.gauges)
         ProcessCollector(registry=self.registry)
         Info("trunkline_build", "The program that is running.", registry=self.registry).info(
             {"version": program_version(), "python": platform.python_version()}
         )
-        self._counts = Counts(self.registry)
+        super().__init__(self.registry, {"model": models, "agent": agents})
 
     async def render(self) -> bytes:
         """The exposition text for ``GET /metrics``. Gauges are read from their owners now, on the event loop,
         so many agents or deployments a turn. What is counted here is read in a thread, which makes the text,
         too: with many models it is megabytes."""
-        seen = await run_in_slices(self._sources.look())
-        asked: list[Metric] = []
-        for collector in self.registry.asking:
-            for family in () if collector is self._sources else collector.collect():
-                asked.append(family)
+        figures = await run_in_slices(self.gauges.read())
+        collected: list[Metric] = []
+        for collector in self.registry.on_loop:
+            for family in () if collector is self.gauges else collector.collect():
+                collected.append(family)
                 await asyncio.sleep(0)
-        return await asyncio.to_thread(self._text, seen, asked)
+        return await asyncio.to_thread(self._text, figures, collected)
 
-    def _text(self, seen: Seen, asked: Sequence[Metric]) -> bytes:
-        return generate_latest(_Reading((*families(seen), *asked), self.registry.counting))
-
-    # --- Once a request ---
+    def _text(self, figures: Sequence[Family], collected: Sequence[Metric]) -> bytes:
+        return generate_latest(_Reading((*families(figures), *collected), self.registry.in_thread))
 
     def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
         """Count one client request, of whatever outcome.
@@ -120,162 +204,39 @@ class Metrics:
         ``route`` is a deployment's route or ``models``; unknown routes and models count under ``other``.
         """
         route = route if route in ROUTES else OTHER
-        model = self._label(model)
-        self._counts.requests(route, model, f"{status // 100}xx").inc()
-        self._counts.request_s(route, model).observe(duration_s)
+        self.requests(model, route, _STATUS_CLASSES[status // 100])
+        self.request_s(model, route, duration_s)
 
     def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
         """A streamed answer is over. Its first bytes went out ``first_token_s`` after its request's arrival,
         its last ones ``lasted_s`` later; ``tokens`` is None where its engine counted none."""
-        label = self._label(model)
-        self._counts.first_token_s(label).observe(first_token_s)
+        self.first_token_s(model, first_token_s)
         if tokens is not None and tokens > 1:
-            self._counts.token_gap_s(label).observe(lasted_s / (tokens - 1))
+            self.token_gap_s(model, lasted_s / (tokens - 1))
 
     def answered_by(self, agent: str, status: int) -> None:
         """An answer of ``agent`` went out to a client."""
-        self._counts.agent_requests(self._agent_label(agent), f"{status // 100}xx").inc()
-
-    def queued(self, model: str, tier: str, wait_s: float) -> None:
-        """A request of ``tier`` got its slot after this long."""
-        self._counts.queue_s(self._label(model), tier).observe(wait_s)
-
-    def first_byte(self, model: str, after_s: float) -> None:
-        """A response's head came this long after its request."""
-        self._counts.first_byte_s(self._label(model)).observe(after_s)
-
-    def refused(self, model: str, reason: str) -> None:
-        """A request ended without a slot; ``reason`` is its error's code."""
-        self._counts.refused(self._label(model), reason).inc()
-
-    def retried(self, model: str, reason: str) -> None:
-        """A request is given to a deployment again; ``reason`` names the trouble."""
-        self._counts.retries(self._label(model), reason).inc()
-
-    def retry_refused(self, model: str) -> None:
-        """A request failed that might have been served elsewhere, had the retry budget not been used up."""
-        self._counts.unretried(self._label(model)).inc()
-
-    def failed_over(self, model: str, reason: str) -> None:
-        """A request whose answer has not begun was taken from a deployment; ``reason`` names the trouble."""
-        self._counts.failovers(self._label(model), reason).inc()
-
-    def continued(self, model: str, outcome: str) -> None:
-        """An answer was to go on elsewhere: ``wanted``, ``begun``, ``done`` or ``impossible``."""
-        self._counts.continuations(self._label(model), outcome).inc()
+        self.agent_requests(agent, _STATUS_CLASSES[status // 100])
 
     def hedged(self, model: str) -> None:
         """A second copy of a request was started."""
-        self._counts.hedges(self._label(model), "started").inc()
+        self.hedges(model, "started")
 
     def hedge_won(self, model: str) -> None:
         """A second copy answered first."""
-        self._counts.hedges(self._label(model), "won").inc()
-
-    def preempted(self, model: str, tier: str) -> None:
-        """A request of ``tier`` gave its slot back for a realtime one."""
-        self._counts.preemptions(self._label(model), tier).inc()
+        self.hedges(model, "won")
 
     def loaded(self, model: str, seconds: float) -> None:
         """An agent has loaded a model, in so long."""
-        self._counts.loads(self._label(model), "loaded").inc()
-        self._counts.load_s(self._label(model)).observe(seconds)
+        self.loads(model, "loaded")
+        self.load_s(model, seconds)
 
     def load_failed(self, model: str) -> None:
         """An agent could not load a model."""
-        self._counts.loads(self._label(model), "failed").inc()
-
-    def unloaded(self, model: str) -> None:
-        """An agent has unloaded a model, told or by itself."""
-        self._counts.unloads(self._label(model)).inc()
-
-    def held(self, model: str) -> None:
-        """A request came that has to wait until its model is loaded."""
-        self._counts.held(self._label(model)).inc()
-
-    def circuit_opened(self, model: str, reason: str) -> None:
-        """A deployment's circuit opened; ``reason`` names the trouble that did it."""
-        self._counts.opened(self._label(model), reason).inc()
-
-    def ejected(self, model: str) -> None:
-        """A deployment was set aside because it is slow beside its peers."""
-        self._counts.ejected(self._label(model)).inc()
-
-    def broken(self, model: str, reason: str) -> None:
-        """A response broke after its head; ``reason`` is the wire code's name."""
-        self._counts.broken(self._label(model), reason).inc()
+        self.loads(model, "failed")
 
     def used(self, model: str, usage: Usage) -> None:
         """What the trailers of a finished response say."""
-        label = self._label(model)
-        self._counts.tokens(label, "prompt").inc(usage.prompt_tokens)
-        self._counts.tokens(label, "completion").inc(usage.completion_tokens)
-        self._counts.tokens(label, "cached").inc(usage.cached_tokens)
-
-    # --- Once an agent ---
-
-    def claim_refused(self, reason: str) -> None:
-        """An agent claimed a model it may not serve, for the first time in its session."""
-        self._counts.claims(reason).inc()
-
-    def tunnel(self, outcome: str) -> None:
-        """A handshake ended: ``accepted``, or the name of the code it was rejected with."""
-        self._counts.tunnels(outcome).inc()
-
-    # --- When the machine fails ---
-
-    def machine_trouble(self, trouble: str, present: bool) -> None:
-        """``trouble`` (descriptors, memory, …) begins, or is over."""
-        self._counts.trouble(trouble).set(present)
-
-    def loop_blocked(self, seconds: float) -> None:
-        """The event loop did not turn for this long."""
-        self._counts.blocked_s().inc(seconds)
-
-    # --- Where gauges are read ---
-
-    def watch_fleet(self, figures: Callable[[], Stepwise[FleetFigures]]) -> None:
-        """Read the fleet's gauges from here."""
-        self._sources.fleet = figures
-
-    def watch_queue(self, depths: Callable[[], Mapping[str, int]]) -> None:
-        """Read requests waiting, by model, from here."""
-        self._sources.depths = depths
-
-    def watch_health(self, figures: Callable[[], Stepwise[Mapping[tuple[str, str], int]]]) -> None:
-        """Read the deployments by model and state of health from here."""
-        self._sources.health = figures
-
-    def watch_tunnels(self, figures: Callable[[], Stepwise[TunnelFigures]]) -> None:
-        """Read the tunnels' totals from here."""
-        self._sources.tunnels = figures
-
-    def watch_predictions(self, figures: Callable[[], Iterable[PredictionFigures]]) -> None:
-        """Read how far predictions were off from here."""
-        self._sources.predictions = figures
-
-    def watch_unread(self, figures: Callable[[], UnreadFigures]) -> None:
-        """Read what is kept of answers that clients have not read from here."""
-        self._sources.unread = figures
-
-    def watch_skew(self, figures: Callable[[], Stepwise[Mapping[str, int]]]) -> None:
-        """Read by how many a model's versions are more than one, where nothing tells them apart, from
-        here."""
-        self._sources.skew = figures
-
-    def know_model(self, model: str) -> None:
-        """An agent serves ``model`` and may: from now on it has a label, while there is room."""
-        if len(self._models) < MODEL_LABELS:
-            self._models.add(model)
-
-    def _label(self, model: str) -> str:
-        return model if model in self._models else OTHER
-
-    def _agent_label(self, agent: str) -> str:
-        """Names of agents come from identities that this gateway gave, so only their number is bounded."""
-        if agent in self._agents:
-            return agent
-        if len(self._agents) >= AGENT_LABELS:
-            return OTHER
-        self._agents.add(agent)
-        return agent
+        self.tokens(model, "prompt", usage.prompt_tokens)
+        self.tokens(model, "completion", usage.completion_tokens)
+        self.tokens(model, "cached", usage.cached_tokens)

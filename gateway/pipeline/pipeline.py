@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gateway.domain.request import Principal, Request
 from gateway.pipeline.aliases import AliasResolution, AliasResolver
-from gateway.pipeline.cache import Reuse, Use
+from gateway.pipeline.cache import CacheLookup, CacheStage
 from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import ClientHead
@@ -46,7 +46,7 @@ class Pipeline:
         dispatch: Run,
         ledger: UsageLedger | None = None,
         aliases: AliasResolver | None = None,
-        reuse: Reuse | None = None,
+        cache: CacheStage | None = None,
         limits: Limits | None = None,
         *,
         facts: bool = True,
@@ -59,7 +59,7 @@ class Pipeline:
         self._dispatch = dispatch
         self._ledger = ledger
         self._aliases = aliases
-        self._reuse = reuse
+        self._cache = cache
         self._limits = limits
         self._facts = facts
         self._gate = gate
@@ -90,28 +90,28 @@ class Pipeline:
         alias = aliases.resolve(exchange.head.fields, request) if aliases is not None else None
 
         # an answer may be there already
-        reuse = self._reuse
-        use = reuse.use(exchange.head, body) if reuse is not None and reuse.on else None
+        cache = self._cache
+        lookup = cache.lookup(exchange.head, body) if cache is not None and cache.on else None
 
         # what it may use is set aside, and what it did not use given back
         if guard is None:
-            await self._answer(exchange, request, alias, use, None)
+            await self._answer(exchange, request, alias, lookup, None)
         else:
             with guard.reserve(request, self._ledger) as reserved:
-                await self._answer(exchange, request, alias, use, reserved)
+                await self._answer(exchange, request, alias, lookup, reserved)
 
     async def _answer(
         self,
         exchange: ClientExchange,
         request: Request,
         alias: AliasResolution | None,
-        use: Use | None,
+        lookup: CacheLookup | None,
         reserved: Held | None,
     ) -> None:
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):
             # now, later or no; where; there
-            run = self._dispatch if use is None else use.around(self._dispatch)
+            run = self._dispatch if lookup is None else lookup.around(self._dispatch)
             headers = HeaderList()
             if alias is None:
                 response = await run(request)
@@ -124,8 +124,8 @@ class Pipeline:
                     if reserved is not None:
                         reserved.set_request(request)
                 headers += alias.headers(response, facts=self._facts)
-            if use is not None:
-                headers += use.headers()
+            if lookup is not None:
+                headers += lookup.headers()
             exchange.set_response(request, response)
 
             # and back, on whose account

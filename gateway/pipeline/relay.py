@@ -60,8 +60,9 @@ class Response(Protocol):
     version: str
     queue_s: float
     attempts: int
-    trailers: Trailers | None
 
+    @property
+    def trailers(self) -> Trailers | None: ...
     @property
     def continued(self) -> bool: ...
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]: ...

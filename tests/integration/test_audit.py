@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from gateway.observability.audit import append_pending_acts, trusted_keys, verify
-from gateway.observability.audit.segments import DIRECTORY, read_lines
+from gateway.observability.audit.segments import DIRECTORY
 from gateway.storage import By, Store
+from tests.gateway.observability.audit import logs
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import MODEL, Site
 from tests.support.processes import fetch, until
@@ -104,7 +103,7 @@ def writers(state: Path) -> Iterator[Writers]:
 
 
 def records(state: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in read_lines(state / DIRECTORY)]
+    return logs.records(state / DIRECTORY)
 
 
 def test_kill_9_at_random_points_of_a_thousand_writes_loses_no_second_and_nothing_acknowledged(

@@ -40,8 +40,8 @@ from gateway.observability.audit.segments import (
 from gateway.storage.errors import StateBusy, StateUnwritable
 from gateway.storage.locks import Holding
 
-_OWN = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-"""A link in the log's place leads elsewhere: whoever may write here could have root write there."""
+_NO_LINK = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A symbolic link in a file's place is refused: whoever may write here could have root write elsewhere."""
 
 LOCK_WAIT_S = 5.0
 DAY_S = 86_400.0
@@ -70,9 +70,9 @@ class AuditFiles:
         """``signer`` gives the gateway's key of now; it may raise StateError."""
         self.directory = directory
         self.signer = signer
-        self._keep = keep
-        self._cut: list[AuditEntry] = []
-        """Of what was cut off and could not be said yet."""
+        self.keep = keep
+        self.unreported: list[AuditEntry] = []
+        """Lines about what was cut off, which could not be written yet."""
 
     @contextlib.contextmanager
     def held(self, wall_s: float, earlier: Callable[[], Collection[bytes]] = tuple) -> Iterator["Appender"]:
@@ -89,7 +89,7 @@ class AuditFiles:
             signer = self.signer()
             keys = frozenset((signer.public_key, *earlier()))
             with _foreign_errors(self.directory):
-                yield Appender(self.directory, signer, keys, self._keep, self._cut, wall_s)
+                yield Appender(self, signer, keys, wall_s)
         finally:
             holding.close()
 
@@ -108,7 +108,7 @@ class AuditFiles:
         with _foreign_errors(self.directory):
             found = read_believed(self.directory / BELIEVED)
             if found is None and (present := segment_names(self.directory)):
-                found = BelievedTime(_last_moment(self.directory / present[-1], wall_s))
+                found = BelievedTime(_last_time(self.directory / present[-1], wall_s))
         return found or BelievedTime(wall_s)
 
     def keep_believed(self, believed: BelievedTime) -> None:
@@ -127,36 +127,34 @@ class AuditFiles:
 class Appender:
     """The log while it is held. Methods raise OSError."""
 
-    def __init__(
-        self,
-        directory: Path,
-        signer: Signer,
-        keys: Collection[bytes],
-        keep: Retention,
-        cut: list[AuditEntry],
-        wall_s: float,
-    ) -> None:
-        self._directory = directory
+    def __init__(self, files: AuditFiles, signer: Signer, keys: Collection[bytes], wall_s: float) -> None:
+        self._directory = files.directory
+        self._keep = files.keep
+        self._unreported = files.unreported
         self.signer = signer
-        self._keys = keys
-        self._keep = keep
-        self._cut = cut
         self._notes: list[AuditEntry] = []
-        """To be written first, after those of ``_cut``."""
-        self.head = self._read_head(wall_s)
-        self._settle(wall_s)
+        """To be written before the entries of the next append."""
+        self.head = self._read_head(keys, wall_s)
+        self._recover(wall_s)
 
     def append(self, entries: Sequence[AuditEntry], wall_s: float, taken: Sequence[str] = ()) -> ChainHead:
         """Append ``entries``; the new head. ``taken`` are acts that are lines then and may still wait."""
         self._begin_segment(wall_s)
-        lines, seq, last = lines_of([*self._notes, *self._cut, *entries], self.head.seq, self.head.hash)
+        lines, seq, last = lines_of(
+            [*self._notes, *self._unreported, *entries], self.head.seq, self.head.hash
+        )
         name, begins = self.head.segment, self.head.end_bytes
-        with self._whole_or_not_at_all(name, begins):
+        head = replace(self.head, seq=seq, hash=last, end_bytes=begins + len(lines), taken=tuple(taken))
+        try:
             self._write(name, lines, begins)
-            end_bytes = begins + len(lines)
-            self._put_head(replace(self.head, seq=seq, hash=last, end_bytes=end_bytes, taken=tuple(taken)))
+            _replace(self._directory / HEAD, encode_head(head, self.signer))
+        except OSError:  # lines that no head names are taken back: their callers come again with them
+            with contextlib.suppress(OSError):
+                _truncate(self._directory / name, begins)
+            raise
+        self.head = head
         self._notes.clear()
-        self._cut.clear()
+        self._unreported.clear()
         return self.head
 
     def prune(self, wall_s: float) -> list[str]:
@@ -185,10 +183,10 @@ class Appender:
             total_bytes -= sizes[name]
         return gone
 
-    def _read_head(self, wall_s: float) -> ChainHead:
+    def _read_head(self, keys: Collection[bytes], wall_s: float) -> ChainHead:
         path = self._directory / HEAD
         try:
-            return decode_head(path.read_bytes(), self._keys)
+            return decode_head(path.read_bytes(), keys)
         except FileNotFoundError:
             if not segment_names(self._directory):
                 head = ChainHead()
@@ -210,12 +208,12 @@ class Appender:
         seq = _seq_of(last)
         return ChainHead(seq, hash_of(last) if whole else START, present[-1], len(whole))
 
-    def _settle(self, wall_s: float) -> None:
+    def _recover(self, wall_s: float) -> None:
         """Take over or cut off what lies beyond the head."""
         last = segment_order(self.head.segment)
         for name in [name for name in segment_names(self._directory) if segment_order(name) >= last]:
             begins = self.head.end_bytes if name == self.head.segment else 0
-            with os.fdopen(os.open(self._directory / name, os.O_RDONLY | _OWN), "rb") as file:
+            with os.fdopen(os.open(self._directory / name, os.O_RDONLY | _NO_LINK), "rb") as file:
                 file.seek(begins)
                 beyond = file.read()
             if beyond:
@@ -237,7 +235,7 @@ class Appender:
         if not rest:
             self._notes.append(AuditEntry(wall_s, "recovered", facts))
             return
-        self._cut.append(AuditEntry(wall_s, "recovered", facts | {"cut_hash": hash_of(rest)}))
+        self._unreported.append(AuditEntry(wall_s, "recovered", facts | {"cut_hash": hash_of(rest)}))
         if begins + used:
             _truncate(self._directory / name, begins + used)
         else:
@@ -259,31 +257,14 @@ class Appender:
     def _write(self, name: str, lines: bytes, at_bytes: int) -> None:
         path = self._directory / name
         is_new = not path.exists()
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | _OWN, 0o600)
-        try:
-            os.lseek(file, at_bytes, os.SEEK_SET)
-            _write_all(file, lines)
-            os.fsync(file)
-        finally:
-            os.close(file)
+        with _opened(path, os.O_WRONLY | os.O_CREAT | _NO_LINK) as descriptor:
+            os.lseek(descriptor, at_bytes, os.SEEK_SET)
+            _write_all(descriptor, lines)
+            os.fsync(descriptor)
         if is_new:
             _give_to_owner(path, self._directory)
-            _sync(self._directory)
-
-    @contextlib.contextmanager
-    def _whole_or_not_at_all(self, name: str, begins: int) -> Iterator[None]:
-        """Lines that the head does not name are taken back: whoever wanted them will come again with
-        them."""
-        try:
-            yield
-        except OSError:
-            with contextlib.suppress(OSError):
-                _truncate(self._directory / name, begins)
-            raise
-
-    def _put_head(self, head: ChainHead) -> None:
-        _replace(self._directory / HEAD, encode_head(head, self.signer))
-        self.head = head
+            with _opened(self._directory, os.O_RDONLY) as descriptor:
+                os.fsync(descriptor)
 
 
 def _follows(line: bytes, head: ChainHead) -> bool:
@@ -304,7 +285,7 @@ def _first_seq(path: Path) -> int:
         return _seq_of(file.readline().rstrip(b"\n"))
 
 
-def _last_moment(path: Path, wall_s: float) -> float:
+def _last_time(path: Path, wall_s: float) -> float:
     """When the last whole line was written; ``wall_s`` if there is none that says it."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 2 * LINE_BYTES))
@@ -323,30 +304,34 @@ def _seq_of(line: bytes) -> int:
     return seq if isinstance(seq, int) else 0
 
 
-def _truncate(path: Path, end_bytes: int) -> None:
-    file = os.open(path, os.O_WRONLY | _OWN)
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """A file's descriptor, closed afterwards."""
+    descriptor = os.open(path, flags, 0o600)
     try:
-        os.ftruncate(file, end_bytes)
+        yield descriptor
     finally:
-        os.close(file)
+        os.close(descriptor)
 
 
-def _write_all(file: int, data: bytes) -> None:
+def _truncate(path: Path, end_bytes: int) -> None:
+    with _opened(path, os.O_WRONLY | _NO_LINK) as descriptor:
+        os.ftruncate(descriptor, end_bytes)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
     """A disk that is nearly full takes a part, and says so only when it is given the rest."""
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(file, rest) :]
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all."""
     temporary = path.with_name(path.name + ".new")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OWN, 0o600)
-    try:
-        _write_all(file, data)
-        os.fsync(file)
-    finally:
-        os.close(file)
+    with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK) as descriptor:
+        _write_all(descriptor, data)
+        os.fsync(descriptor)
     _give_to_owner(temporary, path.parent)
     temporary.replace(path)
 
@@ -357,14 +342,6 @@ def _give_to_owner(path: Path, directory: Path) -> None:
         owner = directory.stat()
         if path.lstat().st_uid != owner.st_uid:
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-
-def _sync(directory: Path) -> None:
-    file = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 @contextlib.contextmanager

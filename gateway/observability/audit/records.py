@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -41,11 +40,11 @@ class Signer(Protocol):
 
 
 class BadChainHead(ValueError):
-    """No head, or not one that its key signed."""
+    """The head is missing, changed, or signed by another key."""
 
 
 class AuditEntry(NamedTuple):
-    """What is to become a line."""
+    """One line, before it is numbered and chained."""
 
     at_s: float
     """Seconds since 1970."""
@@ -68,15 +67,9 @@ class ChainHead:
     """Acts that are lines and may still wait in the database."""
 
 
-def moment(wall_s: float) -> str:
+def timestamp(wall_s: float) -> str:
     """``2026-11-21T20:30:00.123Z``: sorts as time does."""
-    milliseconds = int(wall_s * 1000)
-    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
-
-
-@lru_cache(maxsize=16)
-def _second(whole_s: int) -> str:
-    return datetime.fromtimestamp(whole_s, UTC).isoformat().removesuffix("+00:00")
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def hash_of(line: bytes) -> str:
@@ -96,11 +89,11 @@ def lines_of(entries: Iterable[AuditEntry], seq: int, prev: str) -> tuple[bytes,
 
 
 def _line(entry: AuditEntry, seq: int, prev: str) -> bytes:
-    """Nothing keeps an entry from becoming a line; at worst it is one that says less."""
+    """An entry always becomes a line: a shortened one where it is too long or no JSON."""
     at_s, kind, facts = entry
-    record = {"seq": seq, "prev": prev, "at": moment(at_s), "kind": kind}
+    record = {"seq": seq, "prev": prev, "at": timestamp(at_s), "kind": kind}
     try:
-        line = orjson.dumps({**record, **facts}, default=_no_value)
+        line = orjson.dumps({**record, **facts}, default=_type_name)
     except TypeError:  # a number of more than 64 bits, text that is no Unicode
         line = b""
     if 0 < len(line) <= LINE_BYTES:
@@ -110,29 +103,30 @@ def _line(entry: AuditEntry, seq: int, prev: str) -> bytes:
 
 
 def _is_small(value: object) -> bool:
-    """Whether a line that says less has room for it."""
+    """Whether a shortened line has room for it."""
     try:
         return len(orjson.dumps(value)) <= SMALL_BYTES
     except TypeError:
         return False
 
 
-def _no_value(value: object) -> str:
+def _type_name(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
 def encode_head(head: ChainHead, signer: Signer) -> bytes:
     """The head's file, signed."""
-    body = _body(head)
-    signature = signer.sign(_SIGNED + body)
-    signed = {"head": orjson.Fragment(body), "key": signer.public_key.hex(), "signature": signature.hex()}
-    return orjson.dumps(signed) + b"\n"
+    return _file_of(head, signer.public_key, signer.sign(_SIGNED + orjson.dumps(head)))
+
+
+def _file_of(head: ChainHead, key: bytes, signature: bytes) -> bytes:
+    return orjson.dumps({"head": head, "key": key.hex(), "signature": signature.hex()}) + b"\n"
 
 
 def decode_head(data: bytes, keys: Iterable[bytes] | None = None) -> ChainHead:
     """The head in its file, signed by one of ``keys`` (public, raw; None: by whichever it names).
 
-    Raises BadHead, and for anything but the very bytes that were written.
+    Raises BadChainHead, also for anything but the very bytes that were written.
     """
     try:
         value = orjson.loads(data)
@@ -140,22 +134,17 @@ def decode_head(data: bytes, keys: Iterable[bytes] | None = None) -> ChainHead:
         head = ChainHead(**{**facts, "taken": tuple(facts["taken"])})
     except (ValueError, TypeError, KeyError) as error:
         raise BadChainHead("it cannot be read") from error
-    signed = {"head": orjson.Fragment(_body(head)), "key": key.hex(), "signature": signature.hex()}
-    if orjson.dumps(signed) + b"\n" != data or not _sane(head):
+    if _file_of(head, key, signature) != data or not _has_types(head):
         raise BadChainHead("it was changed")
     if keys is not None and key not in set(keys):
         raise BadChainHead(f"another key signed it ({key.hex()[:16]}…)")
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, _SIGNED + _body(head))
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, _SIGNED + orjson.dumps(head))
     except (InvalidSignature, ValueError) as error:
         raise BadChainHead("its signature is wrong") from error
     return head
 
 
-def _body(head: ChainHead) -> bytes:
-    return orjson.dumps(head)
-
-
-def _sane(head: ChainHead) -> bool:
+def _has_types(head: ChainHead) -> bool:
     numbers = isinstance(head.seq, int) and isinstance(head.end_bytes, int)
     return numbers and isinstance(head.segment, str) and _HEX_64.fullmatch(str(head.hash)) is not None

@@ -45,6 +45,8 @@ class RequestFacts(NamedTuple):
 
 def facts_of(request: RequestFacts) -> dict[str, Any]:
     """As the line has them; times in milliseconds. What is not known is left out."""
+    usage = request.usage
+    ran = request.deployments or None
     found: dict[str, Any] = {
         "id": request.id,
         "who": f"key:{request.key_id}",
@@ -52,48 +54,34 @@ def facts_of(request: RequestFacts) -> dict[str, Any]:
         "status": request.status,
         "route": request.route,
         "total_ms": _ms(request.total_s),
+        "error": request.error,
+        "model": request.model,
+        "alias": request.alias,
+        "target": None if request.alias is None else request.target,
+        "version": request.version or None,
+        "tier": None if request.tier is None else request.tier.value,
+        "queue_ms": _ms(request.queue_s),
+        "first_byte_ms": _ms(request.first_byte_s),
+        "ran": ran,
+        "why_not": _why_not(ran, request.troubles) if ran and request.troubles else None,
+        "tokens_in": None if usage is None else usage.prompt_tokens,
+        "tokens_out": None if usage is None else usage.completion_tokens,
+        "tokens_cached": (usage.cached_tokens or None) if usage is not None else None,
+        "gpu_s": round(request.gpu_s, 6) if request.gpu_s else None,
+        "cost": _cost(request),
     }
-    if request.error is not None:
-        found["error"] = request.error
-    if request.model is not None:
-        found["model"] = request.model
-    if request.alias is not None:
-        found["alias"], found["target"] = request.alias, request.target
-    if request.version:
-        found["version"] = request.version
-    if request.tier is not None:
-        found["tier"] = request.tier.value
-    if request.queue_s is not None:
-        found["queue_ms"] = _ms(request.queue_s)
-    if request.first_byte_s is not None:
-        found["first_byte_ms"] = _ms(request.first_byte_s)
-    _add_used(found, request)
-    return found
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _add_used(found: dict[str, Any], request: RequestFacts) -> None:
-    """Where it ran, and what that took."""
-    if request.deployments:
-        found["ran"] = request.deployments
-        if request.troubles:
-            found["why_not"] = _why_not(request.deployments, request.troubles)
-    usage = request.usage
-    if usage is not None:
-        found["tokens_in"], found["tokens_out"] = usage.prompt_tokens, usage.completion_tokens
-        if usage.cached_tokens:
-            found["tokens_cached"] = usage.cached_tokens
-    if request.gpu_s:
-        found["gpu_s"] = round(request.gpu_s, 6)
-    if request.price is not None and (cost := _cost(request, request.price)):
-        found["cost"] = round(cost, 9)
-
-
-def _cost(request: RequestFacts, price: Price) -> float:
-    """In money."""
-    usage, cost = request.usage, request.gpu_s * price.gpu_second
+def _cost(request: RequestFacts) -> float | None:
+    """In money; None where it costs nothing or has no price."""
+    usage, price = request.usage, request.price
+    if price is None:
+        return None
+    cost = request.gpu_s * price.gpu_second
     if usage is not None:
         cost += price.of_tokens(usage.prompt_tokens, usage.completion_tokens)
-    return cost
+    return round(cost, 9) if cost else None
 
 
 def _why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) -> list[str]:
@@ -107,5 +95,5 @@ def _why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) ->
     return why_not
 
 
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 2)
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)

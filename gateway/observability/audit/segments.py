@@ -1,10 +1,9 @@
-"""The audit log's files: their names, and reading them as they are, without judging it.
+"""The audit log's files: their names, and reading them page by page, without verifying them.
 
 Segments are called ``2026-11-21.0001.jsonl`` and on, in the order of their writing.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ DIRECTORY = "audit"
 """In the state directory."""
 
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.(\d{4,9})\.jsonl")
+_OFFSET = re.compile(r"[0-9]{1,15}")
 
 
 def segment_names(directory: Path) -> list[str]:
@@ -29,11 +29,6 @@ def segment_names(directory: Path) -> list[str]:
         return []
     found = (each.name for each in directory.iterdir() if _NAME.fullmatch(each.name))
     return sorted(found, key=segment_order)
-
-
-def is_segment_name(text: str) -> bool:
-    """Whether a segment may be called so."""
-    return _NAME.fullmatch(text) is not None
 
 
 def segment_order(name: str) -> tuple[str, int]:
@@ -50,30 +45,13 @@ def next_segment_name(last: str, day: str) -> str:
 
 
 def of_day(wall_s: float) -> str:
-    """The day (UTC) of a moment, as segments name it."""
+    """The day (UTC) of a time, as segments name it."""
     return datetime.fromtimestamp(wall_s, UTC).date().isoformat()
 
 
 PAGE_LINES = 1000
 PAGE_BYTES = 1024 * 1024
 """Of the log that are read for one page, whether they are wanted or not."""
-PLACE_DIGITS = 15
-
-
-def read_lines(directory: Path, since: str = "", kinds: tuple[str, ...] = ()) -> Iterator[str]:
-    """Whole lines, the oldest first, of acts and requests from the moment ``since`` (as lines have it) on.
-
-    ``kinds`` are kinds, or beginnings of kinds that end with a dot; none: all. What cannot be read as a
-    record is left out: :mod:`gateway.observability.audit.verify` tells of it. Raises StateUnwritable.
-    """
-    try:
-        for name in segment_names(directory):
-            with (directory / name).open("rb") as file:
-                while line := file.readline(2 * LINE_BYTES):
-                    if line.endswith(b"\n") and _wanted(line, since, kinds):
-                        yield line.decode()
-    except OSError as error:
-        raise StateUnwritable(f"cannot read the audit log in {directory}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +66,20 @@ class Page:
 def read_page(
     directory: Path, since: str, kinds: tuple[str, ...], after: str | None, most: int | None = None
 ) -> Page:
-    """The lines that :func:`read_lines` gives, from the place ``after`` on, which another page named as its
-    ``next`` (None: from the beginning). At most ``most``, and so many as are in PAGE_BYTES of the log.
+    """Whole lines, the oldest first, from the place ``after`` on, which another page named as its ``next``
+    (None: from the beginning): at most ``most``, and so many as are in PAGE_BYTES of the log.
 
-    Raises BadValue for a place that is none, and StateUnwritable.
+    Lines are of the time ``since`` (as lines have it) or later. ``kinds`` are kinds, or beginnings of kinds
+    that end with a dot; none: all. What cannot be read as a record is left out:
+    :mod:`gateway.observability.audit.verify` reports it. Raises BadValue for a bad place, StateUnwritable.
     """
     first, offset = _place(after)
     lines: list[str] = []
     read_bytes, most = 0, min(most or PAGE_LINES, PAGE_LINES)
     try:
-        for name in (
-            each for each in segment_names(directory) if segment_order(each) >= segment_order(first)
-        ):
+        for name in segment_names(directory):
+            if segment_order(name) < segment_order(first):
+                continue
             with (directory / name).open("rb") as file:
                 file.seek(offset if name == first else 0)
                 while line := file.readline(2 * LINE_BYTES):
@@ -120,11 +100,7 @@ def _place(text: str | None) -> tuple[str, int]:
     if text is None:
         return "", 0
     name, _, offset = text.partition("@")
-    if (
-        not is_segment_name(name)
-        or not (offset.isascii() and offset.isdecimal())
-        or len(offset) > PLACE_DIGITS
-    ):
+    if not _NAME.fullmatch(name) or not _OFFSET.fullmatch(offset):
         raise BadValue("after is what an answer before gave as next")
     return name, int(offset)
 

@@ -8,20 +8,19 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.core import CounterMetricFamily
 
 from gateway.domain.errors import StateUnavailable
 from gateway.observability.audit.acts import AdminActs, append_acts, audit_files, prune
 from gateway.observability.audit.believed_time import BelievedTime
 from gateway.observability.audit.files import AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry
+from gateway.observability.audit.requests import RequestFacts
+from gateway.observability.gauges import Family
 from gateway.storage import Store
 from gateway.storage.errors import StateError
 
@@ -38,12 +37,6 @@ class AuditSettings:
     """Made into lines at a time; between two the event loop gets its turn."""
     tick_s: float = 0.5
     """Between two writes; what a crash may lose."""
-
-
-class AuditRecord(Protocol):
-    """Something that becomes a line, in the thread."""
-
-    def entry(self) -> AuditEntry: ...
 
 
 class AuditWriter:
@@ -65,33 +58,34 @@ class AuditWriter:
         self.blocked = False
         """The last write failed, or the buffer is full."""
         self.dropped = 0
-        """Records that found no room, all told."""
+        """Records that found no room."""
         self.written = 0
         self._files = files
         self._acts = acts
         self._changed = changed
-        self._seen: int | None = None
+        self._version: int | None = None
+        """Of the database, when its acts were taken up last."""
         self._wall = wall
         self._clock = clock
         self._believed: BelievedTime | None = None
         """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
         self._looked_s = 0.0
-        self._buffer: deque[AuditRecord] = deque()
+        self._buffer: deque[AuditEntry | RequestFacts] = deque()
         self._batch: list[AuditEntry] = []
         """Taken from the buffer and not on the disk yet."""
         self._taken = 0
-        """Of the buffer, all told."""
-        self._told = 0
-        """Of ``dropped``, what a line says."""
+        """How many records were taken from the buffer."""
+        self._reported = 0
+        """How many of ``dropped`` a line reports."""
         self._pruned_s = float("-inf")
         self._failing = False
-        self._ask = threading.Event()
+        self._wake = threading.Event()
         self._writing = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
-    def add(self, record: AuditRecord) -> None:
-        """It happened. Never waits, never raises."""
+    def add(self, record: AuditEntry | RequestFacts) -> None:
+        """Take a record; the thread makes a line of it. Never waits, never raises."""
         if len(self._buffer) < self.settings.buffer_records:
             self._buffer.append(record)
         else:
@@ -100,7 +94,7 @@ class AuditWriter:
 
     def note(self, kind: str, who: str = "gateway", /, **facts: str | int | float | list[str] | None) -> None:
         """Somebody did something that the database does not know of."""
-        self.add(_Noted(AuditEntry(self._wall(), kind, {"who": who, **facts})))
+        self.add(AuditEntry(self._wall(), kind, {"who": who, **facts}))
 
     def check(self) -> None:
         """Raises StateUnavailable while the log cannot be written: for gateways where it is ``required``."""
@@ -110,6 +104,26 @@ class AuditWriter:
                 "send the request again."
             )
 
+    def figures(self) -> list[Family]:
+        """What is exposed of it, for a :class:`gateway.observability.gauges.FamilyCollector`."""
+        return [
+            Family(
+                "audit_records",
+                "Lines of the audit log on the disk.",
+                [],
+                {(): self.written},
+                CounterMetricFamily,
+            ),
+            Family(
+                "audit_dropped",
+                "Records that found no room and are lost.",
+                [],
+                {(): self.dropped},
+                CounterMetricFamily,
+            ),
+            Family("audit_blocked", "1 while the audit log cannot be written.", [], {(): int(self.blocked)}),
+        ]
+
     def start(self) -> None:
         self._thread.start()
 
@@ -117,9 +131,9 @@ class AuditWriter:
         """Write what is left; returns when that is done, or after so long. The process's log tells how many
         records are lost then."""
         self._stopping = True
-        self._ask.set()
+        self._wake.set()
         self._thread.join(within_s)
-        if lost := len(self._buffer) + len(self._batch) + self.dropped - self._told:
+        if lost := len(self._buffer) + len(self._batch) + self.dropped - self._reported:
             _log.error("audit_lost", records=lost)
 
     def write(self) -> bool:
@@ -150,7 +164,7 @@ class AuditWriter:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._ask.wait(self.settings.tick_s)
+            self._wake.wait(self.settings.tick_s)
             try:
                 if self.write():
                     self._prune()
@@ -162,27 +176,26 @@ class AuditWriter:
 
     def _write_batch(self) -> bool:
         """Whether there is more to do."""
-        seen = None
+        version = None
         with contextlib.suppress(StateError):  # the log does not need the database for what is here already
-            seen = self._changed()
+            version = self._changed()
         self._fill()
-        if not self._batch and seen == self._seen:
+        if not self._batch and version == self._version:
             return False
-        dropped = self.dropped
-        lost = (
-            [AuditEntry(self._wall(), "lost", {"records": dropped - self._told})]
-            if dropped > self._told
-            else []
-        )
-        self.written += append_acts(self._files, self._acts, self._wall(), [*lost, *self._batch])
-        self._told, self._seen = dropped, seen
+        dropped, entries = self.dropped, self._batch
+        if dropped > self._reported:
+            lost = AuditEntry(self._wall(), "lost", {"records": dropped - self._reported})
+            entries = [lost, *self._batch]
+        self.written += append_acts(self._files, self._acts, self._wall(), entries)
+        self._reported, self._version = dropped, version
         self._batch.clear()
         return bool(self._buffer)
 
     def _fill(self) -> None:
         room = self.settings.batch_records - len(self._batch)
         for _ in range(min(room, len(self._buffer))):
-            self._batch.append(self._buffer.popleft().entry())
+            record = self._buffer.popleft()
+            self._batch.append(record if isinstance(record, AuditEntry) else record.entry())
             self._taken += 1
 
     def _prune(self) -> None:
@@ -204,37 +217,6 @@ class AuditWriter:
         self._pruned_s = now_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Noted:
-    noted: AuditEntry
-
-    def entry(self) -> AuditEntry:
-        return self.noted
-
-
 def audit_writer(store: Store, settings: AuditSettings, keep: Retention) -> AuditWriter:
     """For a gateway."""
     return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.changes.look)
-
-
-class AuditFigures(Collector):
-    """Of one writer."""
-
-    def __init__(self, registry: CollectorRegistry, writer: AuditWriter) -> None:
-        self._writer = writer
-        registry.register(self)
-
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """See prometheus_client's Collector."""
-        writer = self._writer
-        yield CounterMetricFamily(
-            "trunkline_audit_records", "Lines of the audit log on the disk.", value=writer.written
-        )
-        yield CounterMetricFamily(
-            "trunkline_audit_dropped", "Records that found no room and are lost.", value=writer.dropped
-        )
-        yield GaugeMetricFamily(
-            "trunkline_audit_blocked",
-            "1 while the audit log cannot be written.",
-            value=int(writer.blocked),
-        )

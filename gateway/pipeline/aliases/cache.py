@@ -77,7 +77,7 @@ class AliasCache:
         self._revision = -1
         self.choices: Mapping[str, TargetChoice] = {}
         self.records: Mapping[str, AliasRecord] = {}
-        self.apart: Collection[str] = ()
+        self.versioned: Collection[str] = ()
         """Models of which some alias names a version."""
         self.refresh()
 
@@ -93,28 +93,19 @@ class AliasCache:
             return lambda: None
         records = {record.alias.name: record for record in found}
         choices = {name: TargetChoice(record.alias) for name, record in records.items()}
-        return lambda: self._take(revision, records, choices, unreadable)
 
-    def _take(
-        self,
-        revision: int,
-        records: Mapping[str, AliasRecord],
-        choices: Mapping[str, TargetChoice],
-        unreadable: Collection[str],
+        def take_up() -> None:
+            if self._revision >= 0:
+                _log.info("aliases_changed", aliases=len(records))
+            for name in unreadable:
+                _log.error("alias_unreadable", alias=name)
+            self._set(revision, records, choices)
+
+        return take_up
+
+    def _set(
+        self, revision: int, records: Mapping[str, AliasRecord], choices: Mapping[str, TargetChoice]
     ) -> None:
-        if self._revision >= 0:
-            _log.info("aliases_changed", aliases=len(records))
-        for name in unreadable:
-            _log.error("alias_unreadable", alias=name)
         self.records, self.choices, self._revision = records, choices, revision
-        self.apart = told_apart(records)
-
-    def tells_apart(self, model: str) -> bool:
-        """Whether some alias names a version of ``model``."""
-        return model in self.apart
-
-
-def told_apart(records: Mapping[str, AliasRecord]) -> frozenset[str]:
-    """Models of which some alias names a version."""
-    targets = (target for record in records.values() for target in record.alias.targets)
-    return frozenset(target.model for target in targets if target.version is not None)
+        targets = (target for record in records.values() for target in record.alias.targets)
+        self.versioned = frozenset(target.model for target in targets if target.version is not None)

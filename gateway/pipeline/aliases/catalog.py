@@ -2,33 +2,19 @@
 
 import heapq
 from collections.abc import Iterator
-from typing import Protocol
 
-from gateway.fleet.deployment import Deployment
-from gateway.fleet.model_index import ModelIndex
-from gateway.fleet.registry import ServedModel
+from gateway.fleet.registry import Registry, ServedModel
 from gateway.pipeline.aliases.cache import AliasCache
-from gateway.pipeline.aliases.served_versions import there
+from gateway.pipeline.aliases.served_versions import deployments_of
 from gateway.storage import AliasRecord
-
-
-class ModelCatalog(Protocol):
-    """The catalogue of models; :class:`gateway.fleet.registry.Registry`."""
-
-    index: ModelIndex
-
-    def each_model(self) -> Iterator[ServedModel]: ...
-    def model(self, name: str) -> ServedModel | None: ...
-    @property
-    def agents_connected(self) -> int: ...
 
 
 class AliasCatalog:
     """Models and aliases as one list. An alias with a model's name takes that model's place."""
 
-    def __init__(self, models: ModelCatalog, book: AliasCache, owned_by: str) -> None:
+    def __init__(self, models: Registry, aliases: AliasCache, owned_by: str) -> None:
         self._models = models
-        self._book = book
+        self._aliases = aliases
         self._owned_by = owned_by
 
     @property
@@ -38,21 +24,22 @@ class AliasCatalog:
 
     def each_model(self) -> Iterator[ServedModel]:
         """Every model that was ever served and every alias, by name, each as it is when it is asked for."""
-        aliases = {name: each for name, each in self._book.records.items() if each.alias.targets}
+        aliases = {name: each for name, each in self._aliases.records.items() if each.alias.targets}
         models = (info for info in self._models.each_model() if info.id not in aliases)
         described = (self._describe(record) for _, record in sorted(aliases.items()))
         return heapq.merge(models, described, key=lambda info: info.id)
 
     def model(self, name: str) -> ServedModel | None:
         """One of them; None when it is neither an alias nor was ever served."""
-        record = self._book.records.get(name)
+        record = self._aliases.records.get(name)
         if record is None or not record.alias.targets:
             return self._models.model(name)
         return self._describe(record)
 
     def _describe(self, record: AliasRecord) -> ServedModel:
         """Ready as soon as one of the targets is that gets requests."""
-        known = self._known(record)
+        targets = [target for target in record.alias.targets if target.weight]
+        known = [each for target in targets for each in deployments_of(self._models.index, target)]
         serving = [each for each in known if each.promising]
         return ServedModel(
             id=record.alias.name,
@@ -63,7 +50,3 @@ class AliasCatalog:
             routes=tuple(sorted({route for each in known for route in each.routes})),
             loadable=len(known) - len(serving),
         )
-
-    def _known(self, record: AliasRecord) -> list[Deployment]:
-        targets = [target for target in record.alias.targets if target.weight]
-        return [each for target in targets for each in there(self._models.index, target)]

@@ -26,7 +26,12 @@ from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.cache import AliasCache, TargetChoice
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
-from gateway.pipeline.aliases.served_versions import ServedVersions, just_gone, versions_of
+from gateway.pipeline.aliases.served_versions import (
+    VERSIONS_NAMED,
+    ServedVersions,
+    just_gone,
+    versions_of,
+)
 from gateway.pipeline.relay import HeaderList, Response, Run
 from shared.protocol.routes import ANY_ROUTE
 
@@ -37,8 +42,6 @@ ALLOW = "allow"
 
 HEADER_CHARS = 4096
 """Of :data:`FALLBACK` that are read."""
-
-VERSIONS_TOLD = 20
 
 _PRINTED = bytes.maketrans(bytes(range(32)) + b"\x7f", b"?" * 33)
 
@@ -53,11 +56,11 @@ class MirrorSink(Protocol):
 
 
 class AliasResolver:
-    """Finds ways. Belongs to the event loop's thread."""
+    """Resolves the names that requests ask for. Belongs to the event loop's thread."""
 
     def __init__(
         self,
-        book: AliasCache,
+        aliases: AliasCache,
         index: ModelIndex,
         shadow: MirrorSink,
         figures: AliasFigures,
@@ -65,7 +68,7 @@ class AliasResolver:
         grace_s: float,
     ) -> None:
         """``grace_s``: so long requests wait for a version whose last deployment has just gone."""
-        self.book = book
+        self.aliases = aliases
         self.index = index
         self.serves = ServedVersions(index, clock)
         self.shadow = shadow
@@ -76,7 +79,7 @@ class AliasResolver:
     def resolve(self, fields: Mapping[bytes, bytes], request: Request) -> "AliasResolution | None":
         """How ``request``, with these header fields, goes on; None: as it is. From now on the request is one
         for a model. Raises BadRequest for a version that there is not."""
-        choice = self.book.choices.get(request.model)
+        choice = self.aliases.choices.get(request.model)
         if choice is not None:
             request.alias = request.model
         elif VERSION in fields:
@@ -130,7 +133,7 @@ class AliasResolution:
         raise first
 
     def headers(self, response: Response, *, facts: bool) -> HeaderList:
-        """What the client is told. That another model answered it learns in any case."""
+        """What tells the client who answered. That another model did it learns in any case."""
         headers: HeaderList = []
         if facts:
             answered = AliasTarget(self.request.model, response.version or None)
@@ -151,25 +154,25 @@ class AliasResolution:
             other = next(others, None)
             if other is not None:
                 self._target = other
-                yield self._turned(other)
+                yield self._for_target(other)
         for named in self._allowed:
-            target = self._meant(named)
+            target = self._resolved(named)
             if not target.same(self._target) and self._serves(target):
                 self._fallback = target
-                yield self._turned(target)
+                yield self._for_target(target)
 
     def _serves(self, target: AliasTarget) -> bool:
         return self._resolver.serves(target, self._first)
 
-    def _meant(self, named: AliasTarget) -> AliasTarget:
+    def _resolved(self, named: AliasTarget) -> AliasTarget:
         """What a fallback that names an alias stands for."""
-        choice = self._resolver.book.choices.get(named.model) if named.version is None else None
+        choice = self._resolver.aliases.choices.get(named.model) if named.version is None else None
         if choice is None:
             return named
         ranked = choice.ranked(session_key(choice.alias, self._first))
         return next(filter(self._serves, ranked), ranked[0])
 
-    def _turned(self, target: AliasTarget) -> Request:
+    def _for_target(self, target: AliasTarget) -> Request:
         """The request once more, for ``target``. What it was before may still be being let go of."""
         again = replace(
             self._first,
@@ -202,15 +205,15 @@ class AliasResolution:
     def _of_version(self, version: str, request: Request) -> Sequence[AliasTarget]:
         """The target that the client asks for. Raises BadRequest."""
         index = self._resolver.index
-        there: set[str] = set()
+        known: set[str] = set()
         for target in self._alias.stands_for:
             offered = versions_of(index, target.model) if target.version is None else {target.version}
             if version in offered:
                 return (AliasTarget(target.model, version),)
-            there |= offered
-        told = ", ".join(sorted(each for each in there if each)[:VERSIONS_TOLD]) or "none"
+            known |= offered
+        named = ", ".join(sorted(each for each in known if each)[:VERSIONS_NAMED]) or "none"
         raise BadRequest(
-            f"{request.model!r} has no version {version[:80]!r} here. Versions there are: {told}.",
+            f"{request.model!r} has no version {version[:80]!r} here. Versions there are: {named}.",
             param=VERSION.decode(),
             code="version_not_found",
         )

@@ -50,7 +50,7 @@ class ServedVersions:
                 return True
         elif known is not None and self.clock() < known:
             return False
-        suiting = (each for each in there(self.index, target) if each.suits(fit))
+        suiting = (each for each in deployments_of(self.index, target) if each.suits(fit))
         found = next(suiting, None)
         if len(self._found) >= MOST:
             self._found.clear()
@@ -70,7 +70,7 @@ def has_slot(index: ModelIndex, target: AliasTarget, request: Request) -> bool:
     return index.free(target.model, fit, 1) > 0
 
 
-def there(index: ModelIndex, target: AliasTarget) -> list[Deployment]:
+def deployments_of(index: ModelIndex, target: AliasTarget) -> list[Deployment]:
     """The deployments of ``target`` that serve it or would be loaded for it."""
     record = index.models.get(target.model)
     if record is None:
@@ -82,7 +82,7 @@ def there(index: ModelIndex, target: AliasTarget) -> list[Deployment]:
 
 def versions_of(index: ModelIndex, model: str) -> set[str]:
     """The versions of ``model`` that are there; "" stands for deployments that say none."""
-    return {deployment.version for deployment in there(index, AliasTarget(model))}
+    return {deployment.version for deployment in deployments_of(index, AliasTarget(model))}
 
 
 def just_gone(index: ModelIndex, model: str, now: float, grace_s: float) -> bool:
@@ -92,9 +92,10 @@ def just_gone(index: ModelIndex, model: str, now: float, grace_s: float) -> bool
 
 
 LOOK_S = 5.0
-"""From a change of what is served to the look at it: agents of a fleet come one after the other."""
+"""From a change of what is served to the search for skew: agents of a fleet come one after the other."""
 
-VERSIONS_TOLD = 20
+VERSIONS_NAMED = 20
+"""In a message or a line of the log."""
 
 _log = structlog.get_logger(__name__)
 
@@ -103,37 +104,37 @@ class SkewAlarm:
     """Says once when a model's versions come to differ, or differ in another way, and once when it is over.
     Belongs to the event loop's thread."""
 
-    def __init__(self, index: ModelIndex, book: AliasCache, timers: Timers) -> None:
+    def __init__(self, index: ModelIndex, aliases: AliasCache, timers: Timers) -> None:
         self._index = index
-        self._book = book
+        self._aliases = aliases
         self._timers = timers
-        self._due = False
-        self._told: dict[str, frozenset[str]] = {}
-        """By model, the versions that were told; no more models than the index knows."""
+        self._scheduled = False
+        self._reported: dict[str, frozenset[str]] = {}
+        """By model, the versions that were logged; no more models than the index knows."""
         index.subscribe(self._changed)
 
     def figures(self) -> Stepwise[Mapping[str, int]]:
         """By model, how many versions more than one are served; models of one version are left out."""
-        found = yield from self._look()
+        found = yield from self._search()
         return {model: len(versions) - 1 for model, versions in found.items()}
 
     def _changed(self, model: str) -> None:
-        if not self._due:
-            self._due = True
-            self._timers.call_at(self._timers.time() + LOOK_S, self._tell)
+        if not self._scheduled:
+            self._scheduled = True
+            self._timers.call_at(self._timers.time() + LOOK_S, self._report)
 
-    def _tell(self) -> None:
-        self._due = False
-        found = run_at_once(self._look())
-        for model in self._told.keys() - found.keys():
+    def _report(self) -> None:
+        self._scheduled = False
+        found = run_at_once(self._search())
+        for model in self._reported.keys() - found.keys():
             _log.info("version_skew_over", model=model)
         for model, versions in found.items():
-            if self._told.get(model) != versions:
-                told = sorted(versions)[:VERSIONS_TOLD]
-                _log.warning("version_skew", model=model, versions=told, count=len(versions))
-        self._told = found
+            if self._reported.get(model) != versions:
+                named = sorted(versions)[:VERSIONS_NAMED]
+                _log.warning("version_skew", model=model, versions=named, count=len(versions))
+        self._reported = found
 
-    def _look(self) -> Stepwise[dict[str, frozenset[str]]]:
+    def _search(self) -> Stepwise[dict[str, frozenset[str]]]:
         """Models that are served in several versions which no alias tells apart, and those versions; a model
         a step."""
         found = {}
@@ -142,6 +143,6 @@ class SkewAlarm:
             if len(record.serving) + len(record.loadable) < 2:
                 continue
             versions = frozenset(versions_of(self._index, model))
-            if len(versions) > 1 and not self._book.tells_apart(model):
+            if len(versions) > 1 and model not in self._aliases.versioned:
                 found[model] = versions
         return found

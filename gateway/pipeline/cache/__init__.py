@@ -1,4 +1,4 @@
-"""Answers that serve more than one request: kept ones, and those that identical requests wait for together
+"""Answers that serve more than one request: cached ones, and those that identical requests wait for together
 (SCHEDULING: opt-in, deterministic requests only, each tenant for itself).
 
 ``stage`` is what the pipeline knows; ``rules`` says which requests may share answers, ``cache`` which of them
@@ -6,8 +6,7 @@ are identical and what is kept, ``shared_requests`` who waits for whom, ``answer
 """
 
 from gateway.pipeline.cache.cache import AnswerCache
-from gateway.pipeline.cache.figures import ReuseFigures
-from gateway.pipeline.cache.rules import ReuseSettings, Rule
-from gateway.pipeline.cache.stage import Reuse, Use
+from gateway.pipeline.cache.rules import CacheRule, CacheSettings
+from gateway.pipeline.cache.stage import CacheLookup, CacheMetrics, CacheStage
 
-__all__ = ["AnswerCache", "Reuse", "ReuseFigures", "ReuseSettings", "Rule", "Use"]
+__all__ = ["AnswerCache", "CacheLookup", "CacheMetrics", "CacheRule", "CacheSettings", "CacheStage"]

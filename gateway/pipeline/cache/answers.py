@@ -1,5 +1,5 @@
-"""Answers as the relay takes them: kept ones, those read whole before they are told, those recorded as they
-pass. Each is a :class:`gateway.pipeline.relay.Response`."""
+"""Answers as the relay takes them: cached ones, those read whole before anybody gets them, those recorded as
+they pass. Each is a :class:`gateway.pipeline.relay.Response`."""
 
 import re
 from collections.abc import Callable
@@ -22,16 +22,16 @@ _TAIL_BYTES = 256
 """Of a stream of chat or completions, where its end is said."""
 
 
-def sharable(status: int, headers: Headers, *, streaming: bool) -> bool:
-    """Whether an answer with this head may serve others, if the rest is well."""
+def is_shareable(status: int, headers: Headers, *, streaming: bool) -> bool:
+    """Whether an answer with this head may serve others, if its body is complete."""
     if status != 200 or is_encoded(headers) or is_event_stream(headers) != streaming:
         return False
     return not any(name == "cache-control" and "no-store" in value.lower() for name, value in headers)
 
 
-def sound(body: bytes, route: str, *, streaming: bool) -> bool:
+def is_complete(body: bytes, route: str, *, streaming: bool) -> bool:
     """Whether a whole body says nothing of a failure and, of a stream, how it ended."""
-    if not body or _tells_failure(body):
+    if not body or _reports_failure(body):
         return False
     if not streaming:
         return True
@@ -39,7 +39,7 @@ def sound(body: bytes, route: str, *, streaming: bool) -> bool:
     return route in _ENDS and _ENDS[route] in tail
 
 
-def _tells_failure(body: bytes) -> bool:
+def _reports_failure(body: bytes) -> bool:
     """Looked for twice, because the first look is much the quicker and nearly always enough."""
     return (b'"error"' in body or b'"abort"' in body) and _ERROR.search(body) is not None
 
@@ -49,8 +49,8 @@ def content_headers(headers: Headers) -> Headers:
     return tuple(each for each in headers if each[0].startswith("content-") and each[0] != "content-length")
 
 
-class KeptAnswer:
-    """An entry, told once more. Nothing was computed for it: there are no trailers."""
+class CachedResponse:
+    """An entry of the cache as a response. Nothing was computed for it: there are no trailers."""
 
     status = 200
     queue_s = 0.0
@@ -78,8 +78,8 @@ class KeptAnswer:
         self._left = b""
 
 
-class _Around:
-    """Another's response, with something of its own."""
+class _Wrapped:
+    """A response with something added; the rest is the inner one's."""
 
     def __init__(self, inner: Response) -> None:
         self.inner = inner
@@ -98,22 +98,18 @@ class _Around:
     def trailers(self) -> Trailers | None:
         return self.inner.trailers
 
-    @trailers.setter
-    def trailers(self, trailers: Trailers | None) -> None:
-        self.inner.trailers = trailers
-
     def abort(self) -> None:
         self.inner.abort()
 
 
-class ReadAhead(_Around):
+class ReadAhead(_Wrapped):
     """A response of which ``chunks`` were read, and said to be consumed, before anybody else reads it."""
 
-    def __init__(self, inner: Response, chunks: list[bytes], gone: Callable[[], None]) -> None:
-        """``gone`` is called once, when nobody holds ``chunks`` any more."""
+    def __init__(self, inner: Response, chunks: list[bytes], release: Callable[[], None]) -> None:
+        """``release`` is called when nobody holds ``chunks`` any more; it is idempotent."""
         super().__init__(inner)
         self._chunks = chunks
-        self._gone: Callable[[], None] | None = gone
+        self._release = release
         self._paid_bytes = sum(map(len, chunks))
 
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
@@ -121,7 +117,7 @@ class ReadAhead(_Around):
         if self._chunks:
             chunks, self._chunks = self._chunks, []
             return chunks
-        self._let_go()
+        self._release()
         return await self.inner.next_chunks(sink)
 
     def consumed(self, size_bytes: int) -> None:
@@ -132,35 +128,30 @@ class ReadAhead(_Around):
 
     def abort(self) -> None:
         self._chunks = []
-        self._let_go()
+        self._release()
         super().abort()
 
-    def _let_go(self) -> None:
-        gone, self._gone = self._gone, None
-        if gone is not None:
-            gone()
 
-
-class Recording(_Around):
+class Recording(_Wrapped):
     """A response whose body is kept as it passes, while there is room for it.
 
-    ``more`` is asked for room for so many bytes; ``over`` is called once, with the whole body when the
-    response ended in order and all of it was kept, else with None.
+    ``grow`` says whether there is room for so many bytes more; ``ended`` is called once, with the whole body
+    when the response ended in order and all of it was kept, else with None.
     """
 
     def __init__(
-        self, inner: Response, more: Callable[[int], bool], over: Callable[[bytes | None], None]
+        self, inner: Response, grow: Callable[[int], bool], ended: Callable[[bytes | None], None]
     ) -> None:
         super().__init__(inner)
-        self._more = more
-        self._over: Callable[[bytes | None], None] | None = over
+        self._grow = grow
+        self._ended: Callable[[bytes | None], None] | None = ended
         self._pieces: list[bytes] = []
 
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
-        chunks = await self.inner.next_chunks(None if sink is None else self._noting(sink))
-        if self._over is not None:
+        chunks = await self.inner.next_chunks(None if sink is None else self._recording(sink))
+        if self._ended is not None:
             for chunk in chunks:
-                self._note(chunk)
+                self._record(chunk)
             if not chunks:
                 self._finish(b"".join(self._pieces))
         return chunks
@@ -172,28 +163,28 @@ class Recording(_Around):
         self._finish(None)
         super().abort()
 
-    def _noting(self, sink: Sink) -> Sink:
-        if self._over is None:
+    def _recording(self, sink: Sink) -> Sink:
+        if self._ended is None:
             return sink
 
         def take(data: bytes) -> bool:
             taken = sink(data)
             if taken:
-                self._note(data)
+                self._record(data)
             return taken
 
         return take
 
-    def _note(self, data: bytes) -> None:
-        if self._over is None:
+    def _record(self, data: bytes) -> None:
+        if self._ended is None:
             return
-        if self._more(len(data)):
+        if self._grow(len(data)):
             self._pieces.append(data)
         else:
             self._finish(None)
 
     def _finish(self, body: bytes | None) -> None:
-        over, self._over = self._over, None
+        ended, self._ended = self._ended, None
         self._pieces = []
-        if over is not None:
-            over(None if self.inner.continued else body)
+        if ended is not None:
+            ended(None if self.inner.continued else body)

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
+from prometheus_client.core import CounterMetricFamily
 
 from gateway.domain.request import Request
+from gateway.observability.gauges import Family
 from shared.protocol.messages import Headers
 
 _UNREAD = frozenset(
@@ -123,13 +125,25 @@ class AnswerCache:
         self._most_bytes = cache_bytes
         self._most = entries
         self._entries: OrderedDict[CacheKey, CachedAnswer] = OrderedDict()
-        self._due: list[tuple[float, int, CacheKey]] = []
+        self._expiries: list[tuple[float, int, CacheKey]] = []
         self._numbers = itertools.count()
         self.kept_bytes = 0
-        self.held_bytes = 0
+        self.reserved_bytes = 0
         """Of answers that are being collected."""
         self.evicted = 0
         """Entries that went for others, so far."""
+
+    def figures(self) -> list[Family]:
+        """What is exposed of it, for a :class:`gateway.observability.gauges.FamilyCollector`."""
+        used_bytes = self.kept_bytes + self.reserved_bytes
+        text = "Answers that went to make room for others."
+        return [
+            Family(
+                "cache_bytes", "Memory for answers that are kept or being collected.", [], {(): used_bytes}
+            ),
+            Family("cache_entries", "Answers that are kept.", [], {(): len(self)}),
+            Family("cache_evictions", text, [], {(): self.evicted}, CounterMetricFamily),
+        ]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -150,31 +164,33 @@ class AnswerCache:
             return False
         self._entries[key] = entry
         self.kept_bytes += entry.size_bytes
-        heapq.heappush(self._due, (entry.expires_s, next(self._numbers), key))
-        if len(self._due) > 2 * len(self._entries) + _SLACK:
-            self._due = [(each.expires_s, next(self._numbers), key) for key, each in self._entries.items()]
-            heapq.heapify(self._due)
+        heapq.heappush(self._expiries, (entry.expires_s, next(self._numbers), key))
+        if len(self._expiries) > 2 * len(self._entries) + _SLACK:
+            self._expiries = [
+                (each.expires_s, next(self._numbers), key) for key, each in self._entries.items()
+            ]
+            heapq.heapify(self._expiries)
         while len(self._entries) > self._most:
             self._evict()
         return True
 
-    def hold(self, size_bytes: int) -> bool:
-        """Count so many bytes that are being collected, to be given back by :meth:`give_back`. False, and
+    def reserve(self, size_bytes: int) -> bool:
+        """Count so many bytes that are being collected, to be released by :meth:`release`. False, and
         nothing is counted, when there is no room for them."""
-        if self.held_bytes + size_bytes > self._most_bytes // 2 or not self._make_room(size_bytes):
+        if self.reserved_bytes + size_bytes > self._most_bytes // 2 or not self._make_room(size_bytes):
             return False
-        self.held_bytes += size_bytes
+        self.reserved_bytes += size_bytes
         return True
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """They are collected no more, or are kept now."""
-        assert size_bytes <= self.held_bytes
-        self.held_bytes -= size_bytes
+        assert size_bytes <= self.reserved_bytes
+        self.reserved_bytes -= size_bytes
 
     def _make_room(self, size_bytes: int) -> bool:
-        if self.held_bytes + size_bytes > self._most_bytes:
+        if self.reserved_bytes + size_bytes > self._most_bytes:
             return False
-        while self.kept_bytes + self.held_bytes + size_bytes > self._most_bytes:
+        while self.kept_bytes + self.reserved_bytes + size_bytes > self._most_bytes:
             self._evict()
         return True
 
@@ -189,8 +205,8 @@ class AnswerCache:
             self.kept_bytes -= entry.size_bytes
 
     def _expire(self, now: float) -> None:
-        while self._due and self._due[0][0] <= now:
-            _, _, key = heapq.heappop(self._due)
+        while self._expiries and self._expiries[0][0] <= now:
+            _, _, key = heapq.heappop(self._expiries)
             entry = self._entries.get(key)
             if entry is not None and entry.expires_s <= now:
                 self._drop(key)

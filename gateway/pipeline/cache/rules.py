@@ -1,4 +1,4 @@
-"""What may be reused, for how long and within which bounds, and which requests have one answer. Pure.
+"""Which answers may be cached, for how long and within which bounds; which requests have one answer. Pure.
 
 An engine answers a deterministic request alike however often it is asked. Embeddings and rankings are
 deterministic; what is written is only at ``temperature`` 0 given explicitly, with one choice, and with
@@ -18,7 +18,7 @@ HEADER = b"x-trunkline-cache"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CacheRule:
     """Of one model. ``cache_s``: so long an answer is kept, 0 for not at all; ``coalesce``: identical
     requests that come while one runs wait for its answer."""
 
@@ -27,10 +27,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class ReuseSettings:
-    """Bounds, and what is allowed by default."""
+class CacheSettings:
+    """Bounds, and the rules by model."""
 
-    models: Mapping[str, Rule] = field(default_factory=dict)
+    models: Mapping[str, CacheRule] = field(default_factory=dict)
     by_header: bool = False
     """Clients may ask for it where no rule is."""
     header_cache_s: float = 3600.0
@@ -44,7 +44,7 @@ class ReuseSettings:
     """Requests that wait for one."""
 
 
-class Wish(StrEnum):
+class CacheDirective(StrEnum):
     """What a client asks for in ``x-trunkline-cache``."""
 
     DEFAULT = ""
@@ -56,21 +56,18 @@ class Wish(StrEnum):
     """A fresh answer, which is not."""
 
 
-def read_wish(value: bytes | None) -> Wish:
+def read_directive(value: bytes | None) -> CacheDirective:
     """Raises BadRequest."""
     if value is None:
-        return Wish.DEFAULT
-    try:
-        wish = Wish(value.decode("latin-1").strip().lower())
-    except ValueError:
-        wish = Wish.DEFAULT
-    if wish is Wish.DEFAULT:
+        return CacheDirective.DEFAULT
+    text = value.decode("latin-1").strip().lower()
+    if text not in (CacheDirective.ALLOW, CacheDirective.REFRESH, CacheDirective.NO):
         raise BadRequest(
             "The header x-trunkline-cache must be one of allow, refresh, no.",
             param="x-trunkline-cache",
             code="invalid_cache",
         )
-    return wish
+    return CacheDirective(text)
 
 
 _COMPUTED = frozenset((Route.EMBEDDINGS, Route.RERANK))

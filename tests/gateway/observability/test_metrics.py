@@ -6,11 +6,11 @@ from collections import Counter
 from typing import Any, TypeVar
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.domain.slices import SLICE, Stepwise
 from gateway.fleet.session import AgentSession
-from gateway.observability import gauges
 from gateway.observability.gauges import AgentFigures, FleetFigures, PredictionFigures, TunnelFigures
 from gateway.observability.metrics import AGENT_LABELS, MODEL_LABELS, Metrics
 from shared.protocol.messages import Usage
@@ -64,7 +64,7 @@ def test_only_so_many_models_have_labels_of_their_own() -> None:
 
 def test_only_so_many_agents_have_labels_of_their_own_and_the_others_are_added_up(metrics: Metrics) -> None:
     agents = [AgentFigures(f"gpu-{number:04}", 2, 1, number / 1000) for number in range(AGENT_LABELS + 3)]
-    metrics.watch_fleet(lambda: found(FleetFigures(each_agent=agents)))
+    metrics.gauges.fleet = lambda: found(FleetFigures(each_agent=agents))
     assert value(metrics, "trunkline_agent_slots_granted", agent="gpu-0000") == 2
     assert value(metrics, "trunkline_agent_slots_granted", agent="other") == 6
     assert value(metrics, "trunkline_agent_requests_in_flight", agent="other") == 3
@@ -104,8 +104,8 @@ def test_states_have_one_label_and_are_in_lower_case(metrics: Metrics) -> None:
     fleet = FleetFigures()
     fleet.agents["ready"] += 1
     fleet.deployments["m", "loaded"] += 1
-    metrics.watch_fleet(lambda: found(fleet))
-    metrics.watch_health(lambda: found({("m", "half_open"): 1}))
+    metrics.gauges.fleet = lambda: found(fleet)
+    metrics.gauges.health = lambda: found({("m", "half_open"): 1})
     assert value(metrics, "trunkline_agents_connected", state="ready") == 1
     assert value(metrics, "trunkline_deployments", model="m", state="loaded") == 1
     assert value(metrics, "trunkline_circuits", model="m", state="half_open") == 1
@@ -124,7 +124,7 @@ def test_predictions_that_share_labels_show_the_worst(metrics: Metrics) -> None:
         PredictionFigures("m", "other", "total", 0.1, {"0.5": 1.3}),
         PredictionFigures("m", "other", "total", -0.3, {"0.5": 1.2}),
     ]
-    metrics.watch_predictions(lambda: seen)
+    metrics.gauges.predictions = lambda: seen
     of = {"model": "m", "of": "total"}
     assert value(metrics, "trunkline_prediction_error", device="h100", quantile="0.9", **of) == 1.5
     assert value(metrics, "trunkline_prediction_error", device="other", quantile="0.5", **of) == 1.3
@@ -133,9 +133,9 @@ def test_predictions_that_share_labels_show_the_worst(metrics: Metrics) -> None:
 
 def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
     fleet = FleetFigures()
-    metrics.watch_fleet(lambda: found(fleet))
-    metrics.watch_queue(lambda: {"m": 3, "gone": 1, "also gone": 1})
-    metrics.watch_tunnels(lambda: found(TunnelFigures(bytes_received=7, messages_sent=2)))
+    metrics.gauges.fleet = lambda: found(fleet)
+    metrics.gauges.queue_depths = lambda: {"m": 3, "gone": 1, "also gone": 1}
+    metrics.gauges.tunnels = lambda: found(TunnelFigures(bytes_received=7, messages_sent=2))
     fleet.slots["m"] = 5
     assert value(metrics, "trunkline_slots_granted", model="m") == 5
     assert value(metrics, "trunkline_queue_requests", model="m") == 3
@@ -145,7 +145,7 @@ def test_gauges_are_read_when_somebody_looks(metrics: Metrics) -> None:
 
 
 def test_what_is_done_about_trouble_is_counted(metrics: Metrics) -> None:
-    metrics.watch_health(lambda: found({("m", "closed"): 3, ("m", "open"): 1, ("gone", "open"): 2}))
+    metrics.gauges.health = lambda: found({("m", "closed"): 3, ("m", "open"): 1, ("gone", "open"): 2})
     metrics.circuit_opened("m", "unreachable")
     metrics.ejected("m")
     metrics.retry_refused("m")
@@ -210,19 +210,21 @@ async def test_a_scrape_looks_at_so_many_agents_a_turn_and_makes_its_text_in_a_t
     fleet = Fleet()
     for number in range(agents):
         fleet.connect(f"a{number}", deployment("m", 2))
-    shown_status, gauge = AgentSession.shown_status.fget, gauges._gauge  # type: ignore[attr-defined]
+    shown_status = AgentSession.shown_status.fget  # type: ignore[attr-defined]
+    add_metric = GaugeMetricFamily.add_metric
 
     def looked_at(session: AgentSession) -> str:
         looked[turn] += 1
         status: str = shown_status(session)
         return status
 
-    def made(*arguments: Any) -> object:
-        makers.add(threading.get_ident())
-        return gauge(*arguments)
+    def made(family: GaugeMetricFamily, *arguments: Any) -> None:
+        if family.name.startswith("trunkline_"):
+            makers.add(threading.get_ident())
+        add_metric(family, *arguments)
 
     monkeypatch.setattr(AgentSession, "shown_status", property(looked_at))
-    monkeypatch.setattr(gauges, "_gauge", made)
+    monkeypatch.setattr(GaugeMetricFamily, "add_metric", made)
     rendering = asyncio.ensure_future(fleet.metrics.render())
     while not rendering.done():
         await asyncio.sleep(0)

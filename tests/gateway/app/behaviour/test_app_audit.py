@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from gateway.domain.scopes import AdminRole
 from gateway.observability.audit import AuditFiles, AuditUnwritable, trusted_keys, verify
-from gateway.observability.audit.segments import read_lines
 from gateway.storage import Store
 from tests.gateway.app.test_app import running
+from tests.gateway.observability.audit import logs
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": "m", "messages": [{"role": "user", "content": "swordfish"}]}
@@ -25,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def records(store: Store) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in read_lines(store.state_dir / "audit")]
+    return logs.records(store.state_dir / "audit")
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -46,7 +45,7 @@ async def test_start_requests_acts_and_stop_are_in_the_log_and_it_verifies(store
     assert (request["status"], request["tenant"], request["error"]) == (404, "acme", "model_not_found")
     assert written[-1]["kind"] == "gateway.stop"
     assert verify(store.state_dir / "audit", trusted_keys(store)).findings == []
-    assert "swordfish" not in "".join(read_lines(store.state_dir / "audit"))
+    assert "swordfish" not in "".join(map(str, written))
 
 
 async def test_who_did_what_over_http_is_in_the_log_by_his_key_and_so_is_who_was_not_let(

@@ -20,8 +20,9 @@ def entries(count: int, *, at_s: float = NOON_S, kind: str = "test") -> list[Aud
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
+    """Every whole line, the oldest first."""
     texts = [(directory / name).read_bytes() for name in segment_names(directory)]
-    return [orjson.loads(line) for text in texts for line in text.splitlines()]
+    return [orjson.loads(line) for text in texts for line in text.rpartition(b"\n")[0].splitlines()]
 
 
 def kinds(directory: Path) -> list[str]:

@@ -1,11 +1,12 @@
 """The log read in parts: every line once, whatever is written or deleted meanwhile."""
 
+import orjson
 import pytest
 
 from gateway.observability.audit import AuditFiles, segments
-from gateway.observability.audit.segments import read_lines, read_page
+from gateway.observability.audit.segments import read_page
 from gateway.storage.errors import BadValue
-from tests.gateway.observability.audit.logs import DAY_S, NOON_S, entries
+from tests.gateway.observability.audit.logs import DAY_S, NOON_S, entries, records
 
 
 def write(files: AuditFiles, days: int, lines: int = 5) -> None:
@@ -29,8 +30,8 @@ def test_pages_have_every_line_once(files: AuditFiles, most: int) -> None:
     write(files, 3)
     pages = all_pages(files, most)
     assert all(len(page) <= most for page in pages)
-    expected = [line.removesuffix("\n") for line in read_lines(files.directory, kinds=("test",))]
-    assert [line for page in pages for line in page] == expected
+    expected = [record for record in records(files.directory) if record["kind"] == "test"]
+    assert [orjson.loads(line) for page in pages for line in page] == expected
     assert len(expected) == 15
 
 

@@ -338,12 +338,8 @@ def test_a_gateway_that_stops_on_a_full_disk_tells_how_many_records_are_lost(
 
 
 def test_a_record_that_cannot_be_made_a_line_stops_no_other(files: AuditFiles, things: Things) -> None:
-    class Odd:
-        def entry(self) -> AuditEntry:
-            return AuditEntry(NOON_S, "odd", {"what": object()})
-
     writer = writer_of(files, things)
-    writer.add(Odd())
+    writer.add(AuditEntry(NOON_S, "odd", {"what": object()}))
     writer.add(facts())
     assert writer.write()
     assert kinds(files.directory) == ["segment", "odd", "request"]

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from gateway.domain.aliases import Alias, AliasMirror
 from gateway.domain.request import Request, RequestBody
 from gateway.pipeline.aliases import AliasCache, AliasFigures, AliasResolver
-from gateway.pipeline.aliases.cache import TargetChoice, told_apart
+from gateway.pipeline.aliases.cache import TargetChoice
 from gateway.storage import AliasRecord
 from shared.protocol.messages import DeploymentState, DeploymentStatus
 from tests.gateway.api.support import FakeResponse, json_response
@@ -45,9 +45,8 @@ class Book(AliasCache):
 
     def write(self, *aliases: Alias) -> None:
         """From now on these."""
-        self.records = {each.name: AliasRecord(each, 7.0, 7.0) for each in aliases}
-        self.choices = {each.name: TargetChoice(each) for each in aliases}
-        self.apart = told_apart(self.records)
+        records = {each.name: AliasRecord(each, 7.0, 7.0) for each in aliases}
+        self._set(0, records, {each.name: TargetChoice(each) for each in aliases})
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Requests, and answers under a test's control, for the stage of reuse."""
+"""Requests, and answers under a test's control, for the cache."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,14 @@ from gateway.domain.errors import EngineError
 from gateway.domain.request import Principal, Request, RequestBody, Tier
 from gateway.domain.residency import Residency
 from gateway.domain.surface import CHAT, ENDPOINTS, EngineTarget, SurfaceEndpoint
-from gateway.pipeline.cache import AnswerCache, Reuse, ReuseFigures, ReuseSettings, Rule, Use
+from gateway.pipeline.cache import (
+    AnswerCache,
+    CacheLookup,
+    CacheMetrics,
+    CacheRule,
+    CacheSettings,
+    CacheStage,
+)
 from gateway.pipeline.client_body import BodyKind, ClientBody
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import Response
@@ -136,26 +143,26 @@ class Answer:
 class Site:
     """The stage, an engine behind it and a clock."""
 
-    def __init__(self, rule: Rule | None = None, **settings: Any) -> None:
-        rules = {"m": Rule(cache_s=60.0) if rule is None else rule}
-        self.settings = ReuseSettings(settings.pop("models", rules), **settings)
+    def __init__(self, rule: CacheRule | None = None, **settings: Any) -> None:
+        rules = {"m": CacheRule(cache_s=60.0) if rule is None else rule}
+        self.settings = CacheSettings(settings.pop("models", rules), **settings)
         self.cache = AnswerCache(self.settings.cache_bytes, self.settings.entries)
         self.registry = CollectorRegistry()
         self.now_s = 100.0
         self.versions = {"v1"}
-        self.reuse = Reuse(
+        self.stage = CacheStage(
             self.settings,
             self.cache,
-            ReuseFigures(self.registry, self.cache),
+            CacheMetrics(self.registry, self.cache),
             lambda _, version: version in self.versions,
             lambda: self.now_s,
         )
         self.engine = Engine()
 
-    def use(self, wish: bytes | None = None) -> Use:
+    def lookup(self, wish: bytes | None = None) -> CacheLookup:
         fields = {} if wish is None else {b"x-trunkline-cache": wish}
         head = ClientHead("r", "POST", EMBEDDINGS, EngineTarget("/"), [], fields, 0.0)
-        found = self.reuse.use(head, ClientBody(BodyKind.JSON, RequestBody(b"")))
+        found = self.stage.lookup(head, ClientBody(BodyKind.JSON, RequestBody(b"")))
         assert found is not None
         return found
 
@@ -163,17 +170,17 @@ class Site:
         self, asked: Request | None = None, wish: bytes | None = None, sink: Sink | None = None
     ) -> tuple[str, bytes]:
         """What became of it, and the body as its client got it."""
-        use = self.use(wish)
-        response = await use.around(self.engine.run)(asked or request())
-        return use.outcome, await read(response, sink)
+        lookup = self.lookup(wish)
+        response = await lookup.around(self.engine.run)(asked or request())
+        return lookup.outcome, await read(response, sink)
 
     def counted(self, outcome: str) -> float | None:
         labels = {"model": "m", "outcome": outcome}
         return self.registry.get_sample_value("trunkline_cache_requests_total", labels)
 
     def assert_quiet(self) -> None:
-        assert len(self.reuse.shared_requests) == 0
-        assert self.cache.held_bytes == 0
+        assert len(self.stage.shared_requests) == 0
+        assert self.cache.reserved_bytes == 0
 
 
 async def read(response: Response, sink: Sink | None = None) -> bytes:

@@ -34,10 +34,10 @@ def test_what_is_longer_than_all_the_room_is_not_kept_and_costs_nothing() -> Non
 
 def test_only_half_of_the_room_is_made_free_for_what_may_come_to_nothing() -> None:
     cache = AnswerCache(ROOM_BYTES, MOST)
-    assert cache.hold(ROOM_BYTES // 2)
-    assert not cache.hold(1)
-    cache.give_back(1)
-    assert cache.hold(1)
+    assert cache.reserve(ROOM_BYTES // 2)
+    assert not cache.reserve(1)
+    cache.release(1)
+    assert cache.reserve(1)
 
 
 @given(st.lists(st.integers(0, 3), max_size=200))
@@ -45,7 +45,7 @@ def test_the_list_of_what_expires_does_not_grow_with_what_is_kept_anew(puts: lis
     cache = AnswerCache(ROOM_BYTES, MOST)
     for number in puts:
         cache.put(KEYS[number], entry(), 0.0)
-    assert len(cache._due) <= 2 * len(cache) + 64
+    assert len(cache._expiries) <= 2 * len(cache) + 64
 
 
 class Keeping(RuleBasedStateMachine):
@@ -88,7 +88,7 @@ class Keeping(RuleBasedStateMachine):
     @rule(size_bytes=st.integers(1, 3000))
     def an_answer_is_being_collected(self, size_bytes: int) -> None:
         fits = sum(self.held) + size_bytes <= ROOM_BYTES // 2
-        assert self.cache.hold(size_bytes) == fits
+        assert self.cache.reserve(size_bytes) == fits
         if fits:
             self._make_room(size_bytes)
             self.held.append(size_bytes)
@@ -96,7 +96,7 @@ class Keeping(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule()
     def it_is_collected_no_more(self) -> None:
-        self.cache.give_back(self.held.pop())
+        self.cache.release(self.held.pop())
 
     @rule(by_s=st.sampled_from([0.5, 1.0, 3.0]))
     def time_passes(self, by_s: float) -> None:
@@ -106,8 +106,8 @@ class Keeping(RuleBasedStateMachine):
     def all_is_counted_and_within_bounds(self) -> None:
         kept_bytes = sum(each.size_bytes for each in self.cache._entries.values())
         assert self.cache.kept_bytes == kept_bytes
-        assert self.cache.held_bytes == sum(self.held)
-        assert kept_bytes + self.cache.held_bytes <= ROOM_BYTES
+        assert self.cache.reserved_bytes == sum(self.held)
+        assert kept_bytes + self.cache.reserved_bytes <= ROOM_BYTES
         assert len(self.cache) <= MOST
 
     def _expire(self) -> None:

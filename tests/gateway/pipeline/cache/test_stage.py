@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.domain.errors import BadRequest, DeadlineExceeded, EngineError, StreamBroken
 from gateway.domain.request import Request, RequestBody, Tier
 from gateway.domain.surface import EngineTarget
-from gateway.pipeline.cache import Rule
+from gateway.pipeline.cache import CacheRule
 from gateway.pipeline.client_body import BodyKind, ClientBody
 from gateway.pipeline.client_head import ClientHead
 from shared.protocol.errors import ErrorCode
@@ -35,9 +35,9 @@ async def test_an_answer_is_kept_and_told_again_with_its_age() -> None:
     site = Site()
     assert await site.ask() == ("miss", site.engine.body)
     site.now_s += 7.9
-    use = site.use()
-    response = await use.run(request(), site.engine.run)
-    assert use.headers() == [(b"x-trunkline-cache", b"hit"), (b"age", b"7")]
+    lookup = site.lookup()
+    response = await lookup.run(request(), site.engine.run)
+    assert lookup.headers() == [(b"x-trunkline-cache", b"hit"), (b"age", b"7")]
     length = str(len(site.engine.body))
     assert response.headers == (("content-type", "application/json"), ("content-length", length))
     assert (response.status, response.agent, response.attempts, response.trailers) == (200, "gpu-7", 0, None)
@@ -49,9 +49,9 @@ async def test_an_answer_is_kept_and_told_again_with_its_age() -> None:
 
 async def test_who_leads_gets_all_that_its_engine_says() -> None:
     site = Site()
-    use = site.use()
-    response = await use.run(request(), site.engine.run)
-    assert use.headers() == [(b"x-trunkline-cache", b"miss")]
+    lookup = site.lookup()
+    response = await lookup.run(request(), site.engine.run)
+    assert lookup.headers() == [(b"x-trunkline-cache", b"miss")]
     assert response.headers == site.engine.headers
     assert await read(response) == site.engine.body
     assert response.trailers is not None
@@ -60,7 +60,7 @@ async def test_who_leads_gets_all_that_its_engine_says() -> None:
 
 
 async def test_an_answer_is_not_told_after_its_time_or_once_its_version_is_gone() -> None:
-    site = Site(Rule(cache_s=10.0))
+    site = Site(CacheRule(cache_s=10.0))
     await site.ask()
     site.versions = {"v2"}
     site.engine.version = "v2"
@@ -86,12 +86,12 @@ async def test_what_may_be_answered_in_two_ways_is_computed_each_time(
 
 
 async def test_a_shorter_time_and_no_rule_at_all_count_for_what_is_kept_already() -> None:
-    site = Site(Rule(cache_s=60.0))
+    site = Site(CacheRule(cache_s=60.0))
     await site.ask()
     site.now_s += 10.0
-    site.reuse.retune({"m": Rule(cache_s=10.0)}, by_header=False)
+    site.stage.retune({"m": CacheRule(cache_s=10.0)}, by_header=False)
     assert (await site.ask())[0] == "miss"
-    site.reuse.retune({"n": Rule(cache_s=10.0)}, by_header=False)
+    site.stage.retune({"n": CacheRule(cache_s=10.0)}, by_header=False)
     assert (await site.ask())[0] == ""
 
 
@@ -129,9 +129,9 @@ async def test_an_engine_can_ask_that_nothing_is_kept() -> None:
 
 async def test_a_model_without_a_rule_is_none_of_its_concern() -> None:
     site = Site()
-    use = site.use()
-    await read(await use.run(request(model="other"), site.engine.run))
-    assert use.headers() == []
+    lookup = site.lookup()
+    await read(await lookup.run(request(model="other"), site.engine.run))
+    assert lookup.headers() == []
     assert len(site.cache) == 0
 
 
@@ -147,24 +147,24 @@ async def test_clients_can_ask_for_a_fresh_answer() -> None:
 
 async def test_clients_can_ask_for_reuse_only_where_the_operator_lets_them() -> None:
     site = Site(models={}, by_header=False)
-    assert not site.reuse.on
-    site.reuse.retune({}, by_header=True)
-    assert site.reuse.on
+    assert not site.stage.on
+    site.stage.retune({}, by_header=True)
+    assert site.stage.on
     assert [(await site.ask(wish=b"allow"))[0] for _ in range(2)] == ["miss", "hit"]
     assert (await site.ask())[0] == ""
-    site.reuse.retune({"m": Rule(0.0, coalesce=False)}, by_header=False)
-    assert not site.reuse.on
+    site.stage.retune({"m": CacheRule(0.0, coalesce=False)}, by_header=False)
+    assert not site.stage.on
 
 
 def test_a_wish_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(BadRequest, match="one of allow, refresh, no") as caught:
-        Site().use(b"maybe")
+        Site().lookup(b"maybe")
     assert caught.value.code == "invalid_cache"
 
 
 def test_a_body_that_is_not_read_whole_as_json_is_not_reused() -> None:
     head = ClientHead("r", "POST", EMBEDDINGS, EngineTarget("/"), [], {}, 0.0)
-    assert Site().reuse.use(head, ClientBody(BodyKind.FORM, RequestBody(b""))) is None
+    assert Site().stage.lookup(head, ClientBody(BodyKind.FORM, RequestBody(b""))) is None
 
 
 # --- Streams ---
@@ -204,15 +204,15 @@ async def test_a_stream_that_did_not_end_well_is_not_kept(spoil: Callable[[Site]
 async def test_a_stream_that_was_cut_left_or_continued_elsewhere_is_not_kept() -> None:
     site = Site()
     asked = streaming(site)
-    broken = await site.use().run(asked, site.engine.run)
+    broken = await site.lookup().run(asked, site.engine.run)
     site.engine.answers[0].broken = StreamBroken(ErrorCode.SESSION_LOST, "gone")
     with pytest.raises(StreamBroken):
         await read(broken)
-    left = await site.use().run(asked, site.engine.run)
+    left = await site.lookup().run(asked, site.engine.run)
     await left.next_chunks()
     left.abort()
     assert site.engine.answers[1].aborted
-    continued = await site.use().run(asked, site.engine.run)
+    continued = await site.lookup().run(asked, site.engine.run)
     site.engine.answers[2].continued = True
     assert await read(continued) == STREAM
     assert len(site.cache) == 0
@@ -237,7 +237,7 @@ def asking(site: Site, count: int, asked: Request | None = None) -> "list[asynci
 
 
 async def test_identical_requests_wait_for_one_answer() -> None:
-    site = Site(Rule(cache_s=0.0))
+    site = Site(CacheRule(cache_s=0.0))
     site.engine.held = True
     tasks = asking(site, 5)
     await turns()
@@ -252,7 +252,7 @@ async def test_identical_requests_wait_for_one_answer() -> None:
 
 async def test_a_slow_client_of_the_first_holds_up_nobody() -> None:
     site = Site()
-    first = await site.use().run(request(), site.engine.run)
+    first = await site.lookup().run(request(), site.engine.run)
     assert await site.ask() == ("hit", site.engine.body)
     assert await read(first) == site.engine.body
 
@@ -322,7 +322,7 @@ async def test_a_client_that_leaves_while_the_answer_is_read_lets_the_engine_go(
         return []
 
     site.engine.answers[0].next_chunks = never  # type: ignore[method-assign]
-    first = asyncio.create_task(site.use().run(request(), later))  # type: ignore[arg-type]
+    first = asyncio.create_task(site.lookup().run(request(), later))  # type: ignore[arg-type]
     await turns()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -433,14 +433,14 @@ def test_no_tenant_is_ever_told_what_was_computed_for_another(asks: list[tuple[s
 
         async def ask(tenant: str, text: str) -> None:
             asked = request({"model": "m", "input": text}, tenant=tenant)
-            use = site.use()
+            lookup = site.lookup()
 
             async def run(it: Request) -> object:
                 await asyncio.sleep(0)
                 site.engine.body = f'{{"for":"{tenant}","of":"{text}"}}'.encode()
                 return await site.engine.run(it)
 
-            got = await read(await use.run(asked, run))  # type: ignore[arg-type]
+            got = await read(await lookup.run(asked, run))  # type: ignore[arg-type]
             assert got == f'{{"for":"{tenant}","of":"{text}"}}'.encode()
 
         for tenant, text, at_once in asks:
