@@ -18,7 +18,7 @@ find_python() {
 # The stamp holds a checksum of what was asked for, so a second run costs a comparison.
 environment() {
     local extras="$1" wanted stamp
-    wanted=$(cat pyproject.toml deploy/constraints.txt | cksum)
+    wanted=$(cat pyproject.toml deploy/constraints.txt shared/speedups/*.c | cksum)
     for stamp in ".venv/.trunkline-$extras" ".venv/.trunkline-torch,test"; do
         if [ -x .venv/bin/trunkline ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
             return 0
@@ -32,6 +32,7 @@ environment() {
     fi
     echo "== installing trunkline[$extras] into .venv (the first time this downloads some hundred megabytes)" >&2
     pip_install -e ".[$extras]"
+    .venv/bin/python -m shared.speedups >&2
     printf '%s\n' "$wanted" >".venv/.trunkline-$extras"
 }
 

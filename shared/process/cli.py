@@ -92,7 +92,9 @@ class _Commands(PlainGroup):
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"trunkline {version('trunkline')}")
+        from shared.speedups.build import describe_build
+
+        typer.echo(f"trunkline {version('trunkline')}\n{describe_build()}")
         raise typer.Exit
 
 

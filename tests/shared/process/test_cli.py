@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from shared.process import cli
+from shared.speedups.build import describe_build
 
 _seen: list[str] = []
 
@@ -95,7 +96,9 @@ def test_a_registered_command_runs(app: typer.Typer) -> None:
 
 def test_the_version_is_the_distributions(app: typer.Typer) -> None:
     result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.stdout) == (0, f"trunkline {version('trunkline')}\n")
+    first, build = result.stdout.splitlines()
+    assert (result.exit_code, first) == (0, f"trunkline {version('trunkline')}")
+    assert build == describe_build()
 
 
 def test_wrong_usage_exits_with_2_and_says_what_is_wrong(app: typer.Typer) -> None:

@@ -1,0 +1,25 @@
+"""What this installation runs on, in a line for whoever asks for its version."""
+
+import os
+import platform
+import sysconfig
+
+from shared.speedups import NATIVE
+
+
+def describe_build() -> str:
+    """Whether the native functions are in use, and whether the interpreter is an optimised build."""
+    if NATIVE:
+        speedups = "native speedups in use"
+    elif os.environ.get("TRUNKLINE_NATIVE") == "0":
+        speedups = "native speedups turned off by TRUNKLINE_NATIVE=0"
+    else:
+        speedups = "no native speedups (a C compiler and Python's headers were missing): the same, slower"
+    kind = "optimised build" if _optimised() else "build without optimisations (about a quarter slower)"
+    return f"{speedups}; Python {platform.python_version()}, {kind}"
+
+
+def _optimised() -> bool:
+    """Built with what a profile taught the compiler. Windows' and macOS's own builds do not say; they are."""
+    arguments = sysconfig.get_config_var("CONFIG_ARGS")
+    return arguments is None or "--enable-optimizations" in arguments

@@ -1,0 +1,41 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shared.speedups import NATIVE
+from shared.speedups.build import describe_build
+
+
+def said(**environment: str) -> str:
+    command = [sys.executable, "-m", "shared.speedups"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_it_says_whether_the_native_functions_are_in_use() -> None:
+    assert describe_build().startswith(
+        "native speedups in use" if NATIVE else ("no native", "native speedups turned")
+    )
+    assert said() == f"== {describe_build()}\n"
+
+
+def test_the_native_functions_can_be_turned_off() -> None:
+    assert said(TRUNKLINE_NATIVE="0").startswith("== native speedups turned off by TRUNKLINE_NATIVE=0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("'--prefix=/x' '--enable-optimizations'", "optimised build"),
+        ("'--prefix=/x'", "without optimisations"),
+    ],
+)
+def test_it_says_whether_the_interpreter_is_optimised(
+    arguments: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysconfig.get_config_var", {"CONFIG_ARGS": arguments}.get)
+    assert words in describe_build()
