@@ -3,8 +3,8 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,7 +13,7 @@ import structlog
 from agent.engines.backend import BackendBody, BackendRefused, BackendResponse, BackendUnreachable
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.states import engine_state
-from agent.engines.process import EngineEnd, RestartPolicy
+from agent.engines.process import EngineEnd, RestartPolicy, first_of, to_the_end
 from shared.protocol import limits
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
@@ -28,15 +28,6 @@ class Durations(Protocol):
     """How long loading took, by the engine's name."""
 
     def of(self, engine: str) -> float | None: ...
-    def note(self, engine: str, took_s: float) -> None: ...
-
-
-class NoDurations:
-    """Where nobody wants to know."""
-
-    def of(self, engine: str) -> float | None:
-        return None
-
     def note(self, engine: str, took_s: float) -> None: ...
 
 
@@ -57,7 +48,7 @@ class LoadAttempt:
 
 
 class ManagedBackend(ABC):
-    """Implements :class:`agent.engines.backend.Backend`; its engine is a process that :meth:`_one_life` runs.
+    """Implements :class:`agent.engines.backend.Backend`; its engine is a process that :meth:`_run` runs.
 
     A crashed engine is started again for as long as it is to be loaded. Unloaded means that nothing of the
     process is left.
@@ -81,7 +72,7 @@ class ManagedBackend(ABC):
         """Its process is being ended; until it has, its memory is not free."""
         self._known = known
         self._restarts = restarts or RestartPolicy()
-        self._durations = durations or NoDurations()
+        self._durations = durations
         self._clock = clock
         self._sleep = sleep
         self._on_change: Callable[[], None] = lambda: None
@@ -156,8 +147,8 @@ class ManagedBackend(ABC):
         return tuple(replace(state, managed=managed, load_s=load_s) for state in states)
 
     def _load_s(self) -> float | None:
-        """How long loading takes, as measured, else as told."""
-        measured_s = self._durations.of(self.name)
+        """How long loading takes: as measured, else as configured."""
+        measured_s = None if self._durations is None else self._durations.of(self.name)
         return self.loading.load_s if measured_s is None else measured_s
 
     def engine(self) -> EngineState:
@@ -180,20 +171,31 @@ class ManagedBackend(ABC):
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
 
-    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
-        return self._request(head, body)
-
     @asynccontextmanager
-    async def _request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
+    async def request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
         if self._http is None:
             raise BackendUnreachable(f"the engine is {self._status}: {self._reason or 'not loaded'}")
         async with self._http.request(head, body) as response:
             yield response
 
     @abstractmethod
+    async def _run(self, life: AsyncExitStack) -> EngineEnd:
+        """Run one engine process to its end. Calls :meth:`_serve` once it can serve. What has to be cleaned
+        up after it is put on ``life``."""
+
     async def _one_life(self) -> EngineEnd:
-        """Run one engine process to its end, and leave nothing of it behind, also when cancelled. Calls
-        :meth:`_serve` once it can serve."""
+        """Leaves nothing of the engine behind, also when cancelled."""
+        end = EngineEnd("the engine is being stopped")
+        life = AsyncExitStack()
+        try:
+            end = await self._run(life)
+        except (OSError, ValueError) as error:
+            end = EngineEnd(f"the engine cannot be started: {error}")
+        finally:
+            self._http = None
+            self._become(DeploymentStatus.FAILED, end.reason)
+            await to_the_end(life.aclose())
+        return end
 
     async def _supervise(self) -> None:
         """Keep an engine running. Ends when it would end the same way each time."""
@@ -219,29 +221,18 @@ class ManagedBackend(ABC):
             await self._rest(delay_s)
 
     async def _rest(self, delay_s: float) -> None:
-        """Wait, unless somebody does not want to."""
+        """Wait, unless the engine is to be started at once."""
         self._at_once.clear()
-        waits = [asyncio.ensure_future(wait) for wait in (self._sleep(delay_s), self._at_once.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of(self._sleep(delay_s), self._at_once.wait())
 
-    def _serve(self, http: OpenAIHTTPBackend, known: Sequence[DeploymentState] = ()) -> None:
+    def _serve(self, http: OpenAIHTTPBackend, *known: DeploymentState) -> None:
         """From now on requests go to ``http``, which has been started; ``known``: what is known of it should
         it not have said so itself."""
         self._http, self._served = http, True
-        self._known = tuple(known) or self._served_now() or self._known
-        self._durations.note(self.name, self._clock() - self._began_s)
+        self._known = known or self._served_now() or self._known
+        if self._durations is not None:
+            self._durations.note(self.name, self._clock() - self._began_s)
         self._become(DeploymentStatus.LOADED, "")
-
-    def _ended(self, reason: str) -> OpenAIHTTPBackend | None:
-        """Requests go nowhere any more. Returns what they went to, to be closed."""
-        http, self._http = self._http, None
-        self._become(DeploymentStatus.FAILED, reason)
-        return http
 
     def _served_now(self) -> tuple[DeploymentState, ...]:
         """What the running engine says it serves, if it does."""

@@ -4,13 +4,18 @@ import asyncio
 import re
 import signal
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 LINE_CHARS = 2000
 """Of a longer line the rest is lost."""
+
+REASON_CHARS = 300
+"""Longest reason for an engine's end."""
 
 _READ_BYTES = 4096
 _KEPT_LINES = 20
@@ -21,8 +26,35 @@ _ENDS = re.compile(rb"[\r\n]+")
 """A carriage return as well: that is how progress bars write."""
 
 
+def inherited_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The agent's environment ``base`` without its own settings, which may hold secrets."""
+    return {name: value for name, value in base.items() if not name.startswith("TRUNKLINE_")}
+
+
+async def spawn(
+    command: Sequence[str], environment: Mapping[str, str], stdout: int
+) -> asyncio.subprocess.Process:
+    """Raises OSError when the program cannot be run."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,  # its end tells the program that the agent has died
+        stdout=stdout,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C is for the agent, which lets running requests finish
+    )
+
+
 class ChildProcess:
-    """To be stopped by :meth:`stop`, whatever becomes of it. ``output`` is read line by line to its end."""
+    """A program that :func:`spawn` started. To be stopped by :meth:`stop`, whatever becomes of it.
+
+    ``output`` is read line by line to its end.
+    """
+
+    called = "the engine"
+    """In sentences about it."""
+    hopeless_status: int | None = None
+    """With this exit status it would end the same way again."""
 
     def __init__(self, process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
         self._process = process
@@ -42,6 +74,13 @@ class ChildProcess:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._log_task), _STRAGGLER_S)
         return status
+
+    async def ended(self) -> "EngineEnd":
+        """Wait for its end, and say how that came."""
+        status = await self.wait()
+        words = self._last_words(status)
+        reason = f"{self.called} {how_ended(status)}" + (f": {words}" if words else "")
+        return EngineEnd(reason[:REASON_CHARS], hopeless=status == self.hopeless_status)
 
     async def stop(self, grace_s: float) -> None:
         """Ask it to end, and end it if it has not after ``grace_s``."""
@@ -63,6 +102,10 @@ class ChildProcess:
 
     def _has_ended(self, status: int) -> None:
         """The process has just ended, if not all that it has started."""
+
+    def _last_words(self, status: int) -> str:
+        """What its output says of why it ended."""
+        return self._last[-1][1] if self._last else ""
 
     def _note(self, line: str) -> None:
         """A line of its output, not empty."""
@@ -105,6 +148,19 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
     if cancelled is not None:
         raise cancelled
     task.result()
+
+
+async def first_of(*works: Awaitable[T]) -> T:
+    """What the first of ``works`` to end returns or raises; of several that end at once, the one named first.
+    The others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from agent.engines.http.kind import GENERIC
 from agent.engines.http.models import deployment_id
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
-from agent.engines.process import EngineEnd, RestartPolicy, to_the_end
+from agent.engines.process import EngineEnd, RestartPolicy, first_of
 from agent.engines.settings import EngineSettings
 from shared.protocol.messages import DeploymentState, DeploymentStatus
 
@@ -97,56 +98,31 @@ class CommandBackend(ManagedBackend):
             sleep=sleep,
         )
 
-    async def _one_life(self) -> EngineEnd:
-        port = self._settings.port or free_port()
-        http = OpenAIHTTPBackend(replace(self._engine, url=f"http://127.0.0.1:{port}", models=()))
-        process: Process | None = None
-        end = EngineEnd("the engine is being stopped")
-        try:
-            process = await self._start(port)
-            await http.start()
-            end = await self._until_ready(http, process) or await process.ended()
-            return end
-        except OSError as error:
-            end = EngineEnd(f"the engine cannot be started: {error}")
-            return end
-        finally:
-            self._ended(end.reason)
-            await to_the_end(_clean_up(http, process))
-
-    async def _start(self, port: int) -> Process:
+    async def _run(self, life: AsyncExitStack) -> EngineEnd:
         settings = self._settings
+        port = settings.port or free_port()
         process = await self._launch(
             self.name,
             tuple(filled_in(word, port) for word in settings.command),
             command_environment(settings.environment, port, os.environ),
             settings.stop_s,
         )
+        life.push_async_callback(process.stop)
         process.on_progress = self._note_progress
         log.info("engine started", engine=self.name, program=settings.command[0], port=port)
-        return process
-
-    async def _until_ready(self, http: OpenAIHTTPBackend, process: Process) -> EngineEnd | None:
-        """None once requests go to it; otherwise how it ended, or why it never will be ready."""
-        ended = asyncio.ensure_future(process.ended())
-        looking = asyncio.ensure_future(self._look(http))
-        try:
-            await asyncio.wait({ended, looking}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                return ended.result()
-            if (trouble := looking.result()) is not None:
-                return trouble
-        finally:
-            for task in (ended, looking):
-                task.cancel()
-            await asyncio.gather(ended, looking, return_exceptions=True)
+        http = OpenAIHTTPBackend(replace(self._engine, url=f"http://127.0.0.1:{port}", models=()))
+        life.push_async_callback(http.close)
+        await http.start()
+        end = await first_of(process.ended(), self._until_ready(http))
+        if end is not None:
+            return end
         http.subscribe(self._changed)
         self._serve(http)
         log.info("engine ready", engine=self.name, load_s=round(self._clock() - self._began_s, 1))
-        return None
+        return await process.ended()
 
-    async def _look(self, http: OpenAIHTTPBackend) -> EngineEnd | None:
-        """Until all of its models are served, or there is no more hope for that."""
+    async def _until_ready(self, http: OpenAIHTTPBackend) -> EngineEnd | None:
+        """None once all of its models are served; otherwise why they never will be."""
         pause_s, longest_s = LOOK_S
         listed_s: float | None = None
         while True:
@@ -169,11 +145,3 @@ class CommandBackend(ManagedBackend):
     def _served_now(self) -> tuple[DeploymentState, ...]:
         states, wanted = super()._served_now(), self._engine.models
         return tuple(state for state in states if not wanted or state.model in wanted)
-
-
-async def _clean_up(http: OpenAIHTTPBackend, process: Process | None) -> None:
-    try:
-        await http.close()
-    finally:
-        if process is not None:
-            await process.stop()

@@ -13,14 +13,17 @@ from pathlib import Path
 import structlog
 
 from agent.engines import process_guard
-from agent.engines.process import ChildProcess, EngineEnd, how_ended, to_the_end
+from agent.engines.process import (
+    ChildProcess,
+    inherited_environment,
+    spawn,
+    to_the_end,
+)
 
 log = structlog.get_logger("agent.engine")
 
-TOLD_LINES = 10
-"""Of a failed engine's output so many last lines are told."""
-
-REASON_CHARS = 300
+LAST_WORDS = 10
+"""So many of the last lines of an ended engine's output are logged."""
 
 PORT = "{port}"
 """In a command or an environment it stands for the engine's port."""
@@ -44,10 +47,16 @@ class CommandProcess(ChildProcess):
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, output: "_Output", engine: str, grace_s: float
+        self,
+        process: asyncio.subprocess.Process,
+        output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
+        engine: str,
+        grace_s: float,
     ) -> None:
-        super().__init__(process, output.reader)
-        self._pipe = output
+        """``pipe`` is what ``output`` reads from."""
+        super().__init__(process, output)
+        self._pipe = pipe
         self.on_progress: Callable[[float], None] = lambda progress: None
         """Called with a share from 0 to 1 when the engine's output says how much of the model is loaded."""
         self.engine_pid: int | None = None
@@ -60,22 +69,23 @@ class CommandProcess(ChildProcess):
         cls, engine: str, command: Sequence[str], environment: Mapping[str, str], grace_s: float
     ) -> "CommandProcess":
         """``engine`` is its name in the log. Raises :class:`CannotStart`."""
-        output = await _Output.open()
+        # A pipe of our own: asyncio reports the end of a process only after that of the pipes it made for it,
+        # and an engine's children may hold this one.
+        read_end, write_end = os.pipe()
+        output = asyncio.StreamReader()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(Path(process_guard.__file__)), str(grace_s), *command),
-                env=environment,
-                stdin=asyncio.subprocess.PIPE,  # its end tells the guard that the agent has died
-                stdout=output.write_end,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C is for the agent, which lets running requests finish
+            pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_end, "rb", buffering=0)
             )
-        except BaseException:
-            output.close()
-            raise
+            guard = (sys.executable, "-I", "-S", str(Path(process_guard.__file__)), str(grace_s))
+            try:
+                process = await spawn((*guard, *command), environment, write_end)
+            except BaseException:
+                pipe.close()
+                raise
         finally:
-            os.close(output.write_end)
-        started = cls(process, output, engine, grace_s)
+            os.close(write_end)
+        started = cls(process, output, pipe, engine, grace_s)
         assert process.stderr is not None
         try:
             said, _, what = (await process.stderr.readline()).decode(errors="replace").strip().partition(" ")
@@ -86,15 +96,6 @@ class CommandProcess(ChildProcess):
             await to_the_end(started.stop())
             raise
         return started
-
-    async def ended(self) -> EngineEnd:
-        """Wait for the engine's end."""
-        status = await self.wait()
-        lines = [line for _, line in self._last][-TOLD_LINES:]
-        if lines:
-            log.warning("engine's last words", engine=self._engine, lines=lines)
-        words = f": {lines[-1]}" if lines else ""
-        return EngineEnd(f"the engine {how_ended(status)}{words}"[:REASON_CHARS])
 
     async def stop(self, grace_s: float | None = None) -> None:
         """End the engine, in order if it ends within the grace it was started with."""
@@ -109,6 +110,11 @@ class CommandProcess(ChildProcess):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.engine_pid, signal.SIGKILL)
 
+    def _last_words(self, status: int) -> str:
+        if lines := [line for _, line in self._last][-LAST_WORDS:]:
+            log.warning("engine's last words", engine=self._engine, lines=lines)
+        return super()._last_words(status)
+
     def _note(self, line: str) -> None:
         super()._note(line)
         log.debug("engine says", engine=self._engine, line=line)
@@ -116,38 +122,13 @@ class CommandProcess(ChildProcess):
             self.on_progress(min(1.0, int(found[1]) / 100))
 
 
-class _Output:
-    """A pipe for an engine's output. One of our own: asyncio does not tell of the end of a process before
-    that of the pipes it made for it, and an engine's children may hold this one."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, transport: asyncio.ReadTransport, write_end: int
-    ) -> None:
-        self.reader = reader
-        self.write_end = write_end
-        self._transport = transport
-
-    @classmethod
-    async def open(cls) -> "_Output":
-        read_end, write_end = os.pipe()
-        reader = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
-        )
-        return cls(reader, transport, write_end)
-
-    def close(self) -> None:
-        self._transport.close()
-
-
 def filled_in(text: str, port: int) -> str:
     return text.replace(PORT, str(port))
 
 
 def command_environment(added: Mapping[str, str], port: int, base: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment without its own settings, which may hold secrets, and with ``added``."""
-    kept = {name: value for name, value in base.items() if not name.startswith("TRUNKLINE_")}
-    return kept | {name: filled_in(value, port) for name, value in added.items()}
+    """The agent's environment ``base`` without its own settings, and with ``added``."""
+    return inherited_environment(base) | {name: filled_in(value, port) for name, value in added.items()}
 
 
 def free_port() -> int:

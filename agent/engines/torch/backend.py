@@ -4,11 +4,11 @@ import asyncio
 import math
 import os
 import secrets
-import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import structlog
 from agent.engines.http.models import deployment_id
 from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
-from agent.engines.process import EngineEnd, RestartPolicy, to_the_end
+from agent.engines.process import EngineEnd, RestartPolicy
 from agent.engines.torch.process import EngineProcess, engine_command, engine_environment
 from agent.engines.torch.startup import EngineOptions, EngineReady, locate
 from shared.protocol.messages import DeploymentState
@@ -70,7 +70,7 @@ class TorchBackend(ManagedBackend):
         """
         directory, model_name = locate(model)
         loading = loading or LoadAttempt()
-        self._options = EngineOptions(
+        self._options = EngineOptions.of(
             model=directory,
             name=model_name,
             slots=slots,
@@ -97,50 +97,45 @@ class TorchBackend(ManagedBackend):
             name, (state,), loading, restarts=restarts, durations=durations, clock=clock, sleep=sleep
         )
 
-    async def _one_life(self) -> EngineEnd:
-        directory = Path(tempfile.mkdtemp(prefix="trunkline-"))  # ours alone: mode 0700
+    async def _run(self, life: AsyncExitStack) -> EngineEnd:
+        made = tempfile.TemporaryDirectory(prefix="trunkline-", ignore_cleanup_errors=True)
+        directory = Path(life.enter_context(made))  # ours alone: mode 0700
         key = None if self._unix_sockets else secrets.token_urlsafe(32)
-        options = replace(self._options, socket=directory / "engine.sock" if self._unix_sockets else None)
-        process: EngineProcess | None = None
-        end = EngineEnd("the engine is being stopped")
-        try:
-            process = await self._launch(engine_command(options), engine_environment(key, os.environ))
-            process.on_progress = self._note_progress
-            ready = await process.ready()
-            if ready is not None:
-                await self._connect(ready, options.socket, key)
-            end = await process.ended()
-            return end
-        except (OSError, ValueError) as error:
-            end = EngineEnd(f"the engine process cannot be started: {error}")
-            return end
-        finally:
-            await to_the_end(_clean_up(self._ended(end.reason), process, directory))
+        options = self._options.model_copy(
+            update={"socket": directory / "engine.sock" if self._unix_sockets else None}
+        )
+        process = await self._launch(engine_command(options), engine_environment(key, os.environ))
+        life.push_async_callback(process.stop, _STOP_GRACE_S)
+        process.on_progress = self._note_progress
+        ready = await process.ready()
+        if ready is not None:
+            http = self._connection(ready, options.socket, key)
+            life.push_async_callback(http.close)
+            await http.start()
+            facts = ready.ready
+            log.info(
+                "engine ready", engine=self.name, model=facts.model, device=facts.device, slots=facts.slots
+            )
+            (state,) = self._known
+            routes, context_tokens = facts.routes, facts.context_tokens
+            self._serve(http, replace(state, routes=routes, slots=facts.slots, context_tokens=context_tokens))
+        return await process.ended()
 
-    async def _connect(self, ready: EngineReady, unix_socket: Path | None, key: str | None) -> None:
-        facts = ready.ready
+    def _connection(self, ready: EngineReady, unix_socket: Path | None, key: str | None) -> OpenAIHTTPBackend:
         http = OpenAIHTTPBackend(
             EngineSettings(
                 url="http://localhost" if ready.port is None else f"http://127.0.0.1:{ready.port}",
                 name=self.name,
                 unix_socket=unix_socket,
                 api_key=key,
-                models=(facts.model,),
+                models=(ready.ready.model,),
                 version=self._version,
                 continues=self._continues,
                 refresh_s=_REFRESH_S,
             )
         )
         http.subscribe(self._changed)
-        try:
-            await http.start()
-        except BaseException:
-            await http.close()
-            raise
-        (state,) = self._known
-        log.info("engine ready", engine=self.name, model=facts.model, device=facts.device, slots=facts.slots)
-        state = replace(state, routes=facts.routes, slots=facts.slots, context_tokens=facts.context_tokens)
-        self._serve(http, (state,))
+        return http
 
 
 def estimate_memory_bytes(directory: Path) -> int | None:
@@ -151,14 +146,3 @@ def estimate_memory_bytes(directory: Path) -> int | None:
     except OSError:
         return None
     return math.ceil(size_bytes * _MEMORY_PER_WEIGHT) or None
-
-
-async def _clean_up(http: OpenAIHTTPBackend | None, process: EngineProcess | None, directory: Path) -> None:
-    """Leave nothing of an engine behind. Takes at most a little more than the grace its process has."""
-    try:
-        if http is not None:
-            await http.close()
-        if process is not None:
-            await process.stop(_STOP_GRACE_S)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

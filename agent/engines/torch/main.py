@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,8 +99,10 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[
     from agent.engines.torch.http import EngineHTTP
 
     listener = _listen(options)
-    failures: list[str] = []
-    server = _Server(
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises them again once it has served; there is still to clean up then.
+        signal.signal(number, signal.SIG_IGN)
+    server = uvicorn.Server(
         uvicorn.Config(
             EngineHTTP(engine, os.environ.get(KEY_VARIABLE)).app(),
             http="httptools",
@@ -116,7 +118,6 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[
 
     def failed(reason: str) -> None:
         _log.critical("%s", reason)
-        failures.append(reason)
         server.should_exit = True
 
     engine.start(failed)
@@ -127,7 +128,7 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[
     finally:
         if options.socket is not None:
             options.socket.unlink(missing_ok=True)
-    return 1 if failures else 0
+    return 0 if engine.failure is None else 1
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -136,19 +137,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     except ImportError:  # there is none for Windows
         return asyncio.new_event_loop
     return uvloop.new_event_loop
-
-
-class _Server(uvicorn.Server):
-    """Ends in order on a signal; uvicorn's own would raise the signal again, which ends the process
-    before it has cleaned up."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(NotImplementedError):
-                loop.add_signal_handler(number, self.handle_exit, number, None)
-        yield
 
 
 def _listen(options: EngineOptions) -> socket.socket:

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 import agent
-from agent.engines.process import ChildProcess, EngineEnd, how_ended
+from agent.engines.process import ChildProcess, inherited_environment, spawn
 from agent.engines.torch.startup import (
     EXIT_UNUSABLE,
     KEY_VARIABLE,
@@ -23,8 +23,6 @@ from agent.engines.torch.startup import (
 
 log = structlog.get_logger("agent.torch_engine")
 
-_REASON_CHARS = 300
-
 _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
 
 
@@ -34,9 +32,8 @@ def engine_command(options: EngineOptions) -> list[str]:
 
 
 def engine_environment(key: str | None, base: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment without its own settings, which may hold secrets, and with the package in
-    reach."""
-    environment = {name: value for name, value in base.items() if not name.startswith("TRUNKLINE_")}
+    """The agent's environment ``base`` without its own settings, and with the package in reach."""
+    environment = inherited_environment(base)
     package = str(Path(agent.__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, base.get("PYTHONPATH"))))
     if key is not None:
@@ -47,6 +44,9 @@ def engine_environment(key: str | None, base: Mapping[str, str]) -> dict[str, st
 class EngineProcess(ChildProcess):
     """Started by :meth:`start`, and to be stopped by :meth:`stop` whatever becomes of it."""
 
+    called = "the engine process"
+    hopeless_status = EXIT_UNUSABLE
+
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         super().__init__(process, process.stderr)
@@ -56,16 +56,7 @@ class EngineProcess(ChildProcess):
     @classmethod
     async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> "EngineProcess":
         """Raises OSError when the program cannot be run."""
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *command,
-                env=environment,
-                stdin=asyncio.subprocess.PIPE,  # its end tells the engine that the agent has died
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C is for the agent, which lets running requests finish
-            )
-        )
+        return cls(await spawn(command, environment, asyncio.subprocess.PIPE))
 
     async def ready(self) -> EngineReady | None:
         """The engine's facts as soon as it can serve; None when it ended before that. What it says of loading
@@ -78,16 +69,8 @@ class EngineProcess(ChildProcess):
             self.on_progress(*progress)
         return None
 
-    async def ended(self) -> EngineEnd:
-        """Wait for the process's end."""
-        status = await self.wait()
-        words = self._last_words(status)
-        reason = f"the engine process {how_ended(status)}" + (f": {words}" if words else "")
-        return EngineEnd(reason[:_REASON_CHARS], hopeless=status == EXIT_UNUSABLE)
-
     def _last_words(self, status: int) -> str:
-        """What its log says of why it ended. One ended by a signal had no time to say so, but the code that
-        crashed may have."""
+        """One ended by a signal had no time to say why, but the code that crashed may have."""
         level, last = self._last[-1] if self._last else (None, "")
         if status < 0:
             return last if level is None else ""

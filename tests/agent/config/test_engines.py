@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from agent.app import make_backend
+from agent.capacity.load_times import LoadTimes
 from agent.config.config import AgentConfig
 from agent.config.sources import load
 from agent.engines.command.engine import CommandBackend
-from agent.engines.managed import LoadAttempt, NoDurations
+from agent.engines.managed import LoadAttempt
 from shared.process.settings import ConfigError
 
 GIB = 1024**3
@@ -46,7 +47,7 @@ def test_a_command_is_split_as_a_shell_would(tmp_path: Path) -> None:
     assert started.environment == {"CUDA_VISIBLE_DEVICES": "0"}
     assert "CUDA" not in repr(started)  # values may be secrets
     assert (engine.name, engine.place, engine.version) == ("vllm", "vllm", "2")
-    backend = make_backend(engine, NoDurations())
+    backend = make_backend(engine, LoadTimes())
     assert isinstance(backend, CommandBackend)
     assert [(d.id, d.version) for d in backend.deployments()] == [("vllm/qwen", "2")]
 

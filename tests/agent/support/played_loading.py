@@ -1,11 +1,12 @@
 """A backend that loads and unloads, whose engine is the test."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
-from agent.engines.process import EngineEnd, RestartPolicy, to_the_end
+from agent.engines.process import EngineEnd, RestartPolicy
 from shared.protocol.messages import DeploymentState
 from tests.support.clock import ManualClock
 
@@ -76,24 +77,16 @@ class PlayedLoading(ManagedBackend):
         self.rests.append(delay_s)
         await self.rested.wait()
 
-    async def _one_life(self) -> EngineEnd:
+    async def _run(self, life: AsyncExitStack) -> EngineEnd:
         self.lives += 1
+        life.push_async_callback(self.freed.wait)
         self._fate = asyncio.get_running_loop().create_future()
-        end = EngineEnd("the engine is being stopped")
         up: asyncio.Future[Any] = asyncio.ensure_future(self._up.wait())
-        try:
-            await asyncio.wait((up, self._fate), return_when=asyncio.FIRST_COMPLETED)
-            if not self._fate.done():
-                self._serve(cast(OpenAIHTTPBackend, self.http))
-            end = await self._fate
-            return end
-        finally:
-            up.cancel()
-            self._ended(end.reason)
-            await to_the_end(self._free())
-
-    async def _free(self) -> None:
-        await self.freed.wait()
+        life.callback(up.cancel)
+        await asyncio.wait((up, self._fate), return_when=asyncio.FIRST_COMPLETED)
+        if not self._fate.done():
+            self._serve(cast(OpenAIHTTPBackend, self.http))
+        return await self._fate
 
 
 async def settled() -> None:
