@@ -3,12 +3,11 @@
 import asyncio
 import json
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -33,138 +32,97 @@ Compute = Callable[[Sequence[Sequence[int]]], list[Vector]]
 """Vectors for a batch of token id lists, in their order."""
 
 
-@dataclass(eq=False, slots=True)
-class _Job:
-    """One request: its vectors as they become known."""
-
-    loop: asyncio.AbstractEventLoop
-    done: "asyncio.Future[list[Vector]]"
-    vectors: list[Vector | None]
-    missing: int
-    dropped: bool = False
-    """Nobody waits any more. Written by the event loop, read by the thread; being read late only costs
-    time."""
-
-
 class _Text(NamedTuple):
-    job: _Job
-    place: int
-    """Which of the request's texts it is."""
     ids: Sequence[int]
-
-
-@dataclass(slots=True)
-class EmbeddingMeter:
-    """Counted by the computing thread."""
-
-    batches: int = 0
-    texts: int = 0
-    out_of_memory: int = 0
+    vector: "asyncio.Future[Vector]"
+    """Done already when nobody waits any more."""
 
 
 class Embedder:
-    """Runs ``compute`` in a thread of its own. Admission limits how much may wait."""
+    """Runs ``compute`` in a thread of its own, a batch at a time. Admission limits how much may wait."""
 
     def __init__(self, compute: Compute, batch_tokens: int) -> None:
         self.compute = compute
-        self.meter = EmbeddingMeter()
+        self.batches = 0
+        self.texts = 0
+        self.out_of_memory = 0
+        """How many batches and texts were computed, and how many texts were given up for want of memory."""
         self.on_broken: Callable[[BaseException], None] = lambda error: None
-        """Called on the computing thread when nothing can be computed any more."""
+        """Called when nothing can be computed any more."""
         self._batch_tokens = batch_tokens
         self._failed_texts = 0
         self._texts: deque[_Text] = deque()
-        self._changed = threading.Condition()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="embedding", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedding")
+        self._working: asyncio.Task[None] | None = None
+        """Runs as long as texts wait."""
 
     def stop(self) -> None:
-        """Take nothing more; the thread ends after the batch it is at, failing what waits."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+        """Take nothing more; the thread ends after the batch it is at, and what waits fails."""
+        self._stopped = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def embed(self, texts: Sequence[Sequence[int]]) -> list[Vector]:
         """The vectors of ``texts``, each a non-empty list of token ids within the model's context.
 
         Cancelling lets go of what was not computed yet. Raises a RequestError.
         """
+        if self._stopped:
+            raise Stopping("The engine is stopping; send the request again.")
         loop = asyncio.get_running_loop()
-        job = _Job(loop, loop.create_future(), [None] * len(texts), len(texts))
-        with self._changed:
-            if self._stopped:
-                raise Stopping("The engine is stopping; send the request again.")
-            self._texts.extend(_Text(job, place, ids) for place, ids in enumerate(texts))
-            self._changed.notify()
+        waiting = [_Text(ids, loop.create_future()) for ids in texts]
+        self._texts.extend(waiting)
+        if self._working is None or self._working.done():
+            self._working = loop.create_task(self._work(), name="embedding")
         try:
-            return await job.done
+            return await asyncio.gather(*(text.vector for text in waiting))
         finally:
-            job.dropped = True
+            for text in waiting:
+                text.vector.cancel()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._texts or self._stopped)
-                count = len(self._texts) if self._stopped else min(len(self._texts), _WINDOW_TEXTS)
-                window = [self._texts.popleft() for _ in range(count)]
-            if self._stopped:
-                for job in {text.job for text in window}:
-                    _tell(job, job.done.set_exception, Stopping("The engine is stopping."))
-                return
+    async def _work(self) -> None:
+        while self._texts:
+            window = [self._texts.popleft() for _ in range(min(len(self._texts), _WINDOW_TEXTS))]
             for batch in batches(window, self._batch_tokens):
-                self._compute(batch)
+                await self._compute(batch)
 
-    def _compute(self, batch: Sequence[_Text]) -> None:
+    async def _compute(self, batch: Sequence[_Text]) -> None:
         """One batch; if memory does not do for it, its halves, down to the single text that is then
         failed."""
-        batch = [text for text in batch if not text.job.dropped]
-        if not batch:
+        batch = [text for text in batch if not text.vector.done()]
+        if self._stopped:
+            for text in batch:
+                text.vector.set_exception(Stopping("The engine is stopping."))
+        if self._stopped or not batch:
             return
+        ids = [text.ids for text in batch]
         try:
-            vectors = self.compute([text.ids for text in batch])
+            vectors = await asyncio.get_running_loop().run_in_executor(self._thread, self.compute, ids)
         except Exception as error:
             if is_out_of_memory(error) and torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if len(batch) > 1:
-                self._compute(batch[: len(batch) // 2])
-                self._compute(batch[len(batch) // 2 :])
+                await self._compute(batch[: len(batch) // 2])
+                await self._compute(batch[len(batch) // 2 :])
             else:
-                self._give_up(batch[0].job, error)
+                self._give_up(batch[0], error)
             return
         self._failed_texts = 0
-        self.meter.batches += 1
-        self.meter.texts += len(batch)
+        self.batches += 1
+        self.texts += len(batch)
         for text, vector in zip(batch, vectors, strict=True):
-            text.job.vectors[text.place] = vector
-            text.job.missing -= 1
-            if text.job.missing == 0:
-                _tell(text.job, text.job.done.set_result, text.job.vectors)
+            if not text.vector.done():
+                text.vector.set_result(vector)
 
-    def _give_up(self, job: _Job, error: Exception) -> None:
+    def _give_up(self, text: _Text, error: Exception) -> None:
         memory = is_out_of_memory(error)
-        self.meter.out_of_memory += 1 if memory else 0
+        self.out_of_memory += 1 if memory else 0
         self._failed_texts += 0 if memory else 1
         _log.error("embedding given up: %s", error, exc_info=None if memory else error)
-        job.dropped = True
-        _tell(job, job.done.set_exception, request_error(error))
+        if not text.vector.done():
+            text.vector.set_exception(request_error(error))
         if self._failed_texts > FAILURES_IN_A_ROW:
             self.on_broken(error)
-
-
-def _tell(job: _Job, function: Callable[[Any], None], value: Any) -> None:
-    """Settle the job's future on its own loop, unless its request is gone."""
-
-    def settle() -> None:
-        if not job.done.done():
-            function(value)
-
-    try:
-        job.loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        if not job.loop.is_closed():
-            raise
 
 
 def batches(texts: Sequence[_Text], most_tokens: int) -> Iterator[list[_Text]]:

@@ -40,9 +40,7 @@ def played() -> Played:
 
 @pytest.fixture
 def embedder(played: Played) -> Embedder:
-    made = Embedder(played, batch_tokens=20)
-    made.start()
-    return made
+    return Embedder(played, batch_tokens=20)
 
 
 async def test_vectors_come_in_the_order_of_their_texts(embedder: Embedder) -> None:
@@ -75,7 +73,7 @@ async def test_memory_that_fails_a_batch_fails_only_the_text_that_is_too_much(em
     assert isinstance(outcomes[1], OutOfMemory)
     assert isinstance(outcomes[2], ComputationFailed)
     assert outcomes[3] == [[1.0]]
-    assert embedder.meter.out_of_memory == 1
+    assert embedder.out_of_memory == 1
     embedder.stop()
 
 
@@ -89,7 +87,6 @@ async def test_an_embedder_that_can_compute_nothing_says_so(embedder: Embedder) 
     with pytest.raises(ComputationFailed):
         await embedder.embed([[99]])
     embedder.stop()
-    await asyncio.to_thread(embedder._thread.join)
     assert len(broken) == 1
 
 
@@ -108,8 +105,17 @@ async def test_what_nobody_waits_for_is_not_computed(embedder: Embedder, played:
     embedder.stop()
 
 
-async def test_stopping_fails_what_waits(embedder: Embedder) -> None:
+async def test_stopping_fails_what_waits(embedder: Embedder, played: Played) -> None:
+    played.go.clear()
+    first = asyncio.ensure_future(embedder.embed([[1]]))
+    await asyncio.to_thread(played.entered.wait)
+    late = asyncio.ensure_future(embedder.embed([[1] * 8]))
+    await asyncio.sleep(0)
     embedder.stop()
+    played.go.set()
+    assert await first == [[1.0]]
+    with pytest.raises(Stopping):
+        await late
     with pytest.raises(Stopping):
         await embedder.embed([[1]])
 
