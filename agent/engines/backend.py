@@ -1,16 +1,4 @@
-"""What the agent asks of every kind of engine, and the ways an engine can fail.
-
-The tree of errors::
-
-    TrunklineError
-    └── EngineError
-        ├── EngineUnreachable    ENGINE_UNREACHABLE: it never saw the request; safe to send elsewhere
-        ├── EngineRefused        REFUSED: the backend would not send it; the engine never saw it
-        │   └── RequestUnfit     PROTOCOL_ERROR: nobody would (a path that leaves the engine, say)
-        ├── EngineFailed         ENGINE_FAILED: died in the middle, or answered what is no HTTP
-        ├── EngineTimeout        ENGINE_TIMEOUT: was silent for longer than it may be
-        └── EngineBusy           REFUSED: a question that was not asked, or not answered, while requests ran
-"""
+"""What the agent asks of every kind of engine, and the ways an engine can fail."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager

@@ -8,7 +8,7 @@ from enum import Enum, auto
 import structlog
 
 from agent.engines.backend import BackendError, BackendUnreachable
-from agent.engines.http.engine_client import EngineClient, SmallResponse
+from agent.engines.http.engine_client import EngineClient
 from agent.engines.http.kind import GENERIC, USUAL_PORTS, EngineKind, kind_of
 from agent.engines.http.models import read_models
 from agent.engines.settings import EngineSettings, EngineTimeouts
@@ -36,23 +36,23 @@ Found = Callable[[str, str], Awaitable[None]]
 """Called with an engine's URL and a name for it, each different."""
 
 
-class FoundEngine(Enum):
-    """What was seen at a port where no engine is found."""
+class NoEngine(Enum):
+    """What is at a port where no engine is found."""
 
-    NOBODY = auto()
+    CLOSED = auto()
     """Nothing accepts connections."""
-    LATER = auto()
+    LOADING = auto()
     """A server that answers 503, as an engine does that loads its model."""
-    BYSTANDER = auto()
+    OTHER = auto()
     """Some other server, which is not asked again for as long as it listens."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Port:
     number: int
-    seen: FoundEngine = FoundEngine.NOBODY
-    later: int = 0
-    """How often in a row it was to be asked later."""
+    seen: NoEngine = NoEngine.CLOSED
+    loading: int = 0
+    """How often in a row it answered that it is loading."""
     pause: int = 0
     """Rounds left until it is asked again."""
     name: str | None = None
@@ -84,17 +84,16 @@ class Finder:
     async def run(self) -> None:
         """Runs until cancelled, or until there is an engine at every port."""
         async with asyncio.TaskGroup() as tasks:
-            looks = [tasks.create_task(self._look_at(port)) for port in self._ports]
+            looks = {port: tasks.create_task(self._look_at(port)) for port in self._ports}
             if looks:
-                await asyncio.wait(looks, timeout=LOOK_S)
-            done = [look.done() for look in looks]
-            for port, look, over in zip(self._ports, looks, done, strict=True):
-                if over:
+                await asyncio.wait(looks.values(), timeout=LOOK_S)
+            for port, look in looks.items():
+                if look.done():
                     await self._take(port, look.result())
             if not any(port.name for port in self._ports):
                 log.info("no engine found yet, looking on", ports=[port.number for port in self._ports])
-            for port, look, over in zip(self._ports, looks, done, strict=True):
-                tasks.create_task(self._until_found(port, None if over else look))
+            for port, look in looks.items():
+                tasks.create_task(self._until_found(port, look))
 
     async def look(self) -> None:
         """One round."""
@@ -102,9 +101,8 @@ class Finder:
         for port, kind in zip(self._ports, kinds, strict=True):
             await self._take(port, kind)
 
-    async def _until_found(self, port: _Port, begun: "asyncio.Task[EngineKind | None] | None") -> None:
-        if begun is not None:
-            await self._take(port, await begun)
+    async def _until_found(self, port: _Port, look: "asyncio.Task[EngineKind | None]") -> None:
+        await self._take(port, await look)
         while port.name is None:
             await self._sleep(LOOK_S)
             await self._take(port, await self._look_at(port))
@@ -113,38 +111,31 @@ class Finder:
         """The kind of the engine that has appeared there, None if none has."""
         if port.name is not None:
             return None
-        if port.seen is FoundEngine.BYSTANDER:
-            port.seen = FoundEngine.BYSTANDER if await listens(port.number) else FoundEngine.NOBODY
+        if port.seen is NoEngine.OTHER:
+            port.seen = NoEngine.OTHER if await listens(port.number) else NoEngine.CLOSED
             return None
         if port.pause:
             port.pause -= 1
             return None
-        return await self._ask(port)
-
-    async def _ask(self, port: _Port) -> EngineKind | None:
         found = await kind_at(port.url)
         if isinstance(found, EngineKind):
             return found
         port.seen = found
-        port.later = port.later + 1 if found is FoundEngine.LATER else 0
-        port.pause = min(MOST_ROUNDS, 2**port.later - 2) if port.later else 0
-        if found is FoundEngine.BYSTANDER:
+        port.loading = port.loading + 1 if found is NoEngine.LOADING else 0
+        port.pause = min(MOST_ROUNDS, 2**port.loading - 2) if port.loading else 0
+        if found is NoEngine.OTHER:
             log.info("a server lists no models, so it is left alone", port=port.number)
         return None
 
     async def _take(self, port: _Port, kind: EngineKind | None) -> None:
-        """Those that are found at once are told of in the order of their ports."""
-        if kind is not None:
-            port.name = _name(kind, port.number)
+        """Use an engine that was found. Its name is the same each time, whichever engines are found and in
+        which order."""
+        if kind is not None and port.name is None:
+            port.name = f"{'engine' if kind is GENERIC else kind.name}-{port.number}"
             await self._found(port.url, port.name)
 
 
-def _name(kind: EngineKind, port: int) -> str:
-    """The same each time, whichever engines are found and in which order."""
-    return f"{'engine' if kind is GENERIC else kind.name}-{port}"
-
-
-async def kind_at(url: str) -> EngineKind | FoundEngine:
+async def kind_at(url: str) -> EngineKind | NoEngine:
     """What kind of engine is at ``url``, as far as its list of models shows, or what is there instead. Sends
     one request."""
     settings = EngineSettings(url=url, timeouts=EngineTimeouts(connect_s=CONNECT_S, probe_s=PROBE_S))
@@ -152,18 +143,14 @@ async def kind_at(url: str) -> EngineKind | FoundEngine:
     try:
         answer = await client.ask("/v1/models")
     except BackendUnreachable:
-        return FoundEngine.NOBODY
+        return NoEngine.CLOSED
     except BackendError:
-        return FoundEngine.BYSTANDER
+        return NoEngine.OTHER
     finally:
         await client.close()
-    return _kind_of(answer)
-
-
-def _kind_of(answer: SmallResponse) -> EngineKind | FoundEngine:
     models = read_models(answer.json()) if answer.status == 200 else None
     if models is None:
-        return FoundEngine.LATER if answer.status == 503 else FoundEngine.BYSTANDER
+        return NoEngine.LOADING if answer.status == 503 else NoEngine.OTHER
     return kind_of(models[0].owner if models else "", None)
 
 

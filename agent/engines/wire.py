@@ -69,7 +69,7 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
     return bytes((int(found[0][1:], 16),))
 
 
-def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, str]]:
+def request_headers(headers: Headers) -> list[tuple[str, str]]:
     """What of a request's headers the engine gets, in order. Raises :class:`RequestUnfit`."""
     dropped = _named_by_connection(headers)
     kept: list[tuple[str, str]] = []
@@ -80,8 +80,6 @@ def request_headers(headers: Headers, api_key: str | None) -> list[tuple[str, st
         if not allowed or FORBIDDEN_IN_VALUE.search(text):
             raise RequestUnfit("a header of the request is not one that is passed to engines")
         kept.append((name, text))
-    if api_key is not None:
-        kept.append(("authorization", f"Bearer {api_key}"))
     return kept
 
 
@@ -108,7 +106,7 @@ class RequestFormat:
 
         ``method`` and ``path`` must have been checked. Raises :class:`RequestUnfit` for the headers.
         """
-        lines = "".join([f"{name}: {text}\r\n" for name, text in request_headers(headers, None)])
+        lines = "".join([f"{name}: {text}\r\n" for name, text in request_headers(headers)])
         place = (method.encode(), self._prefix, path.encode())
         return b"%b %b%b%b%b%b\r\n" % (*place, self._same, framing, lines.encode())
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agent.engines.finder import Finder, FoundEngine, kind_at
+from agent.engines.finder import Finder, NoEngine, kind_at
 from agent.engines.http.kind import LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA, VLLM, EngineKind
 from tests.agent.support.canned import canned, until
 from tests.support.scripted_engine import ScriptedEngine
@@ -66,15 +66,15 @@ async def test_it_keeps_looking_while_there_is_nothing(no_leaks: None) -> None:
 
 
 async def test_only_a_list_of_models_makes_an_engine(no_leaks: None) -> None:
-    answers: list[tuple[bytes, EngineKind | FoundEngine]] = [
+    answers: list[tuple[bytes, EngineKind | NoEngine]] = [
         (models("vllm"), VLLM),
         (models("llamacpp"), LLAMA_CPP),
         (models("library"), OLLAMA),
         (models("me"), LLAMA_CPP_PYTHON),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>", FoundEngine.BYSTANDER),
-        (b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}", FoundEngine.BYSTANDER),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", FoundEngine.BYSTANDER),
-        (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", FoundEngine.LATER),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>", NoEngine.OTHER),
+        (b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}", NoEngine.OTHER),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", NoEngine.OTHER),
+        (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", NoEngine.LOADING),
     ]
     for answer, kind in answers:
         async with canned(answer, close=True) as server:
