@@ -61,10 +61,7 @@ class TorchEngine:
         report(PREPARING)
         if model.generates:
             model, manager = batching.start(model)
-        engine = cls(model, manager, model.slots if options.queue is None else options.queue)
-        if engine.vectors is not None:
-            engine.vectors.start()
-        return engine
+        return cls(model, manager, model.slots if options.queue is None else options.queue)
 
     def start(self, on_failure: Callable[[str], None]) -> None:
         """Deliver answers to the running loop from now on. ``on_failure`` is called with the reason when
@@ -82,7 +79,7 @@ class TorchEngine:
                     loop.call_soon_threadsafe(failed, error)
 
         if self.vectors is not None:
-            self.vectors.on_broken = on_ended
+            self.vectors.on_broken = failed
         if self.manager is not None and self.texts is not None:
             self.manager.on_stopped = on_ended
             self.manager.deliver_to(loop, self.texts)
@@ -126,7 +123,7 @@ class TorchEngine:
         if self.vectors is None:
             raise RouteNotFound(f"The model {self.model.name} gives no embeddings.")
         texts: list[Sequence[int]] = await self._in_thread(
-            lambda: [self._token_ids(item, "input") for item in request.inputs]
+            lambda: [self._token_ids(item, "input") for item in request.input]
         )
         for index, ids in enumerate(texts):
             if len(ids) > self.model.context_tokens:
@@ -155,37 +152,31 @@ class TorchEngine:
         return self.texts.submit(
             Prompt(
                 ids=rendered.ids,
-                max_tokens=self._remaining_tokens(rendered, request)
-                if rendered.continued
-                else self._max_tokens(len(rendered.ids), request.max_tokens, param),
+                max_tokens=self._max_tokens(rendered, request, param),
                 sampling=request.sampling,
-                stop=request.stop,
+                stop=tuple(request.stop),
                 ignore_eos=request.ignore_eos,
                 continued=rendered.continued,
             )
         )
 
-    def _remaining_tokens(self, rendered: Rendered, request: TextRequest) -> int:
-        """How many tokens an answer that has begun may still get. Its beginning fitted, so it ends where it
-        would have ended undisturbed."""
-        room = max(0, self.model.context_tokens - len(rendered.ids))
-        whole = request.continued_max_tokens if isinstance(request, ChatRequest) else None
-        if whole is not None:
-            return max(0, min(room, whole - (rendered.continued or 0)))
-        return room if request.max_tokens is None else min(room, request.max_tokens)
-
-    def _max_tokens(self, prompt_tokens: int, wanted: int | None, param: str) -> int:
-        context = self.model.context_tokens
+    def _max_tokens(self, rendered: Rendered, request: TextRequest, param: str) -> int:
+        """How many tokens the answer may get. One that is continued ends where it would have ended
+        undisturbed."""
+        context, wanted, prompt_tokens = self.model.context_tokens, request.max_tokens, len(rendered.ids)
+        room = max(0, context - prompt_tokens)
+        if rendered.continued:
+            if isinstance(request, ChatRequest) and request.continued_max_tokens is not None:
+                wanted = max(0, request.continued_max_tokens - rendered.continued)
+            return room if wanted is None else min(room, wanted)
         asked = f"The model's maximum context length is {context} tokens, but the {param} has {prompt_tokens}"
-        if prompt_tokens >= context:
+        if not room:
             raise ContextTooLong(f"{asked}. Shorten it.", param=param)
-        if wanted is None:
-            return context - prompt_tokens
-        if prompt_tokens + wanted > context:
+        if wanted is not None and wanted > room:
             raise ContextTooLong(
                 f"{asked} and {wanted} more were asked for. Shorten it, or ask for fewer.", param=param
             )
-        return wanted
+        return room if wanted is None else wanted
 
     def _token_ids(self, text: str | Sequence[int], param: str) -> list[int]:
         if isinstance(text, str):

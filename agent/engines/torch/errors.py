@@ -1,16 +1,4 @@
-"""What can go wrong with a request in the engine process, beside the errors that the gateway has as well.
-
-The tree::
-
-    RequestError                    status  type                    code
-    ├── BadRequest
-    │   └── InvalidRequest          400     invalid_request_error   invalid_value (or given)
-    ├── ComputationFailed           500     server_error            computation_failed
-    ├── OutOfMemory                 503     server_error            out_of_memory
-    └── Stopping                    503     server_error            engine_stopping
-
-    ModelUnusable                   not of a request: the model cannot be served at all
-"""
+"""What can go wrong with a request in the engine process, beside the errors that the gateway has as well."""
 
 from agent.engines.error_responses import tells_of_memory
 from shared.process.request_errors import BadRequest, RequestError

@@ -5,6 +5,7 @@ import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from transformers.generation.continuous_batching.requests import GenerationOutput
@@ -32,48 +33,32 @@ class TorchAdmission:
         self.slots = slots
         self.places = slots + queue
         self.taken = 0
-        self.refused = 0
         self._clock = clock
         self._average_s = _FIRST_GUESS_S
 
-    def enter(self) -> "Permit":
-        """Raises :class:`QueueFull` with an honest time to come back."""
+    def enter(self) -> ExitStack:
+        """A place, which is given back when the stack is closed.
+
+        Raises :class:`QueueFull` with an honest time to come back.
+        """
         if self.taken >= self.places:
-            self.refused += 1
             raise QueueFull(
                 f"All {self.places} places of this engine are taken. Send the request again later.",
                 retry_after_s=self.drain_s(),
             )
         self.taken += 1
-        return Permit(self, self._clock())
+        permit = ExitStack()
+        permit.callback(self._leave, self._clock())
+        return permit
 
     def drain_s(self) -> float:
         """When a place should come free, in seconds from now: the average request's time, shared by the
         slots."""
         return min(_LONGEST_S, max(0.05, self._average_s / self.slots))
 
-    def leave(self, entered: float) -> None:
+    def _leave(self, entered: float) -> None:
         self.taken -= 1
         self._average_s += _WEIGHT * (self._clock() - entered - self._average_s)
-
-
-class Permit:
-    """One request's permit. Released once, by leaving it or by ``release``."""
-
-    def __init__(self, admission: TorchAdmission, entered: float) -> None:
-        self._admission: TorchAdmission | None = admission
-        self._entered = entered
-
-    def release(self) -> None:
-        if self._admission is not None:
-            self._admission.leave(self._entered)
-            self._admission = None
-
-    def __enter__(self) -> "Permit":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +194,9 @@ class TextGenerator:
         elif generation in self._waiting:
             self._waiting.remove(generation)
 
-    def stop(self, error: RequestError | None = None) -> None:
+    def stop(self) -> None:
         """No text begins from now on, and those begun are given up."""
-        self._stopped = error or Stopping("The engine is stopping; send the request again.")
+        self._stopped = Stopping("The engine is stopping; send the request again.")
         for generation in [*self._running.values(), *self._waiting]:
             generation.fail(self._stopped)
         self._running.clear()

@@ -3,14 +3,15 @@
 The slot of a request whose client disconnects is freed at once.
 """
 
-import asyncio
 import hmac
 import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack
-from typing import Any, TypeVar
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 import orjson
 from starlette.applications import Starlette
@@ -20,11 +21,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agent.engines.torch import parsing, shapes
+from agent.engines.process import first_of
+from agent.engines.torch import shapes
 from agent.engines.torch.engine import TorchEngine
 from agent.engines.torch.errors import InvalidRequest, request_error, retry_headers
 from agent.engines.torch.generation import Generation
 from agent.engines.torch.metrics import CONTENT_TYPE, TorchMetrics
+from agent.engines.torch.parsing import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    EngineRequest,
+    TextRequest,
+    read_object,
+)
 from shared.process.request_errors import (
     BodyTooLarge,
     MethodNotAllowed,
@@ -41,13 +51,14 @@ _BODY_BYTES = 16 * 1024 * 1024
 here."""
 
 T = TypeVar("T")
-R = TypeVar("R", bound=parsing.TextRequest)
+R = TypeVar("R", bound=EngineRequest)
+X = TypeVar("X", bound=TextRequest)
 
-_STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
+_STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
 
 
 class EngineHTTP:
@@ -64,18 +75,23 @@ class EngineHTTP:
             routes=[
                 Route("/v1/models", self._models),
                 Route("/v1/models/{model:path}", self._models),
-                Route("/v1/chat/completions", self._chat, methods=["POST"]),
-                Route("/v1/completions", self._complete, methods=["POST"]),
+                Route(
+                    "/v1/chat/completions",
+                    partial(self._text, ChatRequest, self._engine.chat),
+                    methods=["POST"],
+                ),
+                Route(
+                    "/v1/completions",
+                    partial(self._text, CompletionRequest, self._engine.complete),
+                    methods=["POST"],
+                ),
                 Route("/v1/embeddings", self._embed, methods=["POST"]),
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
             ],
-            exception_handlers={
-                RequestError: self._on_request_error,
-                HTTPException: self._on_http_exception,
-                StreamAbandoned: self._on_client_gone,
-                Exception: self._on_bug,
-            },
+            exception_handlers=dict.fromkeys(
+                (RequestError, HTTPException, StreamAbandoned, Exception), self._on_error
+            ),
         )
 
     # --- Questions about the engine
@@ -86,13 +102,7 @@ class EngineHTTP:
         wanted = request.path_params.get("model")
         if wanted not in (None, facts.model):
             raise _no_such_model(wanted, facts.model)
-        listed = shapes.model_list(
-            name=facts.model,
-            created=facts.created,
-            context_tokens=facts.context_tokens,
-            slots=facts.slots,
-            routes=facts.routes,
-        )
+        listed = shapes.model_list(facts)
         return _json(listed if wanted is None else listed["data"][0])
 
     async def _health(self, request: Request) -> Response:
@@ -109,26 +119,19 @@ class EngineHTTP:
 
     # --- Requests to the model
 
-    async def _chat(self, request: Request) -> Response:
-        return await self._text(request, parsing.read_chat, self._engine.chat, chat=True)
-
-    async def _complete(self, request: Request) -> Response:
-        return await self._text(request, parsing.read_completion, self._engine.complete, chat=False)
-
     async def _text(
         self,
+        kind: type[X],
+        begin: Callable[[X], Coroutine[Any, Any, Generation]],
         request: Request,
-        read: Callable[[parsing.Body], R],
-        begin: Callable[[R], Coroutine[Any, Any, Generation]],
-        *,
-        chat: bool,
-    ) -> Response:
+    ) -> "Response | TextStream":
         """The answer's response once there is something to say, streamed or whole."""
         with ExitStack() as holding:
-            wanted = read(await self._enter(request, holding))
+            wanted = await self._enter(kind, request, holding)
             generation = await unless_disconnected(request.receive, begin(wanted))
             holding.callback(generation.close)
             began = time.monotonic()
+            chat = kind is ChatRequest
             shape = shapes.TextShape(
                 chat=chat,
                 id=f"{'chatcmpl' if chat else 'cmpl'}-{self._engine.facts.created:x}{next(self._ids):08x}",
@@ -139,41 +142,34 @@ class EngineHTTP:
             pieces = await unless_disconnected(request.receive, generation.next_pieces())
             self.metrics.first_token_s.observe(time.monotonic() - began)
 
-            def ended(generation: Generation) -> None:
-                self.metrics.prompt_tokens.inc(generation.usage.prompt_tokens)
-                self.metrics.generation_tokens.inc(generation.usage.completion_tokens)
-                self.metrics.total_s.observe(time.monotonic() - began)
-                self.metrics.finished(generation.finish_reason or "")
+            def ended() -> None:
+                reason = generation.finish_reason or ""
+                self.metrics.finished(reason, generation.usage, time.monotonic() - began)
 
             if wanted.stream:
                 return TextStream(generation, pieces, shape, holding.pop_all(), ended)
             text = "".join(pieces) + await unless_disconnected(request.receive, _rest(generation))
-            ended(generation)
+            ended()
             return _json(shape.whole(text, generation.finish_reason or "", generation.usage))
 
     async def _embed(self, request: Request) -> Response:
         with ExitStack() as holding:
             began = time.monotonic()
-            wanted = parsing.read_embedding(await self._enter(request, holding))
+            wanted = await self._enter(EmbeddingRequest, request, holding)
             vectors, tokens = await unless_disconnected(request.receive, self._engine.embed(wanted))
-            self.metrics.prompt_tokens.inc(tokens)
-            self.metrics.total_s.observe(time.monotonic() - began)
-            self.metrics.finished("stop")
-            return _json(
-                shapes.embeddings(
-                    vectors, model=self._engine.facts.model, prompt_tokens=tokens, as_base64=wanted.base64
-                )
-            )
+            self.metrics.finished("stop", shapes.TokenUsage(tokens, 0), time.monotonic() - began)
+            as_base64 = wanted.encoding_format == "base64"
+            model = self._engine.facts.model
+            return _json(shapes.embeddings(vectors, model=model, prompt_tokens=tokens, as_base64=as_base64))
 
-    async def _enter(self, request: Request, holding: ExitStack) -> Mapping[str, Any]:
+    async def _enter(self, kind: type[R], request: Request, holding: ExitStack) -> R:
         """Let a request in: its key, a place for it, its body, its model."""
         self._authenticate(request)
         holding.enter_context(self._engine.admission.enter())
-        body = parsing.read_object(await _body(request))
-        name = parsing.requested_model(body)
-        if name not in (None, self._engine.facts.model):
-            raise _no_such_model(name, self._engine.facts.model)
-        return body
+        wanted = kind.read(read_object(await _body(request)))
+        if wanted.model not in (None, self._engine.facts.model):
+            raise _no_such_model(wanted.model, self._engine.facts.model)
+        return wanted
 
     def _authenticate(self, request: Request) -> None:
         if self._key is None:
@@ -184,26 +180,18 @@ class EngineHTTP:
 
     # --- Errors
 
-    async def _on_request_error(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestError)
-        self.metrics.failed(error.code)
-        return _json(error.openai_body(), status=error.status, headers=retry_headers(error))
-
-    async def _on_http_exception(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            return await self._on_request_error(
-                request, MethodNotAllowed(f"{request.method} is not for this path.")
-            )
-        return await self._on_request_error(request, RouteNotFound("This engine has no such path."))
-
-    async def _on_client_gone(self, request: Request, error: Exception) -> Response:
-        """Sent to nobody."""
-        return Response(status_code=499)
-
-    async def _on_bug(self, request: Request, error: Exception) -> Response:
-        """Starlette raises the error again after this, and so it comes to be logged."""
-        return await self._on_request_error(request, request_error(error))
+    async def _on_error(self, request: Request, error: Exception) -> Response:
+        """The answer to a request that failed. Starlette raises an unexpected error again after this, and so
+        it is logged."""
+        if isinstance(error, StreamAbandoned):
+            return Response(status_code=499)  # sent to nobody
+        if isinstance(error, HTTPException):
+            not_found = RouteNotFound("This engine has no such path.")
+            not_allowed = MethodNotAllowed(f"{request.method} is not for this path.")
+            error = not_allowed if error.status_code == 405 else not_found
+        refusal = request_error(error)
+        self.metrics.failed(refusal.code)
+        return _json(refusal.openai_body(), status=refusal.status, headers=retry_headers(refusal))
 
 
 async def _rest(generation: Generation) -> str:
@@ -241,25 +229,17 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
 
     To be used once the request's body was read: from then on there is nothing to receive but the disconnect.
     """
-    worker = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if worker.done():
-            return worker.result()
-        raise StreamAbandoned
-    finally:
-        worker.cancel()
-        watcher.cancel()
-        await asyncio.gather(worker, watcher, return_exceptions=True)
+    return await first_of(work, _disconnected(receive))
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> NoReturn:
     while (await receive())["type"] != "http.disconnect":
         pass
+    raise StreamAbandoned
 
 
-class TextStream(Response):
+@dataclass
+class TextStream:
     """The server-sent events of one text. ``holding`` is closed when the stream ends, however it ends.
 
     The head is sent with the first text, so that an error before it still gets its own status. A later error
@@ -267,37 +247,24 @@ class TextStream(Response):
     answer that is visibly cut off can be continued by another engine.
     """
 
-    def __init__(
-        self,
-        generation: Generation,
-        first: list[str],
-        shape: shapes.TextShape,
-        holding: ExitStack,
-        on_end: Callable[[Generation], None],
-    ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.init_headers(_STREAM_HEADERS)
-        self._generation = generation
-        self._first = first
-        self._shape = shape
-        self._holding = holding
-        self._on_end = on_end
+    generation: Generation
+    first: list[str]
+    """The pieces that came first."""
+    shape: shapes.TextShape
+    holding: ExitStack
+    on_end: Callable[[], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._holding:
-            try:
-                await unless_disconnected(receive, self._send(send))
-            except StreamAbandoned:
-                return
+        with self.holding, suppress(StreamAbandoned):
+            await unless_disconnected(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         async def write(data: bytes, *, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        generation, shape = self._generation, self._shape
-        pieces, opening = self._first, shape.first()
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        generation, shape = self.generation, self.shape
+        pieces, opening = self.first, shape.first()
         try:
             while pieces or opening:
                 await write(opening + b"".join(shape.text(piece) for piece in pieces))
@@ -307,5 +274,5 @@ class TextStream(Response):
             _log.warning("an answer was broken off (%s): %s", error.code, error.message)
             return
         assert generation.finish_reason is not None
-        self._on_end(generation)
+        self.on_end()
         await write(shape.last(generation.finish_reason, generation.usage), more=False)

@@ -12,6 +12,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from agent.engines.torch.shapes import TokenUsage
+
 if TYPE_CHECKING:
     from agent.engines.torch.engine import TorchEngine
 
@@ -28,10 +30,10 @@ class TorchMetrics:
         self._registry = CollectorRegistry()
         self._model = engine.facts.model
         self._gauges(engine)
-        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of finished requests")
-        self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
+        self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of finished requests")
+        self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
         self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "From request to first text")
-        self.total_s = self._histogram(
+        self._total_s = self._histogram(
             "vllm:e2e_request_latency_seconds", "From request to the end of its answer"
         )
         self._finished = Counter(
@@ -47,7 +49,11 @@ class TorchMetrics:
             registry=self._registry,
         )
 
-    def finished(self, reason: str) -> None:
+    def finished(self, reason: str, usage: TokenUsage, took_s: float) -> None:
+        """An answer was whole."""
+        self._prompt_tokens.inc(usage.prompt_tokens)
+        self._generation_tokens.inc(usage.completion_tokens)
+        self._total_s.observe(took_s)
         self._finished.labels(self._model, reason).inc()
 
     def failed(self, code: str) -> None:
@@ -76,12 +82,11 @@ class TorchMetrics:
                 lambda: manager.out_of_memory,
             )
         if vectors is not None:
-            meter = vectors.meter
-            read["trunkline_engine_embedding_batches"] = ("Batches so far", lambda: meter.batches)
-            read["trunkline_engine_embedding_texts"] = ("Texts embedded so far", lambda: meter.texts)
+            read["trunkline_engine_embedding_batches"] = ("Batches so far", lambda: vectors.batches)
+            read["trunkline_engine_embedding_texts"] = ("Texts embedded so far", lambda: vectors.texts)
             read["trunkline_engine_embedding_out_of_memory"] = (
                 "Texts given up for want of memory",
-                lambda: meter.out_of_memory,
+                lambda: vectors.out_of_memory,
             )
         for name, (description, value) in read.items():
             gauge = Gauge(name, description, ("model_name",), registry=self._registry)

@@ -5,12 +5,24 @@ is an :class:`~agent.engines.torch.errors.InvalidRequest` that names it; only th
 ``_WITHOUT_EFFECT`` pass.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
 import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
 from agent.engines.torch.errors import InvalidRequest
 from shared.process.excerpt import json_excerpt
@@ -38,6 +50,8 @@ _WITHOUT_EFFECT = frozenset(
 )
 """Parameters that never change the answer."""
 
+_MESSAGE_WITHOUT_EFFECT = frozenset({"name", "refusal", "annotations"})
+
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -64,19 +78,12 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Known parameters without support, and the values that ask for nothing."""
 
-_SAMPLING = frozenset({"temperature", "top_p", "top_k", "seed"})
-_COMMON = _SAMPLING | {"model", "stream", "stream_options", "max_tokens", "stop", "ignore_eos"}
-_CHAT = _COMMON | {
-    "messages",
-    "max_completion_tokens",
-    "add_generation_prompt",
-    "continue_final_message",
-    "continued_max_tokens",
-}
-_COMPLETION = _COMMON | {"prompt"}
-_EMBEDDING = frozenset({"model", "input", "encoding_format"})
-
 Body = Mapping[str, Any]
+
+Number = Annotated[float, Strict()]
+Integer = Annotated[int, Strict(), Field(lt=2**63)]
+TokenCount = Annotated[Integer, Field(ge=1)]
+Tokens = Annotated[list[Annotated[Integer, Field(ge=0)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,39 +96,179 @@ class Sampling:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextRequest:
+class EngineRequest(BaseModel):
+    """A body whose every parameter is known. A parameter that is null counts as left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: StrictStr | None = None
+
+    @classmethod
+    def read(cls, body: Body) -> Self:
+        """Raises :class:`InvalidRequest`, which names the parameter."""
+        try:
+            return cls.model_validate({name: body[name] for name in body if _has_effect(name, body[name])})
+        except ValidationError as error:
+            raise cls._refusal(error.errors(include_url=False)[0]) from None
+
+    @classmethod
+    def _refusal(cls, error: ErrorDetails) -> InvalidRequest:
+        """What a client is told of an error of pydantic's. A field's description says what is wanted."""
+        name, *place = error["loc"]
+        param = str(name)
+        if name == "messages":
+            param += "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+        if error["type"] == "extra_forbidden":
+            return _unsupported(param, error["input"], *map(str, place))
+        wanted = cls.model_fields[str(name)].description
+        ours = error.get("ctx", {}).get("error")
+        reason = ours or (f"must be {wanted}" if wanted else f"is refused: {error['msg']}")
+        return InvalidRequest(f"{param} {reason}.", param=param)
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    include_usage: StrictBool | None = None
+    include_obfuscation: Any = None
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class TextRequest(EngineRequest):
     """What chat and completions have in common. ``max_tokens`` None: to the end of the context."""
 
-    max_tokens: int | None
-    sampling: Sampling
-    stop: tuple[str, ...]
-    ignore_eos: bool
-    stream: bool
-    include_usage: bool
+    max_tokens: TokenCount | None = None
+    temperature: Annotated[Number, Field(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[Number, Field(ge=0.0, le=1.0)] | None = None
+    top_k: Annotated[Integer, Field(ge=-1)] | None = None
+    seed: Annotated[Integer, Field(ge=-(2**63))] | None = None
+    stop: Annotated[
+        list[Annotated[StrictStr, Field(min_length=1, max_length=_STOP_CHARS)]],
+        Field(max_length=_STOPS),
+        BeforeValidator(_as_list),
+    ] = []
+    ignore_eos: StrictBool = False
+    stream: StrictBool = False
+    stream_options: StreamOptions | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """Greedy unless the request asks for sampling, by a temperature or by what only makes sense with
+        one."""
+        temperature = self.temperature
+        if temperature is None:
+            temperature = 0.0 if self.top_p is None and self.top_k is None else 1.0
+        top_p = 1.0 if self.top_p is None else self.top_p
+        return Sampling(temperature=temperature, top_p=top_p, top_k=max(0, self.top_k or 0), seed=self.seed)
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("stream_options are allowed only with stream=true.", param="stream_options")
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _role(value: str) -> str:
+    role = "system" if value == "developer" else value
+    if role not in ("system", "user", "assistant"):
+        raise ValueError("must be system, developer, user or assistant: this engine calls no tools")
+    return role
+
+
+def _content(value: Any) -> str:
+    parts = [{"type": "text", "text": value}] if isinstance(value, str) else value
+    if not isinstance(parts, list):
+        raise ValueError("must be a string or a list of text parts")  # noqa: TRY004  pydantic takes no TypeError
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ValueError("must hold text parts only: this engine reads text")
+    return "".join(part["text"] for part in parts)
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: Annotated[StrictStr, AfterValidator(_role)]
+    content: Annotated[str, BeforeValidator(_content)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_says_nothing(cls, value: Any) -> Any:
+        """An SDK sends a message it was given back with all its members, most of them null."""
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: item
+            for name, item in value.items()
+            if name in cls.model_fields or not (name in _MESSAGE_WITHOUT_EFFECT or item in (None, []))
+        }
+
+
 class ChatRequest(TextRequest):
     """``continue_final_message``: the last message is the beginning of the answer, not one to answer.
     ``continued_max_tokens``: how long the whole answer may be, that beginning included; ``max_tokens`` then
     says nothing."""
 
-    messages: tuple[dict[str, str], ...] = field(repr=False)
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    continued_max_tokens: int | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MESSAGES, repr=False)]
+    max_completion_tokens: TokenCount | None = None
+    add_generation_prompt: StrictBool = True
+    continue_final_message: StrictBool = False
+    continued_max_tokens: TokenCount | None = None
+
+    @model_validator(mode="after")
+    def _settle(self) -> Self:
+        self.max_tokens = self.max_completion_tokens or self.max_tokens
+        if not self.continue_final_message:
+            return self
+        if "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt:
+            raise InvalidRequest(
+                "add_generation_prompt and continue_final_message exclude each other.",
+                param="continue_final_message",
+            )
+        self.add_generation_prompt = False
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _only_one(value: Any) -> Any:
+    if not isinstance(value, list) or not all(isinstance(item, str | list) for item in value):
+        return value
+    if len(value) > 1:
+        raise InvalidRequest(
+            "This engine takes one prompt per request; send one request for each.",
+            param="prompt",
+            code="unsupported_parameter",
+        )
+    return value[0] if value else value
+
+
 class CompletionRequest(TextRequest):
-    prompt: str | tuple[int, ...] = field(repr=False)
+    max_tokens: TokenCount | None = _COMPLETION_TOKENS
+    prompt: Annotated[StrictStr | Tokens, BeforeValidator(_only_one)] = Field(
+        repr=False, description="a string or a list of token ids"
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingRequest:
-    inputs: tuple[str | tuple[int, ...], ...] = field(repr=False)
-    base64: bool
+def _several(value: Any) -> Any:
+    return value if isinstance(value, list) and not (value and isinstance(value[0], int)) else [value]
+
+
+class EmbeddingRequest(EngineRequest):
+    input: Annotated[
+        list[Annotated[StrictStr, Field(min_length=1)] | Tokens],
+        Field(min_length=1, max_length=_EMBEDDING_INPUTS),
+        BeforeValidator(_several),
+    ] = Field(
+        repr=False,
+        description=f"1 to {_EMBEDDING_INPUTS} strings or lists of token ids, and none of them empty",
+    )
+    encoding_format: Literal["float", "base64"] = "float"
 
 
 def read_object(data: bytes) -> dict[str, Any]:
@@ -135,65 +282,11 @@ def read_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def requested_model(body: Body) -> str | None:
-    """The model's name, None if the body names none."""
-    name: str | None = _optional(body, "model", str, "a string")
-    return name
-
-
-def read_chat(body: Body) -> ChatRequest:
-    _refuse_unsupported(body, _CHAT)
-    longest = _integer(body, "max_completion_tokens", least=1)
-    continued = _flag(body, "continue_final_message", default=False)
-    prompted = _flag(body, "add_generation_prompt", default=not continued)
-    if continued and prompted:
-        raise InvalidRequest(
-            "add_generation_prompt and continue_final_message exclude each other.",
-            param="continue_final_message",
-        )
-    return ChatRequest(
-        messages=_messages(body.get("messages")),
-        add_generation_prompt=prompted,
-        continue_final_message=continued,
-        continued_max_tokens=_integer(body, "continued_max_tokens", least=1) if continued else None,
-        **_text_members(body, _integer(body, "max_tokens", least=1) if longest is None else longest),
-    )
-
-
-def read_completion(body: Body) -> CompletionRequest:
-    _refuse_unsupported(body, _COMPLETION)
-    longest = _integer(body, "max_tokens", least=1)
-    return CompletionRequest(
-        prompt=_prompt(body.get("prompt")),
-        **_text_members(body, _COMPLETION_TOKENS if longest is None else longest),
-    )
-
-
-def read_embedding(body: Body) -> EmbeddingRequest:
-    _refuse_unsupported(body, _EMBEDDING)
-    encoding = body.get("encoding_format") or "float"
-    if encoding not in ("float", "base64"):
-        raise InvalidRequest("encoding_format must be 'float' or 'base64'.", param="encoding_format")
-    return EmbeddingRequest(inputs=_embedding_inputs(body.get("input")), base64=encoding == "base64")
-
-
-def _refuse_unsupported(body: Body, known: frozenset[str]) -> None:
-    for name, value in body.items():
-        if name in known or name in _WITHOUT_EFFECT or value is None:
-            continue
-        if name not in _NEUTRAL:
-            raise InvalidRequest(
-                f"Unrecognized request argument supplied: {name}. Leave it out.",
-                param=name,
-                code="unknown_parameter",
-            )
-        if not any(_same(value, neutral) for neutral in _NEUTRAL[name]):
-            raise InvalidRequest(
-                f"This engine does not support {name}={json_excerpt(value)}. "
-                "Leave it out, or ask a model on another engine.",
-                param=name,
-                code="unsupported_parameter",
-            )
+def _has_effect(name: str, value: Any) -> bool:
+    """False for a parameter that never changes the answer, and for a value that asks for nothing."""
+    if value is None or name in _WITHOUT_EFFECT:
+        return False
+    return not any(_same(value, neutral) for neutral in _NEUTRAL.get(name, ()))
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -201,153 +294,14 @@ def _same(value: Any, other: Any) -> bool:
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
-def _text_members(body: Body, max_tokens: int | None) -> dict[str, Any]:
-    stream = _flag(body, "stream", default=False)
-    return {
-        "max_tokens": max_tokens,
-        "sampling": _sampling(body),
-        "stop": _stop(body.get("stop")),
-        "ignore_eos": _flag(body, "ignore_eos", default=False),
-        "stream": stream,
-        "include_usage": _include_usage(body.get("stream_options"), stream),
-    }
-
-
-def _sampling(body: Body) -> Sampling:
-    """Greedy unless the request asks for sampling, by a temperature or by what only makes sense with one."""
-    temperature = _number(body, "temperature", least=0.0, most=2.0)
-    top_p = _number(body, "top_p", least=0.0, most=1.0)
-    top_k = _integer(body, "top_k", least=-1)
-    if temperature is None:
-        temperature = 0.0 if top_p is None and top_k is None else 1.0
-    return Sampling(
-        temperature=temperature,
-        top_p=1.0 if top_p is None else top_p,
-        top_k=max(0, top_k or 0),
-        seed=_integer(body, "seed", least=-(2**63)),
-    )
-
-
-def _include_usage(options: Any, stream: bool) -> bool:
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise InvalidRequest("stream_options must be an object.", param="stream_options")
-    if not stream:
-        raise InvalidRequest("stream_options are allowed only with stream=true.", param="stream_options")
-    for name in options:
-        if name not in ("include_usage", "include_obfuscation"):
-            raise InvalidRequest(
-                f"Unrecognized stream option: {name}.", param="stream_options", code="unknown_parameter"
-            )
-    return _flag(options, "include_usage", default=False)
-
-
-def _stop(value: Any) -> tuple[str, ...]:
-    stops = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > _STOPS:
-        raise InvalidRequest(f"stop must be a string or a list of at most {_STOPS} strings.", param="stop")
-    if not all(isinstance(stop, str) and 0 < len(stop) <= _STOP_CHARS for stop in stops):
-        raise InvalidRequest(f"Each stop string must have 1 to {_STOP_CHARS} characters.", param="stop")
-    return tuple(stops)
-
-
-def _messages(value: Any) -> tuple[dict[str, str], ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= _MESSAGES:
-        raise InvalidRequest(f"messages must be a list of 1 to {_MESSAGES} messages.", param="messages")
-    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
-
-
-def _message(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise InvalidRequest(f"{where} must be an object with a role.", param=where)
-    role = "system" if value["role"] == "developer" else value["role"]
-    if role not in ("system", "user", "assistant"):
-        raise InvalidRequest(
-            f"{where}.role must be system, developer, user or assistant: this engine calls no tools.",
-            param=f"{where}.role",
-        )
-    for name, item in value.items():
-        if name not in ("role", "content", "name", "refusal", "annotations") and item not in (None, []):
-            raise InvalidRequest(f"This engine does not support {where}.{name}.", param=f"{where}.{name}")
-    return {"role": role, "content": _content(value.get("content"), f"{where}.content")}
-
-
-def _content(value: Any, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise InvalidRequest(f"{where} must be a string or a list of text parts.", param=where)
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise InvalidRequest(f"{where} must hold text parts only: this engine reads text.", param=where)
-        texts.append(part["text"])
-    return "".join(texts)
-
-
-def _prompt(value: Any) -> str | tuple[int, ...]:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and value and all(_is_token(item) for item in value):
-        return tuple(value)
-    if isinstance(value, list) and len(value) > 1 and all(isinstance(item, str | list) for item in value):
-        raise InvalidRequest(
-            "This engine takes one prompt per request; send one request for each.",
-            param="prompt",
-            code="unsupported_parameter",
-        )
-    raise InvalidRequest("prompt must be a string or a list of token ids.", param="prompt")
-
-
-def _embedding_inputs(value: Any) -> tuple[str | tuple[int, ...], ...]:
-    items = value if isinstance(value, list) and not (value and _is_token(value[0])) else [value]
-    if not 0 < len(items) <= _EMBEDDING_INPUTS:
-        raise InvalidRequest(f"input must hold 1 to {_EMBEDDING_INPUTS} items.", param="input")
-    inputs: list[str | tuple[int, ...]] = []
-    for index, item in enumerate(items):
-        if isinstance(item, str) and item:
-            inputs.append(item)
-        elif isinstance(item, list) and item and all(_is_token(token) for token in item):
-            inputs.append(tuple(item))
-        else:
-            raise InvalidRequest(
-                f"input[{index}] must be a string or a list of token ids, and not empty.", param="input"
-            )
-    return tuple(inputs)
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _optional(body: Body, name: str, kind: type, wanted: str) -> Any:
-    value = body.get(name)
-    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-        raise InvalidRequest(f"{name} must be {wanted}.", param=name)
-    return value
-
-
-def _flag(body: Body, name: str, *, default: bool) -> bool:
-    value = _optional(body, name, bool, "true or false")
-    return default if value is None else bool(value)
-
-
-def _integer(body: Body, name: str, *, least: int) -> int | None:
-    value = _optional(body, name, int, "an integer")
-    if value is not None and not least <= value < 2**63:
-        raise InvalidRequest(f"{name} must be an integer of at least {least}.", param=name)
-    return None if value is None else int(value)
-
-
-def _number(body: Body, name: str, *, least: float, most: float) -> float | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequest(f"{name} must be a number.", param=name)
-    if not least <= value <= most:
-        raise InvalidRequest(f"{name} must be from {least:g} to {most:g}.", param=name)
-    return float(value)
+def _unsupported(param: str, value: Any, *place: str) -> InvalidRequest:
+    """``place``: where in the parameter it is, if it is not the whole."""
+    if param in _NEUTRAL and not place:
+        reason = f"This engine does not support {param}={json_excerpt(value)}. "
+        reason += "Leave it out, or ask a model on another engine."
+        return InvalidRequest(reason, param=param, code="unsupported_parameter")
+    if param.startswith("messages"):
+        return InvalidRequest(f"This engine does not support {param}.", param=param)
+    unknown = ".".join((param, *place))
+    reason = f"Unrecognized request argument supplied: {unknown}. Leave it out."
+    return InvalidRequest(reason, param=param, code="unknown_parameter")

@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from agent.engines.torch.startup import EngineFacts
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -108,21 +110,19 @@ def _base64_floats(vector: Sequence[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
 
 
-def model_list(
-    *, name: str, created: int, context_tokens: int, slots: int, routes: Sequence[str]
-) -> dict[str, Any]:
+def model_list(facts: EngineFacts) -> dict[str, Any]:
     """The body of ``/v1/models``; ``max_model_len`` as vLLM says it, the rest of our own."""
     return {
         "object": "list",
         "data": [
             {
-                "id": name,
+                "id": facts.model,
                 "object": "model",
-                "created": created,
+                "created": facts.created,
                 "owned_by": "trunkline",
-                "max_model_len": context_tokens,
-                "slots": slots,
-                "routes": list(routes),
+                "max_model_len": facts.context_tokens,
+                "slots": facts.slots,
+                "routes": facts.routes,
             }
         ],
     }

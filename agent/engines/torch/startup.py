@@ -7,21 +7,18 @@ The process writes a line of JSON for each step of loading (:class:`LoadProgress
 import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from agent.engines.torch.demo import DEMO_MODEL_DIR, DEMO_MODEL_NAME
 
 DEMO = "demo"
 """As a model: the demo model of the package."""
-
-DEVICES = ("auto", "cpu", "cuda")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 CPU_SLOTS = 8
 """On a CPU a step's time grows with the requests in it, so more slots only make each one slower."""
@@ -46,53 +43,51 @@ EVERY_S = 0.5
 """How often the share of the weights that are read is reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """One model to serve. ``socket`` None: TCP on loopback at ``port`` (0: any free one)."""
+class EngineOptions(BaseModel):
+    """One model to serve. What is written below a field is its help on the command line as well."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     model: Path
+    """A local Hugging Face model directory, or "demo"."""
     name: str
+    """The model's name for clients; by default the directory's."""
     socket: Path | None = None
+    """Unix socket to listen on; without it the engine listens on TCP."""
     port: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-    slots: int | None = None
-    """Requests computed at once; None: by device."""
-    queue: int | None = None
-    """Requests that may wait for a slot before one is refused with 429; None: as many as slots."""
-    max_context: int | None = None
-    """Most tokens of prompt and answer together; None: what the model was made for."""
-    threads: int | None = None
-    """Threads of one computation on a CPU; None: by the number of CPUs."""
-    memory_bytes: int | None = None
-    """What weights and KV cache may take together; None: what is free."""
+    """TCP port on 127.0.0.1, 0 for any free one; needs a key in $TRUNKLINE_ENGINE_KEY."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute: auto, cpu or cuda."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What to compute in: auto, float32, bfloat16 or float16."""
+    slots: Annotated[int, Field(ge=1)] | None = None
+    """Requests computed at once; by default as the device suggests."""
+    queue: Annotated[int, Field(ge=0)] | None = None
+    """Requests that may wait for a slot before one is refused with 429; by default as many as slots."""
+    max_context: Annotated[int, Field(ge=16)] | None = None
+    """Most tokens of prompt and answer together; by default what the model was made for."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads of one computation on a CPU; by default as the number of CPUs suggests."""
+    memory_bytes: Annotated[int, Field(ge=1)] | None = None
+    """What weights and KV cache may take together; by default what is free."""
     exit_with_parent: bool = False
     """End when standard input ends: whoever started the engine is gone."""
 
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("slots", 1),
-            ("queue", 0),
-            ("max_context", 16),
-            ("threads", 1),
-            ("memory_bytes", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
-        if self.device not in DEVICES:
-            raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {self.device!r}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """Raises ValueError, which says in one line what can never work."""
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{first['loc'][0]}: {first['msg']}") from None
 
     def arguments(self) -> list[str]:
         """The command line that :func:`parse` turns into these options again."""
         words = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None or value is False or (field.name == "port" and self.socket is not None):
-                continue
-            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        for name, value in self.model_dump(exclude_none=True).items():
+            if value is not False and (name != "port" or self.socket is None):
+                words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
         return words
 
 
@@ -115,26 +110,18 @@ def parse(arguments: Sequence[str]) -> EngineOptions:
         prog="python -m agent.engines.torch",
         description="Serve one local Hugging Face model with the OpenAI HTTP surface.",
         epilog="example: python -m agent.engines.torch --model demo --socket /tmp/engine.sock",
+        argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("--model", required=True, metavar="DIR|demo", help="a local model directory, or demo")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--socket", type=Path, help="Unix socket to listen on")
-    where.add_argument("--port", type=int, help=f"TCP port on 127.0.0.1 (0: any); needs ${KEY_VARIABLE}")
-    parser.add_argument("--name", help="model name for clients (default: the directory's)")
-    parser.add_argument("--device", choices=DEVICES, default="auto")
-    parser.add_argument("--dtype", choices=DTYPES, default="auto")
-    parser.add_argument("--slots", type=int, help="requests computed at once")
-    parser.add_argument("--queue", type=int, help="requests that may wait for a slot")
-    parser.add_argument("--max-context", type=int, help="most tokens of prompt and answer together")
-    parser.add_argument("--threads", type=int, help="threads of one computation on a CPU")
-    parser.add_argument("--memory-bytes", type=int, help="most memory of weights and KV cache together")
-    parser.add_argument("--exit-with-parent", action="store_true", help="end when standard input ends")
+    for name, field in EngineOptions.model_fields.items():
+        action = "store_true" if field.annotation is bool else "store"
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, action=action, required=name == "model", help=field.description)
     found = vars(parser.parse_args(arguments))
+    if ("socket" in found) == ("port" in found):
+        parser.error("write either --socket or --port")
     directory, name = locate(found.pop("model"))
-    found["name"] = found["name"] or name
-    found["port"] = found["port"] or 0
     try:
-        return EngineOptions(model=directory, **found)
+        return EngineOptions.of(**{"name": name, **found, "model": directory})
     except ValueError as error:
         parser.error(str(error))
 

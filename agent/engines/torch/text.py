@@ -3,14 +3,14 @@
 What is said has no half characters and nothing past a stop string.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 
 from agent.engines.torch.errors import InvalidRequest
-from agent.engines.torch.parsing import ChatRequest
+from agent.engines.torch.parsing import ChatRequest, Message
 
 _SEAM_TOKENS = 8
 """So many tokens before a text decide how its first ones are decoded."""
@@ -54,14 +54,14 @@ def render(tokenizer: Any, request: ChatRequest) -> Rendered:
         ) from error
 
 
-def _continued(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Rendered:
+def _continued(tokenizer: Any, messages: Sequence[Message]) -> Rendered:
     """What the model had before it when it wrote the last message, and then that message's own tokens.
 
     The template with the last message in it would do for many models. But templates tidy messages up (white
     space at the end, reasoning), and tokens may merge across the place where the answer begins; then the
     model would go on from another text than the one it left off at.
     """
-    text = messages[-1]["content"]
+    text = messages[-1].content
     try:
         before = _applied(tokenizer, messages[:-1], add_generation_prompt=True)
     except (jinja2.TemplateError, ValueError, IndexError):
@@ -82,9 +82,9 @@ def _continues(tokenizer: Any, before: tuple[int, ...], begun: tuple[int, ...], 
     return plain_text(tokenizer, [*seam, *begun]) == plain_text(tokenizer, seam) + text
 
 
-def _applied(tokenizer: Any, messages: Sequence[Mapping[str, str]], **how: bool) -> tuple[int, ...]:
+def _applied(tokenizer: Any, messages: Sequence[Message], **how: bool) -> tuple[int, ...]:
     found = tokenizer.apply_chat_template(
-        [dict(message) for message in messages], return_dict=False, sanitize_control_tokens=True, **how
+        [message.model_dump() for message in messages], return_dict=False, sanitize_control_tokens=True, **how
     )
     return tuple(found)
 

@@ -20,11 +20,3 @@ DEMO_ANSWERS_FILE: Final = DEMO_DIR / "answers.json"
 
 DEMO_COMPLETIONS_FILE: Final = DEMO_DIR / "completions.json"
 """`[{"prompt": str, "answer": str, "tokens": int}]`: the same for raw completion prompts."""
-
-__all__ = [
-    "DEMO_ANSWERS_FILE",
-    "DEMO_COMPLETIONS_FILE",
-    "DEMO_DIR",
-    "DEMO_MODEL_DIR",
-    "DEMO_MODEL_NAME",
-]

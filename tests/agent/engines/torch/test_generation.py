@@ -205,15 +205,14 @@ def test_places_are_slots_and_queue_and_no_more(clock: ManualClock) -> None:
         admission.enter()
     assert caught.value.status == 429
     assert caught.value.retry_after_s is not None
-    assert admission.refused == 1
-    places[0].release()
+    places[0].close()
     admission.enter()
 
 
 def test_a_place_is_given_back_once(clock: ManualClock) -> None:
     admission = TorchAdmission(1, 0, clock)
     with admission.enter() as place:
-        place.release()
+        place.close()
     assert admission.taken == 0
 
 

@@ -212,7 +212,7 @@ async def test_a_full_engine_refuses_with_a_time_to_come_back(
     assert int(response.headers["retry-after-ms"]) >= 1
     assert response.json()["error"]["code"] == "queue_full"
     for place in places:
-        place.release()
+        place.close()
     assert (await client.post("/v1/completions", json=TEXT)).status_code == 200
 
 

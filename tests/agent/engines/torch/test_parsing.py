@@ -4,9 +4,14 @@ from typing import Any
 
 import pytest
 
-from agent.engines.torch import parsing
 from agent.engines.torch.errors import InvalidRequest
-from agent.engines.torch.parsing import Sampling
+from agent.engines.torch.parsing import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Sampling,
+    read_object,
+)
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -18,8 +23,8 @@ def refusal(read: Any, body: Any) -> InvalidRequest:
 
 
 def test_a_plain_chat_is_greedy_unlimited_and_whole() -> None:
-    request = parsing.read_chat(HELLO)
-    assert request.messages == ({"role": "user", "content": "hello"},)
+    request = ChatRequest.read(HELLO)
+    assert [message.model_dump() for message in request.messages] == HELLO["messages"]
     assert request.sampling == Sampling(temperature=0.0)
     assert request.max_tokens is None
     assert not request.stream
@@ -28,40 +33,38 @@ def test_a_plain_chat_is_greedy_unlimited_and_whole() -> None:
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert (
-        parsing.read_chat({"messages": [{"role": "user", "content": parts}]}).messages[0]["content"] == "ab"
-    )
+    assert ChatRequest.read({"messages": [{"role": "user", "content": parts}]}).messages[0].content == "ab"
 
 
 def test_developer_messages_count_as_system_messages() -> None:
-    request = parsing.read_chat({"messages": [{"role": "developer", "content": "be kind"}]})
-    assert request.messages[0]["role"] == "system"
+    request = ChatRequest.read({"messages": [{"role": "developer", "content": "be kind"}]})
+    assert request.messages[0].role == "system"
 
 
 def test_max_completion_tokens_wins_over_max_tokens() -> None:
-    assert parsing.read_chat(HELLO | {"max_tokens": 5, "max_completion_tokens": 7}).max_tokens == 7
+    assert ChatRequest.read(HELLO | {"max_tokens": 5, "max_completion_tokens": 7}).max_tokens == 7
 
 
 def test_completions_give_sixteen_tokens_unless_told() -> None:
-    assert parsing.read_completion({"prompt": "x"}).max_tokens == 16
+    assert CompletionRequest.read({"prompt": "x"}).max_tokens == 16
 
 
 def test_asking_for_top_p_asks_for_sampling() -> None:
-    sampling = parsing.read_chat(HELLO | {"top_p": 0.5}).sampling
+    sampling = ChatRequest.read(HELLO | {"top_p": 0.5}).sampling
     assert sampling.temperature == 1.0
-    assert parsing.read_chat(HELLO | {"seed": 3}).sampling == Sampling(seed=3)
+    assert ChatRequest.read(HELLO | {"seed": 3}).sampling == Sampling(seed=3)
 
 
 @pytest.mark.parametrize(
     "prompt", ["text", ["text"], [1, 2, 3], [[1, 2, 3]]], ids=["text", "one text", "tokens", "one of tokens"]
 )
 def test_a_prompt_is_text_or_tokens(prompt: Any) -> None:
-    assert parsing.read_completion({"prompt": prompt}).prompt in ("text", (1, 2, 3))
+    assert CompletionRequest.read({"prompt": prompt}).prompt in ("text", [1, 2, 3])
 
 
 @pytest.mark.parametrize("given", ["a", ["a"], [5, 6], [[5, 6]]])
 def test_embedding_input_is_one_or_several_of_text_or_tokens(given: Any) -> None:
-    assert parsing.read_embedding({"input": given}).inputs in (("a",), ((5, 6),))
+    assert EmbeddingRequest.read({"input": given}).input in (["a"], [[5, 6]])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_embedding_input_is_one_or_several_of_text_or_tokens(given: Any) -> None
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) -> None:
-    error = refusal(parsing.read_chat, HELLO | {name: value})
+    error = refusal(ChatRequest.read, HELLO | {name: value})
     assert error.status == 400
     assert error.param == name
     assert name in error.message
@@ -107,7 +110,7 @@ def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) 
     ],
 )
 def test_values_that_ask_for_nothing_pass(name: str, value: Any) -> None:
-    assert parsing.read_chat(HELLO | {name: value}).messages
+    assert ChatRequest.read(HELLO | {name: value}).messages
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_values_that_ask_for_nothing_pass(name: str, value: Any) -> None:
     ],
 )
 def test_impossible_values_are_refused_by_name(name: str, value: Any) -> None:
-    assert refusal(parsing.read_chat, HELLO | {name: value}).param == name
+    assert refusal(ChatRequest.read, HELLO | {name: value}).param == name
 
 
 @pytest.mark.parametrize(
@@ -144,30 +147,30 @@ def test_impossible_values_are_refused_by_name(name: str, value: Any) -> None:
     ],
 )
 def test_a_bad_message_is_named(messages: Any, where: str) -> None:
-    assert refusal(parsing.read_chat, {"messages": messages}).param == where
+    assert refusal(ChatRequest.read, {"messages": messages}).param == where
 
 
 @pytest.mark.parametrize("prompt", [None, [], 5, ["a", "b"], [True], [-1], [[1], [2]]])
 def test_a_bad_prompt_is_refused(prompt: Any) -> None:
-    assert refusal(parsing.read_completion, {"prompt": prompt}).param == "prompt"
+    assert refusal(CompletionRequest.read, {"prompt": prompt}).param == "prompt"
 
 
 @pytest.mark.parametrize("given", [None, [], "", [""], [[]], [1.5], ["a"] * 2049])
 def test_bad_embedding_input_is_refused(given: Any) -> None:
-    assert refusal(parsing.read_embedding, {"input": given}).param == "input"
+    assert refusal(EmbeddingRequest.read, {"input": given}).param == "input"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"x"', b"\xff"])
 def test_a_body_must_be_a_json_object(data: bytes) -> None:
-    assert refusal(parsing.read_object, data).code == "invalid_json"
+    assert refusal(read_object, data).code == "invalid_json"
 
 
 def test_continuing_the_last_message_excludes_a_new_prompt() -> None:
-    assert not parsing.read_chat(HELLO | {"continue_final_message": True}).add_generation_prompt
+    assert not ChatRequest.read(HELLO | {"continue_final_message": True}).add_generation_prompt
     both = HELLO | {"continue_final_message": True, "add_generation_prompt": True}
-    assert refusal(parsing.read_chat, both).param == "continue_final_message"
+    assert refusal(ChatRequest.read, both).param == "continue_final_message"
 
 
 def test_prompts_do_not_show_in_a_requests_repr() -> None:
-    assert "hello" not in repr(parsing.read_chat(HELLO))
-    assert "secret" not in repr(parsing.read_completion({"prompt": "secret"}))
+    assert "hello" not in repr(ChatRequest.read(HELLO))
+    assert "secret" not in repr(CompletionRequest.read({"prompt": "secret"}))

@@ -41,7 +41,7 @@ def test_demo_is_the_packages_own_model() -> None:
 @pytest.mark.parametrize("change", [{"slots": 0}, {"queue": -1}, {"device": "tpu"}, {"dtype": "int8"}])
 def test_impossible_options_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
-        EngineOptions(model=Path("/m"), name="m", **change)  # type: ignore[arg-type]
+        EngineOptions(model=Path("/m"), name="m", **change)
 
 
 def test_a_wrong_command_line_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from agent.engines.torch.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE, DEMO_MODEL_DIR
-from agent.engines.torch.parsing import read_chat
+from agent.engines.torch.parsing import ChatRequest
 from agent.engines.torch.text import IncrementalDecoder, Rendered, StopStrings, TextAssembler, render
 
 
@@ -132,7 +132,7 @@ def tokenizer() -> Any:
 
 
 def rendered(tokenizer: Any, *messages: dict[str, str], **body: Any) -> Rendered:
-    return render(tokenizer, read_chat({"messages": list(messages), **body}))
+    return render(tokenizer, ChatRequest.read({"messages": list(messages), **body}))
 
 
 def continued(tokenizer: Any, text: str, *before: dict[str, str]) -> Rendered:

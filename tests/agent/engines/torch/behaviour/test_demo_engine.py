@@ -13,7 +13,7 @@ import torch
 
 from agent.engines.torch.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE
 from agent.engines.torch.engine import TorchEngine
-from agent.engines.torch.parsing import read_chat, read_completion
+from agent.engines.torch.parsing import ChatRequest, CompletionRequest
 from agent.engines.torch.startup import EngineOptions, locate
 
 ANSWERS = 24
@@ -37,9 +37,13 @@ MEMBERS = {"messages", "continue_final_message", "max_tokens"}
 
 async def answer(engine: TorchEngine, asked: dict[str, Any]) -> tuple[str, str | None, int]:
     if "messages" in asked:
-        generation = await engine.chat(read_chat({name: asked[name] for name in MEMBERS & asked.keys()}))
+        generation = await engine.chat(
+            ChatRequest.read({name: asked[name] for name in MEMBERS & asked.keys()})
+        )
     else:
-        generation = await engine.complete(read_completion({"prompt": asked["prompt"], "max_tokens": 512}))
+        generation = await engine.complete(
+            CompletionRequest.read({"prompt": asked["prompt"], "max_tokens": 512})
+        )
     said = ""
     while pieces := await generation.next_pieces():
         said += "".join(pieces)
