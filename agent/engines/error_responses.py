@@ -134,7 +134,8 @@ def lacks_path(status: int, headers: Headers, body: bytes, path: str) -> bool:
         except orjson.JSONDecodeError:
             return False
     if status == 501:
-        return _kind_of_error(said) == "not_supported_error"
+        error = said.get("error") if isinstance(said, dict) else None
+        return isinstance(error, dict) and error.get("type") == "not_supported_error"
     if isinstance(said, dict):
         text = _message(said)
     elif "html" in kind:
@@ -158,9 +159,3 @@ def _message(said: dict[str, Any]) -> str:
         if isinstance(value, str):
             return value
     return "an object without a message"
-
-
-def _kind_of_error(said: Any) -> str:
-    error = said.get("error") if isinstance(said, dict) else None
-    kind = error.get("type") if isinstance(error, dict) else None
-    return kind if isinstance(kind, str) else ""
