@@ -15,15 +15,13 @@ The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
 """
 
 from collections.abc import Callable
-from enum import Enum, auto
 
-from gateway.dispatch.accounting import note_complete, note_stopped
+from gateway.dispatch.answer_state import AnswerPhase, AnswerState
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.readings import Task
 from gateway.dispatch.recovery import NotContinuable, SpliceFailed
 from gateway.dispatch.response import EngineResponse
-from gateway.dispatch.stall_detection import COMMENT_S, AnswerWatch, NextLook, Silenced, Suspected
+from gateway.dispatch.stall_detection import COMMENT_S, Suspected
 from gateway.dispatch.stream_recovery import RecoveryStep, StreamRecovery
 from gateway.domain.request import RequestBody
 from gateway.domain.timers import LazyTimer
@@ -37,19 +35,8 @@ PATIENCE_S = 30.0
 """How long an answer waits for another deployment to go on with it when there is none: an agent's restart."""
 
 
-class AnswerPhase(Enum):
-    STREAMING = auto()
-    READING = auto()
-    """Its engine is lost, and how far the answer came is being read."""
-    WAITING = auto()
-    """For another deployment to go on with it; the attempt there was may still come back."""
-    ASKING = auto()
-    """Another deployment was asked to go on."""
-    OVER = auto()
-
-
-class RunningAnswer:
-    """From the head on. ``open_attempt`` opens a stream with another body, and raises as :class:`Attempt`."""
+class RunningAnswer(AnswerState):
+    """How it goes on. ``open_attempt`` opens a stream with another body, and raises as :class:`Attempt`."""
 
     def __init__(
         self,
@@ -61,23 +48,12 @@ class RunningAnswer:
         recovery: StreamRecovery,
         timer: LazyTimer,
     ) -> None:
-        self.phase = AnswerPhase.STREAMING
-        self.response = response
-        self.attempt: Attempt | None = attempt
-        self._context = context
-        self._ticket = ticket
-        self._request = ticket.request
+        super().__init__(context, ticket, attempt, response, recovery, timer)
         self._open_attempt = open_attempt
-        self._recovery = recovery
-        self._timer = timer
-        self._watch = AnswerWatch(context, ticket.request, attempt.opened_s)
-        self._comment_s = 0.0
         self._fixed = False
         """It cannot go on elsewhere, as was found while the tunnel was gone."""
         self._expires_s = 0.0
-        self._reads: Task | None = None
-        """Where how far it came is being read."""
-        self._expect_bytes(attempt, context.timers.time())
+        self._watch.expect_bytes(attempt, context.timers.time())
 
     # --- From the exchange ---
 
@@ -95,7 +71,7 @@ class RunningAnswer:
             self.attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = attempt
         self.phase = AnswerPhase.ASKING
-        self._look_after(COMMENT_S, now)
+        self._watch.again_at(now + COMMENT_S)
 
     def on_time(self, now: float) -> None:
         attempt = self.attempt
@@ -110,10 +86,10 @@ class RunningAnswer:
             self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
         elif self.phase is AnswerPhase.READING:
             self._comment(now)
-            self._look_after(COMMENT_S, now)
+            self._watch.again_at(now + COMMENT_S)
         elif attempt is not None:
             if self._is_read_first(attempt, now):
-                self._look_after(COMMENT_S, now)
+                self._watch.again_at(now + COMMENT_S)
             elif attempt.suspended_s is not None:
                 self._still_suspended(attempt, now)
             else:
@@ -126,7 +102,7 @@ class RunningAnswer:
             return False
         if attempt.suspended_s is not None or attempt.stalled or now >= self._watch.ends_s:
             return False
-        if self._reads is not None or not self._recovery.may_pause(attempt):
+        if self._recovery.being_read or not self._recovery.may_pause(attempt):
             return False
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
@@ -136,9 +112,9 @@ class RunningAnswer:
     def reads_first(self, attempt: Attempt, then: Callable[[], None]) -> bool:
         """Whether it takes long to find out whether ``attempt`` can be preempted soundly. ``then`` is called
         once it has been, unless the attempt is over by then."""
-        if self.phase is not AnswerPhase.STREAMING or attempt is not self.attempt or self._reads is not None:
+        if self.phase is not AnswerPhase.STREAMING or attempt is not self.attempt:
             return False
-        return not (self._recovery.nearly_read or self._is_read(then))
+        return not (self._recovery.being_read or self._recovery.nearly_read or self._is_read(then))
 
     def give_up_waiting(self, reason: str) -> None:
         """Nobody is left to go on with it."""
@@ -147,32 +123,6 @@ class RunningAnswer:
             self._stop_waiting(reason)
         else:
             self.break_off(ErrorCode.INTERNAL, reason)
-
-    def read_too_slowly(self, reason: str) -> None:
-        """The engine waits for its client, and others wait for the engine."""
-        if self.phase is AnswerPhase.OVER:
-            return
-        self._context.metrics.broken(self._request.model, "read_too_slowly")
-        self.response.break_off(ErrorCode.CANCELLED, reason, read_slowly=True)
-        self.stop(ErrorCode.CANCELLED, "its client reads too slowly")
-
-    def break_off(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
-        """It cannot go on."""
-        if self.phase is AnswerPhase.OVER:
-            return
-        self._context.metrics.broken(self._request.model, code.name.lower())
-        self.response.break_off(code, reason, not_continued=not_continued)
-        self.stop(code, reason)
-
-    def stop(self, code: ErrorCode, reason: str = "") -> None:
-        """Nobody wants more of it, or there is no more. Idempotent."""
-        if self.phase is AnswerPhase.WAITING:
-            self._context.withdraw(self._ticket)
-        if self.phase is not AnswerPhase.OVER:
-            self._end()
-            note_stopped(self._context, self._ticket, self.attempt)
-        if self.attempt is not None:
-            self.attempt.give_up(code, reason)
 
     # --- From its attempts ---
 
@@ -192,7 +142,7 @@ class RunningAnswer:
         attempt.first_byte_s = now
         self.response.go_on(attempt.stream, self._recovery.splicer())
         self.phase = AnswerPhase.STREAMING
-        self._expect_bytes(attempt, now)
+        self._watch.expect_bytes(attempt, now)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """The stream ended in order. An engine that said why its answer ends has answered, also when it omits
@@ -209,17 +159,15 @@ class RunningAnswer:
         except SpliceFailed as error:
             self.unjoinable(attempt, str(error))
             return
-        if self._recovery.whole:
-            self.response.flush()
-            self._finish(attempt, trailers)
-        elif (missing := self._recovery.missing) is not None:
-            self.response.flush()
-            self.response.add(missing)
-            self._finish(attempt, trailers)
-        else:
-            now = self._context.timers.time()
-            self._context.failed(attempt, Trouble.BROKEN, now)
+        missing = self._recovery.missing
+        if missing is None:
+            self._context.failed(attempt, Trouble.BROKEN, self._context.timers.time())
             self._broke(ErrorCode.ENGINE_FAILED, "the stream ended early", Trouble.BROKEN)
+            return
+        self.response.flush()
+        if missing:
+            self.response.add(missing)
+        self._finish(attempt, trailers)
 
     def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
         """The stream was reset from the other side."""
@@ -248,7 +196,7 @@ class RunningAnswer:
         if attempt is self.attempt and self.phase in (AnswerPhase.STREAMING, AnswerPhase.ASKING):
             settings, streams = self._context.settings, self.phase is AnswerPhase.STREAMING
             wait_s = settings.continue_after_s if streams else settings.failover_after_s
-            self._look_after(wait_s, self._context.timers.time())
+            self._watch.again_at(self._context.timers.time() + wait_s)
 
     def engine_lost(self, attempt: Attempt) -> None:
         """Its agent says that its engine is lost: if nothing comes any more, another one is to go on."""
@@ -256,9 +204,9 @@ class RunningAnswer:
             now = self._context.timers.time()
             if self.phase is AnswerPhase.STREAMING:
                 attempt.quiet_s, attempt.heard = now, False
-                self._look_after(self._context.settings.continue_after_s, now)
+                self._watch.again_at(now + self._context.settings.continue_after_s)
             elif self.phase is AnswerPhase.ASKING:
-                self._look_after(0.0, now)
+                self._watch.again_at(now)
 
     def resumed(self, attempt: Attempt) -> None:
         if attempt is not self.attempt:
@@ -269,9 +217,9 @@ class RunningAnswer:
             self.phase = AnswerPhase.STREAMING
         self._fixed = False
         if self.phase is AnswerPhase.STREAMING:
-            self._timer.due(min(attempt.quiet_s + self._context.settings.stall_s, self._watch.ends_s))
+            self._watch.again_at(attempt.quiet_s + self._context.settings.stall_s)
         else:
-            self._look_after(COMMENT_S, now)
+            self._watch.again_at(now + COMMENT_S)
 
     # --- Going on elsewhere ---
 
@@ -318,7 +266,7 @@ class RunningAnswer:
         patience_s = self._context.settings.total_s if patient else PATIENCE_S
         self._expires_s = min(self._ticket.expires_s, now + patience_s, self._watch.ends_s)
         self._comment_s = now
-        self._timer.due(min(self._expires_s, now + COMMENT_S))
+        self._watch.again_at(min(self._expires_s, now + COMMENT_S))
 
     def _still_waiting(self, now: float) -> None:
         if now >= self._expires_s:
@@ -326,25 +274,15 @@ class RunningAnswer:
             self._stop_waiting("no other deployment could go on with it in time")
         else:
             self._comment(now)
-            self._timer.due(min(self._expires_s, now + COMMENT_S))
+            self._watch.again_at(min(self._expires_s, now + COMMENT_S))
 
     def _still_asking(self, attempt: Attempt, now: float) -> None:
         found = self._watch.look_at_asked(attempt, now)
-        if isinstance(found, Silenced):
-            self._failed_to_go_on(attempt, found.trouble, found.reason, blamed=found.blamed)
-            return
-        if found.commented:
+        if found is None:
             self._comment(now)
-        self._timer.due(min(found.at_s, self._watch.ends_s))
-
-    def _comment(self, now: float) -> None:
-        """Tell whoever is in between that the client is not forgotten."""
-        if now - self._comment_s >= COMMENT_S and self._recovery.commentable:
-            self._comment_s = now
-            self.response.comment()
-
-    def _look_after(self, wait_s: float, now: float) -> None:
-        self._timer.due(min(now + wait_s, self._watch.ends_s))
+        else:
+            blamed = attempt.suspended_s is None
+            self._failed_to_go_on(attempt, found.trouble, found.reason, blamed=blamed)
 
     def _stop_waiting(self, reason: str) -> None:
         """Nobody else goes on. An attempt whose tunnel is gone may still come back; else that was it.
@@ -353,7 +291,7 @@ class RunningAnswer:
         if attempt is not None and self.phase is AnswerPhase.WAITING:
             self.phase = AnswerPhase.STREAMING
             self._fixed = True
-            self._look_after(self._context.settings.continue_after_s, self._context.timers.time())
+            self._watch.again_at(self._context.timers.time() + self._context.settings.continue_after_s)
         elif self.phase is not AnswerPhase.OVER:
             self.phase = AnswerPhase.STREAMING
             self._recover(reason, ErrorCode.SESSION_LOST, break_reason(ErrorCode.SESSION_LOST, ""))
@@ -362,11 +300,11 @@ class RunningAnswer:
         self, attempt: Attempt, trouble: Trouble | None, reason: str, *, blamed: bool = True
     ) -> None:
         """The engine that was to go on did not. What it added, if anything, was sound."""
-        if trouble is not None:
+        if trouble is not None and blamed:
             self._context.failed(attempt, trouble, self._context.timers.time())
         attempt.give_up(ErrorCode.CANCELLED)
         self.attempt = None
-        self._once_read(lambda: self._try_another(reason, trouble if blamed else Trouble.LOST))
+        self._once_read(lambda: self._try_another(reason, trouble))
 
     def _try_another(self, reason: str, trouble: Trouble | None) -> None:
         """The engine that was to go on did not, because of ``trouble``; what there is has been read."""
@@ -378,36 +316,28 @@ class RunningAnswer:
     def _once_read(self, then: Callable[[], None]) -> None:
         """No attempt is left. Read how far the answer came, then do ``then`` unless it is over meanwhile."""
         self.phase = AnswerPhase.READING
-        self._read_no_more()
+        self._recovery.stop_reading()
         if self._is_read(then):
             then()
         else:
             self._comment_s = now = self._context.timers.time()
-            self._look_after(COMMENT_S, now)
+            self._watch.again_at(now + COMMENT_S)
 
     def _is_read(self, then: Callable[[], None]) -> bool:
         """Whether how far the answer came has been read at once; else ``then`` is called when it has."""
-        if self._recovery.record is not None:
-            self._reads = self._context.readings.read(self._recovery, lambda: self._was_read(then))
-        return self._reads is None
+        return self._recovery.is_read(lambda: self._was_read(then))
 
     def _was_read(self, then: Callable[[], None]) -> None:
-        self._reads = None
         try:
             then()
         except Exception:
             self.break_off(ErrorCode.INTERNAL, "The gateway failed on what it had read of the answer.")
             raise  # it is logged where it was read
 
-    def _read_no_more(self) -> None:
-        if self._reads is not None:
-            self._reads.cancel()
-            self._reads = None
-
     def _is_read_first(self, attempt: Attempt, now: float) -> bool:
         """Whether the attempt is at a point where another deployment may be asked, and how far the answer
         came must be read before: that is looked at once it has been."""
-        if self._reads is not None:
+        if self._recovery.being_read:
             return True
         if attempt.suspended_s is not None:
             asks = not self._fixed
@@ -420,10 +350,6 @@ class RunningAnswer:
             self.on_time(self._context.timers.time())
 
     # --- Time ---
-
-    def _expect_bytes(self, attempt: Attempt, now: float) -> None:
-        """Bytes are expected from now on."""
-        self._timer.due(min(self._watch.begin(attempt, now), self._watch.ends_s))
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
         found = self._watch.look(attempt, self.response.behind, now)
@@ -438,10 +364,7 @@ class RunningAnswer:
                 attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
                 return
             found = found.otherwise
-        if isinstance(found, NextLook):
-            self._timer.due(min(found.at_s, self._watch.ends_s))
-        else:
-            assert found.trouble is not None
+        if found is not None:
             self._context.failed(attempt, found.trouble, now)
             attempt.give_up(ErrorCode.ENGINE_TIMEOUT)
             self._broke(found.code, found.reason, found.trouble)
@@ -450,7 +373,7 @@ class RunningAnswer:
         """The attempt stays: whichever comes first goes on, its tunnel or another deployment."""
         if self._fixed or not self._goes_on_elsewhere(Trouble.LOST):
             self._comment(now)
-            self._look_after(self._context.settings.continue_after_s, now)
+            self._watch.again_at(now + self._context.settings.continue_after_s)
 
     def _goes_on_elsewhere(self, trouble: Trouble) -> bool:
         """Have another deployment go on, or end the answer if all is there, while its attempt still lives."""
@@ -462,28 +385,3 @@ class RunningAnswer:
         elif step is RecoveryStep.CLOSE:
             self._close()
         return step is not None
-
-    def _finish(self, attempt: Attempt | None, trailers: Trailers | None) -> None:
-        """The answer is whole."""
-        own = None if trailers is None else trailers.usage
-        if trailers is not None:
-            trailers = self._recovery.add_up(trailers)
-        note_complete(
-            self._context,
-            self._ticket,
-            attempt,
-            status=self.response.status,
-            usage=None if trailers is None else trailers.usage,
-            own=own,
-            now=self._context.timers.time(),
-        )
-        if self._recovery.continued:
-            self._context.metrics.continued(self._request.model, "done")
-        self._end()
-        self.response.end(trailers)
-
-    def _end(self) -> None:
-        self.phase = AnswerPhase.OVER
-        self._timer.off()
-        self._read_no_more()
-        self._recovery.release()

@@ -10,6 +10,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.request import Request
+from gateway.domain.timers import LazyTimer
 from gateway.scheduling.health.failover import Trouble
 from shared.protocol import limits
 from shared.protocol.errors import ErrorCode
@@ -74,42 +75,33 @@ def may_be_the_tunnels(attempt: Attempt, now: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NextLook:
-    """All is well so far, or may be: look again then. ``commented``: the client waits for a sign of life."""
-
-    at_s: float
-    commented: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Silenced:
     """The engine says no more: the attempt is given up for ``trouble``."""
 
-    trouble: Trouble | None
+    trouble: Trouble
     reason: str
     code: ErrorCode = ErrorCode.ENGINE_TIMEOUT
     """What the client is told when nobody goes on."""
-    blamed: bool = True
-    """The engine is to blame, and not its tunnel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """Another deployment is to go on, if it can; otherwise the answer waits, or that was it."""
+    """Another deployment is to go on, if it can; otherwise the answer waits (None), or that was it."""
 
     trouble: Trouble
-    otherwise: NextLook | Silenced
+    otherwise: Silenced | None = None
 
 
 class AnswerWatch:
-    """Of one answer, from when its first attempt was opened."""
+    """Of one answer, from when its first attempt was opened. Sets the answer's timer."""
 
-    __slots__ = ("_began_s", "_context", "_request")
+    __slots__ = ("_began_s", "_context", "_request", "_timer")
 
-    def __init__(self, context: DispatchContext, request: Request, began_s: float) -> None:
+    def __init__(self, context: DispatchContext, request: Request, began_s: float, timer: LazyTimer) -> None:
         self._context = context
         self._request = request
         self._began_s = began_s
+        self._timer = timer
 
     @property
     def ends_s(self) -> float:
@@ -118,10 +110,18 @@ class AnswerWatch:
         ends_s = self._began_s + self._context.settings.total_s
         return ends_s if request.streaming or request.deadline_s is None else min(ends_s, request.deadline_s)
 
-    def begin(self, attempt: Attempt, now: float) -> float:
-        """Bytes are expected from now on: when to look for them."""
+    def again_at(self, at_s: float) -> None:
+        """Look at the answer then, or when it must be complete."""
+        self._timer.due(min(at_s, self.ends_s))
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.off()
+
+    def expect_bytes(self, attempt: Attempt, now: float) -> None:
+        """Bytes are expected from now on."""
         attempt.quiet_s, attempt.heard = now, False
-        return now + look_s(self._context.settings)
+        self.again_at(now + look_s(self._context.settings))
 
     def may_suspect(self, attempt: Attempt, behind: bool, now: float) -> bool:
         """Whether :meth:`look` may come to another conclusion than to look again later."""
@@ -129,48 +129,56 @@ class AnswerWatch:
             return False
         return attempt.deployment.lost_s is not None or now >= stalls_at_s(attempt, self._context.settings)
 
-    def look(self, attempt: Attempt, behind: bool, now: float) -> NextLook | Silenced | Suspected:
-        """At an attempt whose tunnel is there; ``behind``: it may be waiting for its reader."""
+    def look(self, attempt: Attempt, behind: bool, now: float) -> Silenced | Suspected | None:
+        """At an attempt whose tunnel is there; ``behind``: it may be waiting for its reader. None: all may be
+        well, and it is looked again later."""
         settings = self._context.settings
         if attempt.heard or behind:
-            return NextLook(self.begin(attempt, now))
+            self.expect_bytes(attempt, now)
+            return None
         if attempt.deployment.lost_s is not None:
             return self._look_at_lost(attempt, attempt.deployment.lost_s, now)
         silent_s, idle_s = stalls_at_s(attempt, settings), idle_at_s(attempt, settings)
         if now >= silent_s and may_be_the_tunnels(attempt, now):
-            return NextLook(now + ANSWER_S)
+            self.again_at(now + ANSWER_S)
+            return None
         if now >= idle_s:
             return Silenced(Trouble.TIMEOUT, f"silent for {settings.idle_s:g} s")
         if now >= silent_s:
-            return Suspected(Trouble.STALLED, NextLook(idle_s))
-        return NextLook(silent_s)
+            self.again_at(idle_s)
+            return Suspected(Trouble.STALLED)
+        self.again_at(silent_s)
+        return None
 
-    def _look_at_lost(self, attempt: Attempt, lost_s: float, now: float) -> NextLook | Suspected:
+    def _look_at_lost(self, attempt: Attempt, lost_s: float, now: float) -> Suspected | None:
         """Nothing comes, and the agent has declared the engine lost."""
         after_s, quiet_s = self._context.settings.continue_after_s, now - max(lost_s, attempt.quiet_s)
         if quiet_s < after_s:
-            return NextLook(now + after_s - quiet_s)
+            self.again_at(now + after_s - quiet_s)
+            return None
         if quiet_s < LOST_PATIENCE_S:
-            return Suspected(Trouble.ENGINE_LOST, NextLook(now + min(after_s, LOST_PATIENCE_S - quiet_s)))
+            self.again_at(now + min(after_s, LOST_PATIENCE_S - quiet_s))
+            return Suspected(Trouble.ENGINE_LOST)
         reason = f"its agent has declared it lost: {attempt.deployment.reason or 'it does not answer'}"
         return Suspected(Trouble.ENGINE_LOST, Silenced(Trouble.ENGINE_LOST, reason, ErrorCode.ENGINE_FAILED))
 
-    def look_at_asked(self, attempt: Attempt, now: float) -> NextLook | Silenced:
-        """At an attempt that was asked to go on and has not begun. A tunnel that is away is no reason to
-        blame the engine, and one to ask somebody else."""
+    def look_at_asked(self, attempt: Attempt, now: float) -> Silenced | None:
+        """At an attempt that was asked to go on and has not begun; see :meth:`look`. A tunnel that is away
+        (LOST) is no reason to blame the engine, and one to ask somebody else."""
         settings = self._context.settings
         if attempt.suspended_s is not None:
             away_s = now - attempt.suspended_s
             if away_s >= settings.failover_after_s and self._context.someone_else(self._request):
-                return Silenced(None, "its tunnel is gone", blamed=False)
-            return NextLook(now + settings.failover_after_s, commented=True)
+                return Silenced(Trouble.LOST, "its tunnel is gone")
+            self.again_at(now + settings.failover_after_s)
+            return None
         lost_s = attempt.deployment.lost_s
         if lost_s is not None and (
             self._context.someone_else(self._request) or now >= lost_s + LOST_PATIENCE_S
         ):
             return Silenced(Trouble.ENGINE_LOST, "its agent has declared it lost")
-        if now - attempt.opened_s - attempt.away_s >= settings.first_byte_s:
-            if may_be_the_tunnels(attempt, now):
-                return NextLook(now + ANSWER_S)
+        late = now - attempt.opened_s - attempt.away_s >= settings.first_byte_s
+        if late and not may_be_the_tunnels(attempt, now):
             return Silenced(Trouble.TIMEOUT, "it did not begin in time")
-        return NextLook(now + COMMENT_S, commented=True)
+        self.again_at(now + (ANSWER_S if late else COMMENT_S))
+        return None

@@ -1,6 +1,7 @@
 """Whether and how one answer goes on at another engine: what came of it, the request that it answers, and how
 often that may be tried."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
 
@@ -9,6 +10,7 @@ import structlog
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import is_event_stream
+from gateway.dispatch.readings import Task
 from gateway.dispatch.recovery import AnswerRecord, ContinuationReading, NotContinuable, Progress, Splicer
 from gateway.domain.json_members import without_usage
 from gateway.domain.request import Request, RequestBody
@@ -58,6 +60,8 @@ class StreamRecovery:
         self._failed = False
         """Reading raised what it should not: nothing more is read."""
         self._progress: Progress | None = None
+        self._task: Task | None = None
+        """In which it is being read."""
         self._splicer: Splicer | None = None
         self._tries = AttemptCount(context.settings.max_attempts)
         """Without the answer getting further than ``_size_bytes``."""
@@ -96,6 +100,28 @@ class StreamRecovery:
             _log.exception("reading_failed")
             self._failed = True
             return 0
+
+    def is_read(self, then: Callable[[], None]) -> bool:
+        """Whether all of it has been read at once; else ``then`` is called when it has, unless nobody wants
+        to know any more."""
+        if self.record is not None:
+            self._task = self._context.readings.read(self, lambda: self._was_read(then))
+        return self._task is None
+
+    def _was_read(self, then: Callable[[], None]) -> None:
+        self._task = None
+        then()
+
+    @property
+    def being_read(self) -> bool:
+        """It is read over several turns of the event loop."""
+        return self._task is not None
+
+    def stop_reading(self) -> None:
+        """Nobody wants to know any more how far it came."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
 
     @property
     def nearly_read(self) -> bool:
@@ -235,15 +261,11 @@ class StreamRecovery:
     # --- How it ends ---
 
     @property
-    def whole(self) -> bool:
-        """The answer may end where its stream ended."""
-        return self.record is None or self.record.ends_well
-
-    @property
     def missing(self) -> bytes | None:
-        """What an answer lacks whose stream ended in order, with a reason why it ends, and not as its route's
-        streams end; None when it is not whole. See :meth:`gateway.dispatch.recovery.AnswerRecord.closing`."""
-        return None if self.record is None else self.record.closing()
+        """What an answer lacks whose stream ended in order: nothing where it ended as its route's streams do,
+        else the events of such an end; None when it is not whole. See
+        :meth:`gateway.dispatch.recovery.AnswerRecord.closing`."""
+        return b"" if self.record is None or self.record.ends_well else self.record.closing()
 
     @property
     def commentable(self) -> bool:
@@ -263,6 +285,7 @@ class StreamRecovery:
 
     def release(self) -> None:
         """The answer is done with, one way or the other."""
+        self.stop_reading()
         if self.record is not None:
             self.record.release()
         self._question = b""

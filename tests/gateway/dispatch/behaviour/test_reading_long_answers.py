@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.dispatch.answer_state import AnswerPhase
 from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.dispatch.recovery import ContinuationReading
-from gateway.dispatch.running_answer import AnswerPhase
 from gateway.dispatch.stream_recovery import NOT_READ
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import PREEMPTED, RequestBody, Tier

@@ -1,0 +1,119 @@
+"""The state of an answer whose head is out, how it ends, and what it cost then."""
+
+from enum import Enum, auto
+
+from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.context import DispatchContext
+from gateway.dispatch.response import EngineResponse
+from gateway.dispatch.stall_detection import COMMENT_S, AnswerWatch
+from gateway.dispatch.stream_recovery import StreamRecovery
+from gateway.domain.timers import LazyTimer
+from gateway.scheduling.base import estimated_work
+from gateway.scheduling.queue.tickets import Ticket
+from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import Trailers, Usage
+
+
+class AnswerPhase(Enum):
+    STREAMING = auto()
+    READING = auto()
+    """Its engine is lost, and how far the answer came is being read."""
+    WAITING = auto()
+    """For another deployment to go on with it; the attempt there was may still come back."""
+    ASKING = auto()
+    """Another deployment was asked to go on."""
+    OVER = auto()
+
+
+class AnswerState:
+    """Of one answer. ``attempt`` is the one that it comes from, None while there is none."""
+
+    def __init__(
+        self,
+        context: DispatchContext,
+        ticket: Ticket,
+        attempt: Attempt,
+        response: EngineResponse,
+        recovery: StreamRecovery,
+        timer: LazyTimer,
+    ) -> None:
+        self.phase = AnswerPhase.STREAMING
+        self.response = response
+        self.attempt: Attempt | None = attempt
+        self._context = context
+        self._ticket = ticket
+        self._request = ticket.request
+        self._recovery = recovery
+        self._watch = AnswerWatch(context, ticket.request, attempt.opened_s, timer)
+        self._comment_s = 0.0
+        """When the client got the latest comment."""
+
+    def read_too_slowly(self, reason: str) -> None:
+        """The engine waits for its client, and others wait for the engine."""
+        if self.phase is AnswerPhase.OVER:
+            return
+        self._context.metrics.broken(self._request.model, "read_too_slowly")
+        self.response.break_off(ErrorCode.CANCELLED, reason, read_slowly=True)
+        self.stop(ErrorCode.CANCELLED, "its client reads too slowly")
+
+    def break_off(self, code: ErrorCode, reason: str, *, not_continued: bool = False) -> None:
+        """It cannot go on."""
+        if self.phase is AnswerPhase.OVER:
+            return
+        self._context.metrics.broken(self._request.model, code.name.lower())
+        self.response.break_off(code, reason, not_continued=not_continued)
+        self.stop(code, reason)
+
+    def stop(self, code: ErrorCode, reason: str = "") -> None:
+        """Nobody wants more of it, or there is no more. Idempotent."""
+        if self.phase is AnswerPhase.WAITING:
+            self._context.withdraw(self._ticket)
+        if self.phase is not AnswerPhase.OVER:
+            self._end()
+            self._note_stopped(self.attempt)
+        if self.attempt is not None:
+            self.attempt.give_up(code, reason)
+
+    def _comment(self, now: float) -> None:
+        """Tell whoever is in between that the client is not forgotten."""
+        if now - self._comment_s >= COMMENT_S and self._recovery.commentable:
+            self._comment_s = now
+            self.response.comment()
+
+    def _finish(self, attempt: Attempt | None, trailers: Trailers | None) -> None:
+        """The answer is whole; its end came from ``attempt``, unless None."""
+        now, request = self._context.timers.time(), self._request
+        own = whole = None if trailers is None else trailers.usage
+        if trailers is not None:
+            trailers = self._recovery.add_up(trailers)
+            whole = trailers.usage
+        if whole is None:
+            self._note_stopped(attempt)
+        else:
+            self._context.metrics.used(request.model, whole)
+            self._context.room.settle(self._ticket, _work_done(whole), now)
+        if attempt is not None and self.response.status < 500 and not attempt.refused:
+            first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
+            total_s = now - attempt.opened_s - attempt.away_s
+            self._context.succeeded(attempt, first_byte_s, total_s, now, own)
+        if self._recovery.continued:
+            self._context.metrics.continued(request.model, "done")
+        self._end()
+        self.response.end(trailers)
+
+    def _end(self) -> None:
+        self.phase = AnswerPhase.OVER
+        self._watch.stop()
+        self._recovery.release()
+
+    def _note_stopped(self, attempt: Attempt | None) -> None:
+        """The answer is not finished, or nobody counted: of a streamed one a piece is taken for a token."""
+        request = self._request
+        if attempt is not None and request.streaming:
+            work = estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))
+            self._context.room.settle(self._ticket, work, self._context.timers.time())
+
+
+def _work_done(usage: Usage) -> float:
+    """By what its engine counted. What was cached cost nothing."""
+    return estimated_work(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
