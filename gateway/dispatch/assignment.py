@@ -99,7 +99,7 @@ class Assigner:
 
     def _assign(self, model: str) -> None:
         now = self._timers.time()
-        if not self._context.decisions.rests(model, now):
+        if not self._context.decisions.scheduler.is_resting(model, now):
             depth = self._room.depth(model)
             front = offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
@@ -132,9 +132,10 @@ class Assigner:
         if not tickets:
             return True
         open_now = self._index.open(model)
-        for assignment in self._context.decisions.assign(model, tickets, open_now, now):
+        scheduler = self._context.decisions.scheduler
+        for assignment in scheduler.assign(model, tickets, list(open_now.values()), now):
             self._carry_out(assignment, open_now.get(assignment.key), now)
-        again_s = self._context.decisions.look_again_s(model)
+        again_s = scheduler.look_again_s(model)
         if again_s is not None:
             self._look_again(model, again_s)
         return again_s is None

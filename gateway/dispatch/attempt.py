@@ -7,6 +7,7 @@ from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.upload import StreamUpload
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
+from gateway.scheduling.base import Outcome
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
@@ -39,18 +40,22 @@ class Attempt:
         "_noted",
         "_noted_bytes",
         "_owner",
-        "_wanted",
         "asked_s",
         "away_s",
         "deployment",
         "first_byte_s",
         "first_piece_s",
+        "followed",
+        "given_up",
         "heard",
+        "kv_tokens",
         "opened_s",
+        "outcome",
         "pieces",
         "quiet_s",
         "received_bytes",
         "refused",
+        "request",
         "response",
         "stalled",
         "stream",
@@ -63,6 +68,7 @@ class Attempt:
         self, owner: AttemptOwner, deployment: Deployment, head: RequestHead, work: float, now: float
     ) -> None:
         """Opens the stream. Raises SessionClosed or TooManyStreams; nothing is held then."""
+        self.request = owner.request
         self.deployment = deployment
         self.work = work
         self.opened_s = now
@@ -91,23 +97,20 @@ class Attempt:
         self.response: EngineResponse | None = None
         self.upload: StreamUpload | None = None
         self._noted = self._noted_bytes = 0
-        self._owner = owner
-        self._wanted = True
-        self.stream: Stream = deployment.session.endpoint.open(head, self)
-
-    @property
-    def request(self) -> Request:
-        """Whose attempt it is."""
-        return self._owner.request
-
-    @property
-    def given_up(self) -> bool:
+        self.given_up = False
         """Nobody wants its answer; it holds its slot until the engine has let go."""
-        return not self._wanted
+        self.followed: int | None = None
+        """The ticket's number by which the scheduler is to hear its end; None: it is not."""
+        self.outcome: Outcome | None = None
+        """What the scheduler is to learn of it; None: nothing."""
+        self.kv_tokens: int | None = None
+        """What it holds of its deployment's memory for context, where that is known."""
+        self._owner = owner
+        self.stream: Stream = deployment.session.endpoint.open(head, self)
 
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants the answer of this attempt any more."""
-        self._wanted = False
+        self.given_up = True
         self.response = None
         self._note_tokens()
         self._stop_upload()
@@ -115,7 +118,7 @@ class Attempt:
 
     def on_head(self, head: ResponseHead) -> None:
         self.heard = True
-        if self._wanted:
+        if not self.given_up:
             self._owner.answered(self, head)
 
     def on_data(self, data: bytes) -> None:
@@ -134,14 +137,14 @@ class Attempt:
 
     def on_end(self, trailers: Trailers | None) -> None:
         self._stop_upload()
-        if self._wanted:
+        if not self.given_up:
             self._note_tokens()
             self._owner.complete(self, trailers)
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         self._stop_upload()
-        if self._wanted:
-            self._wanted = False
+        if not self.given_up:
+            self.given_up = True
             self._note_tokens()
             self._owner.lost(self, code, reason)
 
@@ -163,16 +166,16 @@ class Attempt:
         return away_s
 
     def on_suspended(self) -> None:
-        if self._wanted:
+        if not self.given_up:
             self._owner.suspended(self)
 
     def on_resumed(self) -> None:
-        if self._wanted:
+        if not self.given_up:
             self._owner.resumed(self)
 
     def on_engine_lost(self) -> None:
         """Its agent has declared its engine lost."""
-        if self._wanted:
+        if not self.given_up:
             self._owner.engine_lost(self)
 
     def on_closed(self) -> None:
@@ -181,15 +184,14 @@ class Attempt:
         self._owner.closed(self)
 
     def upload_failed(self, error: Exception) -> None:
-        if self._wanted:
+        if not self.given_up:
             self._owner.body_failed(error)
 
     def _note_tokens(self) -> None:
         """The request has had what came; each piece is noted once, as a token, or as several."""
         seen = max(self.pieces, self.received_bytes // EVENT_BYTES)
-        request = self._owner.request
-        request.seen_tokens += seen - self._noted
-        request.seen_bytes += self.received_bytes - self._noted_bytes
+        self.request.seen_tokens += seen - self._noted
+        self.request.seen_bytes += self.received_bytes - self._noted_bytes
         self._noted, self._noted_bytes = seen, self.received_bytes
 
     def _stop_upload(self) -> None:

@@ -57,7 +57,7 @@ class DispatchContext(ABC):
         self.room = WaitingRoom(queue)
         self.index = registry.index
         self.decisions = Decisions(self.index, policy, timers.time)
-        self.decisions.choose_policies(policy, policies)
+        self.decisions.scheduler.choose_policies(policy, policies)
         self.admission = Admission(self.index, self.room, settings.reconnect_grace_s)
         self.sessions = Sessions(self.index, self.admission)
         rests = HealthSettings(settings.rest_s, settings.rest_max_s, settings.slow_start_s)
@@ -139,7 +139,7 @@ class DispatchContext(ABC):
         request = ticket.request
         well = {key: each for key, each in self.index.open(request.model).items() if each.well}
         copy = ticket.as_waiting(frozenset(request.attempts))
-        chosen = self.decisions.assign(request.model, [copy], well, now)
+        chosen = self.decisions.scheduler.assign(request.model, [copy], list(well.values()), now)
         if not chosen or not self._hedges.take(request.principal.tenant):
             return None
         self.metrics.hedged(request.model)

@@ -4,7 +4,7 @@ Everything is decided in :mod:`gateway.scheduling`, which does not know of sessi
 Belongs to the event loop's thread.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
 from gateway.dispatch.attempt import Attempt
 from gateway.domain.request import Request
@@ -12,10 +12,9 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.gauges import PredictionFigures
 from gateway.observability.metric_table import OTHER
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
+from gateway.scheduling.base import Outcome, Waiting
 from gateway.scheduling.learning.devices import CLASSES
 from gateway.scheduling.learning.estimates import OutputEstimates
-from gateway.scheduling.learning.performance import Performance
 from gateway.scheduling.scheduler import Scheduler
 from shared.protocol.messages import Usage
 
@@ -34,30 +33,16 @@ class Decisions:
     def __init__(self, index: ModelIndex, policy: str, clock: Callable[[], float]) -> None:
         """Raises ValueError for a policy there is none of."""
         self._index = index
-        self._scheduler = Scheduler(policy)
+        self.scheduler = Scheduler(policy)
         self._estimates = OutputEstimates()
         self._clock = clock
-        self._followed: dict[Attempt, int] = {}
-        """What the scheduler was told of and is to hear the end of, and its ticket's number."""
         self._places: set[tuple[int, str]] = set()
-        """Numbers and deployments of these."""
-        self._outcomes: dict[Attempt, Outcome] = {}
-        self._kv_tokens: dict[Attempt, int] = {}
-        """What they hold of their deployment's memory for context, where that is known."""
+        """Tickets' numbers and deployments of what the scheduler is to hear the end of."""
         index.watch_serving(self._came, self._gone)
-
-    def choose_policies(self, default: str, named: Mapping[str, str]) -> None:
-        """Policies from now on, by model where ``named``. Raises ValueError; nothing has changed then."""
-        self._scheduler.choose_policies(default, named)
-
-    @property
-    def performance(self) -> Performance:
-        """What was learnt of models on devices."""
-        return self._scheduler.performance
 
     def predictions(self) -> Iterator[PredictionFigures]:
         """How far predictions were off, where there were any."""
-        for speeds in list(self.performance):  # who asks may wait between
+        for speeds in list(self.scheduler.performance):  # who asks may wait between
             device = speeds.device if speeds.device in CLASSES else OTHER
             for of, errors in (
                 ("first_token", speeds.accuracy.first_token),
@@ -92,21 +77,6 @@ class Decisions:
             room = self._estimates.unlimited(request.model, request.principal.tenant, room)
         return input_tokens, room * request.choices
 
-    def assign(
-        self, model: str, waiting: Sequence[Waiting], open_now: Mapping[str, Deployment], now: float
-    ) -> list[Assignment]:
-        """Who goes where, now, of those that wait for ``model``."""
-        views: list[DeploymentView] = list(open_now.values())
-        return self._scheduler.assign(model, waiting, views, now)
-
-    def rests(self, model: str, now: float) -> bool:
-        """Whether nobody would get anything now, whoever waits for ``model``."""
-        return self._scheduler.is_resting(model, now)
-
-    def look_again_s(self, model: str) -> float | None:
-        """When to ask again though nothing has happened."""
-        return self._scheduler.look_again_s(model)
-
     # --- What becomes of attempts ---
 
     def taken(self, item: Waiting, attempt: Attempt) -> None:
@@ -114,20 +84,19 @@ class Decisions:
         place = item.number, attempt.deployment.key
         if place not in self._places:
             self._places.add(place)
-            self._followed[attempt] = item.number
-            asked = self._scheduler.placed(item, attempt.deployment, attempt.opened_s)
+            attempt.followed = item.number
+            asked = self.scheduler.placed(item, attempt.deployment, attempt.opened_s)
             if attempt.deployment.kv_tokens is not None:
-                self._kv_tokens[attempt] = tokens = asked.uncached_tokens + asked.output_tokens
-                attempt.deployment.hold_kv(tokens)
+                attempt.kv_tokens = asked.uncached_tokens + asked.output_tokens
+                attempt.deployment.hold_kv(attempt.kv_tokens)
 
     def began(self, attempt: Attempt, now: float) -> bool:
         """The first of a streamed answer came. Whether it came so early that somebody who is held may be
         placed now."""
-        number = self._followed.get(attempt)
-        if number is None:
+        if attempt.followed is None:
             return False
         attempt.first_piece_s = now
-        return self._scheduler.first_token(number, attempt.deployment, now)
+        return self.scheduler.first_token(attempt.followed, attempt.deployment, now)
 
     def succeeded(self, attempt: Attempt, total_s: float, usage: Usage | None) -> None:
         """Its answer came whole, and it was all of the answer."""
@@ -146,7 +115,7 @@ class Decisions:
         if attempt.away_s:
             return  # its times are the tunnel's too
         first_s = None if attempt.first_piece_s is None else attempt.first_piece_s - attempt.opened_s
-        self._outcomes[attempt] = Outcome(
+        attempt.outcome = Outcome(
             ok=True,
             total_s=total_s,
             first_token_s=first_s,
@@ -157,14 +126,12 @@ class Decisions:
 
     def released(self, attempt: Attempt) -> None:
         """Its slot is free."""
-        outcome = self._outcomes.pop(attempt, _NOTHING_LEARNT)
-        number = self._followed.pop(attempt, None)
-        kv_tokens = self._kv_tokens.pop(attempt, None) if self._kv_tokens else None
-        if kv_tokens is not None:
-            attempt.deployment.free_kv(kv_tokens)
+        number, deployment = attempt.followed, attempt.deployment
+        if attempt.kv_tokens is not None:
+            deployment.free_kv(attempt.kv_tokens)
         if number is not None:
-            self._places.remove((number, attempt.deployment.key))
-            self._scheduler.finished(number, attempt.deployment, outcome, self._clock())
+            self._places.remove((number, deployment.key))
+            self.scheduler.finished(number, deployment, attempt.outcome or _NOTHING_LEARNT, self._clock())
 
     # --- Who serves ---
 
@@ -173,15 +140,11 @@ class Decisions:
         otherwise."""
         if deployment.reload_s is not None:
             return deployment.reload_s, True
-        speeds = self.performance.speeds(deployment.model, deployment.device)
+        speeds = self.scheduler.performance.speeds(deployment.model, deployment.device)
         return speeds.load_s, speeds.loads > 0
 
-    def loaded(self, deployment: Deployment, took_s: float) -> None:
-        """Its model was loaded."""
-        self._scheduler.loaded(deployment, took_s)
-
     def _came(self, deployment: Deployment) -> None:
-        self._scheduler.deployment_added(deployment, self._clock())
+        self.scheduler.deployment_added(deployment, self._clock())
 
     def _gone(self, deployment: Deployment) -> None:
-        self._scheduler.deployment_removed(deployment, self._clock())
+        self.scheduler.deployment_removed(deployment, self._clock())

@@ -81,7 +81,7 @@ class Dispatcher(DispatchContext):
                 timers,
                 placement,
                 load_s=self.decisions.load_s,
-                loaded=self.decisions.loaded,
+                loaded=self.decisions.scheduler.loaded,
                 refuse=self._assigner.refuse,
             )
         self.index.watch_losses(self._engine_lost)
@@ -167,7 +167,7 @@ class Dispatcher(DispatchContext):
     def retune(self, policy: str, policies: Mapping[str, str], weights: Mapping[str, float]) -> None:
         """Policies and tenants' weights from now on, for what waits too. Raises ValueError for a policy there
         is none of; nothing has changed then."""
-        self.decisions.choose_policies(policy, policies)
+        self.decisions.scheduler.choose_policies(policy, policies)
         self.share_out(weights)
 
     def share_out(self, weights: Mapping[str, float], shares: Mapping[str, float] | None = None) -> None:

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import head_for, is_event_stream
-from gateway.dispatch.pending_attempts import GiveUp, LookAgain, PendingAttempts
+from gateway.dispatch.pending_attempts import GiveUp, PendingAttempts
 from gateway.dispatch.recovery import AnswerRecord
 from gateway.dispatch.response import Ending, EngineResponse
 from gateway.dispatch.retry_policy import NextStep, RetryPolicy
@@ -343,16 +343,16 @@ class RequestExchange:
             self.ticket.expires_s = until_s
             self._timer.due(until_s)
 
-    def _act(self, decision: LookAgain | GiveUp | NextStep, attempt: Attempt) -> None:
+    def _act(self, decision: Deployment | GiveUp | NextStep | None, attempt: Attempt) -> None:
         """What was decided while no answer has begun."""
-        if isinstance(decision, LookAgain):
-            if decision.hedge is not None:
-                self._open_copy(decision.hedge)
-            self._timer.due(decision.due_s)
-        elif isinstance(decision, GiveUp):
+        if isinstance(decision, GiveUp):
             self.fail(decision.error, decision.code)
-        else:
+        elif isinstance(decision, NextStep):
             self._goes_on(decision, attempt)
+        else:
+            self._watch()
+            if decision is not None:
+                self._open_copy(decision)
 
     def _open_copy(self, deployment: Deployment) -> None:
         try:

@@ -23,15 +23,6 @@ HEDGE_TIMES = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain:
-    """The attempts go on, and are looked at again at ``due_s``. A second copy goes to ``hedge`` meanwhile,
-    unless None."""
-
-    due_s: float
-    hedge: Deployment | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GiveUp:
     """The request ends with ``error``; what runs is reset with ``code``."""
 
@@ -40,7 +31,11 @@ class GiveUp:
 
 
 class PendingAttempts:
-    """Who may still answer one request, and when to look at them again."""
+    """Who may still answer one request, and when to look at them again.
+
+    What follows from a look is None where they go on, and are looked at again at :attr:`due_s`; a deployment
+    where a second copy goes meanwhile; or what ends their waiting.
+    """
 
     __slots__ = (
         "_context",
@@ -60,7 +55,7 @@ class PendingAttempts:
         self._ticket = ticket
         self._retries = retries
         self._opened_s = 0.0
-        """When the first was opened; later by the time that tunnels were away."""
+        """When the first was opened; later by the time that tunnels were away, or may have been."""
         self._looked_s = 0.0
         """When it was last looked whether somebody else could take what waits for a tunnel or an engine."""
         self._hedge_at_s: float | None = None
@@ -153,7 +148,7 @@ class PendingAttempts:
 
     # --- What follows from it ---
 
-    def look(self, now: float) -> LookAgain | GiveUp | NextStep:
+    def look(self, now: float) -> Deployment | GiveUp | NextStep | None:
         """No response has begun: what to do about it. ASK_AGAIN: somebody else gets the request."""
         deadline_s = self._request.deadline_s
         if deadline_s is not None and now >= deadline_s:
@@ -166,17 +161,17 @@ class PendingAttempts:
             return self._look_at_late(now)
         if self._hedge_at_s is not None and now >= self._hedge_at_s:
             return self._hedge(now)
-        return LookAgain(self.due_s)
+        return None
 
-    def engine_lost(self, attempt: Attempt, now: float) -> LookAgain | GiveUp | NextStep:
+    def engine_lost(self, attempt: Attempt, now: float) -> GiveUp | NextStep | None:
         """The agent of ``attempt`` says that its engine is lost."""
         if self.drop(attempt):
             self._context.failed(attempt, Trouble.ENGINE_LOST, now)
         elif (lost_s := self._lost_s) is not None:
             return self._look_at_lost(lost_s, now)
-        return LookAgain(self.due_s)
+        return None
 
-    def _look_at_gone(self, now: float) -> LookAgain | NextStep:
+    def _look_at_gone(self, now: float) -> NextStep | None:
         """The tunnel stays away: somebody else gets the request, if there is somebody."""
         if (
             self._retries.may_repeat
@@ -186,9 +181,9 @@ class PendingAttempts:
             self._context.metrics.failed_over(self._request.model, "suspended")
             return NextStep.ASK_AGAIN
         self._looked_s = now
-        return LookAgain(self.due_s)
+        return None
 
-    def _look_at_lost(self, lost_s: float, now: float) -> LookAgain | GiveUp | NextStep:
+    def _look_at_lost(self, lost_s: float, now: float) -> GiveUp | NextStep | None:
         """Its agent has declared the engine lost: somebody else gets the request, if there is somebody. Else
         the engine may answer yet, for a while."""
         attempt = self.attempts[0]
@@ -196,7 +191,7 @@ class PendingAttempts:
         elsewhere = self._retries.may_repeat and self._context.someone_else(self._request, patiently=over)
         if not (over or elsewhere):
             self._looked_s = now
-            return LookAgain(self.due_s)
+            return None
         self._context.failed(attempt, Trouble.ENGINE_LOST, now)
         if elsewhere and self._retries.may_move():
             self._context.metrics.failed_over(self._request.model, "engine_lost")
@@ -204,24 +199,25 @@ class PendingAttempts:
         error = request_error(ErrorCode.ENGINE_UNREACHABLE, attempt.deployment.reason)
         return GiveUp(error, ErrorCode.ENGINE_TIMEOUT)
 
-    def _look_at_late(self, now: float) -> LookAgain | GiveUp | NextStep:
+    def _look_at_late(self, now: float) -> GiveUp | NextStep | None:
         """None of the attempts began to answer in time. Those whose tunnel is away are not to blame, and none
         where the client was still sending: it may have taken the time."""
         late = [attempt for attempt in self.attempts if attempt.suspended_s is None]
         if sum(may_be_the_tunnels(attempt, now) for attempt in late):  # each tunnel is asked
-            return LookAgain(now + ANSWER_S)
+            self._opened_s = now + ANSWER_S - self._context.settings.first_byte_s
+            return None
         for attempt in late if self._request.body.rest is None else ():
             self._context.failed(attempt, Trouble.TIMEOUT, now)
         self.give_up(ErrorCode.ENGINE_TIMEOUT, but=late[0])
         step = self._retries.after_timeout()
         return _late() if step is NextStep.TELL else step
 
-    def _hedge(self, now: float) -> LookAgain:
+    def _hedge(self, now: float) -> Deployment | None:
         """It is late: a second copy may be sooner, unless the answer is on its way already."""
         may = self._alone and self._retries.may_repeat
         deployment = self._context.hedge(self._ticket, now) if may else None
         self._hedge_at_s = now + HEDGE_AGAIN_S if may and deployment is None else None
-        return LookAgain(self.due_s, deployment)
+        return deployment
 
 
 def _late() -> GiveUp:

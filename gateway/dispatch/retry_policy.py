@@ -2,7 +2,7 @@
 
 What happened is reported to the dispatcher here; what follows from it is returned, and done by
 :class:`gateway.dispatch.exchange.RequestExchange`. Once the response has begun,
-:class:`gateway.dispatch.recovery_policy.RecoveryPolicy` decides.
+:class:`gateway.dispatch.stream_recovery.StreamRecovery` decides.
 """
 
 import math

@@ -28,20 +28,10 @@ LEAST_PIECES = 4
 """Pieces from which an answer has a rhythm: before them a prompt may still be worked on."""
 
 
-def look_s(settings: DispatchSettings) -> float:
-    """Seconds until the next look at an answer whose bytes come."""
-    return min(settings.stall_s, settings.idle_s) / LOOKS
-
-
-def idle_at_s(attempt: Attempt, settings: DispatchSettings) -> float:
-    """When a silence that lasts is the end."""
-    return attempt.quiet_s + settings.idle_s
-
-
 def stalls_at_s(attempt: Attempt, settings: DispatchSettings) -> float:
     """When a silence that lasts is a stall; one that was seen already ends as any silence does."""
     if attempt.stalled or attempt.pieces < LEAST_PIECES or attempt.first_byte_s is None:
-        return idle_at_s(attempt, settings)
+        return attempt.quiet_s + settings.idle_s
     gap_s = (attempt.quiet_s - attempt.first_byte_s) / attempt.pieces
     return attempt.quiet_s + min(settings.idle_s, max(settings.stall_s, TIMES * gap_s))
 
@@ -120,8 +110,9 @@ class AnswerWatch:
 
     def expect_bytes(self, attempt: Attempt, now: float) -> None:
         """Bytes are expected from now on."""
+        settings = self._context.settings
         attempt.quiet_s, attempt.heard = now, False
-        self.again_at(now + look_s(self._context.settings))
+        self.again_at(now + min(settings.stall_s, settings.idle_s) / LOOKS)
 
     def may_suspect(self, attempt: Attempt, behind: bool, now: float) -> bool:
         """Whether :meth:`look` may come to another conclusion than to look again later."""
@@ -138,7 +129,7 @@ class AnswerWatch:
             return None
         if attempt.deployment.lost_s is not None:
             return self._look_at_lost(attempt, attempt.deployment.lost_s, now)
-        silent_s, idle_s = stalls_at_s(attempt, settings), idle_at_s(attempt, settings)
+        silent_s, idle_s = stalls_at_s(attempt, settings), attempt.quiet_s + settings.idle_s
         if now >= silent_s and may_be_the_tunnels(attempt, now):
             self.again_at(now + ANSWER_S)
             return None

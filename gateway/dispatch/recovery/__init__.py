@@ -9,7 +9,7 @@ refused with a reason.
 from gateway.dispatch.recovery.asking import Progress
 from gateway.dispatch.recovery.editing import NotContinuable
 from gateway.dispatch.recovery.events import SpliceFailed
-from gateway.dispatch.recovery.reading import ContinuationReading, read_progress
+from gateway.dispatch.recovery.reading import ContinuationReading
 from gateway.dispatch.recovery.record import AnswerRecord, RecordBudget
 from gateway.dispatch.recovery.seam import Splicer
 
@@ -21,5 +21,4 @@ __all__ = (
     "RecordBudget",
     "SpliceFailed",
     "Splicer",
-    "read_progress",
 )

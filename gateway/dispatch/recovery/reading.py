@@ -131,14 +131,6 @@ class ContinuationReading:
         return 1 + len(events) * EVENT_US + lines * LINE_US + len(piece) * KIB_US // 1024
 
 
-def read_progress(
-    route: str, request_body: bytes, record: AnswerRecord, *, usage_wanted: bool | None = None
-) -> Progress:
-    """How far the answer in ``record`` came, read at once; see :class:`ContinuationReading`. Raises
-    :class:`NotContinuable` when it cannot go on."""
-    return ContinuationReading(route, request_body, record, usage_wanted=usage_wanted).progress()
-
-
 def _slice_end(data: bytes, start: int) -> int:
     """Where a slice that begins at ``start`` ends: behind the last event within it, or its only one."""
     size_bytes = SLICE_BYTES

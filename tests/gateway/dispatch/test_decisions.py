@@ -37,7 +37,7 @@ async def serve(fleet: Fleet, agent: FakeAgent, client: Client, seconds: float =
 
 
 def speeds_of(fleet: Fleet) -> Speeds:
-    (speeds,) = fleet.dispatcher.decisions.performance
+    (speeds,) = fleet.dispatcher.decisions.scheduler.performance
     return speeds
 
 
@@ -84,7 +84,7 @@ async def test_a_prompt_goes_where_its_beginning_was_read(policy: str) -> None:
 async def test_who_comes_back_has_read_nothing_any_more() -> None:
     fleet, (agent,) = fleet_of("a")
     await serve(fleet, agent, fleet.submit(fleet.request(input_tokens=8000, prefix=CHAIN)))
-    (known,) = fleet.dispatcher.decisions._scheduler._models.values()
+    (known,) = fleet.dispatcher.decisions.scheduler._models.values()
     assert known.knowledge.prefixes.matched_blocks("a/d-m", CHAIN) == len(CHAIN)
     fleet.cut(agent)
     assert not known.knowledge.views

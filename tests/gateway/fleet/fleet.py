@@ -336,8 +336,7 @@ class Fleet:
         assert self.dispatcher.open_exchanges == 0
         assert self.dispatcher.room.requests == 0
         assert self.dispatcher.room.body_bytes == 0
-        decisions = self.dispatcher.decisions
-        assert not any((decisions._followed, decisions._places, decisions._outcomes))
+        assert not self.dispatcher.decisions._places
         unread = self.dispatcher.unread
         assert (unread.used_bytes, unread.spilled_bytes, unread._waiting) == (0, 0, {})
         assert len(self.dispatcher.slow_readers) == 0

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.recovery import AnswerRecord, NotContinuable, RecordBudget, read_progress
+from gateway.dispatch.recovery import AnswerRecord, NotContinuable, RecordBudget
 from gateway.dispatch.recovery.editing import TOKENS, Outline, outline_at_once
+from tests.gateway.dispatch.recovery.going_on import read_progress
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _keys = _text | st.sampled_from(["messages", "max_tokens", '"', "\\", ":{}[],"])

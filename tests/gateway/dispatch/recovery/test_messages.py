@@ -12,7 +12,7 @@ from gateway.dispatch.recovery import NotContinuable, SpliceFailed
 from shared.protocol.messages import Usage
 from tests.gateway.dispatch.recovery import engines, going_on
 from tests.gateway.dispatch.recovery.engines import Model, Style
-from tests.gateway.dispatch.recovery.going_on import Client, cuts, seen_in_messages
+from tests.gateway.dispatch.recovery.going_on import Client, cuts, read_progress, seen_in_messages
 
 TOKENS = ("Once", " upon", "\n\n", ' a "time"', " 🚂", " ", "\\n", " é", " end")
 MODEL = Model(TOKENS)
@@ -151,7 +151,6 @@ def test_more_text_after_the_end_of_the_block_is_not_joined() -> None:
 
 def test_usage_that_the_agent_reports_is_added_up() -> None:
     client = _cut_after("🚂")
-    from gateway.dispatch.recovery import read_progress
 
     progress = read_progress("messages", client.body, client.record)
     progress.continued_request("final_message")

@@ -11,11 +11,11 @@ from gateway.dispatch.recovery import (
     NotContinuable,
     RecordBudget,
     SpliceFailed,
-    read_progress,
 )
 from gateway.dispatch.recovery.events import DONE, written
 from gateway.dispatch.recovery.question import MOST_MARKS
 from gateway.dispatch.recovery.reading import MOST_EVENTS
+from tests.gateway.dispatch.recovery.going_on import read_progress
 
 CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION = {"model": "m", "stream": True, "prompt": "Hi", "max_tokens": 50}
