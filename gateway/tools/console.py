@@ -1,16 +1,51 @@
 """How commands speak: data on stdout, everything else on stderr, colours only on a terminal (SURFACE)."""
 
 import contextlib
+import inspect
+import math
 import sys
-from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TextIO, TypeVar, get_type_hints
 
 import orjson
 import typer
 
 from shared.process.excerpt import printable
 
+Options = TypeVar("Options")
+
 _CLEAR_LINE = "\r\x1b[K"
+
+
+def command_with(options: type[Options], run: Callable[[Options], None]) -> Callable[..., None]:
+    """``run`` as a command of typer whose parameters are the fields of the dataclass ``options``."""
+
+    def command(**values: Any) -> None:
+        run(options(**values))
+
+    command.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+    command.__annotations__ = get_type_hints(options, include_extras=True)
+    command.__doc__ = run.__doc__
+    return command
+
+
+def above_zero(text: str) -> float:
+    """The ``parser`` of an option that takes a finite number above 0."""
+    value = finite(text)
+    if value <= 0:
+        raise typer.BadParameter(f"must be more than 0, not {value:g}")
+    return value
+
+
+def finite(text: str) -> float:
+    """The ``parser`` of an option that takes a finite number from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number") from None
+    if not 0 <= value < math.inf:
+        raise typer.BadParameter(f"must be a number from 0, not {value:g}")
+    return value
 
 
 def note(text: str) -> None:

@@ -58,7 +58,7 @@ class Driver:
         """Until all that was asked for is answered or has failed."""
         self._began_s = self._time()
         timer = asyncio.create_task(self._keep_window())
-        workers = [asyncio.create_task(self._work()) for _ in range(self._plan.concurrency)]
+        workers = [asyncio.create_task(self._work()) for _ in range(self._plan.most_running)]
         stopped = asyncio.create_task(self._stop.wait())
         everything = asyncio.gather(*workers)
         try:

@@ -10,9 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
+import typer
+
+from gateway.tools.console import above_zero, finite
+
 API = "/v1"
+DEFAULT_URL = "http://127.0.0.1:8700/v1"
+CONCURRENCY, OPEN_CONCURRENCY, MAX_CONCURRENCY = 16, 1024, 50_000
+DURATION_S = 30.0
+MAX_COUNT = 1_000_000_000
+"""Of requests, and of tokens of an answer."""
 
 
 class BadPlan(Exception):
@@ -98,25 +108,94 @@ class Arrivals(StrEnum):
     """At equal distances."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
-    """One load. Times are seconds."""
+    """One load: the options of the command. Times are seconds."""
 
-    route: BenchRoute
-    stream: bool
-    concurrency: int
-    """Requests at once; in an open loop the most there may be."""
-    rate: float | None
-    """Starts a second of an open loop; None: a closed one."""
-    arrivals: Arrivals
-    duration_s: float | None
-    """How long requests are started and counted; None: until ``requests`` have been."""
-    requests: int | None
-    warmup_s: float
-    """How long requests are sent before any counts."""
-    timeout_s: float
-    """The longest a request may take, from the moment it is sent."""
-    seed: int
+    url: Annotated[
+        str, typer.Argument(envvar="OPENAI_BASE_URL", help="The endpoint's base URL.", metavar="URL")
+    ] = DEFAULT_URL
+    key: Annotated[
+        str,
+        typer.Option(
+            "--key",
+            "--api-key",
+            envvar="OPENAI_API_KEY",
+            help="Its API key.",
+            show_default=False,
+            metavar="KEY",
+        ),
+    ] = ""
+    url_option: Annotated[
+        str | None, typer.Option("--url", help="The base URL, in place of the argument.", metavar="URL")
+    ] = None
+    model: Annotated[
+        str | None, typer.Option(help="Default: the one on offer, if there is just one.", metavar="NAME")
+    ] = None
+    route: Annotated[BenchRoute, typer.Option(help="What to ask.")] = BenchRoute.CHAT
+    stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Streamed answers.")] = True
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_CONCURRENCY,
+            help=f"Requests at once, each followed by the next (closed loop, default {CONCURRENCY}); "
+            f"with --rate the most there may be (default {OPEN_CONCURRENCY}).",
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            parser=above_zero,
+            help="Start so many requests a second, however the others fare (open loop).",
+            metavar="N",
+        ),
+    ] = None
+    arrivals: Annotated[Arrivals, typer.Option(help="How they follow each other with --rate.")] = (
+        Arrivals.POISSON
+    )
+    duration_s: Annotated[
+        float | None,
+        typer.Option(
+            "--duration",
+            parser=above_zero,
+            help=f"Seconds that count. Default: {DURATION_S:g}, if no --requests.",
+            metavar="S",
+        ),
+    ] = None
+    requests: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="End after so many that count.")
+    ] = None
+    warmup_s: Annotated[
+        float, typer.Option("--warmup", parser=finite, help="Seconds of load before any counts.", metavar="S")
+    ] = 2.0
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Length of made prompts, each unlike the others.")
+    ] = 128
+    max_tokens: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="The most an answer may have.")] = 128
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Prompts instead: a line each, or .jsonl with prompt or messages.", metavar="FILE"),
+    ] = None
+    body: Annotated[
+        str, typer.Option(help='Further members of the body, as {"temperature": 0}.', metavar="JSON")
+    ] = "{}"
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout", parser=above_zero, help="The longest an answer may take.", metavar="S"),
+    ] = 600.0
+    seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust for TLS.", metavar="FILE")] = (
+        None
+    )
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write all figures there; - is stdout.", metavar="FILE")
+    ] = None
+
+    @property
+    def most_running(self) -> int:
+        """Requests at once; in an open loop the most there may be."""
+        return self.concurrency or (CONCURRENCY if self.rate is None else OPEN_CONCURRENCY)
 
 
 def starts_s(kind: Arrivals, rate: float, seed: int) -> Iterator[float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gateway.tools.bench.plan import BadPlan, BenchRoute
+from gateway.tools.bench.plan import BadPlan, BenchPlan, BenchRoute
 from shared.process.excerpt import shortened
 
 _FILE_BYTES = 256 * 2**20
@@ -18,6 +18,7 @@ _WORDS = "the of and to in is that for it as was with be by on not".split()  # n
 
 Prompt = str | list[Any]
 """A text, or the messages of a chat."""
+Prompts = Sequence[Prompt] | Iterator[Prompt]
 
 
 def read_prompts(path: Path) -> list[Prompt]:
@@ -60,27 +61,19 @@ def made_prompts(tokens: int, seed: int) -> Iterator[Prompt]:
         yield f"{chance.getrandbits(32):08x} {number} {text}"
 
 
-def bodies(
-    prompts: Sequence[Prompt] | Iterator[Prompt],
-    *,
-    route: BenchRoute,
-    model: str,
-    max_tokens: int,
-    stream: bool,
-    more: dict[str, Any],
-) -> Iterator[bytes]:
+def bodies(prompts: Prompts, plan: BenchPlan, model: str, more: dict[str, Any]) -> Iterator[bytes]:
     """Endlessly, one request's JSON after the other; a sequence of prompts is gone through again and again.
     ``more`` are further members, which win. Raises BadPlan for prompts that the route does not take."""
     common: dict[str, Any] = {"model": model}
-    if route is not BenchRoute.EMBEDDINGS:
-        common |= {"max_tokens": max_tokens, "stream": stream}
-        if stream:
+    if plan.route is not BenchRoute.EMBEDDINGS:
+        common |= {"max_tokens": plan.max_tokens, "stream": plan.stream}
+        if plan.stream:
             common["stream_options"] = {"include_usage": True}
     for prompt in itertools.cycle(prompts) if isinstance(prompts, Sequence) else prompts:
-        yield orjson.dumps({**common, **_asked(route, prompt), **more})
+        yield orjson.dumps({**common, **_input(plan.route, prompt), **more})
 
 
-def _asked(route: BenchRoute, prompt: Prompt) -> dict[str, Any]:
+def _input(route: BenchRoute, prompt: Prompt) -> dict[str, Any]:
     if route is BenchRoute.CHAT:
         return {"messages": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt}
     if not isinstance(prompt, str):

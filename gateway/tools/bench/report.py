@@ -28,7 +28,7 @@ def bench_figures(driver: Driver, plan: BenchPlan, target: BenchTarget, model: s
         "target": {"url": target.url, "model": model, "route": plan.route.value, "stream": plan.stream},
         "load": {
             "loop": "closed" if plan.rate is None else "open",
-            "concurrency": plan.concurrency,
+            "concurrency": plan.most_running,
             "rate_per_s": plan.rate,
             "arrivals": None if plan.rate is None else plan.arrivals.value,
             "warmup_s": plan.warmup_s,

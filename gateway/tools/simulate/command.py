@@ -1,17 +1,16 @@
 """The command itself. Exit codes: 0 done, 1 no fleet was large enough or a chart was not written, 2 wrong
 usage."""
 
-import math
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gateway.tools.console import fail, note, print_json, print_table
+from gateway.tools.console import above_zero, command_with, fail, note, print_json, print_table
 from gateway.tools.simulate.chart import Heading, check_plot, write_plot
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, model_named, own_device
 from gateway.tools.simulate.fleet import DeploymentBuild, device_count, fleet_of, fleet_text
@@ -37,17 +36,20 @@ from gateway.tools.simulate.simulation import (
 )
 from gateway.tools.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.tools.simulate.traces import TraceFile
-from gateway.tools.simulate.world import REPAIR_S, Rules
+from gateway.tools.simulate.world import NEVER, REPAIR_S, Rules
 
 EPILOG = f"Mixes by name: {', '.join(READY)}. Policies: {', '.join(policy_names())}; all for every one."
 
 
 def register(parent: typer.Typer) -> None:
     """Add ``trunkline simulate``."""
-    parent.command("simulate", epilog=EPILOG)(simulate_command)
+    parent.command("simulate", epilog=EPILOG)(command_with(SimulateOptions, simulate_command))
 
 
-def simulate_command(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """The options of the command."""
+
     fleet: Annotated[
         str,
         typer.Option(
@@ -55,71 +57,90 @@ def simulate_command(
             metavar="COUNT*CLASS,…",
             show_default=False,
         ),
-    ],
+    ]
     trace: Annotated[
         Path | None,
         typer.Option(help="Requests to replay; the format is seen from its content.", metavar="FILE"),
-    ] = None,
+    ] = None
     mix: Annotated[
         str | None, typer.Option(help=f"Made-up requests instead: {THERE_ARE}.", metavar="SPEC")
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(help="One or several, joined by commas.", metavar="P[,P…]")
-    ] = "cost,least-outstanding",
-    seed: Annotated[int, typer.Option(help="Of all that is drawn by chance.")] = 0,
+    ] = None
+    policy: Annotated[str, typer.Option(help="One or several, joined by commas.", metavar="P[,P…]")] = (
+        "cost,least-outstanding"
+    )
+    seed: Annotated[int, typer.Option(help="Of all that is drawn by chance.")] = 0
     rate: Annotated[
-        float, typer.Option(help="Requests come so many times as fast as in the traffic.", metavar="X")
-    ] = 1.0,
+        float,
+        typer.Option(
+            parser=above_zero, help="Requests come so many times as fast as in the traffic.", metavar="X"
+        ),
+    ] = 1.0
     requests: Annotated[
         int | None, typer.Option(min=1, max=MAX_REQUESTS, help="Only the first so many.", metavar="N")
-    ] = None,
+    ] = None
     duration: Annotated[
-        float | None, typer.Option(help="Only what comes within so many seconds.", metavar="S")
-    ] = None,
+        float | None,
+        typer.Option(parser=above_zero, help="Only what comes within so many seconds.", metavar="S"),
+    ] = None
     model: Annotated[
         str, typer.Option(help=f"What all devices serve: {', '.join(MODELS)}.", metavar="NAME")
-    ] = DEFAULT_MODEL,
+    ] = DEFAULT_MODEL
     device: Annotated[
         list[str] | None,
         typer.Option(
             help="A class of your own, as measured: mine:weights_s=0.02,token_s=0.0002,kv_tokens=40000.",
             metavar="NAME:…",
         ),
-    ] = None,
+    ] = None
     slots: Annotated[
         int | None,
         typer.Option(
             min=1, max=1024, help="Requests at once on a device. Default: by its memory.", metavar="N"
         ),
-    ] = None,
-    cold: Annotated[bool, typer.Option("--cold", help="No device has loaded the model at first.")] = False,
+    ] = None
+    cold: Annotated[bool, typer.Option("--cold", help="No device has loaded the model at first.")] = False
     spread: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="True speeds differ from the figures by, say, 0.2.")
-    ] = 0.0,
+    ] = 0.0
     slo_ttft: Annotated[
-        float, typer.Option(help="A good request has its first token within so long.", metavar="S")
-    ] = GOOD_TTFT_S,
+        float,
+        typer.Option(
+            parser=above_zero, help="A good request has its first token within so long.", metavar="S"
+        ),
+    ] = GOOD_TTFT_S
     slo_tpot: Annotated[
-        float, typer.Option(help="And takes no longer for each further one, on average.", metavar="S")
-    ] = GOOD_TPOT_S,
+        float,
+        typer.Option(
+            parser=above_zero, help="And takes no longer for each further one, on average.", metavar="S"
+        ),
+    ] = GOOD_TPOT_S
     max_wait: Annotated[
-        float | None, typer.Option(help="Refuse what waited so long in the gateway.", metavar="S")
-    ] = None,
+        float | None,
+        typer.Option(parser=above_zero, help="Refuse what waited so long in the gateway.", metavar="S"),
+    ] = None
     mtbf: Annotated[
-        float | None, typer.Option(help="Devices fail: mean time between two failures.", metavar="S")
-    ] = None,
+        float | None,
+        typer.Option(parser=above_zero, help="Devices fail: mean time between two failures.", metavar="S"),
+    ] = None
     repair: Annotated[
-        float, typer.Option(help="How long one that failed is gone, before it loads its model.", metavar="S")
-    ] = REPAIR_S,
+        float,
+        typer.Option(
+            parser=above_zero,
+            help="How long one that failed is gone, before it loads its model.",
+            metavar="S",
+        ),
+    ] = REPAIR_S
     what_if: Annotated[
         str | None,
         typer.Option(help="The smallest fleet of this composition with, say, ttft_p99<1.", metavar="GOALS"),
-    ] = None,
+    ] = None
     plot: Annotated[
         Path | None, typer.Option(help="Draw the figures; .svg, or .png with Pillow.", metavar="FILE")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All figures, for programs.")] = False,
-) -> None:
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="All figures, for programs.")] = False
+
+
+def simulate_command(options: SimulateOptions) -> None:
     """Run scheduling policies on simulated GPUs, and tell how each fared.
 
     The policies are the gateway's own; traffic comes from a trace or a description.
@@ -128,25 +149,10 @@ def simulate_command(
 
     Example: trunkline simulate --mix chat --duration 60 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
     """
+    plot = options.plot
     try:
-        rules = Rules(max_wait_s=_or_never(max_wait), mtbf_s=_or_never(mtbf), repair_s=repair)
-        _check({"--rate": rate, "--duration": duration, "--max-wait": max_wait, "--mtbf": mtbf})
-        _check({"--slo-ttft": slo_ttft, "--slo-tpot": slo_tpot, "--repair": repair})
-        own = dict(map(own_device, device or ()))
-        plan = SimulationPlan(
-            traffic=_traffic(trace, mix, seed),
-            fleet=fleet_of(fleet, own),
-            model=model_named(model),
-            seed=seed,
-            rate=rate,
-            requests=requests,
-            duration_s=duration,
-            build=DeploymentBuild(slots, cold, spread, own),
-            slo=Slo(slo_ttft, slo_tpot),
-            rules=rules,
-        )
-        chosen = choices(policy)
-        goals = goals_of(what_if) if what_if is not None else ()
+        plan, chosen = _plan_of(options), choices(options.policy)
+        goals = goals_of(options.what_if) if options.what_if is not None else ()
         if plot is not None:
             check_plot(plot)
         found, answers = _search(plan, chosen, goals) if goals else (_compare(plan, chosen), {})
@@ -156,15 +162,35 @@ def simulate_command(
         fail(f"--plot: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(1) from None
-    source = trace.name if trace is not None else f"mix {mix}"
-    _tell(plan, found, answers, goals, as_json=as_json)
+    policies = {name: figures.as_json() for name, figures in found.items()}
+    _tell(plan, policies, answers, goals, as_json=options.as_json)
     if plot is not None:
+        source = options.trace.name if options.trace is not None else f"mix {options.mix}"
         try:
-            write_plot(plot, _policies(found), _heading(plan, found, answers, source))
+            write_plot(plot, policies, _heading(plan, next(iter(found.values())), answers, source))
         except OSError as error:
             fail(f"the chart was not written: {error}")
     if not all(answer.found.meets for answer in answers.values()):
         raise typer.Exit(1)
+
+
+def _plan_of(options: SimulateOptions) -> SimulationPlan:
+    """Raises BadSpec."""
+    own = dict(map(own_device, options.device or ()))
+    return SimulationPlan(
+        traffic=_traffic(options.trace, options.mix, options.seed),
+        fleet=fleet_of(options.fleet, own),
+        model=model_named(options.model),
+        seed=options.seed,
+        rate=options.rate,
+        requests=options.requests,
+        duration_s=options.duration,
+        build=DeploymentBuild(options.slots, options.cold, options.spread, own),
+        slo=Slo(options.slo_ttft, options.slo_tpot),
+        rules=Rules(
+            max_wait_s=options.max_wait or NEVER, mtbf_s=options.mtbf or NEVER, repair_s=options.repair
+        ),
+    )
 
 
 def _traffic(trace: Path | None, mix: str | None, seed: int) -> Traffic:
@@ -173,16 +199,6 @@ def _traffic(trace: Path | None, mix: str | None, seed: int) -> Traffic:
     if mix is not None and trace is None:
         return Mix(mix, seed)
     raise BadSpec("--trace", "give either --trace FILE or --mix SPEC")
-
-
-def _or_never(seconds: float | None) -> float:
-    return math.inf if seconds is None else seconds
-
-
-def _check(numbers: dict[str, float | None]) -> None:
-    for option, value in numbers.items():
-        if value is not None and not 0 < value < math.inf:
-            raise BadSpec(option, f"must be more than 0, not {value:g}")
 
 
 def _compare(plan: SimulationPlan, chosen: list[PolicyChoice]) -> dict[str, Figures]:
@@ -224,12 +240,9 @@ def _assumed(plan: SimulationPlan, answer: FleetAnswer) -> str:
     return f"at {per_s} ({requests:,} requests{times}), {plan.model.name}"
 
 
-def _heading(
-    plan: SimulationPlan, found: dict[str, Figures], answers: dict[str, FleetAnswer], source: str
-) -> Heading:
+def _heading(plan: SimulationPlan, figures: Figures, answers: dict[str, FleetAnswer], source: str) -> Heading:
     """What a chart is of, so that it can be read without the command that drew it."""
     fleets = {name: answer.found.fleet for name, answer in answers.items()} or {"": fleet_text(plan.fleet)}
-    figures = next(iter(found.values()))
     requests = figures.tally.requests
     per_s = requests / figures.span_s if figures.span_s else 0.0
     return Heading(
@@ -245,19 +258,14 @@ def _watched(plan: SimulationPlan, choice: PolicyChoice) -> SimulationPlan:
     return replace(plan, traffic=ReportedTraffic(plan.traffic, choice.name, sys.stderr))
 
 
-def _policies(found: dict[str, Figures]) -> dict[str, dict[str, Any]]:
-    return {name: figures.as_json() for name, figures in found.items()}
-
-
 def _tell(
     plan: SimulationPlan,
-    found: dict[str, Figures],
+    policies: dict[str, dict[str, Any]],
     answers: dict[str, FleetAnswer],
     goals: tuple[Goal, ...],
     *,
     as_json: bool,
 ) -> None:
-    policies = _policies(found)
     if not as_json:
         print_table(COLUMNS, rows_of(policies), "no policy was simulated")
         if answers:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.tools.bench.driver import Driver, models_of
-from gateway.tools.bench.plan import Arrivals, BenchPlan, BenchRoute, BenchTarget
+from gateway.tools.bench.plan import Arrivals, BenchPlan, BenchTarget
 from gateway.tools.bench.prompts import bodies, made_prompts
 from gateway.tools.bench.report import (
     bench_figures,
@@ -21,16 +21,7 @@ from gateway.tools.bench.report import (
 from gateway.tools.bench.tally import BenchTally
 
 PLAN = BenchPlan(
-    route=BenchRoute.CHAT,
-    stream=True,
-    concurrency=4,
-    rate=None,
-    arrivals=Arrivals.CONSTANT,
-    duration_s=None,
-    requests=20,
-    warmup_s=0.0,
-    timeout_s=5.0,
-    seed=0,
+    concurrency=4, arrivals=Arrivals.CONSTANT, requests=20, max_tokens=3, warmup_s=0.0, timeout_s=5.0
 )
 EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}\n\n'
@@ -72,8 +63,7 @@ async def served(respond: Respond) -> AsyncIterator[BenchTarget]:
 
 
 def driver_of(target: BenchTarget, plan: BenchPlan) -> Driver:
-    asked = bodies(made_prompts(8, 0), route=plan.route, model="m", max_tokens=3, stream=plan.stream, more={})
-    return Driver(target, plan, asked)
+    return Driver(target, plan, bodies(made_prompts(8, 0), plan, "m", {}))
 
 
 async def load(respond: Respond, **changes: Any) -> tuple[BenchTally, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.tools.bench.plan import BadPlan, BenchRoute
+from gateway.tools.bench.plan import BadPlan, BenchPlan, BenchRoute
 from gateway.tools.bench.prompts import bodies, made_prompts, read_prompts
 
 
@@ -20,7 +20,7 @@ def test_made_prompts_are_of_their_length_and_differ_from_the_first_word_on() ->
 
 
 def asked(route: BenchRoute, prompts: list[Any], **more: Any) -> list[dict[str, Any]]:
-    made = bodies(prompts, route=route, model="m", max_tokens=5, stream=True, more=more)
+    made = bodies(prompts, BenchPlan(route=route, max_tokens=5), "m", more)
     return [json.loads(body) for body in itertools.islice(made, 3)]
 
 
