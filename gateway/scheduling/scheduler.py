@@ -61,15 +61,6 @@ class Scheduler:
 
     # --- Which policy ---
 
-    def choose_policy(self, model: str, name: str) -> None:
-        """From now on ``model`` is served by the policy ``name``; nothing learnt is lost. Raises
-        ValueError."""
-        policy_named(name)
-        self._names[model] = name
-        known = self._models.get(model)
-        if known is not None:
-            known.policy = self._policy(model, known.knowledge)
-
     def choose_policies(self, default: str, named: Mapping[str, str]) -> None:
         """From now on ``default`` is the policy of every model that is not ``named`` with another; nothing
         learnt is lost. Raises ValueError for a policy there is none of, and has changed nothing then."""

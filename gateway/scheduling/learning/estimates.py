@@ -3,19 +3,11 @@
 Input tokens are bytes times what the model's requests had per byte, as its engines reported. Output
 tokens are what the answers of this model and tenant were lately, within what the request allows. Both
 are learnt, bounded in memory, and begin with a guess.
-
-Requests other than text cost by their own features, told in *token equivalents*: units of about the work of
-reading one token of text. They need be right only in proportion, within one model: what a unit takes there is
-learnt like any other model's speed.
 """
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
-
-import orjson
 
 from gateway.scheduling.recent import RecentDict
 from shared.process.frozen import frozen
@@ -66,11 +58,9 @@ class OutputEstimates:
 
     def __init__(self, most_models: int = MOST_MODELS, most_tenants: int = MOST_TENANTS) -> None:
         self._inputs = RecentDict[str, _Ratio](most_models)
-        self._models = RecentDict[str, _Lengths](most_models)
-        self._tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
-        self._free_models = RecentDict[str, _Lengths](most_models)
-        self._free_tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
-        """Lengths of the answers that nothing limited."""
+        self._answers = _AnswerLengths(most_models, most_tenants)
+        self._unlimited = _AnswerLengths(most_models, most_tenants)
+        """Of the answers that nothing limited."""
 
     def input_tokens(self, model: str, size_bytes: int) -> int:
         """Input tokens of a request of ``size_bytes`` bytes."""
@@ -81,10 +71,9 @@ class OutputEstimates:
         """Of an answer that may have ``most`` tokens (None: as many as it likes). ``guess`` is what to take
         for its length while nothing is known."""
         limit = NO_LIMIT if most is None else max(0, most)
-        of_model = self._models.get(model)
-        of_tenant = self._tenants.get((model, tenant))
+        answers = self._answers
         expected, high = (float(min(guess, limit)),) * 2
-        for known in (of_model, of_tenant):
+        for known in (answers.models.get(model), answers.tenants.get((model, tenant))):
             if known is not None:
                 trust = known.trust
                 known_expected, known_high = known.within(limit)
@@ -95,11 +84,11 @@ class OutputEstimates:
     def unlimited(self, model: str, tenant: str, room: int) -> int:
         """What nine of ten answers stay within that nothing limits; ``room``, which they have, while fewer
         than :data:`FAMILIAR` such are known of the model. Answers that were cut short say nothing of it."""
-        of_model = self._free_models.get(model)
+        of_model = self._unlimited.models.get(model)
         if of_model is None or of_model.count < FAMILIAR:
             return room
         _, high = of_model.within(NO_LIMIT)
-        of_tenant = self._free_tenants.get((model, tenant))
+        of_tenant = self._unlimited.tenants.get((model, tenant))
         if of_tenant is not None:
             high += of_tenant.trust * (of_tenant.within(NO_LIMIT)[1] - high)
         return min(round(high), room)
@@ -107,8 +96,7 @@ class OutputEstimates:
     def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
         """An answer that nothing limited came whole, and had so many tokens."""
         if output_tokens > 0:
-            self._free_models.renewed(model, _Lengths).note(output_tokens)
-            self._free_tenants.renewed((model, tenant), _Lengths).note(output_tokens)
+            self._unlimited.note(model, tenant, output_tokens)
 
     def learn(
         self,
@@ -125,14 +113,11 @@ class OutputEstimates:
             ratio = self._inputs.renewed(model, _Ratio)
             ratio.note(min(max(input_tokens / size_bytes, LEAST_PER_BYTE), MOST_PER_BYTE))
         if output_tokens:
-            self._models.renewed(model, _Lengths).note(output_tokens)
-            self._tenants.renewed((model, tenant), _Lengths).note(output_tokens)
+            self._answers.note(model, tenant, output_tokens)
 
 
 class _Ratio:
     """A mean of tokens per byte: of all requests first, of the latest fifty or so later."""
-
-    __slots__ = ("count", "value")
 
     def __init__(self) -> None:
         self.value = TOKENS_PER_BYTE
@@ -145,8 +130,6 @@ class _Ratio:
 
 class _Lengths:
     """The latest answers' lengths, sorted when somebody asks, at most once for every ``FRESH`` new ones."""
-
-    __slots__ = ("_high", "_latest", "_longest", "_mean", "_new", "_sorted", "_sums", "trust")
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque(maxlen=LATEST)
@@ -189,79 +172,13 @@ class _Lengths:
         self._new = 0
 
 
-IMAGE_STEPS = 30
-IMAGE_SIDE = 1024
-"""Of a picture whose request says nothing: what common diffusion models are run with."""
+class _AnswerLengths:
+    """Lengths of answers, by model and by model and tenant."""
 
-STEP_TOKENS = 4096
-"""Of one step on a picture of ``IMAGE_SIDE`` squared: a diffusion transformer sees it as 64 x 64 patches."""
+    def __init__(self, most_models: int, most_tenants: int) -> None:
+        self.models = RecentDict[str, _Lengths](most_models)
+        self.tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
 
-MOST_SIDE, MOST_STEPS, MOST_IMAGES = 16_384, 1000, 128
-
-AUDIO_BYTES_S = 16_000
-"""Bytes of a second of speech as it is mostly uploaded: between MP3 at 64 kbit/s and PCM at 32 kB/s."""
-
-SECOND_TOKENS = 50
-"""Frames that Whisper's encoder makes of a second."""
-
-SPEECH_CHAR_TOKENS = 4
-"""Of speech made of text: audio tokens for each character."""
-
-DOCUMENT_TOKENS = 8
-"""Beside each document's text, for the query that is read with it anew."""
-
-
-def image_tokens(members: Mapping[str, Any]) -> int:
-    """Token equivalents of a request for pictures, from their number, pixels and steps."""
-    count = _whole(members.get("n"), 1, MOST_IMAGES)
-    steps = _whole(members.get("steps", members.get("num_inference_steps")), IMAGE_STEPS, MOST_STEPS)
-    width, height = _size(members)
-    return round(count * steps * STEP_TOKENS * width * height / IMAGE_SIDE**2)
-
-
-def audio_tokens(size_bytes: int) -> int:
-    """Token equivalents of the transcription of a recording of ``size_bytes`` bytes."""
-    return round(max(0, size_bytes) / AUDIO_BYTES_S * SECOND_TOKENS)
-
-
-def speech_tokens(members: Mapping[str, Any]) -> int:
-    """Token equivalents of a text to be spoken."""
-    text = members.get("input")
-    return SPEECH_CHAR_TOKENS * len(text) if isinstance(text, str) else 0
-
-
-def rerank_tokens(members: Mapping[str, Any], text_tokens: int) -> int:
-    """Token equivalents of documents to be ranked: their ``text_tokens``, and the query for each of them."""
-    documents, query = members.get("documents"), members.get("query")
-    count = len(documents) if isinstance(documents, list) else 1
-    query_tokens = len(query) // 4 if isinstance(query, str) else 0
-    return text_tokens + count * (DOCUMENT_TOKENS + query_tokens)
-
-
-def prompt_bytes(members: Mapping[str, Any]) -> bytes:
-    """The prompt of a text request in the order in which engines read it: tools and instructions first, then
-    what was said. Empty for a request that has none. Its fingerprints tell which engine has read how much."""
-    parts = [members[name] for name in _IN_ORDER if members.get(name) is not None]
-    return b"".join(map(orjson.dumps, parts)) if parts else b""
-
-
-_IN_ORDER = ("tools", "functions", "instructions", "system", "messages", "prompt", "input")
-
-
-def _size(members: Mapping[str, Any]) -> tuple[int, int]:
-    """Width and height in pixels, from ``size`` (``1024x768``) or two members."""
-    size = members.get("size")
-    sides = size.lower().split("x") if isinstance(size, str) else ()
-    if len(sides) == 2 and all(side.isascii() and side.isdigit() and len(side) <= 6 for side in sides):
-        return _whole(int(sides[0]), IMAGE_SIDE, MOST_SIDE), _whole(int(sides[1]), IMAGE_SIDE, MOST_SIDE)
-    return (
-        _whole(members.get("width"), IMAGE_SIDE, MOST_SIDE),
-        _whole(members.get("height"), IMAGE_SIDE, MOST_SIDE),
-    )
-
-
-def _whole(value: object, otherwise: int, most: int) -> int:
-    """A whole number from 1 to ``most``; ``otherwise`` for anything that is none."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        return otherwise
-    return min(value, most)
+    def note(self, model: str, tenant: str, tokens: int) -> None:
+        self.models.renewed(model, _Lengths).note(tokens)
+        self.tenants.renewed((model, tenant), _Lengths).note(tokens)

@@ -31,7 +31,7 @@ class Driver:
         self._counted = 0
         self._window: list[float] = []
         """When counting began and ended."""
-        self._stop = asyncio.Event()
+        self._workers: list[asyncio.Task[None]] = []
         self._cpu_s = 0.0
 
     @property
@@ -52,24 +52,22 @@ class Driver:
 
     def stop(self) -> None:
         """End early; what runs is cut off and counted as such."""
-        self._stop.set()
+        for worker in self._workers:
+            worker.cancel()
 
     async def run(self) -> BenchTally:
         """Until all that was asked for is answered or has failed."""
         self._began_s = self._time()
         timer = asyncio.create_task(self._keep_window())
-        workers = [asyncio.create_task(self._work()) for _ in range(self._plan.most_running)]
-        stopped = asyncio.create_task(self._stop.wait())
-        everything = asyncio.gather(*workers)
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self._plan.most_running)]
         try:
-            await asyncio.wait((everything, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            everything.cancel()
-            for task in (timer, stopped):
-                task.cancel()
-            await asyncio.gather(everything, timer, stopped, return_exceptions=True)
+            self.stop()
+            timer.cancel()
+            await asyncio.gather(timer, *self._workers, return_exceptions=True)
             self._close_window()
-        for worker in workers:
+        for worker in self._workers:
             if not worker.cancelled() and (error := worker.exception()) is not None:
                 raise error
         return self.tally

@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPResponse
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -55,56 +57,46 @@ class Client:
     def models(self) -> tuple[str, ...]:
         """The models on offer now."""
         try:
-            return tuple(entry["id"] for entry in self.get("/v1/models")["data"])
+            return tuple(entry["id"] for entry in self.ask("/v1/models")["data"])
         except WrongAnswer:
             return ()
 
     def loading(self) -> str:
         """What the engines do that do not serve yet, in words; empty where nobody has said."""
         try:
-            agents = self.get("/admin/agents")["agents"]
+            agents = self.ask("/admin/agents")["agents"]
         except WrongAnswer:
             return ""
         engines = [engine for agent in agents for engine in agent.get("engines", ())]
         said = ((engine["reason"], engine["loading"]) for engine in engines if engine["status"] != "loaded")
         return "; ".join(", ".join(filter(None, words)) for words in said)
 
-    def get(self, path: str) -> Any:
-        """The JSON at ``path``. Raises WrongAnswer, as :meth:`post` does."""
-        return self._json("GET", path)
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        return self._json("POST", path, body)
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON at ``path``, or what is answered to ``body``. Raises WrongAnswer."""
+        with self._open(path, body) as response:
+            return orjson.loads(response.read())
 
     def stream_chat(self, body: dict[str, Any], facts: Streamed) -> Iterator[str]:
         """The pieces of text of a streamed chat as they come; ``facts`` is filled on the way. Raises
         WrongAnswer."""
-        for event in self._events("/v1/chat/completions", body | {"stream": True}):
-            if event.is_done:
-                facts.done = True
-            elif text := _text_of(event):
-                facts.first_s = facts.first_s or time.monotonic()
-                yield text
-
-    def _events(self, path: str, body: dict[str, Any]) -> Iterator[ServerSentEvent]:
         reader = ServerSentEventReader()
-        with _right(), self._gateway.open("POST", path, body=body, timeout_s=_TIMEOUT_S) as response:
-            for line in response:
-                yield from reader.feed(line)
+        with self._open("/v1/chat/completions", body | {"stream": True}) as response:
+            for event in chain.from_iterable(map(reader.feed, response)):
+                if event.is_done:
+                    facts.done = True
+                elif text := _text_of(event):
+                    facts.first_s = facts.first_s or time.monotonic()
+                    yield text
 
-    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        with _right(), self._gateway.open(method, path, body=body, timeout_s=_TIMEOUT_S) as response:
-            return orjson.loads(response.read())
-
-
-@contextlib.contextmanager
-def _right() -> Iterator[None]:
-    """Raises WrongAnswer for a request that failed."""
-    try:
-        yield
-    except GatewayFailed as error:
-        said = str(error) if error.status is None else f"the gateway answered {error.status}: {error}"
-        raise WrongAnswer(said) from error
+    @contextlib.contextmanager
+    def _open(self, path: str, body: dict[str, Any] | None) -> Iterator[HTTPResponse]:
+        method = "GET" if body is None else "POST"
+        try:
+            with self._gateway.open(method, path, body=body, timeout_s=_TIMEOUT_S) as response:
+                yield response
+        except GatewayFailed as error:
+            said = str(error) if error.status is None else f"the gateway answered {error.status}: {error}"
+            raise WrongAnswer(said) from error
 
 
 def _text_of(event: ServerSentEvent) -> str:
@@ -139,9 +131,9 @@ def run_checks(client: Client, model: str) -> Verdict:
         raise WrongAnswer("the streamed chat ended without data: [DONE]")
     if not streamed.strip():
         raise WrongAnswer("the streamed chat was empty")
-    plain = client.post("/v1/chat/completions", body)
+    plain = client.ask("/v1/chat/completions", body)
     _same_answer(streamed, plain)
-    vectors = client.post("/v1/embeddings", {"model": model, "input": [QUESTION, "How do agents connect?"]})
+    vectors = client.ask("/v1/embeddings", {"model": model, "input": [QUESTION, "How do agents connect?"]})
     return Verdict(
         answer=streamed,
         first_token_s=facts.first_token_s,

@@ -5,7 +5,6 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -66,29 +65,19 @@ def quickstart(
         raise typer.Exit(1 if check else 0) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What is running."""
-
-    children: Children
-    client: Client
-    base_url: str
-    key: str
-    model: str
-
-
 def _run(directory: Path, port: int, model: str, check: bool) -> None:
     with Children(directory) as children:
-        running = _start(children, directory, port, model)
+        client, key = _start(children, directory, port, model)
+        served = client.models()[0]
         if check:
-            _report(run_checks(running.client, running.model))
-        else:
-            _show_answer(running)
-            typer.echo(how_to_go_on(running.base_url, running.key, running.model))
-            _say("Running until Ctrl-C.")
-            while True:
-                running.children.check()
-                time.sleep(_LOOK_AFTER_S)
+            _report(run_checks(client, served))
+            return
+        _show_answer(client, served)
+        typer.echo(how_to_go_on(f"http://127.0.0.1:{port}/v1", key, served))
+        _say("Running until Ctrl-C.")
+        while True:
+            children.check()
+            time.sleep(_LOOK_AFTER_S)
 
 
 def _is_model(directory: Path) -> bool:
@@ -98,7 +87,8 @@ def _is_model(directory: Path) -> bool:
         return False
 
 
-def _start(children: Children, directory: Path, port: int, model: str) -> _Running:
+def _start(children: Children, directory: Path, port: int, model: str) -> tuple[Client, str]:
+    """Start a gateway, and an agent with ``model``. Returns once it is on offer, with an API key."""
     state = directory / "gateway"
     from gateway.storage import Store  # which the help does without
 
@@ -123,13 +113,13 @@ def _start(children: Children, directory: Path, port: int, model: str) -> _Runni
         lambda: _say(f"  {client.loading() or 'the agent starts'}"),
     )
     _say(f"ready after {time.monotonic() - began_s:.1f} s\n")
-    return _Running(children, client, f"http://127.0.0.1:{port}/v1", key, client.models()[0])
+    return client, key
 
 
-def _show_answer(running: _Running) -> None:
+def _show_answer(client: Client, model: str) -> None:
     _say(f"> {QUESTION}")
     facts = Streamed()
-    for piece in running.client.stream_chat(chat_body(running.model), facts):
+    for piece in client.stream_chat(chat_body(model), facts):
         sys.stdout.write(piece)
         sys.stdout.flush()
     _say(f"\n\n(first token after {facts.first_token_s * 1000:.0f} ms)")

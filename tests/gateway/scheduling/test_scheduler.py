@@ -81,13 +81,13 @@ def test_the_policy_of_a_model_can_be_changed_while_it_is_served() -> None:
         scheduler.deployment_added(each, 0.0)
     chain = tuple(range(40))
     scheduler.placed(request(1, 10_240, prefix=chain), views[1], 0.0)
-    scheduler.choose_policy("m", "round-robin")
+    scheduler.choose_policies("cost", {"m": "round-robin"})
     assert (scheduler.policy_of("m"), scheduler.policy_of("other")) == ("round-robin", "cost")
     assert scheduler.assign("m", [request(2, 10_240, prefix=chain)], views, 1.0)[0].key == "a"
-    scheduler.choose_policy("m", "cost")
+    scheduler.choose_policies("cost", {})
     assert scheduler.assign("m", [request(3, 10_240, prefix=chain)], views, 99.0)[0].key == "b"
     with pytest.raises(ValueError, match="round-robin"):
-        scheduler.choose_policy("m", "best")
+        scheduler.choose_policies("cost", {"m": "best"})
     assert scheduler.policy_of("m") == "cost"
     with pytest.raises(ValueError, match="cost"):
         Scheduler("best")

@@ -40,7 +40,7 @@ async def test_an_error_status_says_what_the_gateway_said() -> None:
     async with ScriptedEngine() as engine:
         client = Client(engine.port, "k")
         with pytest.raises(WrongAnswer, match=r"answered 503: .*as the script says"):
-            await asyncio.to_thread(client.post, "/v1/chat/completions", _body(status=503))
+            await asyncio.to_thread(client.ask, "/v1/chat/completions", _body(status=503))
 
 
 async def test_the_models_on_offer_are_listed_and_none_when_nobody_answers() -> None:
@@ -65,7 +65,7 @@ def test_what_engines_do_that_do_not_serve_yet_is_told(
 ) -> None:
     client = Client(1, "k")
     monkeypatch.setattr(
-        Client, "get", lambda self, path: {"agents": [{"engines": engines}, {"name": "away"}]}
+        Client, "ask", lambda self, path: {"agents": [{"engines": engines}, {"name": "away"}]}
     )
     assert client.loading() == words
 
@@ -90,7 +90,7 @@ class CannedClient(Client):
         yield from self.pieces
         facts.done = self.done
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         if path == "/v1/embeddings":
             return {"data": [{"embedding": vector} for vector in self.vectors]}
         usage = {"completion_tokens": self.completion_tokens}
