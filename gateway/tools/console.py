@@ -29,23 +29,21 @@ def command_with(options: type[Options], run: Callable[[Options], None]) -> Call
     return command
 
 
-def above_zero(text: str) -> float:
-    """The ``parser`` of an option that takes a finite number above 0."""
-    value = finite(text)
-    if value <= 0:
-        raise typer.BadParameter(f"must be more than 0, not {value:g}")
-    return value
+def number_option(text: str, *names: str, metavar: str = "S", least: float = math.ulp(0.0)) -> Any:
+    """An option of typer, with ``text`` as its help, that takes a finite number above 0, or from another
+    ``least`` on."""
 
+    def parse(given: str) -> float:
+        try:
+            value = float(given)
+        except ValueError:
+            raise typer.BadParameter(f"{given!r} is no number") from None
+        if not least <= value < math.inf:
+            wanted = "more than 0" if least else "at least 0"
+            raise typer.BadParameter(f"must be {wanted}, not {value:g}")
+        return value
 
-def finite(text: str) -> float:
-    """The ``parser`` of an option that takes a finite number from 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number") from None
-    if not 0 <= value < math.inf:
-        raise typer.BadParameter(f"must be a number from 0, not {value:g}")
-    return value
+    return typer.Option(*names, parser=parse, help=text, metavar=metavar)
 
 
 def note(text: str) -> None:

@@ -7,6 +7,7 @@ remembered with the shallow blocks as the most recent ones, so that it forgets t
 and what it remembers is always a beginning: how far it matches can be found by bisection.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
@@ -86,14 +87,7 @@ class PrefixIndex:
         blocks = self._blocks.get(key)
         if not blocks or not chain or chain[0] not in blocks:
             return 0
-        low, high = 1, len(chain)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if chain[middle - 1] in blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_left(chain, True, lo=1, key=lambda fingerprint: fingerprint not in blocks)
 
     def longest_matches(self, chain: Sequence[int]) -> list[tuple[int, Collection[str]]]:
         """Who has read how much of ``chain``, the longest match first, in up to ``STEPS`` steps: pairs of a
@@ -117,13 +111,9 @@ class PrefixIndex:
         """The most blocks, from ``low`` to ``high``, that ``count`` deployments have read; ``low`` blocks are
         known to be read by as many."""
         holders = self._holders
-        while low < high:
-            middle = (low + high + 1) // 2
-            if len(holders.get(chain[middle - 1], ())) >= count:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_left(
+            chain, True, low, high, key=lambda fingerprint: len(holders.get(fingerprint, ())) < count
+        )
 
     def _most_blocks(self) -> int:
         share = self._total_blocks // max(1, len(self._blocks))

@@ -360,8 +360,7 @@ class _Round:
             return False
         self._held += 1
         self._booked[best.key] = self._booked.get(best.key, 0) + 1
-        again_s = now + min(left_s, max(best_wait_s, patience.LOOK_S))
-        self.look_again_s = again_s if self.look_again_s is None else min(self.look_again_s, again_s)
+        self._again(min(left_s, max(best_wait_s, patience.LOOK_S)))
         return True
 
     def _full(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:

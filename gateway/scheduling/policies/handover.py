@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.completion import Given
+from gateway.scheduling.recent import RecentDict
 
 HAND_OVER_S = 0.05
 """What an engine has to read ahead of it, beside the round trip to it, so that it is not idle for want of
@@ -59,8 +60,6 @@ def is_busy(view: DeploymentView, now: float) -> bool:
 
 class BusyDeployments:
     """Deployments by whether they have enough to read, as of now and of what they are given in a round."""
-
-    __slots__ = ("_busy", "_counts", "_given", "_held", "_knowledge", "_now", "keys", "ready")
 
     def __init__(
         self, views: Sequence[DeploymentView], given: Mapping[str, Given], knowledge: Knowledge, now: float
@@ -147,7 +146,7 @@ class DeclinedOffers:
     others are forgotten in time."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[float, frozenset[str], str, int]] = {}
+        self._known = RecentDict[int, tuple[float, frozenset[str], str, int]](MOST_DECLINED)
 
     def waits_for(self, number: int, keys: frozenset[str], now: float) -> tuple[str, int] | None:
         """The class of device that the request ``number`` waits for, and the tokens it has to read there, if
@@ -159,8 +158,6 @@ class DeclinedOffers:
 
     def note(self, number: int, keys: frozenset[str], device: str, tokens: int, now: float) -> None:
         """It declined all of ``keys``, to read so many tokens on a ``device``."""
-        if number not in self._known and len(self._known) >= MOST_DECLINED:
-            self._known.clear()
         self._known[number] = now + STANDS_S, keys, device, tokens
 
     def forget(self, number: int) -> None:

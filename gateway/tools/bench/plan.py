@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gateway.tools.console import above_zero, finite
+from gateway.tools.console import number_option
 
 API = "/v1"
 DEFAULT_URL = "http://127.0.0.1:8700/v1"
@@ -145,30 +145,21 @@ class BenchPlan:
     ] = None
     rate: Annotated[
         float | None,
-        typer.Option(
-            parser=above_zero,
-            help="Start so many requests a second, however the others fare (open loop).",
-            metavar="N",
-        ),
+        number_option("Start so many requests a second, however the others fare (open loop).", metavar="N"),
     ] = None
     arrivals: Annotated[Arrivals, typer.Option(help="How they follow each other with --rate.")] = (
         Arrivals.POISSON
     )
     duration_s: Annotated[
         float | None,
-        typer.Option(
-            "--duration",
-            parser=above_zero,
-            help=f"Seconds that count. Default: {DURATION_S:g}, if no --requests.",
-            metavar="S",
-        ),
+        number_option(f"Seconds that count. Default: {DURATION_S:g}, if no --requests.", "--duration"),
     ] = None
     requests: Annotated[
         int | None, typer.Option(min=1, max=MAX_COUNT, help="End after so many that count.")
     ] = None
-    warmup_s: Annotated[
-        float, typer.Option("--warmup", parser=finite, help="Seconds of load before any counts.", metavar="S")
-    ] = 2.0
+    warmup_s: Annotated[float, number_option("Seconds of load before any counts.", "--warmup", least=0.0)] = (
+        2.0
+    )
     prompt_tokens: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of made prompts, each unlike the others.")
     ] = 128
@@ -180,10 +171,7 @@ class BenchPlan:
     body: Annotated[
         str, typer.Option(help='Further members of the body, as {"temperature": 0}.', metavar="JSON")
     ] = "{}"
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout", parser=above_zero, help="The longest an answer may take.", metavar="S"),
-    ] = 600.0
+    timeout_s: Annotated[float, number_option("The longest an answer may take.", "--timeout")] = 600.0
     seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust for TLS.", metavar="FILE")] = (
         None

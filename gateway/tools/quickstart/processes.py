@@ -10,8 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 STOP_GRACE_S = 10.0
 """How long a process may take to stop when asked before it is killed."""
@@ -103,7 +101,7 @@ class Child:
         return in_time
 
 
-class Children:
+class Children(contextlib.AbstractContextManager["Children"]):
     """The children in the order of their start; leaving the context stops them in the opposite order."""
 
     def __init__(self, directory: Path) -> None:
@@ -112,12 +110,7 @@ class Children:
         self.killed: list[Child] = []
         """Those that did not stop when they were asked to."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         while self._children:
             self.stop(self._children[-1])
 

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.tools.console import above_zero, command_with, fail, note, print_json, print_table
+from gateway.tools.console import command_with, fail, note, number_option, print_json, print_table
 from gateway.tools.simulate.chart import Heading, check_plot, write_plot
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, model_named, own_device
+from gateway.tools.simulate.engine import NEVER
 from gateway.tools.simulate.fleet import DeploymentBuild, device_count, fleet_of, fleet_text
 from gateway.tools.simulate.inputs import BadSpec, Traffic
 from gateway.tools.simulate.mix import MAX_REQUESTS, READY, THERE_ARE, Mix
@@ -36,7 +37,7 @@ from gateway.tools.simulate.simulation import (
 )
 from gateway.tools.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
 from gateway.tools.simulate.traces import TraceFile
-from gateway.tools.simulate.world import NEVER, REPAIR_S, Rules
+from gateway.tools.simulate.world import REPAIR_S, Rules
 
 EPILOG = f"Mixes by name: {', '.join(READY)}. Policies: {', '.join(policy_names())}; all for every one."
 
@@ -70,18 +71,12 @@ class SimulateOptions:
     )
     seed: Annotated[int, typer.Option(help="Of all that is drawn by chance.")] = 0
     rate: Annotated[
-        float,
-        typer.Option(
-            parser=above_zero, help="Requests come so many times as fast as in the traffic.", metavar="X"
-        ),
+        float, number_option("Requests come so many times as fast as in the traffic.", metavar="X")
     ] = 1.0
     requests: Annotated[
         int | None, typer.Option(min=1, max=MAX_REQUESTS, help="Only the first so many.", metavar="N")
     ] = None
-    duration: Annotated[
-        float | None,
-        typer.Option(parser=above_zero, help="Only what comes within so many seconds.", metavar="S"),
-    ] = None
+    duration: Annotated[float | None, number_option("Only what comes within so many seconds.")] = None
     model: Annotated[
         str, typer.Option(help=f"What all devices serve: {', '.join(MODELS)}.", metavar="NAME")
     ] = DEFAULT_MODEL
@@ -102,33 +97,16 @@ class SimulateOptions:
     spread: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="True speeds differ from the figures by, say, 0.2.")
     ] = 0.0
-    slo_ttft: Annotated[
-        float,
-        typer.Option(
-            parser=above_zero, help="A good request has its first token within so long.", metavar="S"
-        ),
-    ] = GOOD_TTFT_S
-    slo_tpot: Annotated[
-        float,
-        typer.Option(
-            parser=above_zero, help="And takes no longer for each further one, on average.", metavar="S"
-        ),
-    ] = GOOD_TPOT_S
-    max_wait: Annotated[
-        float | None,
-        typer.Option(parser=above_zero, help="Refuse what waited so long in the gateway.", metavar="S"),
-    ] = None
-    mtbf: Annotated[
-        float | None,
-        typer.Option(parser=above_zero, help="Devices fail: mean time between two failures.", metavar="S"),
-    ] = None
+    slo_ttft: Annotated[float, number_option("A good request has its first token within so long.")] = (
+        GOOD_TTFT_S
+    )
+    slo_tpot: Annotated[float, number_option("And takes no longer for each further one, on average.")] = (
+        GOOD_TPOT_S
+    )
+    max_wait: Annotated[float | None, number_option("Refuse what waited so long in the gateway.")] = None
+    mtbf: Annotated[float | None, number_option("Devices fail: mean time between two failures.")] = None
     repair: Annotated[
-        float,
-        typer.Option(
-            parser=above_zero,
-            help="How long one that failed is gone, before it loads its model.",
-            metavar="S",
-        ),
+        float, number_option("How long one that failed is gone, before it loads its model.")
     ] = REPAIR_S
     what_if: Annotated[
         str | None,

@@ -38,9 +38,7 @@ class _Wrong(Exception):
 
 
 class _Header(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    block_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    block_tokens: int = Field(ge=1, le=MAX_TOKENS, strict=True)
 
 
 class _MooncakeRequest(BaseModel):

@@ -41,7 +41,7 @@ def test_a_match_is_as_long_as_the_common_beginning() -> None:
     index = PrefixIndex()
     index.note_read("a", (1, 2, 3, 4))
     index.note_read("a", (1, 2, 5))
-    for chain, blocks in (((1, 2, 3, 9), 3), ((1, 2, 5, 6), 3), ((1, 9, 3), 1), ((7, 3), 0), ((), 0)):
+    for chain, blocks in (((1, 2, 3, 9), 3), ((1, 2, 5, 6), 3), ((1, 9, 10), 1), ((7, 3), 0), ((), 0)):
         assert index.matched_blocks("a", chain) == blocks
     assert index.matched_blocks("b", (1, 2)) == 0
 
