@@ -15,8 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent.engines.command.engine import CommandSettings
-from agent.engines.command.process import PORT
+from agent.engines.command.engine import PORT, CommandSettings
 from agent.engines.http.kind import check_continues
 from agent.engines.http.models import MODELS, is_nameable
 from agent.engines.managed import LoadAttempt

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import structlog
 
@@ -47,6 +47,15 @@ class LoadAttempt:
     """Without a request for so long it is unloaded; None: never."""
 
 
+class Supervision(TypedDict, total=False):
+    """How engines are watched over."""
+
+    restarts: RestartPolicy
+    durations: Durations | None
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+
+
 class ManagedBackend(ABC):
     """Implements :class:`agent.engines.backend.Backend`; its engine is a process that :meth:`_run` runs.
 
@@ -59,11 +68,7 @@ class ManagedBackend(ABC):
         name: str,
         known: tuple[DeploymentState, ...],
         loading: LoadAttempt,
-        *,
-        restarts: RestartPolicy | None = None,
-        durations: Durations | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        **supervision: Unpack[Supervision],
     ) -> None:
         """``known``: what it will serve, as far as that can be said before it ever ran."""
         self.name = name
@@ -71,10 +76,10 @@ class ManagedBackend(ABC):
         self.unloading = False
         """Its process is being ended; until it has, its memory is not free."""
         self._known = known
-        self._restarts = restarts or RestartPolicy()
-        self._durations = durations
-        self._clock = clock
-        self._sleep = sleep
+        self._restarts = supervision.get("restarts", RestartPolicy())
+        self._durations = supervision.get("durations")
+        self._clock = supervision.get("clock", time.monotonic)
+        self._sleep = supervision.get("sleep", asyncio.sleep)
         self._on_change: Callable[[], None] = lambda: None
         self._supervisor: asyncio.Task[None] | None = None
         """Runs as long as the engine is to be loaded."""

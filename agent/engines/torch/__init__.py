@@ -2,9 +2,8 @@
 
 It has two sides, which speak only HTTP on a Unix socket with each other:
 
-- the agent's side: `backend` (:class:`~agent.engines.torch.backend.TorchBackend`) over `process`;
-  nothing of it imports torch;
-- the engine process (``python -m agent.engines.torch``), from the top down: `main` (life of the
+- the agent's side: `backend` (:class:`~agent.engines.torch.backend.TorchBackend`); it does not import torch;
+- the engine process (``python -m agent.engines.torch``), from the top down: `__main__` (life of the
   process) → `http`, `metrics` (the OpenAI surface) → `parsing`, `shapes` (bodies in, bodies out) → `engine`
   (one model) → `generation`, `embedding` (what waits and what runs) → `batching`, `manager`, `sampling`
   (transformers' continuous batching) → `models` (loading), `text` (messages to tokens, tokens to text).

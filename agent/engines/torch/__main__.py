@@ -1,8 +1,213 @@
-"""``python -m agent.engines.torch``: one engine process."""
+"""``python -m agent.engines.torch``: an engine process loads, reports that, serves, and ends with its agent.
 
+Standard output carries a line of JSON for each step of loading and one when the engine is ready
+(:mod:`.startup`); standard error the log; standard input, with ``--exit-with-parent``, only its end.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
 import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent.engines.torch.main import main
+import uvicorn
+
+from agent.engines.torch.errors import ModelUnusable
+from agent.engines.torch.startup import (
+    EXIT_UNUSABLE,
+    IMPORTING,
+    KEY_VARIABLE,
+    NOT_INSTALLED,
+    EngineOptions,
+    EngineReady,
+    LoadProgress,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from agent.engines.torch.engine import TorchEngine
+
+_log = logging.getLogger("engine")
+
+_BACKLOG = 256
+_LEAVE_S = 1
+"""How long answers may go on after the engine was told to end: the agent has let them finish before that."""
+_HALT_S = 3.0
+_KEEP_ALIVE_S = 3600
+"""Longer than any client keeps an idle connection, so that never the engine closes one just as it is used."""
+_MOST_THREADS = 8
+"""A small model on more threads spends its time in waiting for them."""
+_SWITCH_S = 0.001
+"""How long the computing thread may keep the interpreter from the event loop; Python's own 5 ms show in the
+gaps between tokens."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run an engine to its end; returns the process's exit status."""
+    options = parse(arguments)
+    write = _take_standard_output()
+    _set_environment(options)
+    _set_logging()
+    if options.exit_with_parent:
+        _end_with_parent(options.socket)
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        engine = _load(options, LoadProgress(write))
+    except ModelUnusable as error:
+        _log.error("%s", error)
+        return EXIT_UNUSABLE
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(engine, options, write))
+    finally:
+        if not engine.stop(_HALT_S):
+            _log.warning("the computing thread did not end; leaving it behind")
+            os._exit(1)
+
+
+def _load(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
+    progress.report(IMPORTING)
+    try:
+        return _load_by(options, progress)
+    except ImportError as error:
+        raise ModelUnusable(f"{NOT_INSTALLED} ({error})") from error
+
+
+def _load_by(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
+    from transformers.utils import logging as library
+
+    from agent.engines.torch.engine import TorchEngine  # imports torch: after the environment is set
+
+    library.disable_progress_bar()  # type: ignore[no-untyped-call]
+    library.disable_default_handler()
+    library.enable_propagation()
+    batching = logging.getLogger("ContinuousBatchingLogger")
+    batching.handlers.clear()
+    batching.propagate = True
+    batching.setLevel(logging.WARNING)
+    library.set_tqdm_hook(progress.bar)
+    return TorchEngine.load(options, progress.report)
+
+
+async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[[bytes], None]) -> int:
+    from agent.engines.torch.http import EngineHTTP
+
+    listener = _listen(options)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises them again once it has served; there is still to clean up then.
+        signal.signal(number, signal.SIG_IGN)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            EngineHTTP(engine, os.environ.get(KEY_VARIABLE)).app(),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_LEAVE_S,
+        )
+    )
+
+    def failed(reason: str) -> None:
+        _log.critical("%s", reason)
+        server.should_exit = True
+
+    engine.start(failed)
+    port = listener.getsockname()[1] if options.socket is None else None
+    write(EngineReady(engine.facts, port).line())
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        if options.socket is not None:
+            options.socket.unlink(missing_ok=True)
+    return 0 if engine.failure is None else 1
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _listen(options: EngineOptions) -> socket.socket:
+    """A listening socket that only this user reaches: by its file's mode, or on loopback with a key."""
+    if options.socket is None:
+        if not os.environ.get(KEY_VARIABLE):
+            raise SystemExit(f"a TCP port needs a key in ${KEY_VARIABLE}")
+        return socket.create_server(("127.0.0.1", options.port), backlog=_BACKLOG)
+    options.socket.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(options.socket))
+    finally:
+        os.umask(mask)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _take_standard_output() -> Callable[[bytes], None]:
+    """Keep standard output for the lines of `startup`: whatever a library prints goes to standard error."""
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+
+    def write(line: bytes) -> None:
+        with suppress(BrokenPipeError):
+            os.write(ours, line)
+
+    return write
+
+
+def _set_environment(options: EngineOptions) -> None:
+    """What torch and transformers read when they are imported."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # One CPU is left to the event loops of engine and agent: threads of a computation that take turns on one
+    # CPU wait for each other in loops, and a step takes a hundred times as long.
+    threads = str(options.threads or max(1, min(_MOST_THREADS, cpus - 1)))
+    os.environ.update(
+        HF_HUB_OFFLINE="1",
+        HF_HUB_DISABLE_TELEMETRY="1",
+        TRANSFORMERS_NO_ADVISORY_WARNINGS="1",
+        TOKENIZERS_PARALLELISM="false",
+        OMP_NUM_THREADS=threads,
+        MKL_NUM_THREADS=threads,
+    )
+
+
+def _set_logging() -> None:
+    """Lines on standard error that begin with their level, which the agent reads."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s", force=True)
+    for name in ("httpx", "filelock", "urllib3", "uvicorn"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def _end_with_parent(path: Path | None) -> None:
+    """End the process at once when standard input ends: the agent that started it is gone."""
+
+    def watch() -> None:
+        with suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        if path is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                path.parent.rmdir()  # made for the socket, and if not, it is hardly empty
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

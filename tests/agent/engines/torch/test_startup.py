@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from agent.engines.torch import main
+from agent.engines.torch import __main__ as main
 from agent.engines.torch.demo import DEMO_MODEL_DIR, DEMO_MODEL_NAME
 from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.startup import EVERY_S, READING, EngineOptions, LoadProgress, locate, parse

@@ -23,8 +23,7 @@ import pytest_asyncio
 
 from agent.engines.http.load import Loads
 from agent.engines.process import RestartPolicy
-from agent.engines.torch.backend import TorchBackend
-from agent.engines.torch.process import EngineProcess, engine_environment
+from agent.engines.torch.backend import EngineProcess, TorchBackend, engine_environment
 from shared.protocol.messages import DeploymentStatus
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
