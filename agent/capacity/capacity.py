@@ -60,7 +60,7 @@ class RefusalLimit:
 
     @property
     def learnt(self) -> int | None:
-        """``most``, but for a try that is on."""
+        """``most``, but for a try that is on. None: it refused no request as one too many."""
         return self.most if self._before is None else self._before
 
     def entered(self, running: int) -> None:
@@ -110,9 +110,10 @@ class EngineLimit:
     """
 
     def __init__(self, slots: int) -> None:
-        self._slots = slots
+        self.slots = slots
+        """What the engine can take at most, by its settings or its own words."""
+        self.refusals = RefusalLimit()
         self._limit = slots
-        self._refusals = RefusalLimit()
         self._queue_since_s: float | None = None
         self._stepped_s = float("-inf")
         self._held_until_s = float("-inf")
@@ -120,35 +121,25 @@ class EngineLimit:
         self._doubted_s: float | None = None
 
     @property
-    def slots(self) -> int:
-        """What the engine can take at most, by its settings or its own words."""
-        return self._slots
-
-    @property
     def current(self) -> int:
         """The limit now, from 1 to ``slots`` (0 when there are none)."""
-        limit = self._limit if self._refusals.most is None else min(self._limit, self._refusals.most)
+        limit = self._limit if self.refusals.most is None else min(self._limit, self.refusals.most)
         return min(1, limit) if self._failures >= FAILURES else limit
-
-    @property
-    def learnt(self) -> int | None:
-        """How many requests it takes at once by what it refused; None: it refused none as too many."""
-        return self._refusals.learnt
 
     def set_slots(self, slots: int) -> None:
         """The engine was configured anew. A limit that was not lowered follows."""
-        self._limit = slots if self._limit == self._slots else min(self._limit, slots)
-        self._slots = slots
+        self._limit = slots if self._limit == self.slots else min(self._limit, slots)
+        self.slots = slots
 
     def observe(self, waiting: int, ours: int, now: float) -> None:
         """``waiting`` requests stand in the engine's own queue while ``ours`` of this agent are there."""
         self._doubt(now)
-        self._refusals.look(self._slots, now)
+        self.refusals.look(self.slots, now)
         due = now - self._stepped_s >= STEP_S
         if waiting <= 0:
             self._queue_since_s = None
-            if due and now >= self._held_until_s and self._limit < self._slots:
-                self._step(self._limit + max(1, self._slots // GROWTH_SHARE), now)
+            if due and now >= self._held_until_s and self._limit < self.slots:
+                self._step(self._limit + max(1, self.slots // GROWTH_SHARE), now)
             return
         if self._queue_since_s is None:
             self._queue_since_s = now
@@ -161,21 +152,9 @@ class EngineLimit:
             self._step(self._limit // 2, now)
         self._held_until_s = now + MEMORY_S
 
-    def entered(self, running: int) -> None:
-        """A request was let in; with it ``running`` of this agent are there."""
-        self._refusals.entered(running)
-
-    def refused(self, others: int, now: float) -> None:
-        """The engine refused a request as one too many that was let in beside ``others`` of this agent."""
-        self._refusals.refused(others, now)
-
-    def served(self, others: int, now: float) -> None:
-        """The engine served a request that was let in beside ``others`` of this agent."""
-        self._refusals.served(others, self._slots, now)
-
     def started_anew(self) -> None:
         """What the engine refused before says nothing of it now."""
-        self._refusals = RefusalLimit()
+        self.refusals = RefusalLimit()
 
     def finished(self, *, failed: bool) -> None:
         """A request is over; ``failed`` when the engine failed it (an answer of 4xx or 5xx is none)."""
@@ -192,7 +171,7 @@ class EngineLimit:
             self._doubted_s = None
 
     def _step(self, limit: int, now: float) -> None:
-        self._limit = max(1, min(limit, self._slots))
+        self._limit = max(1, min(limit, self.slots))
         self._stepped_s = now
 
 
@@ -200,33 +179,23 @@ class RunningCounts:
     """Which requests run: counted by engine, by deployment, and by session and deployment."""
 
     def __init__(self) -> None:
-        self._by_engine: Counter[str] = Counter()
-        self._by_deployment: Counter[str] = Counter()
+        self.by_engine: Counter[str] = Counter()
+        self.by_deployment: Counter[str] = Counter()
         self._by_session: Counter[tuple[Hashable, str]] = Counter()
 
-    @property
-    def running(self) -> int:
-        return self._by_engine.total()
-
-    def at_engine(self, engine: str) -> int:
-        return self._by_engine[engine]
-
-    def at_deployment(self, deployment: str) -> int:
-        return self._by_deployment[deployment]
-
     def enter(self, session: Hashable, engine: str, deployment: str) -> None:
-        self._by_engine[engine] += 1
-        self._by_deployment[deployment] += 1
+        self.by_engine[engine] += 1
+        self.by_deployment[deployment] += 1
         self._by_session[session, deployment] += 1
 
     def leave(self, session: Hashable, engine: str, deployment: str) -> None:
-        _decrement(self._by_engine, engine)
-        _decrement(self._by_deployment, deployment)
+        _decrement(self.by_engine, engine)
+        _decrement(self.by_deployment, deployment)
         _decrement(self._by_session, (session, deployment))
 
     def level(self, session: Hashable, engine: str, deployment: str, limit: int) -> int:
         """How many requests ``session`` may have in flight at ``deployment``."""
-        return self._by_session[session, deployment] + max(0, limit - self._by_engine[engine])
+        return self._by_session[session, deployment] + max(0, limit - self.by_engine[engine])
 
 
 def _decrement(counter: Counter[Any], key: Hashable) -> None:

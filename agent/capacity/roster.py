@@ -49,7 +49,7 @@ class _Engine:
     """When it was loaded, or a request last began or ended there."""
     lacks: dict[str, set[str]] = field(default_factory=dict)
     """Deployment id → known paths that its engine answered not to have, as needs."""
-    said: int | None = None
+    logged: int | None = None
     """What was last logged of how many requests it takes at once."""
 
     @property
@@ -60,6 +60,11 @@ class _Engine:
     @property
     def unloading(self) -> bool:
         return self.loads is not None and self.loads.unloading
+
+    @property
+    def loaded(self) -> bool:
+        """One of its deployments is."""
+        return any(deployment.status is DeploymentStatus.LOADED for deployment in self.deployments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +87,7 @@ class Roster:
         self._clock = clock
         self._room = room or ModelMemory()
         self._engines: dict[str, _Engine] = {}
-        self._ledger = RunningCounts()
+        self._running = RunningCounts()
         self._draining = False
         self._cut = False
         self._told: Hashable = None
@@ -96,11 +101,7 @@ class Roster:
 
     @property
     def running(self) -> int:
-        return self._ledger.running
-
-    @property
-    def draining(self) -> bool:
-        return self._draining
+        return self._running.by_engine.total()
 
     def add(self, backend: Backend) -> None:
         """Offer what a started backend offers, from now on."""
@@ -141,7 +142,7 @@ class Roster:
 
     def _unload(self, engine: _Engine, loads: ManagedBackend) -> None:
         """Raises :class:`BackendRefused`."""
-        if running := self._ledger.at_engine(loads.name):
+        if running := self._running.by_engine[loads.name]:
             raise BackendRefused(f"{running} requests run there")
         if loads.wanted and not loads.unloading:
             log.info("unloading", engine=loads.name)
@@ -157,7 +158,7 @@ class Roster:
             if loads is None or loads.loading.idle_timeout_s is None or not loads.wanted or loads.unloading:
                 continue
             loading = loads.status is DeploymentStatus.LOADING
-            if loading or self._ledger.at_engine(loads.name) or self._draining:
+            if loading or self._running.by_engine[loads.name] or self._draining:
                 continue
             if now - engine.used_s >= loads.loading.idle_timeout_s:
                 log.info("unloading, not used", engine=loads.name, idle_s=round(now - engine.used_s, 1))
@@ -169,8 +170,7 @@ class Roster:
         before = [engine.limit.current for engine in self._engines.values()]
         for engine in self._engines.values():
             self._observe(engine)
-            self._report(engine)
-            _say_refusals(engine)
+            _log_refusals(engine)
         if before != [engine.limit.current for engine in self._engines.values()]:
             self.on_change()
 
@@ -182,24 +182,21 @@ class Roster:
             raise BackendRefused("the agent is draining")
         engine, deployment = self._find(deployment_id)
         if deployment.status is not DeploymentStatus.LOADED:
-            raise BackendRefused(
-                f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}"
-            )
+            why = deployment.reason or "not loaded"
+            raise BackendRefused(f"the deployment is {deployment.status}: {why}")
         if engine.unloading:
             raise BackendRefused(UNLOADING)
         shared = len(engine.deployments) > 1 and engine.limit.slots > 1
         most = engine.limit.slots * (SHARED_EXCESS if shared else 1)
         name = engine.backend.name
-        if (
-            self._ledger.at_deployment(deployment_id) >= engine.limit.slots
-            or self._ledger.at_engine(name) >= most
-        ):
+        full = self._running.by_deployment[deployment_id] >= engine.limit.slots
+        if full or self._running.by_engine[name] >= most:
             raise BackendRefused(f"all {engine.limit.slots} slots are taken")
-        self._ledger.enter(session, name, deployment_id)
+        self._running.enter(session, name, deployment_id)
         self.moves += session is self._told
         engine.used_s = self._clock()
-        running = self._ledger.at_engine(name)
-        engine.limit.entered(running)
+        running = self._running.by_engine[name]
+        engine.limit.refusals.entered(running)
         if len(engine.deployments) > 1:
             self.on_change()
         return RosterEntry(session, name, deployment_id, engine.backend, running - 1)
@@ -209,7 +206,7 @@ class Roster:
         that memory did not do for it."""
         engine = self._engines[seat.engine]
         before = engine.limit.current
-        self._ledger.leave(seat.session, seat.engine, seat.deployment)
+        self._running.leave(seat.session, seat.engine, seat.deployment)
         self.moves += seat.session is self._told
         engine.used_s = self._clock()
         engine.limit.finished(failed=failed)
@@ -228,20 +225,16 @@ class Roster:
             log.info("the engine has no such path", deployment=seat.deployment, path=need)
             self.on_change()
 
-    def refused(self, seat: RosterEntry) -> None:
-        """The engine refused the request that had this place as one too many; the place was given back."""
-        engine = self._engines[seat.engine]
-        before = engine.limit.current
-        engine.limit.refused(seat.others, self._clock())
-        if engine.limit.current < before:
-            self.on_change()
-
-    def served(self, seat: RosterEntry) -> None:
-        """The engine served the request that had this place; the place was given back."""
-        engine = self._engines[seat.engine]
-        before = engine.limit.current
-        engine.limit.served(seat.others, self._clock())
-        if engine.limit.current != before:
+    def answered(self, seat: RosterEntry, *, refused: bool) -> None:
+        """The engine served the request that had this place, or ``refused`` it as one too many. The place was
+        given back."""
+        limit = self._engines[seat.engine].limit
+        before = limit.current
+        if refused:
+            limit.refusals.refused(seat.others, self._clock())
+        else:
+            limit.refusals.served(seat.others, limit.slots, self._clock())
+        if limit.current != before:
             self.on_change()
 
     def _spare(self, engine: _Engine) -> None:
@@ -261,7 +254,7 @@ class Roster:
         return {
             deployment.id: 0
             if self._draining or engine.unloading or deployment.status is not DeploymentStatus.LOADED
-            else self._ledger.level(session, engine.backend.name, deployment.id, engine.limit.current)
+            else self._running.level(session, engine.backend.name, deployment.id, engine.limit.current)
             for engine in self._engines.values()
             for deployment in engine.deployments
         }
@@ -309,7 +302,7 @@ class Roster:
     def _as_told(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
         """Of one process that serves several models each takes its share of the memory: they are loaded and
         unloaded together."""
-        running = max(deployment.running, self._ledger.at_deployment(deployment.id))
+        running = max(deployment.running, self._running.by_deployment[deployment.id])
         if learned := engine.lacks.get(deployment.id):
             lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]
             deployment = replace(deployment, lacks=lacks)
@@ -326,12 +319,8 @@ class Roster:
         every = every or [engine.backend.engine().status for engine in self._engines.values()]
         if every and all(status is DeploymentStatus.FAILED for status in every):
             return AgentStatus.FAILED
-        loaded = [
-            engine
-            for engine in self._engines.values()
-            if any(deployment.status is DeploymentStatus.LOADED for deployment in engine.deployments)
-        ]
-        full = all(self._ledger.at_engine(e.backend.name) >= e.limit.current for e in loaded)
+        loaded = [engine for engine in self._engines.values() if engine.loaded]
+        full = all(self._running.by_engine[e.backend.name] >= e.limit.current for e in loaded)
         return AgentStatus.BUSY if loaded and full else AgentStatus.READY
 
     def _find(self, deployment_id: str) -> tuple[_Engine, DeploymentState]:
@@ -342,36 +331,33 @@ class Roster:
         raise BackendRefused("this agent has no such deployment")
 
     def _changed(self, engine: _Engine) -> None:
-        was_loaded = any(d.status is DeploymentStatus.LOADED for d in engine.deployments)
+        was_loaded = engine.loaded
         if not was_loaded:
             engine.lacks.clear()
         offered = engine.backend.deployments()
         engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
-        if not was_loaded and any(d.status is DeploymentStatus.LOADED for d in engine.deployments):
+        if not was_loaded and engine.loaded:
             engine.used_s = self._clock()
             engine.limit.started_anew()
         slots = max((deployment.slots for deployment in engine.deployments), default=0)
         if slots:
             engine.limit.set_slots(slots)
         self._observe(engine)
-        self._report(engine)
         self.on_change()
 
-    def _report(self, engine: _Engine) -> None:
-        started_here = engine.loads is not None
-        self._reports.note(engine.backend.engine(), self._clock(), started_here=started_here)
-
     def _observe(self, engine: _Engine) -> None:
+        now = self._clock()
         waiting = max((deployment.waiting for deployment in engine.deployments), default=0)
-        engine.limit.observe(waiting, self._ledger.at_engine(engine.backend.name), self._clock())
+        engine.limit.observe(waiting, self._running.by_engine[engine.backend.name], now)
+        self._reports.note(engine.backend.engine(), now, started_here=engine.loads is not None)
 
 
-def _say_refusals(engine: _Engine) -> None:
-    """Once the refusals of one moment are over, and not for every try."""
-    learnt = engine.limit.learnt
-    if learnt == engine.said:
+def _log_refusals(engine: _Engine) -> None:
+    """Once the refusals that came together are over, and not for every try."""
+    learnt = engine.limit.refusals.learnt
+    if learnt == engine.logged:
         return
-    engine.said = learnt
+    engine.logged = learnt
     if learnt is None:
         log.info("engine takes all its slots again", engine=engine.backend.name, slots=engine.limit.slots)
     else:

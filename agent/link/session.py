@@ -78,11 +78,10 @@ class GatewaySession:
     def on_drain(self, drain: Drain) -> None:
         log.info("gateway drains", reason=drain.reason, deadline_s=drain.deadline_s)
 
-    def on_session_suspended(self, error: TrunklineError | None) -> None:
-        """Requests go on; the dialer says what becomes of the session."""
-
-    def on_session_resumed(self) -> None:
-        """What changed meanwhile is sent by itself: of every level and state the newest waits."""
+    # While it is suspended requests go on, and the dialer says what becomes of the session. What changes
+    # meanwhile is sent by itself once it is resumed: of every level and state the newest waits.
+    def on_session_suspended(self, error: TrunklineError | None) -> None: ...
+    def on_session_resumed(self) -> None: ...
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
         self._publisher.detach(self)

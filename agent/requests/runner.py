@@ -98,10 +98,8 @@ class RequestRunner:
         if outcome.lacks:
             self._roster.note_lack(run.seat, outcome.lacks)
         self._roster.leave(run.seat, failed=outcome.engine_failed, out_of_memory=outcome.out_of_memory)
-        if run.refusal is Refusal.BUSY:
-            self._roster.refused(run.seat)
-        elif 200 <= outcome.status < 300:
-            self._roster.served(run.seat)
+        if run.refusal is Refusal.BUSY or 200 <= outcome.status < 300:
+            self._roster.answered(run.seat, refused=run.refusal is Refusal.BUSY)
         run.finish(outcome)
 
     def _say(self, run: "_Run", outcome: _Outcome) -> None:
@@ -179,11 +177,9 @@ class _Run:
         if self._response is not None:
             self._response.resume()
 
-    def on_suspended(self) -> None:
-        """The engine works on meanwhile, as far as credit goes."""
-
-    def on_resumed(self) -> None:
-        """Whoever waits is told by ``on_writable``."""
+    # The engine works on meanwhile, as far as credit goes; who waits is told by on_writable.
+    def on_suspended(self) -> None: ...
+    def on_resumed(self) -> None: ...
 
     def on_closed(self) -> None:
         """Before our end only when the session is lost; a stream whose request was whole hears no reset."""

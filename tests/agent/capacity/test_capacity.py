@@ -142,7 +142,7 @@ def test_levels_never_promise_more_free_places_than_there_are(
             )
     for session, deployment in entered:
         ledger.leave(session, "e", deployment)
-    assert ledger.running == 0
+    assert ledger.by_engine.total() == 0
     assert not ledger._by_session
 
 
@@ -179,7 +179,7 @@ class Busy:
             over = [others for end_s, others in self._running if end_s <= self.now_s]
             self._running = [each for each in self._running if each[0] > self.now_s]
             for others in over:
-                self.limit.served(others, self.now_s)
+                self.limit.refusals.served(others, self.limit.slots, self.now_s)
             self._fill()
             self.limit.observe(0, len(self._running), self.now_s)
 
@@ -188,13 +188,13 @@ class Busy:
         refused: list[int] = []
         while len(self._running) + len(refused) < self.limit.current:
             others = len(self._running) + len(refused)
-            self.limit.entered(others + 1)
+            self.limit.refusals.entered(others + 1)
             if len(self._running) < self.size:
                 self._running.append((self.now_s + 10.0, others))
             else:
                 refused.append(others)
         for others in refused:
-            self.limit.refused(others, self.now_s)
+            self.limit.refusals.refused(others, self.now_s)
             self.refused.append(self.now_s)
 
 
@@ -202,7 +202,7 @@ def test_an_engine_that_refuses_gets_what_it_takes_at_once() -> None:
     limit = EngineLimit(64)
     engine = Busy(limit, 4)
     engine.run(1)
-    assert limit.current == limit.learnt == 4
+    assert limit.current == limit.refusals.learnt == 4
     assert len(engine.refused) == 60
 
 
@@ -214,7 +214,7 @@ def test_an_engine_whose_size_does_not_change_refuses_seldom_and_ever_more_seldo
     assert 10 <= len(tries) <= 16
     gaps = [after - before for before, after in pairwise(tries)]
     assert gaps == sorted(gaps)
-    assert limit.learnt == 4
+    assert limit.refusals.learnt == 4
 
 
 def test_an_engine_that_takes_more_again_gets_it_within_minutes() -> None:
@@ -224,7 +224,7 @@ def test_an_engine_that_takes_more_again_gets_it_within_minutes() -> None:
     engine.size = 64
     engine.run(240)
     assert limit.current == 64
-    assert limit.learnt is None
+    assert limit.refusals.learnt is None
     assert len(engine.refused) == 60
 
 
@@ -234,42 +234,42 @@ def test_an_engine_that_takes_fewer_is_believed_again() -> None:
     engine.run(100)
     engine.size = 2
     engine.run(30)
-    assert limit.learnt == 2
+    assert limit.refusals.learnt == 2
 
 
 def test_one_that_refuses_though_it_has_nothing_gets_one_at_a_time() -> None:
     limit = EngineLimit(8)
-    limit.refused(0, 1.0)
+    limit.refusals.refused(0, 1.0)
     assert limit.current == 1
 
 
 def test_nothing_is_tried_while_places_are_free() -> None:
     limit = EngineLimit(8)
-    limit.refused(4, 1.0)
-    limit.entered(3)
+    limit.refusals.refused(4, 1.0)
+    limit.refusals.entered(3)
     for second in range(1000):
         limit.observe(0, 3, float(second))
     assert limit.current == 4
-    limit.entered(4)
+    limit.refusals.entered(4)
     limit.observe(0, 4, 1000.0)
-    assert (limit.current, limit.learnt) == (5, 4)
+    assert (limit.current, limit.refusals.learnt) == (5, 4)
 
 
 def test_one_try_at_a_time_and_not_before_its_time() -> None:
     limit = EngineLimit(8)
-    limit.refused(4, 0.0)
-    limit.entered(4)
+    limit.refusals.refused(4, 0.0)
+    limit.refusals.entered(4)
     limit.observe(0, 4, TRY_S - 0.1)
     assert limit.current == 4
     limit.observe(0, 4, TRY_S)
-    limit.entered(5)
+    limit.refusals.entered(5)
     limit.observe(0, 5, 10 * TRY_S)
     assert limit.current == 5
 
 
 def test_an_engine_started_anew_gets_all_its_slots() -> None:
     limit = EngineLimit(8)
-    limit.refused(2, 0.0)
+    limit.refusals.refused(2, 0.0)
     limit.started_anew()
     assert limit.current == 8
 
@@ -285,13 +285,13 @@ def test_whatever_is_refused_the_limit_stays_within_the_slots(
     for what, count, passed_s in steps:
         now += passed_s
         if what == "e":
-            limit.entered(count)
+            limit.refusals.entered(count)
         elif what == "r":
-            limit.refused(count, now)
+            limit.refusals.refused(count, now)
             assert limit.current <= max(1, count)
         elif what == "s":
-            limit.served(count, now)
+            limit.refusals.served(count, limit.slots, now)
         else:
             limit.observe(0, count, now)
         assert 1 <= limit.current <= slots
-        assert limit.learnt is None or limit.learnt >= 1
+        assert limit.refusals.learnt is None or limit.refusals.learnt >= 1
