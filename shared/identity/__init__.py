@@ -22,13 +22,12 @@ from shared.identity.keys import (
     public_bytes,
     save_key,
 )
-from shared.identity.names import NAME_CHARS, NAME_RULE, is_name
+from shared.identity.names import NAME_RULE, is_name
 from shared.identity.succession import GatewayKeys, Succession
 from shared.identity.tokens import JoinToken
 
 __all__ = [
     "CERTIFICATE_LIFE_S",
-    "NAME_CHARS",
     "NAME_RULE",
     "AgentCertificate",
     "GatewayIdentity",

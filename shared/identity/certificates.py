@@ -51,15 +51,12 @@ class AgentCertificate:
     def check_dates(self, wall_s: float, early_s: float = 0.0, late_s: float = 0.0) -> None:
         """Raises CertificateOutOfDate more than ``early_s`` before it is valid or ``late_s`` after."""
         if wall_s < self.not_before_s - early_s:
-            begins = f"is valid only from {_moment(self.not_before_s)}: check the clocks"
-            raise CertificateOutOfDate(
-                f"the certificate {begins}", self.name, self.not_before_s, self.not_after_s
-            )
-        if wall_s > self.not_after_s + late_s:
-            ended = f"expired {_moment(self.not_after_s)}: join again with a token, or check the clocks"
-            raise CertificateOutOfDate(
-                f"the certificate {ended}", self.name, self.not_before_s, self.not_after_s
-            )
+            why = f"is valid only from {_as_text(self.not_before_s)}: check the clocks"
+        elif wall_s > self.not_after_s + late_s:
+            why = f"expired {_as_text(self.not_after_s)}: join again with a token, or check the clocks"
+        else:
+            return
+        raise CertificateOutOfDate(f"the certificate {why}", self.name, self.not_before_s, self.not_after_s)
 
 
 def new_serial() -> int:
@@ -132,12 +129,7 @@ def _common_name(text: str) -> x509.Name:
 
 
 def verify_certificate(
-    der: bytes,
-    gateway_key: bytes,
-    name: str,
-    public_key: bytes,
-    *,
-    also_issued_by: Sequence[bytes] = (),
+    der: bytes, gateway_key: bytes, name: str, public_key: bytes, *, also_issued_by: Sequence[bytes] = ()
 ) -> AgentCertificate:
     """Check that the holder of ``gateway_key`` (raw) issued ``der`` for this name and key; a holder of one
     of ``also_issued_by`` will do, too.
@@ -161,8 +153,7 @@ def read_certificate(der: bytes, gateway_keys: Sequence[bytes]) -> AgentCertific
     Raises CertificateInvalid, whatever the bytes are. Says nothing of dates and of revocation.
     """
     parsed = _parse(der)
-    issuer = _issuer_of(parsed, gateway_keys)
-    return _read(parsed, der, issuer)
+    return _read(parsed, der, _issuer_of(parsed, gateway_keys))
 
 
 def read_kept(der: bytes) -> AgentCertificate:
@@ -233,6 +224,6 @@ def _read(certificate: x509.Certificate, der: bytes, issuer: bytes) -> AgentCert
     )
 
 
-def _moment(wall_s: float) -> str:
+def _as_text(wall_s: float) -> str:
     bounded_s = min(max(wall_s, 0), _LATEST_S)
     return datetime.fromtimestamp(bounded_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -65,15 +65,8 @@ class GatewayKeys:
 
     def trusted(self, wall_s: float) -> tuple[bytes, ...]:
         """Public keys whose certificates are good."""
-        previous = self.previous_at(wall_s)
-        return (
-            (self.current.public_key,)
-            if previous is None
-            else (
-                self.current.public_key,
-                previous.public_key,
-            )
-        )
+        keys = (self.current, self.previous_at(wall_s))
+        return tuple(key.public_key for key in keys if key is not None)
 
     def succession(self, wall_s: float) -> Succession | None:
         """What agents are told while the key before counts."""

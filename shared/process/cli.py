@@ -7,7 +7,6 @@ used, and not before, so that one command does not wait for the imports of all o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any
@@ -35,59 +34,47 @@ The settings of gateway and agent: TRUNKLINE_GATEWAY_… and TRUNKLINE_AGENT_…
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LazyGroup:
-    """A command that is not imported yet: ``module`` has a function ``register(app: typer.Typer)`` that adds
-    it."""
-
-    name: str
-    module: str
-    summary: str
-    """One line, for the list of commands."""
-
-
 class RootGroup(CommandApp):
     """The root of the command line, to which packages add their commands."""
 
     def __init__(self, **options: Any) -> None:
-        self._later: dict[str, LazyGroup] = {}
+        self._later: dict[str, tuple[str, str]] = {}
         super().__init__(cls=type("Commands", (_Commands,), {"later": self._later}), **options)
         self.callback()(_root)
 
     def later(self, module: str, commands: Mapping[str, str]) -> None:
-        """Add commands by name and summary that ``register`` in ``module`` adds when one of them is used."""
-        for name, summary in commands.items():
-            self._later[name] = LazyGroup(name, module, summary)
+        """Add commands by name and summary that ``register(app: typer.Typer)`` in ``module`` adds when one of
+        them is used."""
+        self._later.update({name: (module, summary) for name, summary in commands.items()})
 
 
 class _Commands(PlainGroup):
     """A group some of whose commands are only names until they are used."""
 
-    later: Mapping[str, LazyGroup] = {}
+    later: Mapping[str, tuple[str, str]] = {}
+    """Name → module and summary of a command that may not be imported yet."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for each in self.later.values():
-            self.commands.setdefault(each.name, TyperCommand(each.name, help=each.summary))
-        self._loaded: set[str] = set()
+        self._unloaded = {name: module for name, (module, _) in self.later.items()}
+        for name, (_, summary) in self.later.items():
+            self.commands.setdefault(name, TyperCommand(name, help=summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself, imported: it runs, is asked for its help, or completes what was typed."""
-        found = self.later.get(args[0])
-        if found is not None and found.name not in self._loaded:
-            self._load(found)
+        if args[0] in self._unloaded:
+            self._load(self._unloaded[args[0]])
         return super().resolve_command(ctx, args)
 
-    def _load(self, wanted: LazyGroup) -> None:
+    def _load(self, module: str) -> None:
         app = CommandApp()
         app.callback()(_root)  # or one command alone would be no group
         with without_collection():
-            register = import_module(wanted.module).register
-            register(app)
+            import_module(module).register(app)
         for name, command in get_group(app).commands.items():
             if name in self.later:
                 self.commands[name] = command
-                self._loaded.add(name)
+                self._unloaded.pop(name, None)
 
 
 def _show_version(wanted: bool) -> None:

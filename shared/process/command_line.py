@@ -5,7 +5,7 @@ Typer's own forms differ from version to version: arguments as ``{agent}`` or ``
 library that reads values ("Value error, …") in messages for people.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -55,7 +55,26 @@ def command_group(text: str, *, example: str) -> CommandApp:
     return CommandApp(no_args_is_help=True, help=f"{text}\n\n{EXAMPLE}{example}")
 
 
-class PlainCommand(TyperCommand):
+class _CheckedPaths:
+    """Of a command or a group: no empty path, which would be this directory, is taken."""
+
+    params: list[Any]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What Typer reads. Raises typer.BadParameter for an empty path."""
+        given = list(args)
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        for param in self.params:
+            if ctx.params.get(param.name) == Path() and any(
+                f"{name}=" in given or (name, "") in pairwise(given) for name in param.opts
+            ):
+                raise typer.BadParameter(
+                    "a path is not empty; for this directory write .", ctx=ctx, param=param
+                )
+        return rest
+
+
+class PlainCommand(_CheckedPaths, TyperCommand):
     """A command whose arguments are written ``NAME``, ``[NAME]`` or ``NAME...`` in its help and in errors."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -63,13 +82,6 @@ class PlainCommand(TyperCommand):
         for each in self.params:
             if each.param_type_name == "argument" and each.metavar is None:
                 each.metavar = (each.name or "").upper()
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What Typer reads. Raises typer.BadParameter for an empty path, which would be this directory."""
-        given = list(args)
-        rest: list[str] = super().parse_args(ctx, args)
-        _check_paths(self, ctx, given)
-        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words behind the command's name in its line of usage."""
@@ -83,15 +95,8 @@ class PlainCommand(TyperCommand):
         return super().invoke(ctx)
 
 
-class PlainGroup(TyperGroup):
+class PlainGroup(_CheckedPaths, TyperGroup):
     """A group below which wrong values are told in plain words."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As of :class:`PlainCommand`."""
-        given = list(args)
-        rest: list[str] = super().parse_args(ctx, args)
-        _check_paths(self, ctx, given)
-        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was given. Raises typer.BadParameter with a message for people."""
@@ -103,15 +108,6 @@ class PlainGroup(TyperGroup):
 def _usage_of(argument: Any) -> str:
     name = str(argument.metavar) if argument.required else f"[{argument.metavar}]"
     return name if argument.nargs == 1 else f"{name}..."
-
-
-def _check_paths(command: Any, ctx: Any, given: Sequence[str]) -> None:
-    """``--state "$NOT_SET"`` shall not make the current directory a gateway's state."""
-    for param in command.params:
-        if ctx.params.get(param.name) == Path() and any(
-            f"{name}=" in given or (name, "") in pairwise(given) for name in param.opts
-        ):
-            raise typer.BadParameter("a path is not empty; for this directory write .", ctx=ctx, param=param)
 
 
 def _check_texts(command: Any, ctx: Any) -> None:

@@ -48,7 +48,7 @@ def configure_logs(
     structlog.configure(
         processors=[*shared, *_renderers(text, out.isatty(), as_bytes=binary is not None), _masked],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=_factory(out, binary, _lost_as_text if text else _lost_as_json),
+        logger_factory=_factory(out, binary, _LOST_AS_TEXT if text else _LOST_AS_JSON),
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
@@ -89,19 +89,15 @@ class DroppingWriter:
         self._unflushed = False
 
 
-def _lost_as_json(lines: int) -> str:
-    return f'{{"event": "lines of the log were lost", "level": "warning", "lines": {lines}}}\n'
+_LOST_AS_JSON = '{{"event": "lines of the log were lost", "level": "warning", "lines": {}}}\n'
+_LOST_AS_TEXT = "{} lines of the log were lost\n"
 
 
-def _lost_as_text(lines: int) -> str:
-    return f"{lines} lines of the log were lost\n"
-
-
-def _factory(out: TextIO, binary: Any, note: Callable[[int], str]) -> Any:
+def _factory(out: TextIO, binary: Any, note: str) -> Any:
     if binary is None:
-        text: Any = DroppingWriter(out, note)
+        text: Any = DroppingWriter(out, note.format)
         return structlog.PrintLoggerFactory(text)
-    writer: Any = DroppingWriter(binary, lambda lines: note(lines).encode())
+    writer: Any = DroppingWriter(binary, lambda lines: note.format(lines).encode())
     return structlog.BytesLoggerFactory(writer)
 
 
