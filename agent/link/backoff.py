@@ -1,7 +1,6 @@
 """When to dial again. Pure: time and chance are arguments."""
 
 import math
-from dataclasses import dataclass
 
 STEADY_S = 1.0
 """A tunnel that lived this long after the gateway let it in was a good one: its loss is answered at once.
@@ -15,14 +14,11 @@ as many are made in the same time."""
 SUSPICIOUS_S = 30.0
 """When another agent took over our identity: two that take it from each other must not do so in a loop."""
 
-
-@dataclass(frozen=True, slots=True)
-class BackoffSettings:
-    base_s: float = 1.0
-    refused_base_s: float = 0.5
-    """When the gateway's host says that nobody listens: asking that costs it next to nothing, and whoever
-    restarts is back within a second. 100 agents ask 400 times a second."""
-    cap_s: float = 30.0
+BASE_S = 1.0
+REFUSED_BASE_S = 0.5
+"""When the gateway's host says that nobody listens: asking that costs it next to nothing, and whoever
+restarts is back within a second. 100 agents ask 400 times a second."""
+CAP_S = 30.0
 
 
 class Backoff:
@@ -32,32 +28,27 @@ class Backoff:
     So a thousand agents whose gateway restarted come back spread out, not all in the same moment.
     """
 
-    def __init__(self, settings: BackoffSettings | None = None) -> None:
-        self._settings = settings or BackoffSettings()
+    def __init__(self) -> None:
         self._failures = 0.0
         self._refused = False
 
     def lost(self, lived_s: float) -> None:
         """A tunnel that was up for ``lived_s`` is gone."""
         self._refused = False
-        if lived_s >= STEADY_S:
-            self._failures = 0
-        else:
-            self._failures += 1
+        self._failures = 0 if lived_s >= STEADY_S else self._failures + 1
 
     def failed(self, *, refused: bool = False) -> None:
         """An attempt came to nothing; ``refused``: nobody listens there."""
         self._failures += 0.5 if refused else 1
         self._refused = refused
 
-    def delay_s(self, chance: float, told_s: float | None = None) -> float:
-        """How long to wait before the next attempt; ``chance`` is from [0, 1). What the gateway told wins,
-        with up to a quarter more so that not everybody who was told it comes at once."""
-        if told_s is not None:
-            return told_s * (1 + chance / 4)
+    def delay_s(self, chance: float, retry_after_s: float | None = None) -> float:
+        """How long to wait before the next attempt; ``chance`` is from [0, 1). ``retry_after_s``, what the
+        gateway said, wins, with up to a quarter more so that not all agents come back at once."""
+        if retry_after_s is not None:
+            return retry_after_s * (1 + chance / 4)
         if not self._failures:
             return 0.0
-        settings = self._settings
         exponent = min(max(0, math.ceil(self._failures - PATIENT_ATTEMPTS)), 30)
-        base_s = settings.refused_base_s if self._refused and not exponent else settings.base_s
-        return chance * min(settings.cap_s, base_s * 2.0**exponent)
+        base_s = REFUSED_BASE_S if self._refused and not exponent else BASE_S
+        return chance * min(CAP_S, base_s * 2.0**exponent)

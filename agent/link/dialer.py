@@ -123,7 +123,7 @@ class TunnelDialer:
         self._sleep = sleep
         self._chance = chance
         self._backoff = Backoff()
-        self._told_s: float | None = None
+        self._retry_after_s: float | None = None
         self._complaint = ""
         self._closing = False
         self._kept: _Kept | None = None
@@ -135,8 +135,8 @@ class TunnelDialer:
         and :class:`~agent.link.membership.MembershipError` when what it gave us cannot be kept."""
         try:
             while not self._closing:
-                told_s, self._told_s = self._told_s, None
-                await self._sleep(self._backoff.delay_s(self._chance(), told_s))
+                retry_after_s, self._retry_after_s = self._retry_after_s, None
+                await self._sleep(self._backoff.delay_s(self._chance(), retry_after_s))
                 await self._dial_once()
         finally:
             self._give_up("the agent dials no more")
@@ -178,12 +178,8 @@ class TunnelDialer:
         """A tunnel's life, from WELCOME to its end."""
         try:
             self._welcomed(tunnel.welcome)
-            log.info(
-                "connected",
-                gateway=self._membership.gateway,
-                name=self._membership.name,
-                resumed=tunnel.resumed,
-            )
+            member = self._membership
+            log.info("connected", gateway=member.gateway, name=member.name, resumed=tunnel.resumed)
             self._complaint = ""
             began_s = self._clock()
             self.session = session
@@ -243,26 +239,26 @@ class TunnelDialer:
         reason = str(error or "closed")
         code = error.code if isinstance(error, TunnelClosed) else ErrorCode.NO_ERROR
         if code in FINAL:
-            raise Rejected(_final_words(code, reason))
+            raise _rejected(code, reason)
         log.warning("disconnected", reason=reason, after_s=round(lived_s, 1))
         if code is ErrorCode.REPLACED:
             log.error("another agent came with this agent's identity; give each a state directory of its own")
-            self._told_s = SUSPICIOUS_S
+            self._retry_after_s = SUSPICIOUS_S
         elif code is ErrorCode.DRAINING:
             self._backoff.failed()  # the gateway is going down: a moment's patience, spread over all agents
         else:
             self._backoff.lost(lived_s)
 
     def _refused(self, error: HandshakeRejected) -> None:
-        told = str(error) == self._complaint or self._membership.shows_earlier
+        logged = str(error) == self._complaint or self._membership.shows_earlier
         if self._membership.try_otherwise(error):
-            if not told or self._membership.joining:
+            if not logged or self._membership.joining:
                 log.warning("refused, trying otherwise", reason=error.reason, token=self._membership.joining)
             return
         error = self._membership.verdict(error)
         if error.code in FINAL and error.retry_after_s is None:
-            raise Rejected(_final_words(error.code, error.reason)) from error
-        self._told_s = error.retry_after_s
+            raise _rejected(error.code, error.reason) from error
+        self._retry_after_s = error.retry_after_s
         self._failed(error)
 
     def _failed(self, error: TrunklineError) -> None:
@@ -276,11 +272,9 @@ class TunnelDialer:
             log.warning("cannot connect, trying again and again", reason=complaint)
 
 
-def _final_words(code: ErrorCode, reason: str) -> str:
-    match code:
-        case ErrorCode.REVOKED:
-            return f"the gateway sent this agent away for good: {reason}"
-        case ErrorCode.UNAUTHENTICATED:
-            return f"the gateway does not accept this agent: {reason}"
-        case _:
-            return reason
+def _rejected(code: ErrorCode, reason: str) -> Rejected:
+    if code is ErrorCode.REVOKED:
+        return Rejected(f"the gateway sent this agent away for good: {reason}")
+    if code is ErrorCode.UNAUTHENTICATED:
+        return Rejected(f"the gateway does not accept this agent: {reason}")
+    return Rejected(reason)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote_to_bytes
 
 from gateway.domain.errors import BadRequest, PathTooLong
-from shared.identity.names import is_name
+from shared.identity.certificates import is_name
 from shared.process.frozen import frozen
 from shared.protocol.limits import MODEL_NAME_CHARS
 from shared.protocol.routes import PATHS, Dialect, Route

@@ -6,7 +6,9 @@ that make something new from chance (``generate_key``, ``JoinToken.new``) draw r
 
 from shared.identity.certificates import (
     CERTIFICATE_LIFE_S,
+    NAME_RULE,
     AgentCertificate,
+    is_name,
     issue_certificate,
     new_serial,
     read_certificate,
@@ -22,7 +24,6 @@ from shared.identity.keys import (
     public_bytes,
     save_key,
 )
-from shared.identity.names import NAME_RULE, is_name
 from shared.identity.succession import GatewayKeys, Succession
 from shared.identity.tokens import JoinToken
 

@@ -1,5 +1,6 @@
 """Agent certificates: X.509 signed by the gateway's own key (PROTOCOL §8.6)."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, SignatureAlgorithmOID
 
 from shared.identity.keys import GatewayIdentity, fingerprint_of, gateway_id, signature_holds
-from shared.identity.names import is_name
 from shared.protocol.errors import CertificateInvalid, CertificateOutOfDate
 
 CERTIFICATE_LIFE_S = 90 * 86_400
@@ -24,6 +24,12 @@ BACKDATE_S = 300
 
 CERTIFICATE_BYTES = 4096
 """No certificate made here has a quarter of this; longer ones are refused before they are parsed."""
+
+NAME_RULE = (
+    "a name is 1 to 63 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit (for example gpu-7)"
+)
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""At most 63 characters: one label of a host name, which is what most agents are called after."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_S = 253_402_300_799
@@ -64,6 +70,11 @@ def new_serial() -> int:
     return x509.random_serial_number()
 
 
+def is_name(text: str) -> bool:
+    """True for an agent's name that can stand in a certificate (PROTOCOL §8.4)."""
+    return _NAME.fullmatch(text) is not None
+
+
 def agent_uri(gateway: str, name: str) -> str:
     """The SPIFFE-style name in a certificate."""
     return f"spiffe://trunkline/{gateway}/agent/{name}"
@@ -85,16 +96,6 @@ def issue_certificate(
     assert is_name(name), name
     not_before_s = int(wall_s) - BACKDATE_S
     not_after_s = int(wall_s + life_s)
-    certificate = _builder(gateway, name, public_key, serial, not_before_s, not_after_s).sign(
-        gateway.private_key, algorithm=None
-    )
-    der = certificate.public_bytes(serialization.Encoding.DER)
-    return AgentCertificate(name, public_key, serial, not_before_s, not_after_s, der, gateway.public_key)
-
-
-def _builder(
-    gateway: GatewayIdentity, name: str, public_key: bytes, serial: int, not_before_s: int, not_after_s: int
-) -> x509.CertificateBuilder:
     usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -108,7 +109,7 @@ def _builder(
     )
     uri = x509.UniformResourceIdentifier(agent_uri(gateway.id, name))
     issuer_key = gateway.private_key.public_key()
-    return (
+    certificate = (
         x509.CertificateBuilder()
         .serial_number(serial)
         .issuer_name(_common_name(f"trunkline gateway {gateway.id}"))
@@ -121,7 +122,10 @@ def _builder(
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+        .sign(gateway.private_key, algorithm=None)
     )
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    return AgentCertificate(name, public_key, serial, not_before_s, not_after_s, der, gateway.public_key)
 
 
 def _common_name(text: str) -> x509.Name:

@@ -72,33 +72,23 @@ class LoopWatchdog:
         self._reporter.looked(now)
 
 
-class _Beat:
-    """When the loop turned last; a timer on it keeps that up to date."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._turn()
-
-    def _turn(self) -> None:
-        self.turned_s = time.monotonic()
-        self._timer = self._loop.call_later(BEAT_S, self._turn)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-
 @contextmanager
 def watched_loop(reporter: BlockedLoopReporter, blocked_s: float) -> Iterator[None]:
     """The running loop is watched while inside; its thread must be the one that enters."""
-    thread, over = threading.get_ident(), threading.Event()
-    beat = _Beat(asyncio.get_running_loop())
-    watchdog = LoopWatchdog(reporter, blocked_s, lambda: stack_of(thread), time.monotonic())
+    loop, thread, over = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
+    turned_s = time.monotonic()
+    watchdog = LoopWatchdog(reporter, blocked_s, lambda: stack_of(thread), turned_s)
+
+    def turn() -> None:
+        nonlocal turned_s, timer
+        turned_s = time.monotonic()
+        timer = loop.call_later(BEAT_S, turn)
 
     def watch() -> None:
         while not over.wait(BEAT_S):
-            watchdog.look(time.monotonic(), beat.turned_s)
+            watchdog.look(time.monotonic(), turned_s)
+
+    timer = loop.call_later(BEAT_S, turn)
 
     watching = threading.Thread(target=watch, name="watchdog", daemon=True)
     watching.start()
@@ -106,7 +96,7 @@ def watched_loop(reporter: BlockedLoopReporter, blocked_s: float) -> Iterator[No
         yield
     finally:
         over.set()
-        beat.stop()
+        timer.cancel()
         watching.join()
 
 

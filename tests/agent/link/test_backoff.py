@@ -63,8 +63,8 @@ def test_a_good_tunnel_makes_failures_forgotten() -> None:
 def test_what_the_gateway_told_wins_and_is_spread() -> None:
     backoff = Backoff()
     backoff.lost(3600)
-    assert backoff.delay_s(0.0, told_s=20.0) == 20.0
-    assert backoff.delay_s(1.0, told_s=20.0) == 25.0
+    assert backoff.delay_s(0.0, retry_after_s=20.0) == 20.0
+    assert backoff.delay_s(1.0, retry_after_s=20.0) == 25.0
 
 
 @given(st.integers(0, 2000), st.floats(0, 1, exclude_max=True))
