@@ -47,8 +47,7 @@ FAREWELL_S = 0.2
 
 
 BLOCKED_S = 1.0
-"""Without a turn for so long the loop counts as blocked: the heartbeat bears ten times as much, a stream of
-tokens does not."""
+"""The loop counts as blocked after so long without a turn. A stream of tokens suffers from less."""
 
 BLOCKED_QUIET_S = 60.0
 """After a warning that the loop was blocked, further episodes are only counted for so long."""

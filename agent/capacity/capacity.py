@@ -103,10 +103,9 @@ class RefusalLimit:
 class EngineLimit:
     """How many requests one engine should have from this agent.
 
-    Starts at the engine's slots; falls towards what the engine really works on while it reports a queue (at
+    Starts at the engine's slots. Falls towards what the engine really works on while it reports a queue (at
     most by half per step), to half when its memory runs out, and to what it takes when it refuses requests as
-    too many (:class:`RefusalLimit`); grows back without any of these; is 1 for a while when every request
-    fails.
+    too many (:class:`RefusalLimit`). Grows back afterwards. Is 1 for a while when every request fails.
     """
 
     def __init__(self, slots: int) -> None:

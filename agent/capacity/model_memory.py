@@ -40,8 +40,7 @@ class ModelMemory:
         return max(1, total - pinned)
 
     def check(self, engine: MemoryUser, engines: Iterable[MemoryUser]) -> None:
-        """Raises :class:`BackendRefused` when ``engine`` does not fit beside those of ``engines`` that are
-        wanted."""
+        """Raises :class:`BackendRefused` when ``engine`` does not fit beside those wanted of ``engines``."""
         total, need = self._total_bytes(), self.need_bytes(engine)
         if total is None or need is None:
             return

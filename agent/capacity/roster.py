@@ -80,8 +80,7 @@ class RosterEntry:
 
 
 class Roster:
-    """Follows the backends and keeps count. ``on_change`` is called after every change of what a gateway is
-    told: ``state()`` or ``levels()``."""
+    """Follows the backends and keeps count. Calls ``on_change`` after each change of state() or levels()."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, room: ModelMemory | None = None) -> None:
         self._clock = clock
@@ -175,9 +174,7 @@ class Roster:
             self.on_change()
 
     def enter(self, session: Hashable, deployment_id: str) -> RosterEntry:
-        """A place for one request of ``session``. Raises :class:`BackendRefused`, saying why
-        there is none.
-        """
+        """A place for one request of ``session``. Raises :class:`BackendRefused` when there is none."""
         if self._draining:
             raise BackendRefused("the agent is draining")
         engine, deployment = self._find(deployment_id)
@@ -202,8 +199,7 @@ class Roster:
         return RosterEntry(session, name, deployment_id, engine.backend, running - 1)
 
     def leave(self, seat: RosterEntry, *, failed: bool, out_of_memory: bool = False) -> None:
-        """Give a place back; ``failed`` when the engine failed the request, ``out_of_memory`` when it said
-        that memory did not do for it."""
+        """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``."""
         engine = self._engines[seat.engine]
         before = engine.limit.current
         self._running.leave(seat.session, seat.engine, seat.deployment)
@@ -226,8 +222,7 @@ class Roster:
             self.on_change()
 
     def answered(self, seat: RosterEntry, *, refused: bool) -> None:
-        """The engine served the request that had this place, or ``refused`` it as one too many. The place was
-        given back."""
+        """The engine served the request that had this place, or ``refused`` it as one too many."""
         limit = self._engines[seat.engine].limit
         before = limit.current
         if refused:
@@ -300,8 +295,7 @@ class Roster:
         return tuple(found[:most])
 
     def _as_told(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
-        """Of one process that serves several models each takes its share of the memory: they are loaded and
-        unloaded together."""
+        """Models of one process are loaded and unloaded together; each has its share of the memory."""
         running = max(deployment.running, self._running.by_deployment[deployment.id])
         if learned := engine.lacks.get(deployment.id):
             lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]

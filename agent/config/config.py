@@ -92,8 +92,7 @@ class AgentConfig(BaseModel):
     ca_file: Path | None = None
     """Certificates to trust for the gateway's TLS, in place of the system's."""
     client_cert: Path | None = None
-    """Shown in the gateway's TLS where it asks for one, PEM; read at the start. Who the agent is, it proves
-    inside the tunnel."""
+    """PEM, for a gateway whose TLS asks for one; read at the start. It does not prove who the agent is."""
     client_key: Path | None = None
     """Its key; None if it is in the same file."""
     log_format: Literal["text", "json"] = "text"

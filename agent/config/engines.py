@@ -91,8 +91,7 @@ class ModelsConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     memory: Memory | None = None
-    """What all engines that the agent starts may take together. Default: the memory of all GPUs; without any
-    GPU there is no bound."""
+    """For all engines that the agent starts. Default: the memory of all GPUs; without a GPU, no bound."""
 
 
 class EngineConfig(BaseModel):
@@ -105,15 +104,13 @@ class EngineConfig(BaseModel):
     torch: Annotated[str, AfterValidator(_check_torch)] | None = None
     """A Hugging Face model directory, or ``demo``."""
     command: Command | None = None
-    """Program and arguments, as a list or as text that is split as a shell would. No shell runs it.
-    ``{port}`` stands for the port."""
+    """Program and arguments, as a list or as text in a shell's form. ``{port}`` stands for the port."""
     name: Annotated[str, AfterValidator(lambda name: check_name(name) if name else "")] = ""
     slots: Slots | None = None
     api_key: SecretStr | None = None
     models: Annotated[tuple[str, ...], Field(max_length=MODELS)] = ()
     health: Annotated[str, Field(max_length=1024), AfterValidator(_check_health)] | None = None
-    """For ``url``, where the engine has no list of models: a path that answers below 400 while it serves
-    ``models``."""
+    """For a ``url`` without a list of models: a path that answers below 400 while it serves ``models``."""
     version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     """Kept beside the engine; no gateway is told of them yet."""
@@ -139,13 +136,11 @@ class EngineConfig(BaseModel):
     load: Literal["on-demand", "at-start"] | None = None
     """When an engine that the agent starts is loaded. Default: ``command`` on demand, ``torch`` at start."""
     memory: Memory | None = None
-    """What it takes while it is loaded. Default: for ``torch`` a fifth more than its weights' files, for
-    ``command`` all there is."""
+    """Taken while it is loaded. Default: for ``torch`` a fifth more than its weights' files, else all."""
     load_s: Seconds | None = None
     """How long loading takes, for as long as the agent has not measured it."""
     idle_timeout_s: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)] | None = None
-    """Without a request for so long it is unloaded; 0: never. Default: 600 on demand, never when loaded at
-    start."""
+    """Unloaded after so long without a request; 0: never. Default: 600 on demand, never at start."""
 
     @model_validator(mode="after")
     def _check_either(self) -> Self:

@@ -7,9 +7,8 @@ STEADY_S = 1.0
 Whatever lets us in and drops us again must not be dialled in a loop."""
 
 PATIENT_ATTEMPTS = 20
-"""Attempts before the waits grow: some ten seconds, which a gateway's restart or a moved address takes. Until
-then the mean wait is half of the base, so that everybody is back soon after it is. Where nobody listens twice
-as many are made in the same time."""
+"""Attempts before the waits grow: about ten seconds, enough for a gateway's restart. Until then the mean wait
+is half of the base. Where nobody listens, twice as many attempts are made in the same time."""
 
 SUSPICIOUS_S = 30.0
 """When another agent took over our identity: two that take it from each other must not do so in a loop."""

@@ -1,5 +1,4 @@
-"""Keeps one session with the gateway up, over any number of tunnels, for as long as the gateway wants this
-agent (PROTOCOL §7.4)."""
+"""Keeps one session with the gateway up, over any number of tunnels (PROTOCOL §7.4)."""
 
 import asyncio
 import random

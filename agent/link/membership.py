@@ -131,8 +131,7 @@ class Membership:
         return self._token
 
     def handshake(self, software: str, session: ResumeRequest | None = None) -> AgentHandshake:
-        """A handshake for the next tunnel: with the certificate, or to join. ``session`` is the one to go on
-        with. Raises MembershipError."""
+        """A handshake for the next tunnel, which may resume ``session``. Raises MembershipError."""
         record = None if self._use_token else self._record
         earlier = None if record is None else self._earlier
         certificate = None if record is None else record.certificate

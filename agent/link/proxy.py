@@ -9,8 +9,7 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     """The proxy's URL for ``url`` (``ws[s]://`` or ``http[s]://``), or None to connect directly.
 
     ``HTTPS_PROXY`` or ``HTTP_PROXY`` by the URL's scheme, else ``ALL_PROXY``; in lower case they win.
-    Loopback and what ``NO_PROXY`` names (hosts, domains, addresses, networks, hosts with a port, or ``*``)
-    is reached directly.
+    Loopback and ``NO_PROXY`` (hosts, domains, addresses, networks, ``host:port``, ``*``) need no proxy.
     """
     parts = urlsplit(url)
     secure = parts.scheme in ("wss", "https")

@@ -38,9 +38,8 @@ more, of 193 units at most: after that a change waits, with all that come meanwh
 
 SLOTS_UNITS = limits.CONTROL_FRAMES_BURST / 8
 SLOTS_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 4
-"""SLOTS that no request brought about take so much: 16 at once, then 6 a second. The rest is for PING, PONG
-and the like. What a request changes is told at once: the gateway grants three SLOTS for each, and at most two
-are sent."""
+"""For SLOTS that no request brought about: 16 at once, then 6 a second. The rest is for PING, PONG and so on.
+SLOTS after a request go at once: the gateway grants three for each, and at most two are sent."""
 
 
 class Pace:
@@ -158,8 +157,7 @@ class Publisher:
         self._state_pace.spend(control_frame_units(len(state.to_payload())), now)
 
     def _send_slots(self, endpoint: SessionEndpoint, levels: Mapping[str, int]) -> None:
-        """Now if a request of the session came or went since the last, which the gateway allows for; else as
-        a state."""
+        """Now if a request of the session came or went since the last; else at the pace of its own."""
         now, moves = self._clock(), self._roster.moves
         if moves == self._moves:
             wait_s = self._slots_pace.wait_s(now)

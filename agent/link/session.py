@@ -17,9 +17,7 @@ log = structlog.get_logger("agent.link.session")
 
 
 class GatewaySession:
-    """Implements :class:`shared.protocol.endpoint.SessionListener`; is the key of its requests in
-    the roster.
-    """
+    """Implements :class:`shared.protocol.endpoint.SessionListener`. The key of its requests in the roster."""
 
     def __init__(
         self,
@@ -28,8 +26,7 @@ class GatewaySession:
         carry_out: Callable[[Command], CommandResult],
         renew: Callable[[Renewal], None],
     ) -> None:
-        """``carry_out`` begins what a command wants, at once. ``renew`` takes what the gateway gives anew, or
-        raises HandshakeError."""
+        """``carry_out`` begins a command at once. ``renew`` takes a renewal, or raises HandshakeError."""
         self._runner = runner
         self._publisher = publisher
         self._carry_out = carry_out

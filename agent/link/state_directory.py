@@ -110,8 +110,7 @@ class MemberRecord:
     def succeeded(self, succession: Succession) -> "MemberRecord":
         """With the gateway's next key; nothing changes when it is known already.
 
-        Raises SignatureInvalid, and GatewayUntrusted when the word is not of the newest key known: a former
-        one has no say any more.
+        Raises SignatureInvalid, and GatewayUntrusted when another than the newest known key signed it.
         """
         succession.verify()
         if succession.new_fingerprint == self.fingerprint:
@@ -148,8 +147,8 @@ class MemberRecord:
         )
 
     def alternatives(self, wall_s: float) -> list[AgentCertificate]:
-        """What may be good where the one to show was refused for its dates: what ends later, and what there
-        was before one that has not begun."""
+        """Certificates to try where the one to show was refused for its dates: those that end later than it,
+        or all if it has not begun."""
         shown = _kept(self.certificate)
         former = [each for each in map(_kept, self.former_certificates) if each is not None]
         if shown is None or wall_s < shown.not_before_s:

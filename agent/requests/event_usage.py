@@ -117,8 +117,7 @@ class EventUsage:
             self._first = data[found.start() : min(end, found.start() + USAGE_OBJECT_BYTES)]
 
     def _without_usage_chunks(self, data: bytes, end: int) -> bytes:
-        """The whole events before ``end`` without usage chunks among the first :data:`JUDGED_EVENTS` that
-        have no choices."""
+        """The whole events before ``end``, without the usage chunks among them (:data:`JUDGED_EVENTS`)."""
         kept, kept_to, at, begin = [], 0, 0, _first_of_a_line(data)
         for _ in range(JUDGED_EVENTS):
             found = _NO_CHOICES.search(data, at, end)
@@ -158,8 +157,7 @@ class EventUsage:
 
 
 def _whole_events(data: bytes) -> int:
-    """Where the last whole event of ``data`` ends, with all line ends that follow it; without one, where the
-    line ends at the front end."""
+    """Where the last whole event of ``data`` and the line ends behind it end; or those at the front."""
     at, found = 0, False
     for pair in _TWO_LINE_ENDS:
         place = data.rfind(pair, at)

@@ -165,8 +165,7 @@ class _Run:
         self._body.end()
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
-        """What is still to come of the response is not wanted; NO_ERROR after its end only says that the rest
-        of the request's body stays away."""
+        """The rest of the response is not wanted. After its end NO_ERROR concerns the request's body."""
         if not self._over:
             self.task.cancel()
         elif code is not ErrorCode.NO_ERROR:
@@ -263,9 +262,7 @@ class _Run:
         return not self._message or self._pass_on(bytes(self._message))
 
     def _pass_on(self, piece: bytes) -> bool:
-        """The way of every token. Raises :class:`~shared.protocol.errors.LocalError` when nobody wants
-        it any more.
-        """
+        """The way of every token. Raises LocalError when nobody wants it any more."""
         if self._first_byte_s is None:
             self._first_byte_s = self._clock() - self._began_s
         data = self._reader.feed(piece)

@@ -176,8 +176,7 @@ def _is_count(value: str) -> bool:
 
 
 def read_usage(text: bytes, *, last: bool = True) -> Usage | None:
-    """The last usage object in ``text``, which may be cut at the front, or the first; None when there is
-    none."""
+    """The last usage object in ``text``, which may be cut at the front, or the first; None without one."""
     at = last_member(text, len(text)) if last else 0
     found = USAGE_MEMBER.search(text, at) if at >= 0 else None
     if found is None:

@@ -197,8 +197,7 @@ def _issuer_of(certificate: x509.Certificate, gateway_keys: Sequence[bytes]) -> 
 
 
 def _read(certificate: x509.Certificate, der: bytes, issuer: bytes) -> AgentCertificate:
-    """The facts of a certificate whose signature verified, without ``issuer`` when it was taken; foreign
-    parsers' complaints become ours."""
+    """The facts of a certificate whose signature was verified, now by ``issuer`` or when it was taken."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value

@@ -19,8 +19,7 @@ _KEY_LABEL = b"trunkline.1 JOIN KEY\0"
 _CHECK_LABEL = b"trunkline.1 JOIN CHECK\0"
 _CHECK_BYTES = 5
 _CHECKED = bytes.fromhex("c3c35a")
-"""The end of an id whose beginning is a checksum. An id made before there were any ends so by chance, once in
-16 million."""
+"""The end of an id that begins with a checksum. Older ids have none; one in 16 million ends so by chance."""
 _RAW_BYTES = 1 + TOKEN_ID_BYTES + SECRET_BYTES + FINGERPRINT_BYTES
 TEXT_CHARS = len(PREFIX) + _RAW_BYTES * 4 // 3
 """80: the raw 57 bytes are 76 characters of base64url, without padding."""

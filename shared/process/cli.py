@@ -43,8 +43,7 @@ class RootGroup(CommandApp):
         self.callback()(_root)
 
     def later(self, module: str, commands: Mapping[str, str]) -> None:
-        """Add commands by name and summary that ``register(app: typer.Typer)`` in ``module`` adds when one of
-        them is used."""
+        """Add commands by name and summary; on first use ``module.register(app: typer.Typer)`` adds them."""
         self._later.update({name: (module, summary) for name, summary in commands.items()})
 
 

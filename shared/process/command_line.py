@@ -111,8 +111,7 @@ def _usage_of(argument: Any) -> str:
 
 
 def _check_texts(command: Any, ctx: Any) -> None:
-    """Bytes that are no UTF-8 come as surrogates, which neither a database nor JSON takes. A path may have
-    them."""
+    """Bytes that are no UTF-8 come as surrogates, which only paths may have: databases refuse them."""
     for param in command.params:
         value = ctx.params.get(param.name)
         texts = value if isinstance(value, list | tuple) else (value,)

@@ -14,8 +14,7 @@ TEXT_CHARS = 200
 
 def explain_connection_error(url: str, error: Exception, proxy: str | None = None) -> str:
     """What ``error``, which came before any HTTP, means and what to write instead, as far as can be told.
-    ``url`` is ``ws://`` or ``wss://``. ``proxy`` is the URL of the one that was gone through; no password in
-    it is repeated."""
+    ``url`` is ``ws://`` or ``wss://``. ``proxy`` is the URL of the proxy; its password is not repeated."""
     host = urlsplit(url).hostname or ""
     reached = host if proxy is None else f"the proxy {host_of(proxy)}"
     if isinstance(error, ssl.SSLCertVerificationError):

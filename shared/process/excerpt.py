@@ -1,5 +1,4 @@
-"""What is quoted in a message where the whole would be too long: never cut in the middle of what it says.
-Pure."""
+"""Quotes in messages where the whole would be too long, cut between words or members. Pure."""
 
 from typing import Any
 

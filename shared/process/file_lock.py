@@ -40,8 +40,7 @@ class FileLock:
         self._file = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
 
     def try_take(self, *, exclusive: bool) -> bool:
-        """Have it alone or with others, also instead of what is held now; False while others are in the
-        way. Does not wait."""
+        """Take it, alone or shared, also in place of what is held now. False while others are in the way."""
         if fcntl is None:
             return True
         try:

@@ -118,8 +118,7 @@ def _dumps_text(value: Any, default: Any = None, **_options: Any) -> str:
 
 
 def _masked(logger: Any, method: str, line: Any) -> Any:
-    """The rendered line without keys, join tokens and JWTs, wherever clients have put them: in a path, in a
-    name, in a request's id."""
+    """The rendered line without keys, join tokens and JWTs, which clients put into paths, names and ids."""
     if isinstance(line, bytes):
         found = b"sk-tl-" in line or b"tlj_" in line or b"eyJ" in line
         return _SECRET_BYTES.sub(rb"\1***", line) if found else line

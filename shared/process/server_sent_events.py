@@ -52,8 +52,7 @@ class EventTooLong(Exception):
 
 
 class ServerSentEventReader:
-    """Events from bytes in pieces, however they are cut. No more than ``limit_bytes`` of an unfinished event
-    are held."""
+    """Reads events from pieces of bytes. Holds at most ``limit_bytes`` of an unfinished event."""
 
     __slots__ = ("_held", "_limit_bytes", "_searched")
 

@@ -171,8 +171,7 @@ class SettingsSources(Generic[Model]):
         return origin if depth == len(path) else DEFAULT
 
     def _deepest(self, path: KeyPath) -> tuple[Origin, int]:
-        """The source that has the most of ``path``, and how much. What is no table takes the place of all
-        that later sources have there."""
+        """The source that has the most of ``path``, and how much. A value hides all of the later sources."""
         best, most = DEFAULT, 0
         for origin, above, values in self._given(path):
             depth, replaces = _depth_in(values, path[above:])

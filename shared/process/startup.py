@@ -13,9 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 GENERATIONS = (20_000, 20, 20)
-"""Objects made and not yet gone before the youngest are looked through, and so on (``gc.set_threshold``).
-Requests leave no cycles behind, so there is next to nothing to find, while each look touches thousands of
-live objects."""
+"""For ``gc.set_threshold``. Requests leave no cycles behind, so there is next to nothing to find, while each
+look touches thousands of live objects."""
 
 
 def environment_of_child(package: ModuleType) -> dict[str, str]:

@@ -20,8 +20,7 @@ class WhileBusy(Enum):
     UNKNOWN = auto()
     """It may answer late, and its answer says little: it is not asked."""
     INTERRUPTS = auto()
-    """It ends the running stream for it: it is not asked, and no request is sent before a question is
-    answered."""
+    """It ends the running stream for it: it is not asked, and requests wait until a question is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +165,7 @@ USUAL_PORTS: Mapping[int, EngineKind] = {
     11434: OLLAMA,
     1234: LM_STUDIO,
 }
-"""Where each kind listens when nobody told it otherwise (TGI also on llama.cpp's). Which one it really is, is
-seen from its answers."""
+"""Each kind's default port (TGI also uses llama.cpp's). Its answers show which kind it really is."""
 
 
 def kind_of(owner: str, info: Any) -> EngineKind:
@@ -181,8 +179,7 @@ def kind_of(owner: str, info: Any) -> EngineKind:
 
 
 _OF_TRANSFORMERS = frozenset({"/load_model", "/reset", "/v1/chat/completions"})
-"""Paths that ``transformers serve`` has beside each other, and nobody else is known to have. As the owners of
-its models it names their authors."""
+"""No other engine is known to have all of these. The owners of its models are their authors."""
 
 
 def kind_of_paths(openapi: Any) -> EngineKind:

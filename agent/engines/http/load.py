@@ -1,8 +1,7 @@
 """How busy an engine says it is: reading ``/metrics``. Pure.
 
 One regular expression goes over the text; the hundreds of histogram lines between are never taken apart.
-A page of megabytes takes long all the same, so it is read slice by slice: who reads it on an event loop lets
-others have a turn after each.
+A page of megabytes takes long all the same, so it is read slice by slice, with a turn of the loop after each.
 """
 
 import math
@@ -96,9 +95,8 @@ class Loads:
         return sum(self.by_model.values(), EngineLoad())
 
     def of(self, model: str) -> EngineLoad:
-        """The load that concerns ``model``: its own, else that of the whole engine (an adapter has none of
-        its own: it runs in its base model's batch). Room that is told without a model's name is
-        everybody's."""
+        """The load that concerns ``model``: its own, else that of the whole engine (an adapter runs in the
+        batch of its base model). Room that has no model's name is everybody's."""
         if model not in self.by_model:
             return self._total
         own, common = self.by_model[model], self.by_model.get("", EngineLoad())

@@ -54,9 +54,8 @@ def read_models(document: Any) -> tuple[EngineModel, ...] | None:
 
 
 def left_out(document: Any) -> tuple[tuple[str, str], ...]:
-    """Of the models in a parsed ``/v1/models`` those that :func:`read_models` leaves out: how they are
-    called, as far as that can be shown in a line, and why they cannot be offered. At most :data:`LOGGED`
-    of them."""
+    """The models in a parsed ``/v1/models`` that :func:`read_models` leaves out, at most :data:`LOGGED` of
+    them: their names, shortened for the log, and why they cannot be offered."""
     names = [name for name, _ in _entries(document) or ()]
     faults = [(name, why) for name in names if (why := why_not_nameable(name))]
     good = dict.fromkeys(name for name in names if is_nameable(name))

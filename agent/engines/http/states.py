@@ -21,8 +21,7 @@ WHILE_S = 30.0
 def engine_state(
     name: str, deployments: Sequence[DeploymentState], *, kind: str = "", without: str = ""
 ) -> EngineState:
-    """Loaded when one of its deployments is, and so on down to failed. ``without``: why it is failed when
-    there are none."""
+    """Loaded when one of its deployments is, and so on down to failed; without any, for ``without``."""
     for status in (DeploymentStatus.LOADED, DeploymentStatus.LOADING, DeploymentStatus.LOADABLE):
         found = [deployment for deployment in deployments if deployment.status is status]
         if found:
