@@ -77,6 +77,7 @@ def watched_loop(reporter: BlockedLoopReporter, blocked_s: float) -> Iterator[No
     """The running loop is watched while inside; its thread must be the one that enters."""
     loop, thread, over = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
     turned_s = time.monotonic()
+    timer: asyncio.TimerHandle
     watchdog = LoopWatchdog(reporter, blocked_s, lambda: stack_of(thread), turned_s)
 
     def turn() -> None:
