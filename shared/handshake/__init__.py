@@ -8,21 +8,11 @@ wall-clock times and keys are arguments.
 
 from shared.handshake.agent import AgentHandshake
 from shared.handshake.gateway import GatewayHandshake
-from shared.handshake.messages import (
-    MAX_PAYLOAD_BYTES,
-    NONCE_BYTES,
-    SUPPORTED_VERSIONS,
-    Hello,
-    JoinProof,
-    ResumeRequest,
-    Welcome,
-)
+from shared.handshake.messages import NONCE_BYTES, Hello, JoinProof, ResumeRequest, Welcome
 from shared.handshake.renewal import Renewal
 
 __all__ = [
-    "MAX_PAYLOAD_BYTES",
     "NONCE_BYTES",
-    "SUPPORTED_VERSIONS",
     "AgentHandshake",
     "GatewayHandshake",
     "Hello",

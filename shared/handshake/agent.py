@@ -55,31 +55,22 @@ REJOIN = "remove membership.json from its state directory and start it with a ne
 
 
 class AgentHandshakeState(Enum):
-    """Where the agent's half is."""
+    """How far the agent's half has come (PROTOCOL §8.7)."""
 
     START = auto()
     GREETING = auto()
     """HELLO is out."""
-    DONE = auto()
+    ANSWERED = auto()
+    """A WELCOME or REJECT verified."""
     FAILED = auto()
+    """The peer sent something that did not verify."""
 
 
-class AgentHandshakeInput(Enum):
-    """What moves it on."""
-
-    CHALLENGE_GOOD = auto()
-    ANSWER_GOOD = auto()
-    """WELCOME or REJECT, verified."""
-    PEER_WRONG = auto()
-
-
-TRANSITIONS: dict[tuple[AgentHandshakeState, AgentHandshakeInput], AgentHandshakeState] = {
-    (AgentHandshakeState.START, AgentHandshakeInput.CHALLENGE_GOOD): AgentHandshakeState.GREETING,
-    (AgentHandshakeState.START, AgentHandshakeInput.PEER_WRONG): AgentHandshakeState.FAILED,
-    (AgentHandshakeState.GREETING, AgentHandshakeInput.ANSWER_GOOD): AgentHandshakeState.DONE,
-    (AgentHandshakeState.GREETING, AgentHandshakeInput.PEER_WRONG): AgentHandshakeState.FAILED,
+NEXT_STATES: dict[AgentHandshakeState, frozenset[AgentHandshakeState]] = {
+    AgentHandshakeState.START: frozenset({AgentHandshakeState.GREETING, AgentHandshakeState.FAILED}),
+    AgentHandshakeState.GREETING: frozenset({AgentHandshakeState.ANSWERED, AgentHandshakeState.FAILED}),
 }
-"""Everything that may happen (PROTOCOL §8.7); what is not here is a frame out of turn."""
+"""What is not here is a frame out of turn."""
 
 
 class AgentHandshake:
@@ -148,10 +139,10 @@ class AgentHandshake:
         try:
             challenge = self._check_challenge(payload)
         except HandshakeError:
-            self._move(AgentHandshakeInput.PEER_WRONG)
+            self._move(AgentHandshakeState.FAILED)
             raise
-        self._move(AgentHandshakeInput.CHALLENGE_GOOD)
-        self._gateway_key = challenge.public_key
+        self._move(AgentHandshakeState.GREETING)
+        self._gateway_key = challenge.key
         self._transcript.append(FrameType.CHALLENGE, payload)
         version = max(set(challenge.versions) & set(SUPPORTED_VERSIONS))
         return self._transcript.seal(FrameType.HELLO, self._claims(version).to_body(), self._key.sign)
@@ -172,22 +163,22 @@ class AgentHandshake:
             welcome = self._check_answer(FrameType(frame_type), payload, wall_s)
         except HandshakeError as error:
             self._move(
-                AgentHandshakeInput.ANSWER_GOOD
+                AgentHandshakeState.ANSWERED
                 if isinstance(error, HandshakeRejected)
-                else AgentHandshakeInput.PEER_WRONG
+                else AgentHandshakeState.FAILED
             )
             raise
-        self._move(AgentHandshakeInput.ANSWER_GOOD)
+        self._move(AgentHandshakeState.ANSWERED)
         return welcome
 
     def _check_challenge(self, payload: bytes) -> Challenge:
         challenge = Challenge.from_body(body_of(payload))
-        fingerprint = fingerprint_of(challenge.public_key)
+        fingerprint = fingerprint_of(challenge.key)
         if not any(hmac.compare_digest(fingerprint, pin) for pin in (self._pinned, *self._also_pinned)):
             raise GatewayUntrusted(self._stranger(gateway_id(fingerprint)))
         if challenge.gateway != gateway_id(fingerprint):
             raise HandshakeMalformed("CHALLENGE.gateway is not the id of CHALLENGE.key")
-        self._transcript.verify(FrameType.CHALLENGE, payload, challenge.public_key)
+        self._transcript.verify(FrameType.CHALLENGE, payload, challenge.key)
         if not set(challenge.versions) & set(SUPPORTED_VERSIONS):
             theirs = ", ".join(map(str, challenge.versions))
             raise HandshakeRejected(
@@ -226,7 +217,7 @@ class AgentHandshake:
             nonce=self._nonce,
             software=self._software,
             session=self._session,
-            limits=self._limits,
+            limits=dict(self._limits),
             certificate=self._certificate,
             join=join,
         )
@@ -238,25 +229,10 @@ class AgentHandshake:
             raise read_reject(body)
         terms = WelcomeTerms.from_body(body)
         certificate = self._check_certificate(terms.certificate)
-        return Welcome(
-            session_id=terms.session_id,
-            generation=terms.generation,
-            limits=terms.limits,
-            certificate=certificate,
-            heartbeat_s=terms.heartbeat_s,
-            resume_window_s=terms.resume_window_s,
-            received=self._check_received(terms),
-            doubt="" if certificate is None else _doubt(certificate, wall_s),
-            gateway_key=self._gateway_key,
-        )
-
-    def _check_received(self, terms: WelcomeTerms) -> int | None:
-        """What the gateway has of the session asked for; None when it is a new one."""
-        if terms.received is None:
-            return None
-        if self._session is None or terms.session_id != self._session.id:
+        if terms.received is not None and (self._session is None or terms.session_id != self._session.id):
             raise HandshakeMalformed("WELCOME resumes a session that was not asked for")
-        return terms.received
+        doubt = "" if certificate is None else _doubt(certificate, wall_s)
+        return Welcome.of(terms, certificate, doubt, self._gateway_key)
 
     def _check_certificate(self, der: bytes | None) -> AgentCertificate | None:
         if der is None:
@@ -265,9 +241,9 @@ class AgentHandshake:
             return None
         return verify_certificate(der, self._gateway_key, self._name, self._public_key)
 
-    def _move(self, event: AgentHandshakeInput) -> None:
-        assert (self._state, event) in TRANSITIONS, (self._state, event)
-        self._state = TRANSITIONS[self._state, event]
+    def _move(self, state: AgentHandshakeState) -> None:
+        assert state in NEXT_STATES.get(self._state, ()), (self._state, state)
+        self._state = state
 
 
 def _doubt(certificate: AgentCertificate, wall_s: float) -> str:

@@ -22,36 +22,30 @@ from shared.protocol.frames import FrameType
 
 
 class GatewayHandshakeState(Enum):
-    """Where the gateway's half is."""
+    """How far the gateway's half has come (PROTOCOL §8.7)."""
 
     START = auto()
     CHALLENGED = auto()
+    """CHALLENGE is out."""
     GREETED = auto()
     """A HELLO verified."""
     REFUSED = auto()
-    """A HELLO came that is no good."""
-    DONE = auto()
+    """A HELLO did not verify."""
+    WELCOMED = auto()
+    REJECTED = auto()
 
 
-class GatewayHandshakeInput(Enum):
-    """What moves it on."""
-
-    CHALLENGE_SENT = auto()
-    HELLO_GOOD = auto()
-    HELLO_BAD = auto()
-    WELCOME_SENT = auto()
-    REJECT_SENT = auto()
-
-
-TRANSITIONS: dict[tuple[GatewayHandshakeState, GatewayHandshakeInput], GatewayHandshakeState] = {
-    (GatewayHandshakeState.START, GatewayHandshakeInput.CHALLENGE_SENT): GatewayHandshakeState.CHALLENGED,
-    (GatewayHandshakeState.CHALLENGED, GatewayHandshakeInput.HELLO_GOOD): GatewayHandshakeState.GREETED,
-    (GatewayHandshakeState.CHALLENGED, GatewayHandshakeInput.HELLO_BAD): GatewayHandshakeState.REFUSED,
-    (GatewayHandshakeState.GREETED, GatewayHandshakeInput.WELCOME_SENT): GatewayHandshakeState.DONE,
-    (GatewayHandshakeState.GREETED, GatewayHandshakeInput.REJECT_SENT): GatewayHandshakeState.DONE,
-    (GatewayHandshakeState.REFUSED, GatewayHandshakeInput.REJECT_SENT): GatewayHandshakeState.DONE,
+NEXT_STATES: dict[GatewayHandshakeState, frozenset[GatewayHandshakeState]] = {
+    GatewayHandshakeState.START: frozenset({GatewayHandshakeState.CHALLENGED}),
+    GatewayHandshakeState.CHALLENGED: frozenset(
+        {GatewayHandshakeState.GREETED, GatewayHandshakeState.REFUSED}
+    ),
+    GatewayHandshakeState.GREETED: frozenset(
+        {GatewayHandshakeState.WELCOMED, GatewayHandshakeState.REJECTED}
+    ),
+    GatewayHandshakeState.REFUSED: frozenset({GatewayHandshakeState.REJECTED}),
 }
-"""Everything that may happen (PROTOCOL §8.7); what is not here is our own mistake, or a HELLO out of turn."""
+"""What is not here is a defect of our own, or a HELLO out of turn."""
 
 
 class GatewayHandshake:
@@ -99,11 +93,11 @@ class GatewayHandshake:
     @property
     def can_reject(self) -> bool:
         """True from the first HELLO, good or bad, until it was answered."""
-        return (self._state, GatewayHandshakeInput.REJECT_SENT) in TRANSITIONS
+        return GatewayHandshakeState.REJECTED in NEXT_STATES.get(self._state, ())
 
     def challenge(self) -> bytes:
         """The payload of CHALLENGE, to be sent first."""
-        self._move(GatewayHandshakeInput.CHALLENGE_SENT)
+        self._move(GatewayHandshakeState.CHALLENGED)
         challenge = Challenge(SUPPORTED_VERSIONS, self._identity.id, self._identity.public_key, self._nonce)
         payload = self._transcript.seal(FrameType.CHALLENGE, challenge.to_body(), self._identity.sign)
         self._challenge_digest = self._transcript.digest()
@@ -120,11 +114,11 @@ class GatewayHandshake:
         try:
             hello = self._check(payload, wall_s)
         except HandshakeError:
-            self._move(GatewayHandshakeInput.HELLO_BAD)
+            self._move(GatewayHandshakeState.REFUSED)
             raise
         finally:
             self._transcript.append(FrameType.HELLO, payload)
-        self._move(GatewayHandshakeInput.HELLO_GOOD)
+        self._move(GatewayHandshakeState.GREETED)
         self._hello = hello
         return hello
 
@@ -153,10 +147,15 @@ class GatewayHandshake:
     ) -> bytes:
         """The payload of WELCOME. ``limits`` None stands for those given at construction, ``received`` None
         for a new session."""
-        self._move(GatewayHandshakeInput.WELCOME_SENT)
-        limits = self._limits if limits is None else limits
+        self._move(GatewayHandshakeState.WELCOMED)
         terms = WelcomeTerms(
-            session_id, generation, limits, certificate_der, heartbeat_s, resume_window_s, received
+            session_id=session_id,
+            generation=generation,
+            limits=dict(self._limits if limits is None else limits),
+            certificate=certificate_der,
+            heartbeat_s=heartbeat_s,
+            resume_window_s=resume_window_s,
+            received=received,
         )
         return self._transcript.seal(FrameType.WELCOME, terms.to_body(), self._identity.sign)
 
@@ -165,7 +164,7 @@ class GatewayHandshake:
 
         ``retry_after_s`` None: trying again as is cannot help.
         """
-        self._move(GatewayHandshakeInput.REJECT_SENT)
+        self._move(GatewayHandshakeState.REJECTED)
         body = reject_body(code, reason, retry_after_s)
         return self._transcript.seal(FrameType.REJECT, body, self._identity.sign)
 
@@ -177,17 +176,7 @@ class GatewayHandshake:
                 ErrorCode.VERSION, f"this gateway speaks protocol version {offered}, not {claims.version}"
             )
         self._transcript.verify(FrameType.HELLO, payload, claims.public_key)
-        return Hello(
-            version=claims.version,
-            name=claims.name,
-            public_key=claims.public_key,
-            nonce=claims.nonce,
-            software=claims.software,
-            session=claims.session,
-            limits=claims.limits,
-            certificate=self._check_certificate(claims, wall_s),
-            join=claims.join,
-        )
+        return Hello.of(claims, self._check_certificate(claims, wall_s))
 
     def _check_certificate(self, claims: HelloClaims, wall_s: float) -> AgentCertificate | None:
         if claims.certificate is None:
@@ -203,6 +192,6 @@ class GatewayHandshake:
         certificate.check_dates(wall_s, early_s=inf)
         return certificate
 
-    def _move(self, event: GatewayHandshakeInput) -> None:
-        assert (self._state, event) in TRANSITIONS, (self._state, event)
-        self._state = TRANSITIONS[self._state, event]
+    def _move(self, state: GatewayHandshakeState) -> None:
+        assert state in NEXT_STATES.get(self._state, ()), (self._state, state)
+        self._state = state

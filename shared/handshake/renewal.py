@@ -2,26 +2,41 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from shared.handshake.fields import MAX_INTEGER, Fields, write_octets
+from pydantic import BeforeValidator
+
+from shared.handshake.fields import Certificate, Integer, PublicKey, Signature, read_fields, write_octets
 from shared.identity import Succession
-from shared.identity.certificates import CERTIFICATE_BYTES
-from shared.identity.keys import PUBLIC_KEY_BYTES
 
 VERB = "renew"
 """Of the COMMAND that carries it (PROTOCOL §4.8)."""
 
-SIGNATURE_BYTES = 64
+
+@dataclass(frozen=True, slots=True)
+class _SuccessionMembers:
+    """A succession as COMMAND says it."""
+
+    key: PublicKey
+    next: PublicKey
+    until_s: Integer
+    signature: Signature
+
+
+def _read_succession(value: Any) -> Succession | None:
+    if value is None:
+        return None
+    said = read_fields(_SuccessionMembers, "renew.succession", value)
+    return Succession(said.key, said.next, said.until_s, said.signature)
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
     """A COMMAND with the verb ``renew``. Neither part is believed before it is verified."""
 
-    id: int
-    certificate: bytes = field(repr=False)
-    succession: Succession | None = None
+    id: Integer
+    certificate: Certificate = field(repr=False)
+    succession: Annotated[Succession | None, BeforeValidator(_read_succession)] = None
 
     def to_dict(self) -> dict[str, Any]:
         """What COMMAND says."""
@@ -42,21 +57,4 @@ class Renewal:
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> "Renewal":
         """Raises HandshakeMalformed."""
-        fields = Fields("renew", dict(value))
-        return cls(
-            id=fields.integer("id", 0),
-            certificate=fields.octets("certificate", 1, CERTIFICATE_BYTES),
-            succession=_read_succession(fields),
-        )
-
-
-def _read_succession(fields: Fields) -> Succession | None:
-    if not fields.has("succession"):
-        return None
-    inner = fields.inner("succession")
-    return Succession(
-        old_key=inner.octets("key", PUBLIC_KEY_BYTES, PUBLIC_KEY_BYTES),
-        new_key=inner.octets("next", PUBLIC_KEY_BYTES, PUBLIC_KEY_BYTES),
-        until_s=inner.integer("until_s", 0, MAX_INTEGER),
-        signature=inner.octets("signature", SIGNATURE_BYTES, SIGNATURE_BYTES),
-    )
+        return read_fields(cls, VERB, value)

@@ -112,8 +112,6 @@ RETAINED_BYTES = 4 * MIB
 """Numbered messages sent and not acknowledged. Full, the sender stops: it is the replay memory of a session
 and bounds what can be lost in a dead socket."""
 
-MESSAGE_COUNT_MAX = 2**63 - 1
-
 CONTROL_FRAMES_BURST = 1000
 """Units of control frames that an agent may spend at once: a frame is one unit, and one more for every 256
 bytes of its payload. The longest state is 193 units, so this is five of them; agents keep to half of that."""

@@ -13,17 +13,6 @@ from shared.protocol.errors import ResumeRefused, UnexpectedFrame
 class MessageLog:
     """What one side sent and received, in messages that carry stream or state frames."""
 
-    __slots__ = (
-        "_ack_at",
-        "_replay",
-        "_retained",
-        "_unacked_bytes",
-        "_unacked_messages",
-        "received",
-        "retained_bytes",
-        "sent",
-    )
-
     def __init__(self) -> None:
         self.sent = 0
         self.received = 0

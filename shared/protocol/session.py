@@ -34,10 +34,13 @@ from shared.protocol.frames import (
     message_kind,
 )
 from shared.protocol.heartbeat import Heartbeat
+from shared.protocol.members import adapter_of
 from shared.protocol.messages import (
     AgentState,
     Drain,
     RequestHead,
+    ResponseHead,
+    Trailers,
     decode_levels,
     encode_levels,
     read_object,
@@ -55,6 +58,9 @@ _CONTENT: dict[int, Callable[[bytes], Any]] = {
     FrameType.DRAIN: Drain.from_payload,
 }
 """How the payload of each control frame is read for :class:`~shared.protocol.events.ControlReceived`."""
+
+for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain):
+    adapter_of(_kind)  # made now, so that the first frame does not wait for it
 
 _COUNTED_BY_CONTENT = frozenset({FrameType.CREDIT, FrameType.ACK})
 """They count as control frames only where they say nothing new (PROTOCOL §2.6)."""
@@ -280,10 +286,7 @@ class ProtocolSession(ReceivingStreams):
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, in order."""
-        if not self._events:
-            return []
-        events = self._events[:]
-        self._events.clear()
+        events, self._events = self._events, []
         return events
 
     # --- Steps ---

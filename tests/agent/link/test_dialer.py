@@ -101,7 +101,15 @@ class World:
         self.certificates.append(not joining)
         key = public_bytes(handshake._key)
         certificate = issue_certificate(GATEWAY, "gpu-1", key, 1, WALL_S) if joining else None
-        tunnel = Tunnel(Joined(listener, self.gateway), Welcome("s", 1, {}, certificate, 10.0, 0.0))
+        welcome = Welcome(
+            session_id="s",
+            generation=1,
+            limits={},
+            certificate=certificate,
+            heartbeat_s=10.0,
+            resume_window_s=0.0,
+        )
+        tunnel = Tunnel(Joined(listener, self.gateway), welcome)
         self.tunnels.append(tunnel)
         if fate is None:
             self.up.set()

@@ -6,9 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from shared.handshake import MAX_PAYLOAD_BYTES, AgentHandshake, GatewayHandshake
-from shared.handshake.agent import TRANSITIONS as AGENT_TRANSITIONS
-from shared.handshake.gateway import TRANSITIONS as GATEWAY_TRANSITIONS
+from shared.handshake import AgentHandshake, GatewayHandshake
+from shared.handshake.agent import NEXT_STATES as AGENT_STATES
+from shared.handshake.gateway import NEXT_STATES as GATEWAY_STATES
+from shared.handshake.messages import MAX_PAYLOAD_BYTES
 from shared.handshake.transcript import Transcript
 from shared.protocol.errors import (
     CertificateInvalid,
@@ -232,11 +233,16 @@ def test_our_own_side_out_of_turn_is_an_assertion(misuse: Callable[[], object]) 
 
 
 def test_every_state_can_be_reached_and_ends() -> None:
-    for table in (GATEWAY_TRANSITIONS, AGENT_TRANSITIONS):
-        entered = set(table.values())
-        left = {state for state, _ in table}
-        assert {state.name for state in left - entered} == {"START"}
-        assert {state.name for state in entered - left} <= {"DONE", "FAILED"}
+    tables: list[dict[Any, frozenset[Any]]] = [GATEWAY_STATES, AGENT_STATES]
+    for table in tables:
+        entered = frozenset[Any]().union(*table.values())
+        assert {state.name for state in table.keys() - entered} == {"START"}
+        assert {state.name for state in entered - table.keys()} <= {
+            "WELCOMED",
+            "REJECTED",
+            "ANSWERED",
+            "FAILED",
+        }
 
 
 # --- Arguments ---
