@@ -7,6 +7,7 @@ thread.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import chain
 
 from gateway.domain.residency import Residency
 from gateway.fleet.deployment import Deployment
@@ -105,17 +106,14 @@ class ModelRecord:
         if found is None:
             if len(self.slots_of) >= KINDS:
                 self.slots_of.clear()
-            found = self.slots_of[where, version, agent] = self._slots_there(where, version, agent)
+            found = self.slots_of[where, version, agent] = sum(
+                each.counted_slots
+                for each in self.serving.values()
+                if (version is None or each.version == version)
+                and (agent is None or each.agent == agent)
+                and (where is None or where.allows(each.labels))
+            )
         return found
-
-    def _slots_there(self, where: Residency | None, version: str | None, agent: str | None) -> int:
-        return sum(
-            each.counted_slots
-            for each in self.serving.values()
-            if (version is None or each.version == version)
-            and (agent is None or each.agent == agent)
-            and (where is None or where.allows(each.labels))
-        )
 
 
 class ModelAvailability:
@@ -140,14 +138,13 @@ class ModelAvailability:
         record = self._models.get(model)
         if record is None:
             return Availability.UNKNOWN
-        does, fit = False, Fit(need, where=where, agent=agent)
-        for known in (record.serving, record.loadable):
-            for each in known.values():
-                if each.supports(need):
-                    does = True
-                    if each.suits(fit):
-                        return Availability.SERVED
-        if does:
+        supported, fit = False, Fit(need, where=where, agent=agent)
+        for each in chain(record.serving.values(), record.loadable.values()):
+            if each.supports(need):
+                supported = True
+                if each.suits(fit):
+                    return Availability.SERVED
+        if supported:
             return Availability.ELSEWHERE
         return Availability.OTHER_ROUTES if record.serving or record.loadable else Availability.GONE
 
@@ -247,16 +244,12 @@ class ModelAvailability:
         be loaded count only for those who would rather wait than fail (``patiently``).
         """
         record = self._record(model)
+        there = record.serving_or_loadable if patiently else record.serving.values()
         return any(
-            key not in fit.avoid
-            and (patiently or not (deployment.shut or deployment.session.suspended))
-            and deployment.suits(fit)
-            for key, deployment in record.serving.items()
-        ) or (
-            patiently
-            and any(
-                key not in fit.avoid and deployment.suits(fit) for key, deployment in record.loadable.items()
-            )
+            each.key not in fit.avoid
+            and (patiently or not (each.shut or each.session.suspended))
+            and each.suits(fit)
+            for each in there
         )
 
 

@@ -82,17 +82,13 @@ class Registry:
         self._left: dict[str, tuple[float, ControlFrameLimiter]] = {}
         """Of agents that left not long ago, when, and what they may send; in that order."""
         self._generation = 0
-        self._answered: Callable[[AgentSession, CommandResult], None] | None = None
+        self.answered: Callable[[AgentSession, CommandResult], None] = lambda session, result: None
+        """Called with what agents say to commands."""
         metrics.gauges.fleet = self.figures
 
     def watch_results(self, answered: Callable[[AgentSession, CommandResult], None]) -> None:
         """``answered`` is called with what agents say to commands."""
-        self._answered = answered
-
-    def answered(self, session: AgentSession, result: CommandResult) -> None:
-        """An agent answers a command."""
-        if self._answered is not None:
-            self._answered(session, result)
+        self.answered = answered
 
     @property
     def max_slots(self) -> int:
