@@ -18,8 +18,9 @@ except ImportError:
 NATIVE = native is not None
 """Whether the native ones are in use."""
 
-_implementation = websocket_frames if native is None else native
-cut_messages = _implementation.cut_messages
-frame_messages = _implementation.frame_messages
+if native is not None:
+    cut_messages, frame_messages = native.cut_messages, native.frame_messages
+else:
+    cut_messages, frame_messages = websocket_frames.cut_messages, websocket_frames.frame_messages
 
 __all__ = ["NATIVE", "cut_messages", "frame_messages"]

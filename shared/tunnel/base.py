@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -31,6 +31,7 @@ from shared.protocol.errors import (
 from shared.protocol.frames import Frame, MessageKind, TunnelRole, decode_message
 from shared.protocol.session import ProtocolSession
 from shared.tunnel.departures import Departures
+from shared.tunnel.framing import MessageFramer
 from shared.tunnel.room import WriteBuffer
 
 PATH = "/tunnel"
@@ -72,6 +73,7 @@ class Tunnel(asyncio.Protocol):
         self.endpoint: SessionEndpoint
         self.traffic = TunnelTraffic()
         self._websocket = websocket
+        self._framer = MessageFramer(websocket)
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -134,8 +136,7 @@ class Tunnel(asyncio.Protocol):
             self._dispatch()
         size_bytes = limits.INPUT_SLICE_BYTES
         for start in range(0, len(data), size_bytes):
-            self._websocket.receive_data(data[start : start + size_bytes])
-            self._handle_events(self._websocket.events_received())
+            self._handle_input(self._framer.receive(data[start : start + size_bytes]))
             if self._closing:
                 return
         self._after_input()
@@ -159,15 +160,17 @@ class Tunnel(asyncio.Protocol):
 
     # --- Input ---
 
-    def _handle_events(self, events: list[WebSocketEvent]) -> None:
+    def _handle_input(self, found: Sequence[bytes | WebSocketEvent]) -> None:
         try:
-            for event in events:
+            for each in found:
                 if self._closing:
                     return
-                if isinstance(event, WebSocketFrame):
-                    self._handle_websocket_frame(event)
+                if type(each) is bytes:
+                    self._handle_message(each)
+                elif isinstance(each, WebSocketFrame):
+                    self._handle_websocket_frame(each)
                 else:
-                    self._handle_upgrade(event)
+                    self._handle_upgrade(cast(WebSocketEvent, each))
         except ProtocolError as error:
             self._fail(error)
 
@@ -264,14 +267,16 @@ class Tunnel(asyncio.Protocol):
         if self._websocket.state is not State.OPEN:
             return
         self.traffic.messages_sent += len(messages)
-        for message in messages:
-            self._websocket.send_binary(message)
         self._write_websocket()
+        self._write(self._framer.frame(messages))
 
     def _write_websocket(self) -> None:
-        """Hands over what the WebSocket has to say; an empty piece means the end of the stream."""
+        """Hands over what the WebSocket's core has to say; an empty piece means the end of the stream."""
         pieces = self._websocket.data_to_send()
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if pieces:
+            self._write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _write(self, data: bytes) -> None:
         if data and self._transport is not None:
             self.traffic.bytes_sent += len(data)
             self._transport.write(data)

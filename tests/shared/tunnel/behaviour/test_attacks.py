@@ -20,10 +20,22 @@ from shared.protocol.errors import (
 )
 from shared.protocol.frames import FrameType, encode, encode_offset, encode_reason
 from shared.protocol.messages import ResponseHead
+from shared.speedups import NATIVE, websocket_frames
+from shared.tunnel import framing
 from shared.tunnel.accept import NEW_S
 from tests.support.lines import Line, LineAcceptor, ManualLoop
 from tests.support.session_pair import SessionPair
 from tests.support.tunnels import Recorder, request_head
+
+
+@pytest.fixture(autouse=True, params=["core", "python", *(["native"] if NATIVE else [])])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages go through the WebSocket library's core, or the short way, in Python and in C."""
+    if request.param == "core":
+        monkeypatch.setattr(framing, "_between_frames", lambda websocket: False)
+    elif request.param == "python":
+        monkeypatch.setattr(framing, "cut_messages", websocket_frames.cut_messages)
+        monkeypatch.setattr(framing, "frame_messages", websocket_frames.frame_messages)
 
 
 @pytest.fixture
